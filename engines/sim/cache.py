@@ -1,0 +1,245 @@
+"""The prefix cache of a vLLM v1 worker without the KV: which block holds which tokens, and for how long.
+
+After vLLM's BlockPool, KVCacheManager and FullAttentionManager (0.32), one full-attention group:
+
+hit      the leading full blocks found by chained hash, never the block of the last token
+touch    a hit block without a holder leaves the free queue
+take     new blocks come from the front of the free queue; a cached one is evicted: removal event
+store    a block is cached as soon as its last token is scheduled: one store event per run
+twins    equal blocks of two sequences are both cached; the older is found, each is removed on its own
+free     tail first: blocks with a hash to the back of the queue, those without to the front
+report   a sequence may ask for its hit to be announced again, as one run from the root
+reset    only while no sequence holds blocks; the queue keeps its order
+
+Block 0 is the null block, which is never handed out.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Literal
+
+from engines.sim.cbor import block_digest
+from gateway.core.blocks import BlockHash, ExtraKeys, Tokens, hash_blocks, root_hash
+from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+
+ROOT = sha256(b"\x6evllm-none-hash").digest()
+"""vLLM's NONE_HASH under sha256_cbor: the digest of its fixed seed as a CBOR text of 14 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterBlocksStored(BlocksStored):
+    """A run with its adapter, which the wire names beside the extra keys."""
+
+    adapter: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A physical block. `content` is set while it is cached."""
+
+    number: int
+    refs: int = 0
+    content: "Content | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a full block holds: the engine's digest, and our hash of the same tokens and extra keys."""
+
+    digest: bytes
+    block_hash: BlockHash
+
+
+@dataclass(slots=True, eq=False)
+class CachedSequence:
+    """The tokens of one sequence so far, and the blocks that hold them. Only PrefixCache changes blocks."""
+
+    tokens: Tokens
+    adapter: str | None = None
+    cache_salt: str | None = None
+    reads_cache: bool = True
+    reports_hit: bool = False
+    contents: list[Content] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    num_stored: int = 0
+
+    def extra_keys(self, index: int) -> tuple[str, ...] | None:
+        """Of the block at `index`: the adapter in each, the salt in the first."""
+        keys = (self.adapter, self.cache_salt if index == 0 else None)
+        return tuple(key for key in keys if key) or None
+
+
+class PrefixCache:
+    """`num_blocks` counts the null block, as vLLM's num_gpu_blocks does."""
+
+    def __init__(
+        self, num_blocks: int, block_size: int, model: str = "m", hash_form: Literal["int", "bytes"] = "int"
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._root = root_hash(model)
+        self._is_int = hash_form == "int"
+        self._free: OrderedDict[Block, None] = OrderedDict.fromkeys(map(Block, range(1, num_blocks)))
+        self._cached: dict[bytes, list[Block]] = {}
+        self._events: list[KvEvent] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"PrefixCache({self.num_blocks} blocks, {self.num_free} free, {len(self._cached)} cached hashes)"
+        )
+
+    @property
+    def num_free(self) -> int:
+        """Blocks without a holder, cached or not."""
+        return len(self._free)
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that sequences hold."""
+        return 1.0 - self.num_free / (self.num_blocks - 1)
+
+    def held(self) -> list[tuple[EngineHash, BlockHash, int]]:
+        """Engine hash, our hash and number of copies of everything cached."""
+        firsts = ((blocks[0].content, len(blocks)) for blocks in self._cached.values())
+        return [(self._name(it.digest), it.block_hash, copies) for it, copies in firsts if it is not None]
+
+    def take_events(self) -> list[KvEvent]:
+        events, self._events = self._events, []
+        return events
+
+    # what a scheduler does ------------------------------------------------------------------------
+
+    def find(self, sequence: CachedSequence) -> list[Block]:
+        """The longest cached prefix, as blocks; the last token is never part of it."""
+        if not sequence.reads_cache:
+            return []
+        self._hash(sequence)
+        hit: list[Block] = []
+        for content in sequence.contents[: (len(sequence.tokens) - 1) // self.block_size]:
+            blocks = self._cached.get(content.digest)
+            if blocks is None:
+                break
+            hit.append(blocks[0])
+        if hit and sequence.reports_hit:
+            self._events.append(self._stored(sequence, 0, len(hit)))
+        return hit
+
+    def fits(self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int) -> bool:
+        """Whether `num_tokens` in all could be held now; hit blocks on the free queue are used up too."""
+        num_new = -(-num_tokens // self.block_size) - len(sequence.blocks) - len(hit)
+        return max(num_new, 0) + sum(block.refs == 0 for block in hit) <= self.num_free
+
+    def allocate(self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int) -> bool:
+        """Hold blocks for the first `num_tokens`, and cache the full ones; False where there are too few."""
+        if not self.fits(sequence, hit, num_tokens):
+            return False
+        self._touch(hit)
+        sequence.blocks.extend(hit)
+        sequence.num_stored += len(hit)
+        while len(sequence.blocks) * self.block_size < num_tokens:
+            sequence.blocks.append(self._take())
+        self._store(sequence, min(num_tokens, len(sequence.tokens)) // self.block_size)
+        return True
+
+    def free(self, sequence: CachedSequence) -> None:
+        """Give up all blocks, the tail first; what is cached stays cached until its block is taken."""
+        uncached: list[Block] = []
+        for block in reversed(sequence.blocks):
+            block.refs -= 1
+            if block.refs == 0:
+                if block.content is None:
+                    uncached.append(block)
+                else:
+                    self._free[block] = None
+        for block in reversed(uncached):
+            self._free[block] = None
+            self._free.move_to_end(block, last=False)
+        sequence.blocks.clear()
+        sequence.num_stored = 0
+
+    def reset(self) -> bool:
+        """Forget everything cached; False while sequences hold blocks."""
+        if self.num_free != self.num_blocks - 1:
+            return False
+        for blocks in self._cached.values():
+            for block in blocks:
+                block.content = None
+        self._cached.clear()
+        self._events.append(BlocksCleared())
+        return True
+
+    # blocks ---------------------------------------------------------------------------------------
+
+    def _touch(self, hit: Sequence[Block]) -> None:
+        for block in hit:
+            if block.refs == 0:
+                del self._free[block]
+            block.refs += 1
+
+    def _take(self) -> Block:
+        block, _ = self._free.popitem(last=False)
+        if block.content is not None:
+            self._evict(block, block.content.digest)
+        block.refs = 1
+        return block
+
+    def _evict(self, block: Block, digest: bytes) -> None:
+        twins = self._cached[digest]
+        twins.remove(block)
+        if not twins:
+            del self._cached[digest]
+        block.content = None
+        self._events.append(BlocksRemoved([self._name(digest)]))
+
+    def _store(self, sequence: CachedSequence, num_full: int) -> None:
+        first = sequence.num_stored
+        if first >= num_full:
+            return
+        self._hash(sequence)
+        for index in range(first, num_full):
+            content = sequence.contents[index]
+            sequence.blocks[index].content = content
+            self._cached.setdefault(content.digest, []).append(sequence.blocks[index])
+        sequence.num_stored = num_full
+        self._events.append(self._stored(sequence, first, num_full))
+
+    def _stored(self, sequence: CachedSequence, first: int, end: int) -> AdapterBlocksStored:
+        keys: list[ExtraKeys] = [sequence.extra_keys(index) for index in range(first, end)]
+        return AdapterBlocksStored(
+            engine_hashes=[self._name(content.digest) for content in sequence.contents[first:end]],
+            parent=self._name(sequence.contents[first - 1].digest) if first else None,
+            tokens=sequence.tokens[first * self.block_size : end * self.block_size],
+            block_size=self.block_size,
+            extra_keys=keys if any(keys) else None,
+            spec_kind="full_attention",
+            adapter=sequence.adapter,
+        )
+
+    def _hash(self, sequence: CachedSequence) -> None:
+        """Add the contents of blocks that became full since."""
+        size, contents = self.block_size, sequence.contents
+        first, end = len(contents), len(sequence.tokens) // size
+        if first == end:
+            return
+        tokens = sequence.tokens[first * size : end * size]
+        digest, ours = (contents[-1].digest, contents[-1].block_hash) if contents else (ROOT, self._root)
+        keys = [sequence.extra_keys(index) for index in range(first, end)]
+        for i, block_hash in enumerate(hash_blocks(tokens, size, ours, keys)):
+            tagged = _tagged(sequence, first + i)
+            digest = block_digest(digest, tokens[i * size : (i + 1) * size], tagged)
+            contents.append(Content(digest, block_hash))
+
+    def _name(self, digest: bytes) -> EngineHash:
+        return int.from_bytes(digest[-8:], "big") if self._is_int else digest
+
+
+def _tagged(sequence: CachedSequence, index: int) -> Sequence[Sequence[str]]:
+    """Extra keys as they enter the digest. An adapter's path is its name here."""
+    keys: list[tuple[str, ...]] = []
+    if sequence.adapter:
+        keys.append(("lora", sequence.adapter, sequence.adapter))
+    if sequence.cache_salt and index == 0:
+        keys.append(("cache_salt", sequence.cache_salt))
+    return keys

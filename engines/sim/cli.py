@@ -1,0 +1,22 @@
+"""The command line of the simulated worker: `python -m engines.sim`, `kvgate sim`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engines.sim.config import add_flags, from_args
+from engines.sim.worker import run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs until SIGINT or SIGTERM; the exit code. `arguments` None: those of the process."""
+    parser = argparse.ArgumentParser(
+        prog="kvgate sim", description="A vLLM worker without a model: its prefix cache, wire and manners."
+    )
+    add_flags(parser)
+    try:
+        run(from_args(parser.parse_args(arguments)))
+    except (ValueError, OSError) as exc:
+        sys.stderr.write(f"kvgate sim: {exc}\n")
+        return 1
+    return 0

@@ -1,0 +1,131 @@
+"""What one simulated worker is like, and the command line made from it."""
+
+import argparse
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Meta, Struct
+from msgspec.structs import fields
+
+BUNDLED_TOKENIZER = Path(__file__).parent / "tokenizer"
+
+
+class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each field is a flag of the same name; the description is its help."""
+
+    host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="HTTP port, 0 for a free one")] = 0
+    model: Annotated[str, Meta(description="name under which the model is served")] = "m"
+    alias: Annotated[tuple[str, ...], Meta(description="further names of the same model")] = ()
+    lora: Annotated[tuple[str, ...], Meta(description="names of LoRA adapters, each served as a model")] = ()
+    tokenizer: Annotated[
+        Path, Meta(description="directory with tokenizer.json and tokenizer_config.json")
+    ] = BUNDLED_TOKENIZER
+    kv_blocks: Annotated[
+        int, Meta(description="cache size in blocks, as --num-gpu-blocks-override; one of them is reserved")
+    ] = 8192
+    block_size: Annotated[int, Meta(description="tokens per block")] = 16
+    prefill_tokens_per_s: Annotated[
+        float, Meta(description="prefill speed: every prompt token computed adds 1/this to its step")
+    ] = 20_000.0
+    decode_tokens_per_s: Annotated[
+        float, Meta(description="decode speed of one sequence alone: a step costs at least 1/this")
+    ] = 50.0
+    decode_batch_cost: Annotated[
+        float, Meta(description="share of such a step that each sequence decoding in it adds, 0 to 1")
+    ] = 0.02
+    max_batched_tokens: Annotated[int, Meta(description="tokens per step (chunked prefill)")] = 8192
+    max_num_seqs: Annotated[int, Meta(description="sequences running at once")] = 128
+    max_model_len: Annotated[
+        int,
+        Meta(description="prompt and output tokens of a request, 0: what the cache holds, at most 32768"),
+    ] = 0
+    mean_output_tokens: Annotated[
+        int, Meta(description="mean length of an answer that ends by itself, in tokens")
+    ] = 64
+    seed: Annotated[int, Meta(description="decides output, and the dice of faults")] = 0
+    dp_size: Annotated[int, Meta(description="data-parallel ranks, each with a cache and event stream")] = 1
+    event_wire: Annotated[
+        Literal["map", "array"], Meta(description="events as vLLM 0.24 and newer, or 0.23, writes them")
+    ] = "map"
+    hash: Annotated[
+        Literal["int", "bytes"], Meta(description="engine hashes as 64-bit integers or 32 raw bytes")
+    ] = "int"
+    events: Annotated[bool, Meta(description="publish KV events")] = True
+    events_port: Annotated[int, Meta(description="PUB port of rank 0 (rank r: + r), 0 for free ones")] = 0
+    replay: Annotated[bool, Meta(description="answer replay requests")] = True
+    replay_port: Annotated[int, Meta(description="replay port of rank 0 (rank r: + r), 0 for free ones")] = 0
+    replay_buffer: Annotated[int, Meta(description="event batches kept for replay")] = 10_000
+    topic: Annotated[str, Meta(description="topic of the event stream")] = ""
+    prompt_tokens_details: Annotated[bool, Meta(description="report cached_tokens in usage")] = True
+    api_key: Annotated[str | None, Meta(description="bearer token that /v1 demands")] = None
+    faults: Annotated[str | None, Meta(description="faults from the start: JSON as for POST /sim/faults")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        at_least_one = ("block_size", "max_batched_tokens", "max_num_seqs", "dp_size", "mean_output_tokens")
+        for name in at_least_one:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.kv_blocks < 2:
+            raise ValueError("kv_blocks must be at least 2: one block is reserved")
+        if self.prefill_tokens_per_s <= 0 or self.decode_tokens_per_s <= 0:
+            raise ValueError("speeds must be positive")
+        if not 0 <= self.decode_batch_cost <= 1:
+            raise ValueError("decode_batch_cost must be from 0 to 1")
+        if self.max_model_len > self.capacity_tokens:
+            # vLLM refuses to start: such a request would wait for ever.
+            raise ValueError(
+                f"max_model_len {self.max_model_len} does not fit: {self.capacity_tokens} tokens do"
+            )
+
+    @property
+    def capacity_tokens(self) -> int:
+        """What one sequence can hold when it is alone."""
+        return (self.kv_blocks - 1) * self.block_size
+
+    @property
+    def context_tokens(self) -> int:
+        """The limit in force: prompt and output together."""
+        return self.max_model_len or min(32_768, self.capacity_tokens)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """A flag for each field of SimConfig; read the result with `from_args`."""
+    hints = get_type_hints(SimConfig, include_extras=True)
+    for field in fields(SimConfig):
+        _add_flag(parser, field.name, hints[field.name], field.default)
+
+
+def _add_flag(parser: argparse.ArgumentParser, name: str, hint: Any, default: Any) -> None:
+    kind, meta = get_args(hint)
+    flag = f"--{name.replace('_', '-')}"
+    about = f"{meta.description} (default: {_shown(default)})"
+    if kind is bool:
+        parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=about)
+    elif get_origin(kind) is Literal:
+        parser.add_argument(flag, choices=get_args(kind), default=default, help=about)
+    elif get_origin(kind) is tuple:
+        parser.add_argument(flag, action="append", default=None, metavar="NAME", help=f"{about}; repeatable")
+    else:
+        # A single type, or one type or None.
+        one = get_args(kind)[0] if get_origin(kind) in (Union, UnionType) else kind
+        parser.add_argument(flag, type=one, default=default, metavar=one.__name__.upper(), help=about)
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if default is BUNDLED_TOKENIZER:
+        return "the bundled one"
+    return "none" if default in (None, (), "") else f"{default}"
+
+
+def from_args(args: argparse.Namespace) -> SimConfig:
+    """Raises ValueError for values that cannot be."""
+    given = {field.name: getattr(args, field.name) for field in fields(SimConfig)}
+    for name in ("alias", "lora"):
+        given[name] = tuple(given[name] or ())
+    return SimConfig(**given)

@@ -1,0 +1,112 @@
+"""What can be made to go wrong, on request: a plan in JSON, and the dice that follow it.
+
+events        lost between engine and subscriber (a replay still has them), late, twice, out of order
+connections   refused with a reset or a 503, or accepted and never answered; cut after k chunks
+engine        slower by a factor, or hanging: HTTP answers, steps do not end
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+Frames: TypeAlias = tuple[bytes, bytes, bytes]
+
+
+class Chance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Strikes the next `next` times for sure, then with `probability`."""
+
+    next: int = 0
+    probability: float = 0.0
+
+
+class Cut(Chance, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stream's TCP connection is reset after `after_chunks` chunks of the answer."""
+
+    after_chunks: int = 1
+
+
+class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that is wrong now; a new plan replaces the old one, `{}` heals. `delay_s` is what late means.
+
+    `exit` ends the process at once with that code. `restart_down_s` restarts the worker: connections
+    are reset, ports stay closed for so long, then it is back with an empty cache and sequence number 0.
+    """
+
+    lose: Chance = Chance()
+    delay: Chance = Chance()
+    delay_s: float = 0.5
+    duplicate: Chance = Chance()
+    reorder: Chance = Chance()
+    connections: Literal["accept", "reset", "503", "hang"] = "accept"
+    cut: Cut = Cut()
+    slow: float = 1.0
+    hang: bool = False
+    exit: int | None = None
+    restart_down_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lose", "delay", "duplicate", "reorder", "cut"):
+            chance: Chance = getattr(self, name)
+            if chance.next < 0 or not 0.0 <= chance.probability <= 1.0:
+                raise ValueError(f"{name}: next must not be negative, probability from 0 to 1")
+        if self.slow <= 0 or self.delay_s < 0 or self.cut.after_chunks < 0:
+            raise ValueError("slow must be positive, delay_s and after_chunks not negative")
+
+
+def parse_faults(data: bytes | str) -> Faults:
+    """Raises msgspec.ValidationError with the path of the field at fault."""
+    return msgspec.json.decode(data, type=Faults)
+
+
+class Dice:
+    """Rolls one Chance again and again."""
+
+    def __init__(self, chance: Chance, rng: random.Random) -> None:
+        self._left = chance.next
+        self._probability = chance.probability
+        self._rng = rng
+
+    def roll(self) -> bool:
+        if self._left > 0:
+            self._left -= 1
+            return True
+        return self._probability > 0 and self._rng.random() < self._probability
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message on its way; `delay_s` holds up those behind it too."""
+
+    frames: Frames
+    delay_s: float = 0.0
+
+
+class EventFaults:
+    """Turns each published message into what reaches the subscribers, and when."""
+
+    def __init__(self, faults: Faults, rng: random.Random) -> None:
+        self._lose = Dice(faults.lose, rng)
+        self._delay = Dice(faults.delay, rng)
+        self._duplicate = Dice(faults.duplicate, rng)
+        self._reorder = Dice(faults.reorder, rng)
+        self._delay_s = faults.delay_s
+        self._overtaken: list[Delivery] = []
+
+    def deliver(self, frames: Frames) -> Sequence[Delivery]:
+        if self._lose.roll():
+            return ()
+        each = Delivery(frames, self._delay_s if self._delay.roll() else 0.0)
+        deliveries = [each, each] if self._duplicate.roll() else [each]
+        if self._reorder.roll():
+            self._overtaken += deliveries  # until the next message has gone out
+            return ()
+        return [*deliveries, *self.release()]
+
+    def release(self) -> Sequence[Delivery]:
+        """What still waits to be overtaken; ask for it when the plan changes."""
+        overtaken, self._overtaken = self._overtaken, []
+        return overtaken

@@ -1,0 +1,111 @@
+"""One HTTP request while it is answered: its choices, their progress, and their usage."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+
+from engines.sim.cache import CachedSequence
+from engines.sim.params import Asked
+from engines.sim.rank import Rank
+from engines.sim.scheduler import Sequence as EngineSequence
+from engines.sim.words import Answer
+from gateway.core.blocks import Tokens
+
+VERSION = "0.32.0"
+FINGERPRINT = f"vllm-{VERSION}-sim"
+
+
+@dataclass(slots=True)
+class Choice:
+    """One answer to one prompt. `num_told` of its tokens have been passed on."""
+
+    index: int
+    prompt: Tokens
+    answer: Answer
+    num_told: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_told == len(self.answer.tokens)
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.answer.finish if self.is_done else None
+
+    @property
+    def last_piece(self) -> str:
+        return self.answer.pieces[self.num_told - 1]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.answer.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts so far; `cached` is None where the engine is not to tell."""
+
+    prompt: int
+    completion: int
+    cached: int | None
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.completion
+
+
+class Job:
+    """The choices of one request, in vLLM's order: n for the first prompt, n for the second, …"""
+
+    def __init__(
+        self, asked: Asked, prompts: Sequence[Tokens], answers: Sequence[Answer], request_id: str | None
+    ) -> None:
+        self.asked = asked
+        self.request_id = request_id or token_hex(8)
+        self.created = int(time.time())
+        self.prompts = prompts
+        self.choices = [
+            Choice(index, prompts[index // asked.num_choices], answer) for index, answer in enumerate(answers)
+        ]
+        self._sequences: list[tuple[Rank, EngineSequence]] = []
+        self._told: asyncio.Queue[Choice] = asyncio.Queue()
+
+    def submit(self, choose: Callable[[], Rank]) -> None:
+        for choice in self.choices:
+            cached = CachedSequence(
+                choice.prompt[:],
+                self.asked.adapter,
+                self.asked.cache_salt,
+                self.asked.reads_cache,
+                self.asked.reports_hit,
+            )
+            sequence = EngineSequence(cached, choice.answer.tokens, choice.answer.finish, len(choice.prompt))
+            rank = choose()
+            self._sequences.append((rank, sequence))
+            rank.submit(sequence, lambda choice=choice: self._told.put_nowait(choice))  # type: ignore[misc]
+
+    def abort(self) -> None:
+        """Give up what is not finished; harmless when all is."""
+        for rank, sequence in self._sequences:
+            rank.abort(sequence)
+
+    async def wait(self) -> Choice:
+        """The next token: its choice, with the token counted."""
+        choice = await self._told.get()
+        choice.num_told += 1
+        return choice
+
+    @property
+    def is_done(self) -> bool:
+        return all(choice.is_done for choice in self.choices)
+
+    def usage(self, with_details: bool) -> Usage:
+        """As vLLM counts: each prompt once, cached tokens of the last prompt only."""
+        last = self._sequences[-self.asked.num_choices][1]
+        return Usage(
+            prompt=sum(map(len, self.prompts)),
+            completion=sum(choice.num_told for choice in self.choices),
+            cached=(last.num_cached_tokens or 0) if with_details else None,
+        )

@@ -1,0 +1,193 @@
+"""The OpenAI APIs as vLLM 0.32 answers them: /v1/completions and /v1/chat/completions."""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from engines.sim.job import FINGERPRINT, Choice, Job, Usage
+
+Json = dict[str, Any]
+
+
+class Whole(Protocol):
+    """How one API puts an answer that comes at once."""
+
+    def whole(self, job: Job, usage: Usage) -> Json: ...
+
+
+class Dialect(Whole, Protocol):
+    """How one API puts an answer, also piece by piece."""
+
+    def opening(self, job: Job, usage: Usage) -> bytes:
+        """What precedes the first token, sent together with it."""
+
+    def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
+        """The token of `choice` that was just produced."""
+
+    def closing(self, job: Job, usage: Usage) -> bytes:
+        """What follows the last token."""
+
+
+def sse(data: Json, event: str | None = None) -> bytes:
+    head = f"event: {event}\n".encode() if event else b""
+    return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def whole_usage(usage: Usage, created_cache_tokens: int | None) -> Json:
+    details = None
+    if usage.cached is not None:
+        details = {
+            "cached_tokens": usage.cached,
+            "created_cache_tokens": created_cache_tokens,
+            "multimodal_tokens": None,
+        }
+    return _counts(usage) | {"prompt_tokens_details": details, "completion_tokens_details": None}
+
+
+def _counts(usage: Usage) -> Json:
+    return {
+        "prompt_tokens": usage.prompt,
+        "total_tokens": usage.total,
+        "completion_tokens": usage.completion,
+    }
+
+
+class Completions:
+    """/v1/completions. `echoes`: the prompts' texts, where they are to be part of the answer."""
+
+    def __init__(self, echoes: list[str] | None = None) -> None:
+        self._echoes = echoes
+
+    def whole(self, job: Job, usage: Usage) -> Json:
+        choices = [self._choice(job, choice) for choice in job.choices]
+        tail = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+        head = _head(job, "cmpl", "text_completion", choices)
+        head |= {"service_tier": None, "system_fingerprint": FINGERPRINT}
+        return head | {"usage": whole_usage(usage, None)} | tail
+
+    def opening(self, job: Job, usage: Usage) -> bytes:
+        return b""
+
+    def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
+        text = choice.last_piece
+        if choice.num_told == 1:
+            text = self._echo(job, choice) + text
+        ids = job.asked.return_token_ids
+        data: Json = {"index": choice.index, "text": text, "logprobs": None}
+        data |= {"finish_reason": choice.finish_reason, "stop_reason": _stop_reason(choice)}
+        shows_prompt = choice.num_told == 1 and (ids or job.asked.echo)
+        data["prompt_token_ids"] = choice.prompt.tolist() if shows_prompt else None
+        data["token_ids"] = [choice.answer.tokens[choice.num_told - 1]] if ids else None
+        chunk = _head(job, "cmpl", "text_completion", [data])
+        if job.asked.usage_each_chunk:
+            chunk["usage"] = _counts(_of(choice)) | {"completion_tokens_details": None}
+        if choice.is_done and not job.asked.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        return sse(chunk)
+
+    def closing(self, job: Job, usage: Usage) -> bytes:
+        if not job.asked.include_usage:
+            return DONE
+        counts = _counts(usage)
+        if usage.cached is not None:
+            counts["prompt_tokens_details"] = {"cached_tokens": usage.cached}
+        last = _head(job, "cmpl", "text_completion", [])
+        return sse(last | {"usage": counts, "system_fingerprint": FINGERPRINT}) + DONE
+
+    def _choice(self, job: Job, choice: Choice) -> Json:
+        ids = job.asked.return_token_ids
+        return {
+            "index": choice.index,
+            "text": self._echo(job, choice) + choice.text,
+            "logprobs": None,
+            "finish_reason": choice.answer.finish,
+            "stop_reason": choice.answer.stop_reason,
+            "token_ids": choice.answer.tokens.tolist() if ids else None,
+            "prompt_logprobs": None,
+            "prompt_token_ids": choice.prompt.tolist() if ids else None,
+            "routed_experts": None,
+        }
+
+    def _echo(self, job: Job, choice: Choice) -> str:
+        return self._echoes[choice.index // job.asked.num_choices] if self._echoes else ""
+
+
+class Chat:
+    """/v1/chat/completions."""
+
+    def whole(self, job: Job, usage: Usage) -> Json:
+        ids = job.asked.return_token_ids
+        head = _head(job, "chatcmpl", "chat.completion", [self._choice(job, each) for each in job.choices])
+        head |= {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": whole_usage(usage, 0)}
+        head |= {"prompt_logprobs": None, "prompt_token_ids": job.prompts[0].tolist() if ids else None}
+        nones = ("prompt_text", "kv_transfer_params", "ec_transfer_params", "metrics")
+        return head | dict.fromkeys(nones)
+
+    def opening(self, job: Job, usage: Usage) -> bytes:
+        return b"".join(self._role(job, choice) for choice in job.choices)
+
+    def _role(self, job: Job, choice: Choice) -> bytes:
+        delta = {"role": "assistant", "content": ""}
+        data = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        chunk = _head(job, "chatcmpl", "chat.completion.chunk", [data])
+        if job.asked.usage_each_chunk:
+            chunk["usage"] = _counts(Usage(len(choice.prompt), 0, None)) | {"completion_tokens_details": None}
+        ids = choice.prompt.tolist() if job.asked.return_token_ids else None
+        return sse(chunk | {"prompt_token_ids": ids, "prompt_text": None})
+
+    def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
+        data: Json = {"index": choice.index, "delta": {"content": choice.last_piece}, "logprobs": None}
+        data["finish_reason"] = choice.finish_reason
+        if choice.is_done:
+            data["stop_reason"] = choice.answer.stop_reason
+        ids = job.asked.return_token_ids
+        data["token_ids"] = [choice.answer.tokens[choice.num_told - 1]] if ids else None
+        chunk = _head(job, "chatcmpl", "chat.completion.chunk", [data])
+        if job.asked.usage_each_chunk:
+            chunk["usage"] = _counts(_of(choice)) | {"completion_tokens_details": None}
+        if choice.is_done and not job.asked.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        return sse(chunk)
+
+    def closing(self, job: Job, usage: Usage) -> bytes:
+        if not job.asked.include_usage:
+            return DONE
+        counts = _counts(usage)
+        if usage.cached is not None:
+            counts["prompt_tokens_details"] = {"cached_tokens": usage.cached, "created_cache_tokens": 0}
+        last = _head(job, "chatcmpl", "chat.completion.chunk", [])
+        return sse(last | {"usage": counts, "system_fingerprint": FINGERPRINT}) + DONE
+
+    def _choice(self, job: Job, choice: Choice) -> Json:
+        nones = ("refusal", "annotations", "audio", "function_call", "reasoning")
+        message = {"role": "assistant", "content": choice.text} | dict.fromkeys(nones)
+        return {
+            "index": choice.index,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": choice.answer.finish,
+            "stop_reason": choice.answer.stop_reason,
+            "token_ids": choice.answer.tokens.tolist() if job.asked.return_token_ids else None,
+            "routed_experts": None,
+        }
+
+
+def _head(job: Job, prefix: str, kind: str, choices: list[Json]) -> Json:
+    return {
+        "id": f"{prefix}-{job.request_id}",
+        "object": kind,
+        "created": job.created,
+        "model": job.asked.model,
+        "choices": choices,
+    }
+
+
+def _of(choice: Choice) -> Usage:
+    return Usage(len(choice.prompt), choice.num_told, None)
+
+
+def _stop_reason(choice: Choice) -> str | None:
+    return choice.answer.stop_reason if choice.is_done else None

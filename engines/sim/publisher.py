@@ -1,0 +1,134 @@
+"""The event stream of one rank over ZeroMQ: a PUB socket, and a ROUTER that replays.
+
+As vLLM's ZmqEventPublisher, without its thread: the buffer is bounded, a request that is not exactly
+`[client, b"", seq]` is ignored, an answer ends with sequence number −1, a start beyond the end gets
+only that, and the ROUTER's default high-water mark drops what a slow client does not take.
+"""
+
+import asyncio
+from collections import deque
+
+import zmq
+
+from engines.sim.faults import Delivery, EventFaults
+from engines.sim.wire import END_OF_REPLAY, seq_bytes
+
+HIGH_WATER_MARK = 100_000  # vLLM's default `hwm` of the PUB socket
+LINGER_MS = 0
+
+
+class Publisher:
+    """Open it in the loop that publishes. Its own context lets closing free the ports."""
+
+    def __init__(
+        self, host: str, topic: str, buffer_size: int, event_faults: EventFaults | None = None
+    ) -> None:
+        self._host = host
+        self._topic = topic.encode()
+        self._buffer: deque[tuple[bytes, bytes]] = deque(maxlen=buffer_size)
+        self._faults: EventFaults | None = None
+        self._late: deque[Delivery] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._context = zmq.Context()
+        self._pub: zmq.Socket[bytes] | None = None
+        self._router: zmq.Socket[bytes] | None = None
+        self.next_seq = 0
+        self.events_port = 0
+        self.replay_port: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Publisher(port={self.events_port}, replay={self.replay_port}, next_seq={self.next_seq})"
+
+    @property
+    def endpoint(self) -> str:
+        """As vLLM tells it: every interface is "*", which is no address to connect to."""
+        return f"tcp://{self._shown_host}:{self.events_port}"
+
+    @property
+    def replay_endpoint(self) -> str | None:
+        return f"tcp://{self._shown_host}:{self.replay_port}" if self.replay_port is not None else None
+
+    @property
+    def _shown_host(self) -> str:
+        return "*" if self._host == "0.0.0.0" else self._host
+
+    def open(self, events_port: int, replay_port: int | None) -> None:
+        """Bind; port 0 takes a free one. `replay_port` None: no replay. Raises OSError."""
+        self._pub = self._context.socket(zmq.PUB)
+        self._pub.set_hwm(HIGH_WATER_MARK)
+        self.events_port = self._bind(self._pub, events_port)
+        if replay_port is not None:
+            self._router = self._context.socket(zmq.ROUTER)
+            self.replay_port = self._bind(self._router, replay_port)
+            asyncio.get_running_loop().add_reader(self._router.fileno(), self._answer_replays)
+
+    def close(self) -> None:
+        """Returns when the ports are free again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._router is not None:
+            asyncio.get_running_loop().remove_reader(self._router.fileno())
+        self._context.destroy(linger=LINGER_MS)
+        self._pub = self._router = None
+
+    def publish(self, payload: bytes) -> None:
+        """Number the batch, send it, keep it for replay."""
+        seq = seq_bytes(self.next_seq)
+        self.next_seq += 1
+        frames = (self._topic, seq, payload)
+        for delivery in self._faults.deliver(frames) if self._faults else (Delivery(frames),):
+            self._send_in_turn(delivery)
+        self._buffer.append((seq, payload))
+        if self._router is not None:
+            self._answer_replays()
+
+    def set_faults(self, event_faults: EventFaults | None) -> None:
+        for delivery in self._faults.release() if self._faults else ():
+            self._send_in_turn(delivery)
+        self._faults = event_faults
+
+    def _bind(self, socket: "zmq.Socket[bytes]", port: int) -> int:
+        socket.bind(f"tcp://{self._host}:{port or '*'}")
+        return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    # sending --------------------------------------------------------------------------------------
+
+    def _send_in_turn(self, delivery: Delivery) -> None:
+        if self._timer is None and delivery.delay_s == 0:
+            self._send(delivery)
+        else:
+            self._late.append(delivery)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is None and self._late:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._late[0].delay_s, self._send_late)
+
+    def _send_late(self) -> None:
+        """The one whose time has come, and those behind it up to the next late one."""
+        self._timer = None
+        self._send(self._late.popleft())
+        while self._late and self._late[0].delay_s == 0:
+            self._send(self._late.popleft())
+        self._schedule()
+
+    def _send(self, delivery: Delivery) -> None:
+        assert self._pub is not None
+        self._pub.send_multipart(delivery.frames)
+
+    # replay ---------------------------------------------------------------------------------------
+
+    def _answer_replays(self) -> None:
+        """ZeroMQ's descriptor signals edges only: take all that is there, and look again after sending."""
+        router = self._router
+        while router is not None and int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            frames = router.recv_multipart()
+            if len(frames) == 3:
+                self._replay(router, frames[0], int.from_bytes(frames[2], "big"))
+
+    def _replay(self, router: "zmq.Socket[bytes]", client: bytes, start: int) -> None:
+        for seq, payload in self._buffer:
+            if int.from_bytes(seq, "big") >= start:
+                router.send_multipart((client, b"", self._topic, seq, payload))
+        router.send_multipart((client, b"", b"", END_OF_REPLAY, b""))

@@ -1,0 +1,189 @@
+"""One engine rank in a running loop: scheduler, cache, event stream, and the timer between steps.
+
+No task and no polling: a step ends when its timer fires, and the next one starts only if there is
+work, so that an idle rank costs nothing.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from engines.sim.cache import PrefixCache
+from engines.sim.config import SimConfig
+from engines.sim.faults import EventFaults, Faults
+from engines.sim.histogram import E2E_S, ITL_S, TTFT_S, Histogram
+from engines.sim.publisher import Publisher
+from engines.sim.scheduler import Costs, Limits, Scheduler, Sequence, Step
+from engines.sim.wire import EventEncoder
+
+# A step that starts this soon after the last one was due continues it, so that timers' rounding and
+# a busy loop do not add up to a slower engine; later than that, the machine cannot keep up.
+MAX_LAG_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Load as of the last step's end, which is when vLLM's gauges move."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_usage: float = 0.0
+
+
+@dataclass(slots=True)
+class Client:
+    """Who waits for a sequence: called after each of its tokens. Times are of the loop's clock."""
+
+    on_token: Callable[[], None]
+    arrived: float
+    last_token: float | None = None
+
+
+class Rank:
+    def __init__(self, config: SimConfig, number: int) -> None:
+        self.number = number
+        self.publisher: Publisher | None = None
+        self.gauges = Gauges()
+        self.ttft, self.itl, self.e2e = Histogram(TTFT_S), Histogram(ITL_S), Histogram(E2E_S)
+        self.num_steps = 0
+        cache = PrefixCache(config.kv_blocks, config.block_size, config.model, config.hash)
+        costs = Costs.of(config.prefill_tokens_per_s, config.decode_tokens_per_s, config.decode_batch_cost)
+        self.scheduler = Scheduler(cache, Limits(config.max_batched_tokens, config.max_num_seqs), costs)
+        self._config = config
+        self._encoder = EventEncoder(config.event_wire, config.lora)
+        self._clients: dict[Sequence, Client] = {}
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
+        self._resets: list[tuple[asyncio.Future[bool], bool]] = []
+        self._due = 0.0
+        self._faults = Faults()
+        self._hung_step: Step | None = None
+
+    def __repr__(self) -> str:
+        return f"Rank({self.number}, {self.scheduler!r}, {self.publisher!r})"
+
+    @property
+    def load(self) -> int:
+        """As vLLM's own balancer between ranks weighs it."""
+        return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
+
+    @property
+    def num_clients(self) -> int:
+        """Sequences that somebody waits for."""
+        return len(self._clients)
+
+    def stats(self) -> dict[str, object]:
+        """As of now, unlike the gauges."""
+        scheduler = self.scheduler
+        now = {"running": len(scheduler.running), "waiting": len(scheduler.waiting), "steps": self.num_steps}
+        now |= {"free_blocks": scheduler.cache.num_free, "clients": self.num_clients}
+        stream = {"next_seq": self.publisher.next_seq if self.publisher else None}
+        return now | stream | asdict(scheduler.counts)
+
+    def open(self, events_port: int, replay_port: int | None) -> None:
+        """Start the event stream on these ports, 0 for free ones."""
+        self.publisher = Publisher(self._config.host, self._config.topic, self._config.replay_buffer)
+        self.publisher.open(events_port, replay_port)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.publisher is not None:
+            self.publisher.close()
+        for future, _ in self._resets:
+            future.cancel()
+
+    def submit(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
+        self._clients[sequence] = Client(on_token, self._loop.time())
+        self.scheduler.add(sequence)
+        self._wake()
+
+    def abort(self, sequence: Sequence) -> None:
+        if self._clients.pop(sequence, None) is not None:
+            self.scheduler.abort(sequence)
+            if not self._is_stepping:
+                self._observe()
+            self._wake()
+
+    def reset(self, with_running: bool = False) -> "asyncio.Future[bool]":
+        """Empty the cache between steps. False where sequences hold blocks; `with_running` preempts them."""
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._resets.append((future, with_running))
+        if not self._is_stepping:
+            self._reset()
+        return future
+
+    def set_faults(self, faults: Faults, rng: random.Random) -> None:
+        self._faults = faults
+        if self.publisher is not None:
+            self.publisher.set_faults(EventFaults(faults, rng))
+        if self._hung_step is not None and not faults.hang:
+            step, self._hung_step = self._hung_step, None
+            self._finish(step)
+
+    # steps ----------------------------------------------------------------------------------------
+
+    @property
+    def _is_stepping(self) -> bool:
+        return self._timer is not None or self._hung_step is not None
+
+    def _wake(self) -> None:
+        """Start a step soon, so that requests of one moment share it."""
+        if not self._is_stepping and self.scheduler.has_work:
+            self._timer = self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        step = self.scheduler.start_step()
+        if step is None:
+            return  # what waits does not fit; the next arrival or abort wakes us
+        now = self._loop.time()
+        begin = self._due if now - self._due < MAX_LAG_S else now
+        self._due = begin + step.cost_s * self._faults.slow
+        self._timer = self._loop.call_at(self._due, self._finish, step)
+
+    def _finish(self, step: Step) -> None:
+        self._timer = None
+        if self._faults.hang:
+            self._hung_step = step
+            return
+        outcome = self.scheduler.finish_step(step)
+        self.num_steps += 1
+        if outcome.events and self.publisher is not None:
+            self.publisher.publish(self._encoder.encode(time.time(), outcome.events, self.number))
+        self._observe()
+        now = self._loop.time()
+        for sequence in outcome.produced:
+            self._tell(sequence, now)
+        self._reset()
+        if self.scheduler.has_work and not self._is_stepping:
+            self._start()
+
+    def _tell(self, sequence: Sequence, now: float) -> None:
+        client = self._clients.get(sequence)
+        if client is None:
+            return
+        if client.last_token is None:
+            self.ttft.observe(now - client.arrived)
+        else:
+            self.itl.observe(now - client.last_token)
+        client.last_token = now
+        if sequence.is_finished:
+            self.e2e.observe(now - client.arrived)
+            del self._clients[sequence]
+        client.on_token()
+
+    def _observe(self) -> None:
+        scheduler = self.scheduler
+        self.gauges = Gauges(len(scheduler.running), len(scheduler.waiting), scheduler.cache.usage)
+
+    def _reset(self) -> None:
+        for future, with_running in self._resets:
+            if with_running:
+                self.scheduler.preempt_all()
+            if not future.done():
+                future.set_result(self.scheduler.cache.reset())
+        self._resets.clear()
+        self._wake()

@@ -1,0 +1,243 @@
+"""Continuous batching as vLLM v1 does it, with time as a cost instead of a model run.
+
+    start_step   running sequences first, each with the tokens it lacks; where blocks run out the
+                 youngest running sequence is preempted; then the waiting ones in order of arrival,
+                 each with its longest cached prefix, as long as tokens, seats and blocks last
+    finish_step  a sequence whose tokens are all computed gets its next token
+
+A step costs  base + a · prefill tokens + b · sequences decoding  seconds. Which token comes next was
+planned when the sequence arrived (`words.py`), so nothing here depends on chance or on a clock.
+"""
+
+from collections import deque
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from typing import Literal
+
+from engines.sim.cache import CachedSequence, PrefixCache
+from gateway.core.events import KvEvent
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """`base_s` per step, `prefill_s` per prompt token computed, `decode_s` per sequence decoding."""
+
+    base_s: float
+    prefill_s: float
+    decode_s: float
+
+    @classmethod
+    def of(cls, prefill_tokens_per_s: float, decode_tokens_per_s: float, batch_cost: float) -> "Costs":
+        """From what is measured: prefill speed, decode speed alone, and how much a second sequence slows."""
+        alone = 1.0 / decode_tokens_per_s
+        return cls(alone * (1.0 - batch_cost), 1.0 / prefill_tokens_per_s, alone * batch_cost)
+
+    def step_s(self, num_prefill_tokens: int, num_decoding: int) -> float:
+        return self.base_s + self.prefill_s * num_prefill_tokens + self.decode_s * num_decoding
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_batched_tokens: int
+    max_num_seqs: int
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One prompt and its one answer. `output` is the whole plan; what was produced is `num_output`."""
+
+    cached: CachedSequence
+    output: Items[int]
+    finish: Finish
+    num_prompt: int
+    num_computed: int = 0
+    num_output: int = 0
+    num_cached_tokens: int | None = None
+    num_preemptions: int = 0
+    is_aborted: bool = False
+
+    @property
+    def is_decoding(self) -> bool:
+        """Only the last token is missing; after a preemption all are, as in a prefill."""
+        return self.num_output > 0 and self.num_computed == len(self.cached.tokens) - 1
+
+    @property
+    def is_finished(self) -> bool:
+        return self.is_aborted or self.num_output == len(self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is computed together, and how many tokens of each."""
+
+    work: Items[tuple[Sequence, int]]
+    num_prefill_tokens: int
+    num_decoding: int
+    cost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Sequences that got a token, in order; the events of this step; the seconds it took."""
+
+    produced: Items[Sequence]
+    events: Items[KvEvent]
+    cost_s: float
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals since the start, as vLLM's counters have them."""
+
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    aborts: int = 0
+    finished: dict[Finish, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
+
+
+class Scheduler:
+    """One rank's queue and batch over one cache."""
+
+    def __init__(self, cache: PrefixCache, limits: Limits, costs: Costs) -> None:
+        self.cache = cache
+        self.counts = Counts()
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._limits = limits
+        self._costs = costs
+        self._is_stepping = False
+        self._aborted: list[Sequence] = []
+
+    def __repr__(self) -> str:
+        return f"Scheduler({len(self.running)} running, {len(self.waiting)} waiting, {self.cache!r})"
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """End it: at once between steps, else when the step ends, as an engine busy computing does."""
+        if sequence.is_finished:
+            return
+        sequence.is_aborted = True
+        self.counts.aborts += 1
+        self._aborted.append(sequence)
+        if not self._is_stepping:
+            self._drop_aborted()
+
+    def preempt_all(self) -> None:
+        """Take the blocks of all running sequences, which wait again in the same order."""
+        while self.running:
+            self._preempt_youngest()
+
+    # a step ---------------------------------------------------------------------------------------
+
+    def start_step(self) -> Step | None:
+        """Choose the next step's work; None where there is none, or nothing fits."""
+        work: list[tuple[Sequence, int]] = []
+        budget = self._limits.max_batched_tokens
+        has_preempted, budget = self._add_running(work, budget)
+        if not has_preempted:
+            self._add_waiting(work, budget)
+        if not work:
+            return None
+        self._is_stepping = True
+        decoding = sum(sequence.is_decoding for sequence, _ in work)
+        prefill = sum(num for _, num in work) - decoding
+        return Step(work, prefill, decoding, self._costs.step_s(prefill, decoding))
+
+    def finish_step(self, step: Step) -> Outcome:
+        """Apply the step's result: `step` must be the last one started."""
+        self._is_stepping = False
+        produced = [sequence for sequence, num in step.work if self._advance(sequence, num)]
+        ended = [sequence for sequence in produced if sequence.is_finished]
+        for sequence in ended:
+            self.cache.free(sequence.cached)
+            self.counts.finished[sequence.finish] += 1
+        if ended:
+            self.running = [
+                sequence for sequence in self.running if not sequence.is_finished or sequence.is_aborted
+            ]
+        events = self.cache.take_events()
+        self._drop_aborted()
+        return Outcome(produced, events, step.cost_s, step.num_prefill_tokens + step.num_decoding)
+
+    def _advance(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Count computed tokens; True where that yielded the next one."""
+        sequence.num_computed += num_tokens
+        if sequence.is_aborted or sequence.num_computed < len(sequence.cached.tokens):
+            return False
+        sequence.cached.tokens.append(sequence.output[sequence.num_output])
+        sequence.num_output += 1
+        self.counts.generated_tokens += 1
+        if sequence.num_output == 1:
+            self.counts.prompt_tokens += sequence.num_prompt
+            self.counts.cached_tokens += sequence.num_cached_tokens or 0
+        return True
+
+    def _add_running(self, work: list[tuple[Sequence, int]], budget: int) -> tuple[bool, int]:
+        has_preempted = False
+        index = 0
+        while index < len(self.running) and budget > 0:
+            sequence = self.running[index]
+            num = min(len(sequence.cached.tokens) - sequence.num_computed, budget)
+            while not self.cache.allocate(sequence.cached, (), sequence.num_computed + num):
+                has_preempted = True
+                if self._preempt_youngest() is sequence:
+                    return True, budget
+            work.append((sequence, num))
+            budget -= num
+            index += 1
+        return has_preempted, budget
+
+    def _add_waiting(self, work: list[tuple[Sequence, int]], budget: int) -> None:
+        while self.waiting and budget > 0 and len(self.running) < self._limits.max_num_seqs:
+            sequence = self.waiting[0]
+            hit = self.cache.find(sequence.cached)
+            num_hit = len(hit) * self.cache.block_size
+            # vLLM admits only what fits as a whole, however it is cut into chunks.
+            if not self.cache.fits(sequence.cached, hit, len(sequence.cached.tokens)):
+                return
+            num = min(len(sequence.cached.tokens) - num_hit, budget)
+            self.cache.allocate(sequence.cached, hit, num_hit + num)
+            self.waiting.popleft()
+            self._admit(sequence, num_hit)
+            work.append((sequence, num))
+            budget -= num
+
+    def _admit(self, sequence: Sequence, num_hit: int) -> None:
+        sequence.num_computed = num_hit
+        self.running.append(sequence)
+        if sequence.num_preemptions == 0:
+            sequence.num_cached_tokens = num_hit
+            if sequence.cached.reads_cache:
+                self.counts.prefix_queries += len(sequence.cached.tokens)
+                self.counts.prefix_hits += num_hit
+
+    def _preempt_youngest(self) -> Sequence:
+        sequence = self.running.pop()
+        self.cache.free(sequence.cached)
+        sequence.num_computed = 0
+        sequence.num_preemptions += 1
+        self.counts.preemptions += 1
+        self.waiting.appendleft(sequence)
+        return sequence
+
+    def _drop_aborted(self) -> None:
+        for sequence in self._aborted:
+            if sequence in self.running:
+                self.running.remove(sequence)
+                self.cache.free(sequence.cached)
+            else:
+                self.waiting.remove(sequence)
+        self._aborted.clear()

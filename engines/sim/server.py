@@ -1,0 +1,230 @@
+"""The APIs that generate: request in, tokens out, over aiohttp."""
+
+import random
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from engines.sim.config import SimConfig
+from engines.sim.dialects import Generate, Messages, Responses, anthropic_messages, responses_messages
+from engines.sim.faults import Dice, Faults
+from engines.sim.job import Choice, Job
+from engines.sim.openai import Chat, Completions, Dialect, Whole
+from engines.sim.params import ApiError, Asked, Body, decode_body, read, require
+from engines.sim.rank import Rank
+from engines.sim.words import Vocabulary
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.prompt import PromptError, Prompts
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, which vLLM keeps
+GUARDED = ("/v1", "/v2", "/inference")
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What `/sim/stats` tells beside the ranks' own counts."""
+
+    requests: int = 0
+    streams_cut: int = 0
+    clients_gone: int = 0
+    rejected: int = 0
+
+
+@dataclass(slots=True)
+class Engine:
+    """What handlers work on: everything of the worker but its sockets. A restart replaces the ranks."""
+
+    config: SimConfig
+    prompts: Prompts
+    vocabulary: Vocabulary
+    ranks: Sequence[Rank]
+    started: float
+    faults: Faults = field(default_factory=Faults)
+    rng: random.Random = field(default_factory=random.Random)
+    totals: Totals = field(default_factory=Totals)
+    cut: Dice = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.set_faults(self.faults)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.config.model, *self.config.alias, *self.config.lora)
+
+    def set_faults(self, faults: Faults) -> None:
+        self.faults = faults
+        self.cut = Dice(faults.cut, self.rng)
+        for rank in self.ranks:
+            rank.set_faults(faults, self.rng)
+
+    def read(self, body: Body, default_max_tokens: int | None = None) -> Asked:
+        return read(body, self.models, self.config.lora, default_max_tokens)
+
+    def chat_tokens(self, body: Body) -> Tokens:
+        """Raises ApiError for what the template or we do not understand."""
+        given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+        try:
+            return tokens_of(given) if given else self.prompts.chat(body, datetime.now())
+        except (PromptError, TypeError, OverflowError) as exc:
+            raise ApiError(str(exc), param="messages") from exc
+
+    def completion_tokens(self, body: Body) -> list[Tokens]:
+        if not body.get("prompt"):
+            message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"
+            raise ApiError(message, param="prompt")
+        try:
+            return self.prompts.completion(body)
+        except PromptError as exc:
+            raise ApiError(str(exc), param="prompt") from exc
+
+    def choose_rank(self, asked_for: str | None) -> Rank:
+        """The rank that the client names, else the least loaded, as vLLM's own balancer."""
+        if asked_for is None:
+            return min(self.ranks, key=lambda rank: rank.load)
+        number = int(asked_for) if asked_for.isdecimal() else -1
+        if not 0 <= number < len(self.ranks):
+            raise ApiError(f"data_parallel_rank {asked_for} is out of range [0, {len(self.ranks)}).")
+        return self.ranks[number]
+
+    def job(self, asked: Asked, prompts: Sequence[Tokens], request_id: str | None) -> Job:
+        answers = []
+        for prompt in prompts:
+            self._check(prompt)
+            sampling = asked.sampling(len(prompt), self.config.context_tokens)
+            for choice in range(asked.num_choices):
+                key = self.config.seed * 1_000_003 + choice
+                mean = self.config.mean_output_tokens
+                answers.append(self.vocabulary.answer(prompt, sampling, key, mean))
+        return Job(asked, prompts, answers, request_id)
+
+    def _check(self, prompt: Tokens) -> None:
+        if not prompt:
+            raise ApiError("The decoder prompt cannot be empty", param="prompt")
+        if max(prompt) >= self.vocabulary.size:
+            raise ApiError(f"Token id {max(prompt)} is out of vocabulary")
+
+
+class Server:
+    """The generating routes of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_post("/v1/completions", self.completions)
+        app.router.add_post("/v1/responses", self.responses)
+        app.router.add_post("/v1/messages", self.messages)
+        app.router.add_post("/inference/v1/generate", self.generate)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        body = decode_body(await request.read())
+        require(body, "messages", list)
+        asked = self._engine.read(body)
+        return await self._answer(request, Chat(), asked, [self._engine.chat_tokens(body)])
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        body = decode_body(await request.read())
+        asked = self._engine.read(body, DEFAULT_COMPLETION_TOKENS)
+        prompts = self._engine.completion_tokens(body)
+        echoes = [self._engine.vocabulary.decode(prompt) for prompt in prompts] if asked.echo else None
+        return await self._answer(request, Completions(echoes), asked, prompts)
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        body = decode_body(await request.read())
+        asked = self._engine.read(body)
+        tokens = self._engine.chat_tokens({"messages": responses_messages(body)})
+        return await self._answer(request, Responses(), asked, [tokens])
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        body = decode_body(await request.read())
+        require(body, "messages", list)
+        require(body, "max_tokens", int)
+        asked = self._engine.read(body)
+        tokens = self._engine.chat_tokens({"messages": anthropic_messages(body)})
+        return await self._answer(request, Messages(), asked, [tokens])
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = decode_body(await request.read())
+        ids = require(body, "token_ids", list)
+        wishes = body | (body.get("sampling_params") or {})
+        asked = self._engine.read(wishes, DEFAULT_COMPLETION_TOKENS)
+        if asked.stream:
+            raise ApiError("streaming is not simulated here", status=501, kind="NotImplementedError")
+        return await self._answer(request, Generate(), asked, self._engine.completion_tokens({"prompt": ids}))
+
+    async def _answer(
+        self, request: web.Request, dialect: Whole | Dialect, asked: Asked, prompts: Sequence[Tokens]
+    ) -> web.StreamResponse:
+        engine = self._engine
+        job = engine.job(asked, prompts, request.headers.get("X-Request-Id"))
+        named = request.headers.get("X-data-parallel-rank")
+        engine.choose_rank(named)  # an error, if any, before anything is queued
+        engine.totals.requests += 1
+        try:
+            job.submit(lambda: engine.choose_rank(named))
+            if asked.stream and not isinstance(dialect, Generate):
+                return await self._stream(request, dialect, job)  # type: ignore[arg-type]
+            return await self._whole(dialect, job)
+        finally:
+            if not job.is_done:
+                engine.totals.clients_gone += 1
+                job.abort()
+
+    async def _whole(self, dialect: Whole, job: Job) -> web.Response:
+        while not job.is_done:
+            await job.wait()
+        usage = job.usage(self._engine.config.prompt_tokens_details)
+        body = msgspec.json.encode(dialect.whole(job, usage))
+        return web.Response(body=body, content_type="application/json")
+
+    async def _stream(self, request: web.Request, dialect: Dialect, job: Job) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        with_details = self._engine.config.prompt_tokens_details
+        left = self._engine.faults.cut.after_chunks if self._engine.cut.roll() else None
+        choices: list[Choice] = [await job.wait()]
+        chunks = dialect.opening(job, job.usage(with_details))
+        while True:
+            for choice in choices:
+                if left is not None and left <= 0:
+                    return await self._cut(request, response, chunks)
+                chunks += dialect.chunk(job, choice, job.usage(with_details))
+                left = left - 1 if left is not None else None
+            if job.is_done:
+                break
+            await response.write(chunks)
+            choices, chunks = [await job.wait()], b""
+        await response.write(chunks + dialect.closing(job, job.usage(with_details)))
+        await response.write_eof()
+        return response
+
+    async def _cut(
+        self, request: web.Request, response: web.StreamResponse, chunks: bytes
+    ) -> web.StreamResponse:
+        """What was promised arrives, then the connection is reset."""
+        self._engine.totals.streams_cut += 1
+        if chunks:
+            await response.write(chunks)
+        abort(request)
+        return response
+
+
+def abort(request: web.Request, with_reset: bool = False) -> None:
+    """Drop the client's connection, with a RST instead of a FIN on wish."""
+    transport: Any = request.transport
+    if transport is None:
+        return
+    sock = transport.get_extra_info("socket")
+    if with_reset and sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    transport.abort()

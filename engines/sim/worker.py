@@ -1,0 +1,199 @@
+"""The simulated worker: ranks, HTTP and their ports, from start to stop, and restarts in between."""
+
+import asyncio
+import contextlib
+import random
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+import uvloop
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from engines.sim.admin import Admin, answer
+from engines.sim.config import SimConfig
+from engines.sim.faults import Faults, parse_faults
+from engines.sim.params import ApiError
+from engines.sim.rank import Rank
+from engines.sim.server import GUARDED, Engine, Server, abort
+from engines.sim.words import Vocabulary
+from gateway.core.prompt import Prompts
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+KEEPALIVE_S = 5.0  # uvicorn's
+SHUTDOWN_S = 1.0
+MAX_BODY_BYTES = 64 << 20
+
+
+class Sim:
+    """`start` binds the ports, `stop` frees them; in between `url` and the endpoints tell where it is."""
+
+    def __init__(self, config: SimConfig) -> None:
+        self.config = config
+        self.engine: Engine | None = None
+        self._port = config.port
+        self._ports: list[tuple[int, int | None]] = [_ports(config, rank) for rank in range(config.dp_size)]
+        self._runner: web.AppRunner | None = None
+        self._restarts: asyncio.Queue[float] = asyncio.Queue()
+        self._watch: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Sim({self.url}, {self.engine.ranks if self.engine else 'stopped'})"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.config.host}:{self._port}"
+
+    @property
+    def events_endpoint(self) -> str:
+        """Rank 0's."""
+        return f"tcp://{self.config.host}:{self._ports[0][0]}"
+
+    @property
+    def replay_endpoint(self) -> str:
+        return f"tcp://{self.config.host}:{self._ports[0][1]}"
+
+    @property
+    def ranks(self) -> list[Rank]:
+        assert self.engine is not None, "not started"
+        return list(self.engine.ranks)
+
+    async def start(self) -> "Sim":
+        """Raises OSError where a port is taken, PromptError or VocabularyError for the tokenizer."""
+        tokenizer = self.config.tokenizer
+        faults = parse_faults(self.config.faults) if self.config.faults else Faults()
+        prompts = Prompts.load(tokenizer, max_model_len=self.config.context_tokens)
+        rng = random.Random(self.config.seed)
+        engine = Engine(self.config, prompts, Vocabulary.load(tokenizer), [], 0.0, faults, rng)
+        self.engine = engine
+        await self._open(engine)
+        self._watch = asyncio.get_running_loop().create_task(self._watch_restarts(engine), name="restarts")
+        return self
+
+    async def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+            self._watch = None
+        await self._close()
+
+    async def restart(self, down_s: float = 0.0) -> None:
+        """As a crash and a new process on the same ports: empty cache, sequence numbers from 0."""
+        assert self.engine is not None, "not started"
+        await self._close()
+        await asyncio.sleep(down_s)
+        await self._open(self.engine)
+
+    async def _watch_restarts(self, engine: Engine) -> None:
+        while True:
+            await self.restart(await self._restarts.get())
+
+    async def _open(self, engine: Engine) -> None:
+        engine.ranks = [Rank(self.config, number) for number in range(self.config.dp_size)]
+        engine.started = time.time()
+        if self.config.events:
+            for rank, (events_port, replay_port) in zip(engine.ranks, self._ports, strict=True):
+                rank.open(events_port, replay_port)
+                assert rank.publisher is not None
+                self._ports[rank.number] = (rank.publisher.events_port, rank.publisher.replay_port)
+        engine.set_faults(engine.faults)
+        self._runner = web.AppRunner(
+            self._app(engine),
+            access_log=None,
+            handler_cancellation=True,  # a client that is gone ends its request
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=SHUTDOWN_S,
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.config.host, self._port, reuse_address=True).start()
+        self._port = self._runner.addresses[0][1]
+
+    async def _close(self) -> None:
+        """Connections first, so that no request outlives its rank."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        for site in list(runner.sites):
+            await site.stop()
+        for connection in list(runner.server.connections if runner.server else ()):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await runner.cleanup()
+        for rank in self.ranks:
+            rank.close()
+
+    def _app(self, engine: Engine) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._middleware(engine)])
+        Server(engine).add_routes(app)
+        Admin(engine, self._restarts).add_routes(app)
+        return app
+
+    def _middleware(self, engine: Engine) -> Middleware:
+        @web.middleware
+        async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if not request.path.startswith("/sim/"):
+                refusal = await _refuse(request, engine)
+                if refusal is not None:
+                    return refusal
+            try:
+                return await handler(request)
+            except ApiError as exc:
+                engine.totals.rejected += 1
+                return web.Response(body=exc.body(), status=exc.status, content_type="application/json")
+            except web.HTTPException as exc:
+                allow = {"Allow": exc.headers["Allow"]} if "Allow" in exc.headers else None
+                refused = answer({"detail": exc.reason}, exc.status)
+                refused.headers.update(allow or {})
+                return refused
+
+        return middleware
+
+
+async def _refuse(request: web.Request, engine: Engine) -> web.Response | None:
+    """Faults of connections, and the API key."""
+    match engine.faults.connections:
+        case "reset":
+            abort(request, with_reset=True)
+            return web.Response(status=503)  # never sent
+        case "503":
+            return web.Response(status=503, text="Service Unavailable")
+        case "hang":
+            await asyncio.get_running_loop().create_future()  # until the client leaves
+    key = engine.config.api_key
+    if key and request.path.startswith(GUARDED) and request.headers.get("Authorization") != f"Bearer {key}":
+        return answer({"error": "Unauthorized"}, 401)
+    return None
+
+
+def _ports(config: SimConfig, rank: int) -> tuple[int, int | None]:
+    events = config.events_port + rank if config.events_port else 0
+    replay = config.replay_port + rank if config.replay_port else 0
+    return events, replay if config.replay else None
+
+
+async def serve(config: SimConfig) -> None:
+    """Until SIGINT or SIGTERM."""
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, done.set)
+    sim = await Sim(config).start()
+    sys.stdout.write(_ready_line(sim) + "\n")
+    sys.stdout.flush()
+    await done.wait()
+    await sim.stop()
+
+
+def _ready_line(sim: Sim) -> str:
+    events = f" events={sim.events_endpoint}" if sim.config.events else ""
+    replay = f" replay={sim.replay_endpoint}" if sim.config.events and sim.config.replay else ""
+    return f"sim ready: {sim.url} model={sim.config.model}{events}{replay}"
+
+
+def run(config: SimConfig) -> None:
+    """Blocks; raises what `Sim.start` raises."""
+    uvloop.run(serve(config))

@@ -1,0 +1,370 @@
+"""vLLM 0.9 to 0.33 on the wire: KV events, replay, metrics, model list.
+
+events       up to 0.23 an event is an array that grew with the versions, `[tag, hashes, ...]`;
+             from 0.24 a map with the tag under "type". The batch is an array `[ts, events,
+             dp_rank]`, on the main branch a map. Both forms are read at both levels.
+hashes       unsigned integers, or raw bytes (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0)
+extra_keys   from 0.19 on; before, a LoRA shows as `lora_name` (0.16) or `lora_id` only, and a
+             cache_salt does not show at all
+replay       answers are `[b"", topic, seq, payload]` from 0.26, `[b"", seq, payload]` before;
+             the end is sequence number -1
+"""
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct, json, msgpack
+from xxhash import xxh3_64_intdigest
+
+from engines.base import EngineFlags, EngineMetrics, EnginePaths, EventSource, ModelInfo
+from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
+from gateway.core.events import (
+    GPU,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    DecodeError,
+    EventBatch,
+    KvEvent,
+    UnknownEvent,
+)
+
+END_OF_REPLAY = b"\xff" * 8
+MAX_KEY_DEPTH = 8  # an image's key is a pair in a list: 2
+
+WireHash: TypeAlias = Annotated[int, Meta(ge=0)] | bytes
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+
+
+class StoredFields(Struct, gc=False):
+    block_hashes: list[WireHash]
+    parent_block_hash: WireHash | None = None
+    token_ids: list[int] | None = None
+    block_size: Count | None = None
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | None = None
+    extra_keys: list[Any] | None = None
+    group_idx: Count | None = None
+    kv_cache_spec_kind: str | None = None
+
+
+class RemovedFields(Struct, gc=False):
+    block_hashes: list[WireHash]
+    medium: str | None = None
+    group_idx: Count | None = None
+
+
+class StoredMap(StoredFields, tag="BlockStored"): ...
+
+
+class RemovedMap(RemovedFields, tag="BlockRemoved"): ...
+
+
+class ClearedMap(Struct, tag="AllBlocksCleared"): ...
+
+
+class StoredArray(StoredFields, tag="BlockStored", array_like=True): ...
+
+
+class RemovedArray(RemovedFields, tag="BlockRemoved", array_like=True): ...
+
+
+class ClearedArray(Struct, tag="AllBlocksCleared", array_like=True): ...
+
+
+class TagMap(Struct):
+    type: str
+
+
+class TagArray(Struct, array_like=True):
+    type: str
+
+
+class BatchFields(Struct, gc=False):
+    ts: float
+    events: list[Raw]
+    data_parallel_rank: Count | None = None
+
+
+class BatchArray(BatchFields, array_like=True): ...
+
+
+class ModelCard(Struct):
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class ModelList(Struct):
+    data: list[ModelCard]
+
+
+class PublisherConfig(Struct):
+    endpoint: str
+    enable_kv_cache_events: bool = True
+    publisher: str | None = "zmq"
+    replay_endpoint: str | None = None
+    topic: str = ""
+
+
+class VersionAnswer(Struct):
+    version: str
+
+
+T = TypeVar("T")
+
+KNOWN_TAGS = {"BlockStored", "BlockRemoved", "AllBlocksCleared"}
+UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
+"""What decoders raise for bad bytes; the ValueError is a string that is no UTF-8."""
+
+_batch_array = msgpack.Decoder(BatchArray).decode
+_batch_map = msgpack.Decoder(BatchFields).decode
+_event_array = msgpack.Decoder(StoredArray | RemovedArray | ClearedArray).decode
+_event_map = msgpack.Decoder(StoredMap | RemovedMap | ClearedMap).decode
+_tag_array = msgpack.Decoder(TagArray).decode
+_tag_map = msgpack.Decoder(TagMap).decode
+_models = json.Decoder(ModelList).decode
+_sources = json.Decoder(dict[int, PublisherConfig]).decode
+_version = json.Decoder(VersionAnswer).decode
+
+
+class Vllm:
+    name = "vllm"
+    paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
+    flags = EngineFlags(
+        # Rank r of a data-parallel engine publishes on port + r, so the two ports lie far apart.
+        events="--kv-events-config '"
+        '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}'
+        "'",
+        cached_tokens="--enable-prompt-tokens-details",
+    )
+
+    def decode(self, frames: Sequence[bytes]) -> EventBatch:
+        if len(frames) != 3:
+            raise DecodeError(f"vllm event: expected 3 frames [topic, seq, payload], got {len(frames)}")
+        return _batch(_seq(frames[1]), frames[2])
+
+    def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
+        if len(frames) not in (3, 4):
+            raise DecodeError(f"vllm replay: expected 3 or 4 frames, got {len(frames)}")
+        return None if frames[-2] == END_OF_REPLAY else _batch(_seq(frames[-2]), frames[-1])
+
+    def replay_request(self, start_seq: int) -> list[bytes]:
+        return [b"", start_seq.to_bytes(8, "big")]
+
+    def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:
+        found: dict[int, dict[str, float]] = {}
+        for name, field in GAUGES:
+            for labels, value in _series(text, name):
+                found.setdefault(_rank(labels), {})[field] = value
+        for labels, _ in _series(text, CACHE_CONFIG):
+            found.setdefault(_rank(labels), {}).update(_cache_config(labels))
+        start = next((value for _, value in _series(text, START_TIME)), None)
+        for values in found.values():
+            if "num_gpu_blocks" in values:  # of all ranks together, unlike its neighbours
+                values["num_gpu_blocks"] //= len(found)
+        return {rank: _metrics(values, start) for rank, values in sorted(found.items())}
+
+    def parse_models(self, body: bytes) -> tuple[ModelInfo, ...]:
+        cards = _parse("vllm /v1/models", _models, body).data
+        return tuple(ModelInfo(card.id, card.root, card.parent, card.max_model_len) for card in cards)
+
+    def parse_event_sources(self, body: bytes) -> tuple[EventSource, ...]:
+        configs = _parse("vllm /kv_event_sources", _sources, body)
+        return tuple(
+            EventSource(rank, config.endpoint, config.replay_endpoint, config.topic)
+            for rank, config in sorted(configs.items())
+            if config.enable_kv_cache_events and config.publisher == "zmq"
+        )
+
+    def parse_version(self, body: bytes) -> str:
+        return _parse("vllm /version", _version, body).version
+
+
+def _parse(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except UNREADABLE as exc:
+        raise DecodeError(f"{what}: {exc}") from exc
+
+
+# events ----------------------------------------------------------------------------------------
+
+
+def _seq(frame: bytes) -> int:
+    if len(frame) != 8:
+        raise DecodeError(f"vllm event: expected a sequence number of 8 bytes, got {len(frame)}")
+    return int.from_bytes(frame, "big")
+
+
+def _batch(seq: int, payload: bytes) -> EventBatch:
+    where = "batch"
+    try:
+        batch = _batch_map(payload) if _is_map(payload) else _batch_array(payload)
+        if not isfinite(batch.ts):
+            raise DecodeError(f"timestamp is {batch.ts}")
+        events: list[KvEvent] = []
+        for raw in batch.events:
+            where = f"event {len(events)}"
+            events.append(_event(raw))
+    except UNREADABLE as exc:
+        raise DecodeError(f"vllm seq {seq}, {where}: {exc or type(exc).__name__}") from exc
+    return EventBatch(seq, batch.ts, batch.data_parallel_rank, events, xxh3_64_intdigest(payload))
+
+
+def _is_map(packed: bytes | memoryview) -> bool:
+    """The first byte of a msgpack map; what is neither map nor array fails in the array decoder."""
+    return bool(packed) and (packed[0] & 0xF0 == 0x80 or packed[0] in (0xDE, 0xDF))
+
+
+def _event(raw: Raw) -> KvEvent:
+    is_map = _is_map(memoryview(raw))
+    try:
+        event = _event_map(raw) if is_map else _event_array(raw)
+    except msgspec.ValidationError:
+        tag = (_tag_map(raw) if is_map else _tag_array(raw)).type
+        if tag in KNOWN_TAGS:
+            raise
+        return UnknownEvent(tag)
+    if isinstance(event, StoredFields):
+        return _stored(event)
+    if isinstance(event, RemovedFields):
+        return BlocksRemoved(event.block_hashes, event.medium or GPU, event.group_idx or 0)
+    return BlocksCleared()
+
+
+def _stored(event: StoredFields) -> BlocksStored:
+    """A placeholder store of an offload tier has neither tokens nor block size: none and 0 here."""
+    return BlocksStored(
+        event.block_hashes,
+        event.parent_block_hash,
+        _tokens(event.token_ids),
+        event.block_size or 0,
+        _extra_keys(event),
+        event.medium or GPU,
+        event.group_idx or 0,
+        event.kv_cache_spec_kind,
+    )
+
+
+def _tokens(ids: list[int] | None) -> Tokens:
+    return array("I", ids or ())
+
+
+def _extra_keys(event: StoredFields) -> Sequence[ExtraKeys] | None:
+    keys = event.extra_keys
+    if keys is None:
+        return _lora_keys(event)
+    if not any(keys):
+        return None
+    return [_block_keys(key) for key in keys]
+
+
+def _lora_keys(event: StoredFields) -> Sequence[ExtraKeys] | None:
+    """Before extra_keys were published. An id alone matches no prompt: unknown, but never wrong."""
+    if event.lora_name:
+        return [[event.lora_name]] * len(event.block_hashes)
+    if event.lora_id is not None:
+        return [[f"lora:{event.lora_id}"]] * len(event.block_hashes)
+    return None
+
+
+def _block_keys(keys: Any) -> ExtraKeys:
+    if keys is None:
+        return None
+    if not isinstance(keys, list):
+        raise DecodeError(f"extra_keys: expected a list or nil for each block, got {type(keys).__name__}")
+    return [_key(key, MAX_KEY_DEPTH) for key in keys]
+
+
+def _key(key: Any, depth: int) -> ExtraKey:
+    """As it came; a type that is no `ExtraKey` keeps its packed bytes, and so its own identity."""
+    if key is None or isinstance(key, str | int | bytes):
+        return key
+    if isinstance(key, list):
+        if not depth:
+            raise DecodeError(f"extra_keys: nested deeper than {MAX_KEY_DEPTH} levels")
+        return [_key(item, depth - 1) for item in key]
+    return msgpack.encode(key)
+
+
+# metrics ---------------------------------------------------------------------------------------
+
+GAUGES = (
+    ("vllm:num_requests_running{", "num_requests_running"),
+    ("vllm:num_requests_waiting{", "num_requests_waiting"),
+    ("vllm:gpu_cache_usage_perc{", "kv_cache_usage"),  # its name up to 0.10; it is 0..1 all the same
+    ("vllm:kv_cache_usage_perc{", "kv_cache_usage"),
+    ("vllm:prefix_cache_queries_total{", "prefix_cache_queries_total"),
+    ("vllm:prefix_cache_hits_total{", "prefix_cache_hits_total"),
+)
+CACHE_CONFIG = "vllm:cache_config_info{"
+CACHE_CONFIG_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens")
+START_TIME = "process_start_time_seconds "
+
+
+def _series(text: str, prefix: str) -> Iterator[tuple[str, float]]:
+    """Labels and value of each sample whose line starts with `prefix`; they lie together.
+
+    A page has 60 KB of which some ten lines are wanted, hence a search and no parser.
+    """
+    start = 0 if text.startswith(prefix) else text.find("\n" + prefix) + 1
+    while text.startswith(prefix, start):
+        end = text.find("\n", start)
+        end = end if end >= 0 else len(text)
+        labels, _, value = text[start + len(prefix) - 1 : end].rpartition(" ")
+        yield from _sample(labels, value)
+        start = end + 1
+
+
+def _sample(labels: str, value: str) -> Iterator[tuple[str, float]]:
+    try:
+        number = float(value)
+    except ValueError:
+        return
+    if isfinite(number):
+        yield labels, number
+
+
+def _label(labels: str, name: str) -> str | None:
+    for before in "{,":
+        _, found, rest = labels.partition(f'{before}{name}="')
+        if found:
+            return rest.partition('"')[0]
+    return None
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None
+
+
+def _rank(labels: str) -> int:
+    return _integer(_label(labels, "engine")) or 0
+
+
+def _cache_config(labels: str) -> dict[str, float]:
+    values = ((name, _integer(_label(labels, name))) for name in CACHE_CONFIG_LABELS)
+    return {name: value for name, value in values if value is not None}
+
+
+def _metrics(values: dict[str, float], start_time_s: float | None) -> EngineMetrics:
+    def integer(name: str) -> int | None:
+        value = values.get(name)
+        return None if value is None else int(value)
+
+    return EngineMetrics(
+        num_requests_running=integer("num_requests_running"),
+        num_requests_waiting=integer("num_requests_waiting"),
+        kv_cache_usage=values.get("kv_cache_usage"),
+        block_size=integer("block_size"),
+        num_gpu_blocks=integer("num_gpu_blocks"),
+        kv_cache_size_tokens=integer("kv_cache_size_tokens"),
+        prefix_cache_queries_total=integer("prefix_cache_queries_total"),
+        prefix_cache_hits_total=integer("prefix_cache_hits_total"),
+        start_time_s=start_time_s,
+    )

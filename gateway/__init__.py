@@ -1,0 +1,40 @@
+"""kvgate: a KV-aware gateway in front of LLM inference fleets.
+
+    core/       pure: tokens, block hashes, streams, requests, decisions; no I/O
+    index/      what each worker holds         policies/   who gets a request
+    ingest/     KV events into the index       discovery/  who is in the fleet
+    router      the decision, one call         proxy       one request to a worker and back
+    server      the listening side             upstream    connections to workers
+    api         the OpenAI surface             admin       /metrics, /admin
+    app         puts it together               cli         arguments -> Config -> app
+
+As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`
+`    decision = router.decide(gateway.request("/v1/completions", {"model": "m", "prompt": "..."}))`
+`    ...; router.finish(decision)`
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.core.decision import Decision
+from gateway.core.request import InferenceRequest, parse_request
+from gateway.router import Router
+
+__version__ = "0.1.0"
+__all__ = ["Decision", "InferenceRequest", "Router", "connect", "request"]
+
+
+def request(path: str, body: Mapping[str, Any] | bytes) -> InferenceRequest:
+    """A request as the server would have parsed it. Raises `core.errors.InvalidRequest`."""
+    return parse_request(path, body if isinstance(body, bytes) else msgspec.json.encode(body))
+
+
+def __getattr__(name: str) -> Any:
+    """`connect` needs the whole gateway; importing the core alone stays light."""
+    if name == "connect":
+        from gateway.app import connect
+
+        return connect
+    raise AttributeError(f"module 'gateway' has no attribute '{name}'")

@@ -1,0 +1,155 @@
+"""The admin API and /metrics, on a port of their own: who is in the fleet, what is known, why."""
+
+import logging
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from gateway.api import Api, ready
+from gateway.core.errors import GatewayError
+from gateway.core.fleet import Fleet, Member
+from gateway.discovery.facts import endpoint_url
+from gateway.discovery.roster import Endpoint, Roster
+from gateway.records import Records
+from gateway.router import Router
+
+log = logging.getLogger("kvgate.admin")
+
+MAX_RECENT = 100
+
+
+class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+
+
+class Admin:
+    def __init__(
+        self, *, api: Api, router: Router, roster: Roster, records: Records, registry: CollectorRegistry
+    ) -> None:
+        self._api = api
+        self._router = router
+        self._fleet: Fleet = router.fleet
+        self._roster = roster
+        self._records = records
+        self._registry = registry
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 20)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/ready", self._ready),
+                web.get("/metrics", self._metrics),
+                web.get("/admin/workers", self._workers),
+                web.post("/admin/workers", self._add_worker),
+                web.delete("/admin/workers/{name:.+}", self._drop_worker),
+                web.get("/admin/index", self._index),
+                web.get("/admin/decisions", self._recent),
+                web.get("/admin/decisions/{id}", self._decision),
+            ]
+        )
+        return app
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return _json({"status": "alive"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        try:
+            status, body = ready(self._fleet, request.query.get("model"), is_stopping=self._api.is_stopping)
+        except GatewayError as exc:
+            return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
+        return _json(body, status)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def _workers(self, request: web.Request) -> web.Response:
+        return _json({"endpoints": [self._endpoint(endpoint) for endpoint in self._roster]})
+
+    async def _add_worker(self, request: web.Request) -> web.Response:
+        """JSON only: a page in an operator's browser cannot send it here unasked."""
+        if request.content_type != "application/json":
+            return _error(415, 'send application/json, as in {"url": "http://10.0.0.3:8000"}')
+        try:
+            url = endpoint_url(msgspec.json.decode(await request.read(), type=_NewWorker).url)
+        except (msgspec.DecodeError, ValueError) as exc:
+            return _error(400, str(exc))
+        is_new = self._roster.add(url)
+        return _json({"url": url, "added": is_new}, 201 if is_new else 200)
+
+    async def _drop_worker(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"].rstrip("/")
+        if not self._roster.drop(name):
+            return _error(404, f"no worker '{name}'; name it by its URL or its id")
+        return _json({"dropped": name})
+
+    async def _index(self, request: web.Request) -> web.Response:
+        router = self._router
+        workers = [self._index_of(member) for member in self._fleet]
+        return _json({"index": repr(router.index), "assumed": repr(router.assumed), "workers": workers})
+
+    async def _recent(self, request: web.Request) -> web.Response:
+        return _json({"decisions": self._records.recent(MAX_RECENT)})
+
+    async def _decision(self, request: web.Request) -> web.Response:
+        record = self._records.explain(request.match_info["id"])
+        if record is None:
+            return _error(404, "no such decision; only the latest are kept")
+        return _json(record)
+
+    def _endpoint(self, endpoint: Endpoint) -> dict[str, Any]:
+        facts = endpoint.facts
+        return {
+            "url": endpoint.url,
+            "state": "waiting" if facts is None else "joined",
+            "engine": facts.engine if facts else None,
+            "version": facts.version if facts else None,
+            "last_error": endpoint.last_error,
+            "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
+        }
+
+    def _worker(self, endpoint: Endpoint, worker_id: Any) -> dict[str, Any]:
+        member = self._fleet.get(worker_id)
+        assert member is not None, "an endpoint's workers are in the fleet"
+        worker, load = member.worker, self._router.ledger.load(worker_id)
+        feed = endpoint.feeds.get(worker_id)
+        return {
+            "id": worker.id,
+            "is_up": member.is_up,
+            "models": [served.name for served in worker.served],
+            "block_size": worker.block_size,
+            "num_blocks": worker.num_blocks,
+            "in_flight": load.num_in_flight,
+            "booked_tokens": load.booked_tokens,
+            "running": member.reported.num_running,
+            "waiting": member.reported.num_waiting,
+            "kv_usage": member.reported.kv_usage,
+            "failures": member.num_failures,
+            "stream": member.stream.value if member.stream else None,
+            "events": feed[0].endpoint if feed else None,
+            "replay": feed[0].replay_endpoint if feed else None,
+            "events_connected": feed[0].is_connected if feed else False,
+        }
+
+    def _index_of(self, member: Member) -> dict[str, Any]:
+        worker = member.worker.id
+        return {
+            "worker": worker,
+            "stream": member.stream.value if member.stream else None,
+            "blocks": self._router.index.num_blocks(worker),
+            "assumed_blocks": self._router.assumed.num_blocks(worker),
+            "applied": msgspec.to_builtins(self._router.index.applied(worker)),
+        }
+
+
+def _json(body: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+
+
+def _error(status: int, message: str) -> web.Response:
+    return _json({"error": {"message": message}}, status)

@@ -1,0 +1,121 @@
+"""The OpenAI surface: which route is answered how. Everything that is not here is refused."""
+
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from gateway.core.errors import GatewayError, MethodNotAllowed, NoWorker, UnknownModel, UnknownRoute
+from gateway.core.fleet import RETRY_AFTER_S, Fleet
+from gateway.core.http import Header, HttpRequest
+from gateway.core.request import ROUTES
+from gateway.core.worker import Served
+from gateway.metrics import Metrics
+from gateway.proxy import Proxy
+from gateway.server import Exchange, Responder
+
+log = logging.getLogger("kvgate.api")
+
+_JSON: Header = (b"content-type", b"application/json")
+_MODELS = "/v1/models"
+
+
+class Api:
+    """Takes each parsed request of the listening side. `is_stopping` makes /ready say no."""
+
+    def __init__(self, proxy: Proxy, fleet: Fleet, metrics: Metrics) -> None:
+        self._proxy = proxy
+        self._fleet = fleet
+        self._metrics = metrics
+        self.is_stopping = False
+
+    def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+        try:
+            return self._route(http, responder)
+        except GatewayError as exc:
+            self._refuse(http, responder, exc)
+        except Exception:  # noqa: BLE001  a bug in one request must not take the connection's others down
+            log.exception("%s %s failed", http.method, http.path)
+            self._refuse(http, responder, GatewayError("the gateway failed on this request; see its log"))
+        return None
+
+    def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+        if http.path in ROUTES:
+            _require(http, "POST")
+            return self._proxy.handle(http, responder)
+        answer = self._own_routes(http.path)
+        if answer is None:
+            raise UnknownRoute(f"there is no route {http.path}; metrics and admin are on the admin port")
+        _require(http, "GET", "HEAD")
+        status, body = answer(http)
+        self._metrics.responses[status] += 1
+        responder.send(status, [_JSON, _request_id(http)], msgspec.json.encode(body))
+        return None
+
+    def _own_routes(self, path: str) -> Callable[[HttpRequest], tuple[int, Any]] | None:
+        if path.startswith(_MODELS + "/"):
+            return self._model
+        return {_MODELS: self._models, "/health": self._health, "/ready": self._ready}.get(path)
+
+    def _refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
+        self._metrics.responses[error.status] += 1
+        headers = [_request_id(http)]
+        if isinstance(error, MethodNotAllowed) and error.param:
+            headers.append((b"allow", error.param.encode()))
+        responder.fail(error, headers)
+
+    def _models(self, http: HttpRequest) -> tuple[int, Any]:
+        """The union over the fleet, whether their workers are up or not."""
+        data = [_as_model(served) for served in self._fleet.served().values()]
+        return 200, {"object": "list", "data": data}
+
+    def _model(self, http: HttpRequest) -> tuple[int, Any]:
+        name = unquote(http.path.removeprefix(_MODELS + "/"))
+        served = self._fleet.served()
+        if name not in served:
+            known = ", ".join(served)
+            raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
+        return 200, _as_model(served[name])
+
+    def _health(self, http: HttpRequest) -> tuple[int, Any]:
+        return 200, {"status": "alive"}
+
+    def _ready(self, http: HttpRequest) -> tuple[int, Any]:
+        query = parse_qs(http.target.partition(b"?")[2].decode("latin-1"))
+        model = query.get("model", [None])[0]
+        return ready(self._fleet, model, is_stopping=self.is_stopping)
+
+
+def ready(fleet: Fleet, model: str | None, *, is_stopping: bool) -> tuple[int, Any]:
+    """The answer of /ready, here and on the admin port."""
+    if is_stopping:
+        raise NoWorker("the gateway is stopping", retry_after_s=RETRY_AFTER_S)
+    if not fleet.is_ready(model):
+        what = f"for '{model}' " if model else ""
+        raise NoWorker(f"no worker {what}is up", retry_after_s=RETRY_AFTER_S)
+    return 200, {"status": "ready"}
+
+
+def _require(http: HttpRequest, *methods: str) -> None:
+    if http.method not in methods:
+        allowed = ", ".join(methods)
+        raise MethodNotAllowed(f"{http.path} takes {allowed}, not {http.method}", param=allowed)
+
+
+def _request_id(http: HttpRequest) -> Header:
+    return b"x-request-id", http.header(b"x-request-id") or secrets.token_hex(16).encode()
+
+
+def _as_model(served: Served) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "kvgate",
+        "root": served.root if served.adapter is None else served.name,
+        "parent": served.root if served.adapter else None,
+        "max_model_len": served.max_model_len,
+    }

@@ -1,0 +1,330 @@
+"""The composition root: the only module that knows every concrete class.
+
+Config ─► fleet, index, policy, prompts ─► Router ─► Proxy ─► Api ─► listening side
+                ▲                                                └─► admin
+          Roster (probes, event feeds)
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import zmq
+from aiohttp import web
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+
+from engines import ENGINES
+from gateway.admin import Admin
+from gateway.api import Api
+from gateway.check import Checker, check_all
+from gateway.config import Config
+from gateway.core.engine import EventSource
+from gateway.core.errors import ConfigError
+from gateway.core.fleet import Fleet
+from gateway.core.prompt import PromptError, Prompts
+from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.facts import endpoint_url, event_source
+from gateway.discovery.probe import Probe
+from gateway.discovery.roster import Roster, RosterOptions
+from gateway.index.assumed import AssumedIndex
+from gateway.index.memory import MemoryIndex
+from gateway.ingest.subscription import Subscription
+from gateway.ingest.zmq import ZmqFeed, reach, resolve
+from gateway.metrics import Collector, Metrics
+from gateway.policies import POLICIES
+from gateway.prompts import ANY_MODEL, PromptSource, WorkerTokenizer
+from gateway.proxy import Proxy, ProxyOptions
+from gateway.records import Records
+from gateway.router import Router
+from gateway.server import ClientConnection, Limits
+from gateway.tasks import Tasks
+
+log = logging.getLogger("kvgate")
+
+
+class Gateway:
+    """Everything of one process, put together; `start` opens it, `stop` closes it."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises ConfigError for what can be known to be wrong before anything is opened."""
+        self.config = config
+        self.metrics = Metrics()
+        self.fleet = Fleet()
+        self.index = MemoryIndex()
+        self.assumed = AssumedIndex()
+        self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
+        self.router = Router(
+            fleet=self.fleet,
+            index=self.index,
+            assumed=self.assumed,
+            policy=POLICIES[config.policy](),
+            tokenize=self.prompts.tokenize,
+        )
+        self.records = Records()
+        self._worker_urls = worker_urls(config.worker)
+        self._engine = ENGINES["vllm"]
+        self._tasks = Tasks()
+        self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._connections: set[ClientConnection] = set()
+
+    async def start(self, *, serve: bool = True) -> None:
+        """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
+        config = self.config
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=config.probe_timeout_s))
+        self._worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s)
+        self.proxy = self._make_proxy()
+        self.roster = self._make_roster()
+        self.api = Api(self.proxy, self.fleet, self.metrics)
+        if serve:
+            await self._listen()
+        for url in self._worker_urls:
+            self.roster.add(url)
+
+    async def stop(self) -> None:
+        """Not ready, stop accepting, let requests finish until the deadline, cut the rest."""
+        self.api.is_stopping = True
+        if server := getattr(self, "_server", None):
+            server.close()
+            await self._drain()
+            await self._admin_runner.cleanup()
+        await self.roster.stop()
+        await self._tasks.stop()
+        for pool in self.proxy.pools.values():
+            pool.close()
+        await self._worker_tokenizer.close()
+        await self._session.close()
+        self.close_context()
+
+    @property
+    def port(self) -> int:
+        """The port that clients reach, also where 0 was configured."""
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def admin_port(self) -> int:
+        port: int = self._admin_runner.addresses[0][1]
+        return port
+
+    async def _listen(self) -> None:
+        config = self.config
+        limits = Limits(
+            max_body_bytes=config.max_body_bytes,
+            max_head_bytes=config.max_head_bytes,
+            head_timeout_s=config.head_timeout_s,
+            body_timeout_s=config.body_timeout_s,
+            keep_alive_s=config.keep_alive_s,
+        )
+        loop = asyncio.get_running_loop()
+        listening = _bind(config.host, config.port, "port")
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self.api.handle, limits, self._connections), sock=listening, backlog=2048
+        )
+        registry = CollectorRegistry()
+        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            registry.register(collector)
+        registry.register(
+            Collector(
+                self.metrics,
+                self.fleet,
+                self.router.ledger,
+                self.index,
+                self.assumed,
+                self.roster.stream_counts,
+                lambda: len(self._connections),
+            )
+        )
+        admin = Admin(
+            api=self.api,
+            router=self.router,
+            roster=self.roster,
+            records=self.records,
+            registry=registry,
+        )
+        self._admin_runner = web.AppRunner(admin.app(), access_log=None)
+        await self._admin_runner.setup()
+        await web.SockSite(
+            self._admin_runner, _bind(config.admin_host, config.admin_port, "admin_port")
+        ).start()
+
+    async def _drain(self) -> None:
+        for connection in list(self._connections):
+            connection.drain()
+        deadline = asyncio.get_running_loop().time() + self.config.drain_timeout_s
+        # Polled: connections end in callbacks of the transport, and a stop is not a hot path.
+        while self._connections and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        for exchange in list(self.proxy.exchanges):
+            exchange.cancel("the gateway stopped before the answer was complete")
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _make_proxy(self) -> Proxy:
+        config = self.config
+        options = ProxyOptions(
+            connect_timeout_s=config.connect_timeout_s,
+            first_byte_timeout_s=config.first_byte_timeout_s,
+            idle_timeout_s=config.idle_timeout_s,
+            total_timeout_s=config.total_timeout_s,
+            pool_idle_s=config.pool_idle_s,
+            max_attempts=config.max_attempts,
+            expose_headers=config.expose_headers,
+            log_requests=config.log_requests,
+        )
+        return Proxy(
+            router=self.router,
+            prompts=self.prompts,
+            worker_tokenizer=self._worker_tokenizer,
+            metrics=self.metrics,
+            records=self.records,
+            tasks=self._tasks,
+            options=options,
+            suspect=lambda worker, reason, is_refused: self.roster.suspect(
+                worker, reason, is_refused=is_refused
+            ),
+        )
+
+    def _make_roster(self) -> Roster:
+        config = self.config
+        return Roster(
+            fleet=self.fleet,
+            index=self.index,
+            assumed=self.assumed,
+            metrics=self.metrics,
+            make_probe=lambda url: Probe(url, self._engine, self._session, {}),
+            open_feed=self._open_feed,
+            on_gone=self.proxy.drop_pool,
+            options=RosterOptions(
+                probe_interval_s=config.probe_interval_s,
+                assumed_keep_s=config.assumed_keep_s,
+                use_events=config.events == "auto",
+                events_port=config.events_port,
+                replay_port=config.replay_port,
+            ),
+        )
+
+    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[ZmqFeed, Subscription]:
+        host = _host(worker)
+        subscription = Subscription(
+            WorkerId(worker.id),
+            engine=self._engine,
+            index=self.index,
+            assumed=self.assumed,
+            can_replay=source.replay_endpoint is not None,
+            on_state=self.roster.stream_changed,
+        )
+        feed = ZmqFeed(
+            subscription,
+            self._engine,
+            context=self._zmq,
+            endpoint=resolve(source.endpoint, host),
+            replay_endpoint=resolve(source.replay_endpoint, host) if source.replay_endpoint else None,
+            topic=source.topic,
+        )
+        feed.start()
+        return feed, subscription
+
+    async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
+        """Whether its events and their replay can be had from here: None, or what is in the way."""
+        assert source.replay_endpoint is not None
+        endpoint, replay = (resolve(e, _host(worker)) for e in (source.endpoint, source.replay_endpoint))
+        return await reach(self._zmq, self._engine, endpoint, replay, self.config.probe_timeout_s)
+
+    def close_context(self) -> None:
+        self._zmq.destroy(linger=0)
+
+
+@asynccontextmanager
+async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Router]:
+    """A live router for programs: knows the fleet as the gateway does, listens to nothing.
+
+    `options` are fields of Config. Leaves the block when the fleet is no longer needed.
+    """
+    import msgspec
+
+    gateway = Gateway(msgspec.convert({"worker": list(workers), **options}, Config))
+    await gateway.start(serve=False)
+    try:
+        yield gateway.router
+    finally:
+        await gateway.stop()
+
+
+def load_tokenizers(specs: Sequence[str]) -> dict[str, Prompts]:
+    """From "DIR" or "MODEL=DIR". Raises ConfigError with the path and the reason."""
+    loaded: dict[str, Prompts] = {}
+    for spec in specs:
+        model, _, path = spec.rpartition("=")
+        try:
+            prompts = Prompts.load(Path(path).expanduser())
+        except PromptError as exc:
+            raise ConfigError(f"tokenizer: {exc}") from exc
+        loaded[model or ANY_MODEL] = prompts
+        log.info("tokenizer of %s: %s, from %s", model or "all models", prompts.kind, path)
+    return loaded
+
+
+def worker_urls(urls: Sequence[str]) -> list[str]:
+    """Checked and without repeats. Raises ConfigError."""
+    try:
+        return list(dict.fromkeys(endpoint_url(url) for url in urls))
+    except ValueError as exc:
+        raise ConfigError(f"worker: {exc}") from exc
+
+
+def _host(worker: Worker) -> str:
+    return urlsplit(worker.url).hostname or ""
+
+
+def _bind(host: str, port: int, option: str) -> socket.socket:
+    """A listening socket. Raises ConfigError that names the address where it is taken."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as exc:
+        raise ConfigError(f"{option}: cannot listen on {host}:{port}: {exc.strerror}") from exc
+    return listening
+
+
+async def check(config: Config) -> int:
+    """Print each worker's mode; 1 if one is not reached."""
+    gateway = Gateway(config)
+    timeout = aiohttp.ClientTimeout(total=config.probe_timeout_s)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        checker = Checker(
+            session=session,
+            engine=ENGINES["vllm"],
+            source_of=lambda facts, rank: event_source(facts, rank, config.events_port, config.replay_port),
+            reach_events=gateway.reach_events,
+            has_tokenizer=gateway.prompts.has_local,
+        )
+        findings = await check_all(checker, worker_urls(config.worker))
+    gateway.close_context()
+    for finding in findings:
+        print("\n".join(finding.lines()))
+    if not findings:
+        print("the configuration is valid; no --worker is given, so none was reached")
+    return 0 if all(finding.mode is not None for finding in findings) else 1
+
+
+def simulate(arguments: Sequence[str]) -> int:
+    """`kvgate sim`: the simulated engine in this process."""
+    from engines.sim import main
+
+    return main(arguments)
+
+
+def bundled_tokenizer() -> Path:
+    """The small tokenizer that comes with the simulated engine."""
+    import engines
+
+    return Path(engines.__file__).parent / "sim" / "tokenizer"

@@ -1,0 +1,125 @@
+"""`kvgate check`: reach every worker once, and say how well each can be known and what reaches more."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from gateway.core.engine import Engine, EventSource
+from gateway.core.sse import read_usage
+from gateway.core.worker import Worker
+from gateway.discovery.facts import Facts, Mode, workers_of
+from gateway.discovery.probe import Probe, ProbeError
+
+ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
+"""Tries a worker's event publisher and replay; None if both answer, else what does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One worker's mode, why it is no better, and the flag line that reaches the next."""
+
+    name: str
+    mode: Mode | None
+    facts: str
+    obstacle: str | None = None
+    flags: str | None = None
+
+    def lines(self) -> list[str]:
+        label = self.mode.label if self.mode is not None else "not reached"
+        lines = [f"{self.name}: {label}" + (f"  ({self.facts})" if self.facts else "")]
+        if self.obstacle:
+            lines.append(f"    {self.obstacle}")
+        if self.flags:
+            lines.append(f"    to reach the next mode, start it with:  {self.flags}")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """What a check needs; `source_of` says where a worker's rank publishes, if it does."""
+
+    session: aiohttp.ClientSession
+    engine: Engine
+    source_of: Callable[[Facts, int], EventSource | None]
+    reach_events: ReachEvents
+    has_tokenizer: Callable[[str], bool]
+
+    async def check(self, url: str) -> list[Finding]:
+        probe = Probe(url, self.engine, self.session, {})
+        try:
+            await probe.check_health()
+            facts = await probe.facts()
+        except ProbeError as exc:
+            return [Finding(url, None, "", str(exc))]
+        return [await self._worker(facts, worker) for worker in workers_of(facts)]
+
+    async def _worker(self, facts: Facts, worker: Worker) -> Finding:
+        told = _told(worker)
+        flags = self.engine.flags
+        if not worker.block_size:
+            why = "it tells no block size in its metrics, so its cache cannot be known"
+            return Finding(worker.id, Mode.LOAD_ONLY, told, why)
+        if not await self._can_tokenize(worker):
+            why = "no tokenizer is given for its model, and its own /tokenize does not answer"
+            return Finding(worker.id, Mode.LOAD_ONLY, told, why, "kvgate serve --tokenizer DIR")
+        obstacle = await self._events(facts, worker)
+        if obstacle:
+            return Finding(worker.id, Mode.APPROXIMATE, told, obstacle, flags.events)
+        if not await self._reports_cached_tokens(worker):
+            why = "it does not report cached tokens, so predictions cannot be verified"
+            return Finding(worker.id, Mode.EXACT, told, why, flags.cached_tokens)
+        return Finding(worker.id, Mode.VERIFIED, told)
+
+    async def _events(self, facts: Facts, worker: Worker) -> str | None:
+        source = self.source_of(facts, worker.dp_rank)
+        if source is None:
+            return "it publishes no KV events"
+        if source.replay_endpoint is None:
+            return (
+                f"it publishes KV events at {source.endpoint} but replays none: what is missed stays unknown"
+            )
+        return await self.reach_events(worker, source)
+
+    async def _can_tokenize(self, worker: Worker) -> bool:
+        model = worker.served[0].name
+        if self.has_tokenizer(model):
+            return True
+        answer = await self._post(worker, "/tokenize", {"model": model, "prompt": "a"})
+        return answer is not None and b'"tokens"' in answer
+
+    async def _reports_cached_tokens(self, worker: Worker) -> bool:
+        """Two blocks and a token, twice: the second answer must tell that two blocks were cached."""
+        prompt = [1] * (2 * (worker.block_size or 1) + 1)
+        body = {"model": worker.served[0].name, "prompt": prompt, "max_tokens": 1}
+        await self._post(worker, "/v1/completions", body)
+        answer = await self._post(worker, "/v1/completions", body)
+        usage = read_usage(answer or b"")
+        return usage is not None and usage.cached_tokens is not None
+
+    async def _post(self, worker: Worker, path: str, body: object) -> bytes | None:
+        headers = {"content-type": "application/json"}
+        if worker.dp_size > 1:
+            headers["x-data-parallel-rank"] = str(worker.dp_rank)
+        try:
+            async with self.session.post(
+                worker.url + path, data=msgspec.json.encode(body), headers=headers
+            ) as answer:
+                return await answer.read() if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
+
+def _told(worker: Worker) -> str:
+    names = ", ".join(served.name for served in worker.served)
+    told = [f"{worker.engine} {worker.version or '?'}", f"models {names}"]
+    if worker.block_size:
+        told.append(f"{worker.num_blocks or '?'} blocks of {worker.block_size} tokens")
+    return "; ".join(told)
+
+
+async def check_all(checker: Checker, urls: list[str]) -> list[Finding]:
+    found = await asyncio.gather(*(checker.check(url) for url in urls))
+    return [finding for findings in found for finding in findings]

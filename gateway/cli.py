@@ -1,0 +1,158 @@
+"""The `kvgate` command: arguments to Config, Config to a running gateway."""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from gateway import __version__
+from gateway.config import Config, Option, load, options
+from gateway.core.errors import ConfigError
+from gateway.tasks import stop_event
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the process's exit code: 0, or 2 for a configuration that cannot be used."""
+    args = _parser().parse_args(argv)
+    try:
+        code: int = args.run(args)
+    except ConfigError as exc:
+        print(f"kvgate: {exc}", file=sys.stderr)
+        return 2
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kvgate", description="A KV-aware gateway for LLM inference fleets."
+    )
+    parser.add_argument("--version", action="version", version=f"kvgate {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run the gateway in front of your workers")
+    _add_options(serve)
+    serve.set_defaults(run=_serve)
+    check = commands.add_parser("check", help="validate a configuration and reach every worker once")
+    _add_options(check)
+    check.set_defaults(run=_check)
+    sim = commands.add_parser("sim", help="run a simulated vLLM worker", add_help=False)
+    sim.add_argument("rest", nargs=argparse.REMAINDER)
+    sim.set_defaults(run=_sim)
+    demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")
+    demo.add_argument("--port", type=int, default=8000, help="port of the gateway (default 8000)")
+    demo.set_defaults(run=_demo)
+    page = commands.add_parser("options", help="print the options reference as Markdown")
+    page.set_defaults(run=_options)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the options below")
+    for option in options():
+        text = _help(option).replace("%", "%%")
+        if option.is_bool:
+            parser.add_argument(option.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        elif option.is_list:
+            metavar = option.unit.upper()
+            parser.add_argument(option.flag, action="append", default=None, metavar=metavar, help=text)
+        else:
+            parser.add_argument(option.flag, default=None, metavar=_metavar(option), help=text)
+
+
+def _metavar(option: Option) -> str:
+    return "|".join(option.choices) if option.choices else (option.unit or "TEXT").upper()
+
+
+def _help(option: Option) -> str:
+    default = "none" if option.default == [] else option.default
+    unit = f" {option.unit}" if option.unit in ("seconds", "bytes") else ""
+    return f"{option.reason} Default: {default}{unit}. {option.variable}"
+
+
+def _config(args: argparse.Namespace) -> Config:
+    flags = {option.name: getattr(args, option.name) for option in options()}
+    config = load(flags, path=args.config)
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    return config
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from gateway.app import Gateway
+
+    config = _config(args)
+    if not config.worker:
+        logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
+    return run(lambda: _serve_until_stopped(Gateway(config)))
+
+
+async def _serve_until_stopped(gateway: Any) -> int:
+    stop = stop_event()
+    try:
+        await gateway.start()
+        logging.getLogger("kvgate").info(
+            "listening on http://%s:%d, admin on http://%s:%d",
+            gateway.config.host,
+            gateway.port,
+            gateway.config.admin_host,
+            gateway.admin_port,
+        )
+        await stop.wait()
+    finally:
+        await gateway.stop()
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from gateway.app import check
+
+    return run(lambda: check(_config(args)))
+
+
+def _sim(args: argparse.Namespace) -> int:
+    from gateway.app import simulate
+
+    return simulate(args.rest)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from gateway.demo import demo
+
+    return run(lambda: demo(args.port))
+
+
+def _options(args: argparse.Namespace) -> int:
+    print(reference_page(), end="")
+    return 0
+
+
+def reference_page() -> str:
+    """The options reference, generated from Config."""
+    lines = [
+        "# Options",
+        "",
+        "Generated from `gateway/config.py` by `make docs`. Flags win over the environment, the",
+        "environment over the file given with `--config`, the file over the defaults. Lists are separated",
+        "by commas in the environment and repeated as flags.",
+        "",
+        "| flag | file | environment | unit | default | what and why |",
+        "|---|---|---|---|---|---|",
+    ]
+    for option in options():
+        default = (
+            "" if option.default == [] else str(option.default).lower() if option.is_bool else option.default
+        )
+        unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
+        names = f"`{option.flag}` | `{option.name}` | `{option.variable}`"
+        lines.append(f"| {names} | {unit} | {default} | {option.reason} |")
+    return "\n".join(lines) + "\n"
+
+
+def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())

@@ -1,0 +1,238 @@
+"""The configuration: one frozen struct, from flags, environment, file and defaults, in that order.
+
+Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
+Unknown fields and wrong types are refused at start with the file and the field.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.core.errors import ConfigError
+
+ENV_PREFIX = "KVGATE_"
+
+
+def _option(description: str, unit: str = "", **limits: Any) -> Meta:
+    return Meta(description=description, extra={"unit": unit}, **limits)
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    worker: Annotated[
+        list[str],
+        _option(
+            "Base URL of a worker; give one per worker, more can join at run time through the admin API. "
+            "All else is asked of the worker itself.",
+            "URL",
+        ),
+    ] = msgspec.field(default_factory=list)
+    tokenizer: Annotated[
+        list[str],
+        _option(
+            "Directory with tokenizer.json and chat template, for all models, or MODEL=DIR for one. "
+            "Without it each new prompt is tokenized by a worker, which costs a round trip.",
+            "path",
+        ),
+    ] = msgspec.field(default_factory=list)
+    policy: Annotated[
+        Literal["prefix_overlap", "least_load", "round_robin"],
+        _option("How a worker is chosen; see gateway/policies/."),
+    ] = "prefix_overlap"
+    host: Annotated[
+        str,
+        _option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),
+    ] = "127.0.0.1"
+    port: Annotated[int, _option("Port for clients; 0 takes a free one.", "port", ge=0, le=65535)] = 8000
+    admin_host: Annotated[
+        str,
+        _option("Address of the admin API and /metrics; apart from traffic and on loopback.", "address"),
+    ] = "127.0.0.1"
+    admin_port: Annotated[
+        int, _option("Port of the admin API and /metrics; 0 takes a free one.", "port", ge=0, le=65535)
+    ] = 9400
+    expose_headers: Annotated[
+        bool,
+        _option(
+            "Answer with x-kvgate-worker, -overlap-tokens and -decision. Off: they tell a tenant what "
+            "others have cached."
+        ),
+    ] = False
+    log_requests: Annotated[
+        bool, _option("Log a line per request: worker, overlap, TTFT. Never the prompt.")
+    ] = False
+    max_body_bytes: Annotated[
+        int, _option("Largest request body; bodies are kept until answered, for retries.", "bytes", ge=1)
+    ] = 64 << 20
+    max_head_bytes: Annotated[
+        int, _option("Largest request head (request line and headers).", "bytes", ge=1024)
+    ] = 64 << 10
+    head_timeout_s: Annotated[
+        float, _option("For a request's head to arrive, from its first byte.", "seconds", gt=0)
+    ] = 30.0
+    body_timeout_s: Annotated[float, _option("Between two pieces of a request's body.", "seconds", gt=0)] = (
+        60.0
+    )
+    keep_alive_s: Annotated[
+        float, _option("How long an idle client connection is kept.", "seconds", gt=0)
+    ] = 75.0
+    connect_timeout_s: Annotated[
+        float, _option("For a connection to a worker; then another worker is tried.", "seconds", gt=0)
+    ] = 5.0
+    first_byte_timeout_s: Annotated[
+        float,
+        _option("For the first byte of an answer; 0: none, long prompts and queues take minutes.", "seconds"),
+    ] = 0.0
+    idle_timeout_s: Annotated[
+        float,
+        _option(
+            "Between two pieces of an answer; streams may run for hours as long as they move.", "seconds"
+        ),
+    ] = 600.0
+    total_timeout_s: Annotated[
+        float, _option("For a whole answer; 0: none, streams of 30 minutes are normal.", "seconds")
+    ] = 0.0
+    pool_idle_s: Annotated[
+        float,
+        _option("How long an unused worker connection is kept; vLLM closes its end at 5 s.", "seconds", gt=0),
+    ] = 4.0
+    max_attempts: Annotated[
+        int, _option("Workers tried for one request, as long as no byte was answered.", "workers", ge=1)
+    ] = 3
+    drain_timeout_s: Annotated[
+        float, _option("For requests under way when stopping; then they are cut and named.", "seconds", ge=0)
+    ] = 30.0
+    probe_interval_s: Annotated[
+        float, _option("Between two health probes (and load scrapes) of a worker.", "seconds", gt=0)
+    ] = 2.0
+    probe_timeout_s: Annotated[
+        float,
+        _option("For one answer to a probe; a busy engine's /metrics can take a second.", "seconds", gt=0),
+    ] = 5.0
+    events: Annotated[
+        Literal["auto", "off"],
+        _option("Subscribe to the KV events that workers publish, or route on our own decisions only."),
+    ] = "auto"
+    events_port: Annotated[
+        int,
+        _option(
+            "Where workers publish KV events (plus DP rank) if they cannot tell: vLLM's default.",
+            "port",
+            ge=1,
+            le=65535,
+        ),
+    ] = 5557
+    replay_port: Annotated[
+        int,
+        _option("Where such workers replay events (plus DP rank); 0: they do not.", "port", ge=0, le=65535),
+    ] = 0
+    assumed_keep_s: Annotated[
+        float,
+        _option(
+            "How long a worker without events is assumed to hold what we sent it. Too long credits "
+            "evicted blocks, too short forgets held ones.",
+            "seconds",
+            gt=0,
+        ),
+    ] = 600.0
+    tokenize_timeout_s: Annotated[
+        float,
+        _option("For a worker to tokenize a prompt; then it is routed on load.", "seconds", gt=0),
+    ] = 0.5
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _option("What is logged to stderr.")
+    ] = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One field as `--help` and the reference page show it."""
+
+    name: str
+    default: Any
+    unit: str
+    reason: str
+    is_list: bool
+    is_bool: bool
+    choices: tuple[str, ...]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+
+def options() -> Iterator[Option]:
+    """Every field of Config, in order."""
+    info = msgspec.inspect.type_info(Config)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        meta = field.type
+        assert isinstance(meta, msgspec.inspect.Metadata)
+        schema = meta.extra_json_schema or {}
+        has_default = field.default is not msgspec.NODEFAULT
+        kind = meta.type
+        yield Option(
+            name=field.name,
+            default=field.default if has_default else [],
+            unit=(meta.extra or {}).get("unit", ""),
+            reason=schema.get("description", ""),
+            is_list=isinstance(kind, msgspec.inspect.ListType),
+            is_bool=isinstance(kind, msgspec.inspect.BoolType),
+            choices=tuple(map(str, kind.values)) if isinstance(kind, msgspec.inspect.LiteralType) else (),
+        )
+
+
+def load(
+    flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ, path: Path | None = None
+) -> Config:
+    """Flags over environment over file over defaults. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        values |= _from_file(path)
+    values |= _from_environment(environ)
+    values |= {name: value for name, value in flags.items() if value is not None}
+    return _convert(values, "the flags and environment" if path is None else str(path))
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: is not TOML: {exc}") from exc
+    _convert(values, str(path), strict=True)  # the file by itself must be right, whatever overrides it
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    known = {option.variable: option for option in options()}
+    values: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX):
+            continue
+        if variable not in known:
+            raise ConfigError(f"environment: {variable} is no option; see kvgate serve --help")
+        option = known[variable]
+        value: Any = text.split(",") if option.is_list else text
+        _convert({option.name: value}, f"environment: {variable}", strict=False)
+        values[option.name] = value
+    return values
+
+
+def _convert(values: Mapping[str, Any], source: str, *, strict: bool = False) -> Config:
+    """Text from flags and environment is read as the field's type."""
+    try:
+        return msgspec.convert(values, Config, strict=strict)
+    except msgspec.ValidationError as exc:
+        message = str(exc).replace("Object contains unknown field", "unknown option").replace("$.", "")
+        raise ConfigError(f"{source}: {message}") from exc

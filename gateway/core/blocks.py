@@ -1,0 +1,83 @@
+"""Block hashes: ours, chained, the same for a prompt and for the engine's stored tokens.
+
+    root    = xxh3_64(model)
+    hash[i] = xxh3_64(hash[i-1] · the block's token ids as u32 LE · its extra keys)
+
+The engine's hash is never used: it depends on version, algorithm and process seed. Extra keys (the
+adapter's name, the first block's cache_salt, image identifiers) enter the hash in the order in
+which vLLM puts them into `extra_keys`, so a prompt and an event agree without telling them apart.
+A block of another size has other tokens, so engines with different block sizes share an index.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import NewType, TypeAlias
+
+from xxhash import xxh3_64_intdigest
+
+BlockHash = NewType("BlockHash", int)
+"""Unsigned 64-bit hash of a full block and everything before it."""
+
+Tokens: TypeAlias = "array[int]"
+"""Token ids, `array("I")`: 4 bytes each, little endian on every platform that engines run on."""
+
+ExtraKey: TypeAlias = str | int | bytes | Sequence["ExtraKey"] | None
+ExtraKeys: TypeAlias = Sequence[ExtraKey] | None
+
+
+def tokens_of(ids: Sequence[int]) -> Tokens:
+    """Pack ids; raises OverflowError for a negative id or one over 32 bits, TypeError for other types."""
+    return array("I", ids)
+
+
+def root_hash(model: str) -> BlockHash:
+    """The parent of every first block of `model` (the model's root name, shared by its aliases)."""
+    return BlockHash(xxh3_64_intdigest(b"kvgate1\0" + model.encode()))
+
+
+def hash_blocks(
+    tokens: Tokens, block_size: int, parent: BlockHash, extra_keys: Sequence[ExtraKeys] | None = None
+) -> list[BlockHash]:
+    """The hashes of the full blocks of `tokens`, in order; a partial last block has none.
+
+    `extra_keys` may be shorter than the number of blocks: the rest have none.
+    """
+    data = memoryview(tokens).cast("B")
+    width = block_size * 4
+    num_extra = len(extra_keys) if extra_keys else 0
+    hashes: list[BlockHash] = []
+    digest, chained = xxh3_64_intdigest, parent.to_bytes(8, "little")
+    for i in range(len(tokens) // block_size):
+        block = chained + data[i * width : (i + 1) * width]
+        if i < num_extra and extra_keys is not None and extra_keys[i]:
+            block += pack_extra(extra_keys[i])
+        value = digest(block)
+        hashes.append(BlockHash(value))
+        chained = value.to_bytes(8, "little")
+    return hashes
+
+
+def pack_extra(key: ExtraKey) -> bytes:
+    """An injective byte form of extra keys: type, length, content."""
+    match key:
+        case None:
+            return b"n"
+        case str():
+            raw = key.encode("utf-8", "surrogatepass")
+            return b"s%d:%b" % (len(raw), raw)
+        case bytes():
+            return b"b%d:%b" % (len(key), key)
+        case int():
+            return b"i%d;" % key
+        case _:
+            return b"l%d:%b" % (len(key), b"".join(pack_extra(item) for item in key))
+
+
+def prompt_extra_keys(adapter: str | None, cache_salt: str | None, num_blocks: int) -> list[ExtraKeys] | None:
+    """Extra keys of a text prompt's blocks: the adapter in each, the salt in the first."""
+    if not adapter and not cache_salt:
+        return None
+    each: list[ExtraKey] = [adapter] if adapter else []
+    first = [*each, cache_salt] if cache_salt else each
+    keys: list[ExtraKeys] = [first, *([each] * (num_blocks - 1))]
+    return keys[:num_blocks]

@@ -1,0 +1,77 @@
+"""What a policy sees and what it answers: plain frozen values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.core.worker import Worker, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One worker that could take the request now.
+
+    overlap_tokens    leading prompt tokens it holds (or is about to hold), capped as the engine
+                      caps a hit: the last token is always computed
+    uncached_tokens   prompt tokens it would have to compute
+    booked_tokens     uncached prompt tokens of requests sent there that have not produced a token
+    num_in_flight     requests sent there and not finished, counted by us
+    num_waiting, kv_usage   as the engine last reported
+    is_exact          its event stream is EXACT: the overlap is a fact, not a guess
+    """
+
+    worker: Worker
+    overlap_tokens: int
+    uncached_tokens: int
+    booked_tokens: int
+    num_in_flight: int
+    num_waiting: int = 0
+    kv_usage: float = 0.0
+    is_exact: bool = False
+
+    @property
+    def id(self) -> WorkerId:
+        return self.worker.id
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What a policy may know of the request itself. `num_tokens` is 0 where the prompt is unknown."""
+
+    model: str
+    num_tokens: int
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A policy's answer: the index of the chosen candidate, and each candidate's cost or score."""
+
+    index: int
+    reason: str
+    terms: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The worker chosen for one request, and why.
+
+    `candidates` are the numbers as they were at that moment; `terms[i]` is what the policy made of
+    candidate i. `timings_s` holds the seconds spent by stage (prompt, hash, index, policy).
+    """
+
+    id: str
+    model: str
+    policy: str
+    worker: Worker
+    num_tokens: int
+    overlap_tokens: int
+    reason: str
+    candidates: tuple[Candidate, ...]
+    terms: tuple[float, ...] = ()
+    attempt: int = 1
+    prompt_from: str = "none"
+    timings_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def uncached_tokens(self) -> int:
+        return self.num_tokens - self.overlap_tokens

@@ -1,0 +1,102 @@
+"""What an engine adapter is: one engine's wire, in our words. Bytes in, values out; no I/O.
+
+The shells own sockets and requests; they ask an adapter where to look (`paths`), what to send
+(`replay_request`) and what an answer means. Every `decode_*` and `parse_*` of JSON or msgpack raises
+`DecodeError` for what it cannot read, and nothing else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.events import EventBatch
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePaths:
+    """Where a worker answers what the probe asks; None where the engine has no such path."""
+
+    health: str
+    metrics: str
+    models: str
+    version: str | None = None
+    event_sources: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """Literal command-line text that gives the gateway more to know, for `kvgate check` to print."""
+
+    events: str
+    cached_tokens: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """One rank's figures, as far as this version reports them.
+
+    `kv_cache_usage` is 0..1. `start_time_s` is the Unix time at which the process that answers
+    started. Counters count tokens since then.
+    """
+
+    num_requests_running: int | None = None
+    num_requests_waiting: int | None = None
+    kv_cache_usage: float | None = None
+    block_size: int | None = None
+    num_gpu_blocks: int | None = None
+    kv_cache_size_tokens: int | None = None
+    prefix_cache_queries_total: int | None = None
+    prefix_cache_hits_total: int | None = None
+    start_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """One name under which a worker answers; an adapter (LoRA) names its base model as `parent`."""
+
+    id: str
+    root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """Where one rank publishes, as the worker sees it: the host may be a wildcard or its own view."""
+
+    dp_rank: int
+    endpoint: str
+    replay_endpoint: str | None = None
+    topic: str = ""
+
+
+class Engine(Protocol):
+    """One engine's adapter. Stateless: one object serves all workers."""
+
+    name: str
+    paths: EnginePaths
+    flags: EngineFlags
+
+    def decode(self, frames: Sequence[bytes]) -> EventBatch:
+        """A published message: `[topic, seq u64 big-endian, payload]`."""
+        ...
+
+    def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
+        """An answer to `replay_request` as a DEALER receives it; None is the end of the replay."""
+        ...
+
+    def replay_request(self, start_seq: int) -> list[bytes]:
+        """Frames for a DEALER that ask for all kept batches from `start_seq` on."""
+        ...
+
+    def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:
+        """A Prometheus page by DP rank; what is absent or unreadable is None, never an error."""
+        ...
+
+    def parse_models(self, body: bytes) -> tuple[ModelInfo, ...]: ...
+
+    def parse_event_sources(self, body: bytes) -> tuple[EventSource, ...]:
+        """Sorted by rank; empty where the worker publishes no events."""
+        ...
+
+    def parse_version(self, body: bytes) -> str: ...

@@ -1,0 +1,98 @@
+"""The errors a client can meet. Each knows its answer: HTTP status, OpenAI code, and what to do.
+
+The body is OpenAI's error object, so that every SDK raises its own typed exception.
+"""
+
+import msgspec
+
+
+class GatewayError(Exception):
+    """Base of all answers that the gateway itself gives instead of a worker.
+
+    `param` names the request field at fault; `retry_after_s` becomes a Retry-After header.
+    """
+
+    status = 500
+    code = "internal_error"
+    kind = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+class InvalidRequest(GatewayError):
+    """The request cannot be understood; nothing was sent to a worker."""
+
+    status = 400
+    code = "invalid_request"
+    kind = "invalid_request_error"
+
+
+class UnknownRoute(InvalidRequest):
+    status = 404
+    code = "unknown_route"
+
+
+class UnknownModel(InvalidRequest):
+    status = 404
+    code = "model_not_found"
+
+
+class MethodNotAllowed(InvalidRequest):
+    status = 405
+    code = "method_not_allowed"
+
+
+class RequestTimeout(InvalidRequest):
+    status = 408
+    code = "request_timeout"
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "body_too_large"
+
+
+class ExpectationFailed(InvalidRequest):
+    status = 417
+    code = "expectation_failed"
+
+
+class HeadTooLarge(InvalidRequest):
+    status = 431
+    code = "header_too_large"
+
+
+class NotSupported(InvalidRequest):
+    status = 501
+    code = "not_supported"
+
+
+class WorkerFailed(GatewayError):
+    """A worker did not answer, or not in HTTP."""
+
+    status = 502
+    code = "worker_failed"
+
+
+class NoWorker(GatewayError):
+    """No worker that serves this model is up."""
+
+    status = 503
+    code = "no_worker"
+
+
+class WorkerTimeout(GatewayError):
+    status = 504
+    code = "worker_timeout"
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used: names the file (or flag, or variable) and the field."""

@@ -1,0 +1,97 @@
+"""All known workers, and which of them are eligible for a model now."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from gateway.core.errors import NoWorker, UnknownModel
+from gateway.core.stream import StreamState
+from gateway.core.worker import Reported, Served, Worker, WorkerId
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A worker in the fleet and what changes about it. `stream` is None where it has no events."""
+
+    worker: Worker
+    is_up: bool = True
+    reported: Reported = field(default_factory=Reported)
+    stream: StreamState | None = None
+    num_failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Eligible:
+    """A worker that can answer for a model, and under which of its names."""
+
+    member: Member
+    served: Served
+
+
+class Fleet:
+    def __init__(self) -> None:
+        self._members: dict[WorkerId, Member] = {}
+        self._by_model: dict[str, list[Eligible]] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __repr__(self) -> str:
+        up = sum(member.is_up for member in self)
+        return f"Fleet({up} of {len(self)} up, models={sorted(self._by_model)})"
+
+    def get(self, worker: WorkerId) -> Member | None:
+        return self._members.get(worker)
+
+    def add(self, worker: Worker) -> Member:
+        """Add a worker, or replace what it said of itself when it joined before."""
+        member = Member(worker)
+        self._members[worker.id] = member
+        self._index_models()
+        return member
+
+    def drop(self, worker: WorkerId) -> None:
+        if self._members.pop(worker, None):
+            self._index_models()
+
+    def served(self) -> dict[str, Served]:
+        """Every name that some worker of the fleet answers to, up or not."""
+        return {name: eligible[0].served for name, eligible in sorted(self._by_model.items())}
+
+    def eligible(self, model: str, exclude: Iterable[WorkerId] = ()) -> list[Eligible]:
+        """Workers that are up and serve `model`.
+
+        Raises UnknownModel if no known worker serves it, NoWorker if none that does is up.
+        """
+        known = self._by_model.get(model)
+        if known is None:
+            raise _unknown(model, list(self._by_model), len(self))
+        left = [e for e in known if e.member.is_up and e.member.worker.id not in exclude]
+        if not left:
+            raise NoWorker(f"no worker that serves '{model}' is up", retry_after_s=RETRY_AFTER_S)
+        return left
+
+    def is_ready(self, model: str | None) -> bool:
+        """Whether a worker for `model` (or any worker) is up."""
+        if model is None:
+            return any(member.is_up for member in self)
+        return any(e.member.is_up for e in self._by_model.get(model, ()))
+
+    def _index_models(self) -> None:
+        self._by_model = {}
+        for member in self:
+            for served in member.worker.served:
+                self._by_model.setdefault(served.name, []).append(Eligible(member, served))
+
+
+RETRY_AFTER_S = 2
+"""Told to clients when no worker is up: about the time of a health probe."""
+
+
+def _unknown(model: str, known: list[str], num_workers: int) -> UnknownModel | NoWorker:
+    if not num_workers:
+        return NoWorker("no worker has joined yet", retry_after_s=RETRY_AFTER_S)
+    names = ", ".join(sorted(known))
+    return UnknownModel(f"the model '{model}' does not exist; known: {names}", param="model")

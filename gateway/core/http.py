@@ -1,0 +1,87 @@
+"""HTTP/1.1 as values: requests, response heads, and which headers cross a proxy (RFC 9110, 9112)."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeAlias
+
+Header: TypeAlias = tuple[bytes, bytes]
+"""Name in lower case, value as it came."""
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+@dataclass(slots=True, eq=False)
+class HttpRequest:
+    """One request as it came from a client, its body complete and de-chunked."""
+
+    method: str
+    target: bytes
+    headers: list[Header]
+    body: bytes = b""
+    is_http10: bool = False
+    keep_alive: bool = True
+    path: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.path = self.target.partition(b"?")[0].decode("latin-1")
+
+    def header(self, name: bytes) -> bytes | None:
+        for known, value in self.headers:
+            if known == name:
+                return value
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class ResponseHead:
+    """A response's status and headers; `length` is None where the body's end is not known before."""
+
+    status: int
+    headers: list[Header]
+    length: int | None = None
+
+
+def end_to_end(headers: Iterable[Header], drop: Collection[bytes] = ()) -> list[Header]:
+    """The headers that cross a proxy: not hop-by-hop, not named by Connection, not in `drop`."""
+    headers = list(headers)
+    named: set[bytes] = set()
+    for name, value in headers:
+        if name == b"connection":
+            named.update(token.strip().lower() for token in value.split(b","))
+    return [
+        (name, value)
+        for name, value in headers
+        if name not in HOP_BY_HOP and name not in named and name not in drop
+    ]
+
+
+def encode_head(first_line: bytes, headers: Sequence[Header]) -> bytes:
+    lines = [first_line]
+    lines += [name + b": " + value for name, value in headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b" % (status, REASONS.get(status, b"Unknown"))
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+LAST_CHUNK = b"0\r\n\r\n"

@@ -1,0 +1,78 @@
+"""The load ledger: what we have sent to each worker and not yet got back.
+
+Exact at decision time, where scraped gauges are late. A booking goes through
+
+    booked --first token--> decoding --release--> released
+       \\------------------- release ----------------^
+
+and each transition counts once, whoever reports it again: finished, client gone, worker gone and
+deadline may race, the load is released exactly once.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from gateway.core.worker import WorkerId
+
+
+class Phase(Enum):
+    BOOKED = "booked"
+    DECODING = "decoding"
+    RELEASED = "released"
+
+
+@dataclass(slots=True, eq=False)
+class Booking:
+    """One request's share of one worker's load. `uncached_tokens` counts until the first token."""
+
+    worker: WorkerId
+    uncached_tokens: int
+    num_tokens: int
+    phase: Phase = Phase.BOOKED
+
+
+@dataclass(slots=True)
+class Load:
+    """In flight at one worker: requests, and prompt tokens still to be computed."""
+
+    num_in_flight: int = 0
+    booked_tokens: int = 0
+
+
+_IDLE = Load()
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._loads: dict[WorkerId, Load] = {}
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._loads})"
+
+    def load(self, worker: WorkerId) -> Load:
+        """The load now; not to be changed by the caller."""
+        return self._loads.get(worker, _IDLE)
+
+    def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int) -> Booking:
+        load = self._loads.setdefault(worker, Load())
+        load.num_in_flight += 1
+        load.booked_tokens += uncached_tokens
+        return Booking(worker, uncached_tokens, num_tokens)
+
+    def first_token(self, booking: Booking) -> None:
+        """The prefill is done: its tokens are no longer work ahead."""
+        if booking.phase is Phase.BOOKED:
+            booking.phase = Phase.DECODING
+            self._loads[booking.worker].booked_tokens -= booking.uncached_tokens
+
+    def release(self, booking: Booking) -> bool:
+        """End a booking; False if it had ended before."""
+        if booking.phase is Phase.RELEASED:
+            return False
+        self.first_token(booking)
+        booking.phase = Phase.RELEASED
+        load = self._loads[booking.worker]
+        load.num_in_flight -= 1
+        if not load.num_in_flight:
+            del self._loads[booking.worker]
+        return True

@@ -1,0 +1,132 @@
+"""What an answer says of itself: first token, usage, end; read from the bytes on their way through.
+
+A streamed answer is cut at event borders: a client never sees half an event, even if the worker
+dies in the middle of one. Events are parsed only until the first token was seen, and where the
+bytes say that they carry usage.
+"""
+
+import msgspec
+
+_USAGE = b'"usage":{'
+_USAGE_SPACED = b'"usage": {'
+MAX_HELD_BYTES = 1 << 20
+"""An event longer than this is passed on in parts."""
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts as the engine reported them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+
+
+class _WithUsage(msgspec.Struct):
+    usage: Usage | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: object = None
+    reasoning: object = None
+    reasoning_content: object = None
+    tool_calls: object = None
+    refusal: object = None
+
+
+class _Piece(msgspec.Struct):
+    text: object = None
+    delta: _Delta | None = None
+    finish_reason: object = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Piece] = []
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_usage = msgspec.json.Decoder(_WithUsage).decode
+
+
+def read_usage(body: bytes) -> Usage | None:
+    """The usage of a complete JSON answer or of one event's data; None where there is none."""
+    try:
+        return _decode_usage(body).usage
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class SseScanner:
+    """Fed with a streamed body in any splits; forwards whole events."""
+
+    __slots__ = ("_tail", "_usage_event", "has_token", "num_events_fed")
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._usage_event: bytes | None = None
+        self.has_token = False
+        self.num_events_fed = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes to forward now; the rest is kept until its event is complete."""
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        if not data.endswith((b"\n\n", b"\r\n\r\n")) and len(data) <= MAX_HELD_BYTES:
+            cut = _last_border(data)
+            self._tail = data[cut:]
+            data = data[:cut]
+        if data:
+            self.num_events_fed += 1
+            if not self.has_token:
+                self.has_token = any(map(_has_token, _events(data)))
+            if _USAGE in data or _USAGE_SPACED in data:
+                self._usage_event = data
+        return data
+
+    def flush(self) -> bytes:
+        """What is left of an event that never ended."""
+        tail, self._tail = self._tail, b""
+        return tail
+
+    def usage(self) -> Usage | None:
+        """The last usage that passed."""
+        found: Usage | None = None
+        for event in _events(self._usage_event or b""):
+            found = read_usage(event) or found
+        return found
+
+
+def _last_border(data: bytes) -> int:
+    lf, crlf = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
+    return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
+
+
+def _events(data: bytes) -> list[bytes]:
+    """The data of each one-line event, as OpenAI streams are made."""
+    return [line[5:].strip() for line in data.splitlines() if line.startswith(b"data:")]
+
+
+def _has_token(event: bytes) -> bool:
+    """Whether an event carries generated content: the first chat chunk has the role only."""
+    try:
+        choices = _decode_event(event).choices
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return any(_piece_has_token(piece) for piece in choices)
+
+
+def _piece_has_token(piece: _Piece) -> bool:
+    if piece.text or piece.finish_reason:
+        return True
+    delta = piece.delta
+    return delta is not None and bool(
+        delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls or delta.refusal
+    )

@@ -1,0 +1,250 @@
+"""One worker's event stream: is what we know of its cache complete?
+
+    EXACT         every batch since a known start was applied
+    CATCHING_UP   a fresh start, a gap or a reconnection is being replayed; newer batches are held
+    BLIND         something was missed that no replay brings back: what we credit is still there,
+                  but the worker may hold more than we know
+
+    | input            | expected                 | otherwise                                          |
+    |------------------|--------------------------|----------------------------------------------------|
+    | live(batch)      | seq == next: apply       | seq > next: gap, hold it, ask for a replay         |
+    |                  |                          | seq < next, not newer than the last: drop (repeat) |
+    |                  |                          | seq < next, newer: engine restarted, start afresh  |
+    | replayed(batch)  | last one again, next ... | other digest under a known number: restarted       |
+    |                  |                          | first number too high: gap cannot be filled        |
+    | replay_ended     | held batches follow on   | last one never came: restarted; hole: ask again    |
+    | replay_failed    |                          | forget what may be stale, go on BLIND              |
+    | disconnected     |                          | hold until a replay proves it is the same engine;  |
+    |                  |                          | without replays: forget, go on BLIND               |
+
+A replay is always asked from the last applied batch on, not from the first missing one: if it comes
+back with another digest, this is another engine process with the same numbers. The machine has no
+sockets and no clock; each input returns the commands that the caller must carry out in order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from gateway.core.events import BlocksCleared, EventBatch
+
+
+class StreamState(Enum):
+    EXACT = "exact"
+    CATCHING_UP = "catching_up"
+    BLIND = "blind"
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply the batch to the index."""
+
+    batch: EventBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Forget all blocks of this worker."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskReplay:
+    """Ask for all batches from `start_seq` on; replaces a replay still under way."""
+
+    start_seq: int
+
+
+Command: TypeAlias = Apply | Reset | AskReplay
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    num_batches: int = 0
+    num_gaps: int = 0
+    num_repeats: int = 0
+    num_resets: int = 0
+    num_undecodable: int = 0
+
+
+class Stream:
+    """`max_held` bounds the batches kept back during a replay."""
+
+    def __init__(self, *, can_replay: bool, max_held: int = 20_000) -> None:
+        self.can_replay = can_replay
+        self.max_held = max_held
+        self.epoch = 0
+        self.next_seq = 0
+        self.counts = StreamCounts()
+        self.blind_reason = None if can_replay else "no replay endpoint: what was stored before is unknown"
+        self._replay_start: int | None = None
+        self._is_holding = can_replay
+        self._is_verified = True
+        self._last_digest = 0
+        self._last_ts = 0.0
+        self._held: dict[int, EventBatch] = {}
+
+    def __repr__(self) -> str:
+        where = f"epoch={self.epoch}, next_seq={self.next_seq}, held={len(self._held)}"
+        return f"Stream({self.state.value}, {where})"
+
+    @property
+    def state(self) -> StreamState:
+        if self._is_holding:
+            return StreamState.CATCHING_UP
+        return StreamState.BLIND if self.blind_reason else StreamState.EXACT
+
+    # inputs ------------------------------------------------------------------------------------
+
+    def connected(self) -> list[Command]:
+        """The transport is up, for the first time or again."""
+        return [self._ask()] if self.can_replay else []
+
+    def disconnected(self) -> list[Command]:
+        """The transport is gone; whoever comes back must prove to be the same engine process."""
+        if not self.can_replay:
+            return self._lose("disconnected, without a replay endpoint")
+        self._is_holding = True
+        self._replay_start = None
+        return []
+
+    def restarted(self) -> list[Command]:
+        """The engine's identity changed: another process behind the same address."""
+        return self._start_afresh("engine restarted")
+
+    def resync(self) -> list[Command]:
+        """Try again to know everything, after a replay that failed for want of an answer."""
+        return self._start_afresh("resync")
+
+    def live(self, batch: EventBatch) -> list[Command]:
+        if self._is_holding:
+            return self._hold(batch)
+        if batch.seq == self.next_seq:
+            return [self._apply(batch)]
+        if batch.seq > self.next_seq:
+            return self._gap(batch)
+        if batch.ts <= self._last_ts:
+            self.counts.num_repeats += 1
+            return []
+        commands = self._start_afresh("engine restarted")
+        return commands + self.live(batch)
+
+    def undecodable(self, seq: int, *, is_replay: bool) -> list[Command]:
+        """A batch that cannot be read; what it stored or removed stays unknown."""
+        self.counts.num_undecodable += 1
+        if self._is_holding and not is_replay:
+            return []  # the replay brings it again, in its turn
+        commands = self._lose("a batch could not be decoded")
+        self.next_seq = seq + 1
+        self._last_digest = 0
+        return commands
+
+    def doubt(self, reason: str) -> None:
+        """What was applied did not fit what we know: from now on we know that we do not know all."""
+        self.blind_reason = self.blind_reason or reason
+
+    def replayed(self, batch: EventBatch) -> list[Command]:
+        if self._replay_start is None or batch.seq < self.next_seq - 1:
+            return []
+        if batch.seq == self.next_seq - 1:
+            return self._verify(batch)
+        if self._is_verified and batch.seq == self.next_seq:
+            return [self._apply(batch)]
+        return [*self._lose("the replay buffer does not reach back"), self._apply(batch)]
+
+    def replay_ended(self) -> list[Command]:
+        if self._replay_start is None:
+            return []
+        if not self._is_verified:
+            return self._start_afresh("engine restarted")
+        return self._resume()
+
+    def replay_failed(self) -> list[Command]:
+        if not self._is_holding:
+            return []
+        self._held = {seq: batch for seq, batch in self._held.items() if seq >= self.next_seq}
+        return self._lose("replay failed") + self._drain()
+
+    # transitions -------------------------------------------------------------------------------
+
+    def _ask(self) -> AskReplay:
+        self._is_holding = True
+        self._is_verified = not self.next_seq or not self._last_digest
+        self._replay_start = max(self.next_seq - 1, 0)
+        return AskReplay(self._replay_start)
+
+    def _hold(self, batch: EventBatch) -> list[Command]:
+        self._held[batch.seq] = batch
+        return self.replay_failed() if len(self._held) > self.max_held else []
+
+    def _apply(self, batch: EventBatch) -> Apply:
+        self.next_seq = batch.seq + 1
+        self._last_digest = batch.digest
+        self._last_ts = batch.ts
+        self._is_verified = True
+        self.counts.num_batches += 1
+        if batch.seq == 0 or any(isinstance(event, BlocksCleared) for event in batch.events):
+            self.blind_reason = None  # an empty cache is known completely
+        return Apply(batch)
+
+    def _gap(self, batch: EventBatch) -> list[Command]:
+        if self.next_seq:
+            self.counts.num_gaps += 1
+        if self.can_replay:
+            self._held[batch.seq] = batch
+            return [self._ask()]
+        return [*self._lose("a gap without a replay endpoint"), self._apply(batch)]
+
+    def _lose(self, reason: str) -> list[Command]:
+        """Batches are gone for good. Removals may be among them, so what we had is worth nothing."""
+        self.blind_reason = reason
+        self._is_verified = True
+        commands: list[Command] = [self._reset(reason)] if self.next_seq else []
+        self.next_seq = 0
+        return commands
+
+    def _reset(self, reason: str) -> Reset:
+        self.counts.num_resets += 1
+        self.epoch += 1
+        return Reset(reason)
+
+    def _start_afresh(self, reason: str) -> list[Command]:
+        commands: list[Command] = [self._reset(reason)]
+        self.next_seq = 0
+        self._last_digest, self._last_ts = 0, 0.0
+        self.blind_reason = None
+        if self.can_replay:
+            return [*commands, self._ask()]
+        return commands
+
+    def _verify(self, batch: EventBatch) -> list[Command]:
+        if self._last_digest and batch.digest != self._last_digest:
+            return self._start_afresh("engine restarted")
+        self._is_verified = True
+        return []
+
+    def _resume(self) -> list[Command]:
+        """The replay is complete: go on with what was held, or ask again if a hole is left."""
+        first = min((seq for seq in self._held if seq >= self.next_seq), default=self.next_seq)
+        if first > self.next_seq and self._replay_start != max(self.next_seq - 1, 0):
+            return [self._ask()]
+        if first > self.next_seq:
+            return self._lose("the replay left a hole") + self._drain()
+        return self._drain()
+
+    def _drain(self) -> list[Command]:
+        held = sorted(self._held.items())
+        self._held = {}
+        self._is_holding, self._replay_start = False, None
+        return list(self._follow(held))
+
+    def _follow(self, held: list[tuple[int, EventBatch]]) -> Iterator[Command]:
+        for seq, batch in held:
+            if seq < self.next_seq:
+                self.counts.num_repeats += 1
+            elif self.blind_reason and seq > self.next_seq and not self._is_holding:
+                yield from [*(self._lose(self.blind_reason)), self._apply(batch)]
+            else:
+                yield from self.live(batch)

@@ -1,0 +1,102 @@
+"""What an endpoint told of itself, and the workers and event feeds that follow from it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from urllib.parse import urlsplit
+
+from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
+from gateway.core.worker import Reported, Served, Worker, WorkerId, worker_id
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One endpoint's answers. `sources` is None where it cannot tell where it publishes."""
+
+    url: str
+    engine: str
+    models: tuple[ModelInfo, ...]
+    ranks: Mapping[int, EngineMetrics] = field(default_factory=dict)
+    sources: tuple[EventSource, ...] | None = None
+    version: str | None = None
+
+    @property
+    def start_time_s(self) -> float | None:
+        return next((m.start_time_s for m in self.ranks.values() if m.start_time_s), None)
+
+
+class Mode(IntEnum):
+    """How well a worker's cache is known; each stands on the one before."""
+
+    LOAD_ONLY = 0
+    APPROXIMATE = 1
+    EXACT = 2
+    VERIFIED = 3
+
+    @property
+    def label(self) -> str:
+        return ("load only", "approximate", "exact", "exact and verified")[self]
+
+
+def endpoint_url(url: str) -> str:
+    """The base URL as it is kept. Raises ValueError that says what is wrong with it."""
+    parts = urlsplit(url.rstrip("/"))
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"'{url}' is not an http(s) URL such as http://10.0.0.1:8000")
+    if parts.query or parts.fragment or parts.username or parts.password:
+        raise ValueError(f"'{url}' must be a base URL without query, fragment or credentials")
+    _ = parts.port  # raises ValueError for a port out of range
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def workers_of(facts: Facts) -> tuple[Worker, ...]:
+    """One worker per data-parallel rank."""
+    ranks = sorted(facts.ranks) or [0]
+    netloc = urlsplit(facts.url).netloc
+    served = served_models(facts.models)
+    return tuple(_worker(facts, netloc, served, rank, len(ranks)) for rank in ranks)
+
+
+def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
+    """Adapters share the root of their base, and keep their own name as the adapter."""
+    by_id = {model.id: model for model in models}
+    served: list[Served] = []
+    for model in models:
+        base = by_id.get(model.parent or "")
+        if model.parent:
+            root = (base.root or base.id) if base else model.parent
+            served.append(Served(model.id, root, model.id, base.max_model_len if base else None))
+        else:
+            served.append(Served(model.id, model.root or model.id, None, model.max_model_len))
+    return tuple(served)
+
+
+def reported(metrics: EngineMetrics) -> Reported:
+    return Reported(
+        num_running=metrics.num_requests_running or 0,
+        num_waiting=metrics.num_requests_waiting or 0,
+        kv_usage=metrics.kv_cache_usage or 0.0,
+    )
+
+
+def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) -> EventSource | None:
+    """Where a rank publishes: as it says itself, else the configured or default ports."""
+    if facts.sources is not None:
+        return next((source for source in facts.sources if source.dp_rank == rank), None)
+    replay = f"tcp://*:{replay_port + rank}" if replay_port else None
+    return EventSource(rank, f"tcp://*:{events_port + rank}", replay)
+
+
+def _worker(facts: Facts, netloc: str, served: tuple[Served, ...], rank: int, num_ranks: int) -> Worker:
+    metrics = facts.ranks.get(rank, EngineMetrics())
+    return Worker(
+        id=WorkerId(worker_id(netloc, rank, num_ranks)),
+        url=facts.url,
+        served=served,
+        dp_rank=rank,
+        dp_size=num_ranks,
+        block_size=metrics.block_size,
+        num_blocks=metrics.num_gpu_blocks,
+        engine=facts.engine,
+        version=facts.version,
+    )

@@ -1,0 +1,270 @@
+"""The endpoints of the fleet: each is waited for, asked, watched, and let go.
+
+waiting ──answers──► joined: its workers are in fleet and index, their events subscribed
+   ▲                    │ health fails: workers down (what they hold is kept)
+   │                    │ answers again: up; as another process: asked anew
+   └──── dropped: forgotten altogether
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from gateway.core.blocks import root_hash
+from gateway.core.engine import EngineMetrics, EventSource
+from gateway.core.fleet import Fleet
+from gateway.core.stream import StreamCounts, StreamState
+from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.facts import Facts, event_source, reported, workers_of
+from gateway.discovery.probe import Probe, ProbeError
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.ingest.subscription import Subscription
+from gateway.metrics import Metrics
+from gateway.tasks import Tasks
+
+log = logging.getLogger("kvgate.roster")
+
+EVENT_GRACE_S = 1.0
+"""How long our own decision stands for a worker with events after its request: the event comes within."""
+DEFAULT_CACHE_BLOCKS = 16_384
+"""Assumed cache size of a worker that does not tell its own."""
+FAILURES_TO_DOWN = 2
+
+
+class Feed(Protocol):
+    """A running subscription to one worker's events."""
+
+    endpoint: str
+    replay_endpoint: str | None
+    is_connected: bool
+
+    def stop(self) -> None: ...
+
+
+OpenFeed = Callable[[Worker, EventSource], tuple[Feed, Subscription]]
+"""Starts a feed; the caller of the roster knows transports and engines."""
+
+
+@dataclass(frozen=True, slots=True)
+class RosterOptions:
+    probe_interval_s: float = 2.0
+    assumed_keep_s: float = 600.0
+    use_events: bool = True
+    events_port: int = 5557
+    replay_port: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Endpoint:
+    """One URL and what came of it. `wake` asks for a probe now."""
+
+    url: str
+    probe: Probe
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    facts: Facts | None = None
+    workers: tuple[Worker, ...] = ()
+    feeds: dict[WorkerId, tuple[Feed, Subscription]] = field(default_factory=dict)
+    num_failures: int = 0
+    last_error: str | None = None
+    task: asyncio.Task[None] | None = None
+
+
+class Roster:
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        index: Index,
+        assumed: AssumedIndex,
+        metrics: Metrics,
+        make_probe: Callable[[str], Probe],
+        open_feed: OpenFeed,
+        on_gone: Callable[[str], None],
+        options: RosterOptions,
+    ) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._assumed = assumed
+        self._metrics = metrics
+        self._make_probe = make_probe
+        self._open_feed = open_feed
+        self._on_gone = on_gone
+        self._options = options
+        self._endpoints: dict[str, Endpoint] = {}
+        self._tasks = Tasks()
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(list(self._endpoints.values()))
+
+    def add(self, url: str) -> bool:
+        """Begin to wait for an endpoint; False if it is known already."""
+        if url in self._endpoints:
+            return False
+        endpoint = Endpoint(url, self._make_probe(url))
+        self._endpoints[url] = endpoint
+        endpoint.task = self._tasks.start(f"probe {url}", self._watch(endpoint))
+        return True
+
+    def drop(self, name: str) -> bool:
+        """Forget an endpoint, named by its URL or by one of its workers' ids."""
+        url = self._url_of(name)
+        if url is None:
+            return False
+        endpoint = self._endpoints.pop(url)
+        if endpoint.task:
+            endpoint.task.cancel()
+        self._leave(endpoint)
+        self._on_gone(url)
+        log.info("worker %s dropped", url)
+        return True
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+        for endpoint in self._endpoints.values():
+            self._close_feeds(endpoint)
+
+    def suspect(self, worker: WorkerId, reason: str, *, is_refused: bool) -> None:
+        """A request failed there: look at once; one that refuses connections is down until then."""
+        member = self._fleet.get(worker)
+        if member is None:
+            return
+        member.num_failures += 1
+        endpoint = self._endpoints.get(member.worker.url)
+        if endpoint is None:
+            return
+        if is_refused:
+            self._set_up(endpoint, False, reason)
+        endpoint.wake.set()
+
+    def stream_counts(self) -> Iterable[tuple[WorkerId, StreamCounts]]:
+        for endpoint in self._endpoints.values():
+            for worker, (_, subscription) in endpoint.feeds.items():
+                yield worker, subscription.stream.counts
+
+    def stream_changed(self, worker: WorkerId, state: StreamState) -> None:
+        """A BLIND worker holds more than its events tell: our own decisions are kept longer for it."""
+        if member := self._fleet.get(worker):
+            member.stream = state
+            keep_s = self._options.assumed_keep_s if state is StreamState.BLIND else EVENT_GRACE_S
+            self._assumed.set_keep(worker, keep_s)
+
+    # one endpoint's life -----------------------------------------------------------------------
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        while True:
+            try:
+                await self._look(endpoint)
+            except ProbeError as exc:
+                self._failed(endpoint, str(exc))
+            endpoint.wake.clear()
+            try:
+                async with asyncio.timeout(self._options.probe_interval_s):
+                    await endpoint.wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _look(self, endpoint: Endpoint) -> None:
+        await endpoint.probe.check_health()
+        if endpoint.facts is None:
+            return self._join(endpoint, await endpoint.probe.facts())
+        ranks = await self._load(endpoint)
+        if _has_restarted(endpoint.facts, ranks):
+            log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
+            self._rejoin(endpoint, await endpoint.probe.facts())
+        for worker in endpoint.workers:
+            if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
+                member.reported = reported(ranks[worker.dp_rank])
+        self._set_up(endpoint, True, "answers again")
+        return None
+
+    async def _load(self, endpoint: Endpoint) -> Mapping[int, EngineMetrics]:
+        """A busy engine may be late with its metrics and healthy all the same."""
+        try:
+            return await endpoint.probe.metrics()
+        except ProbeError as exc:
+            log.debug("load of %s stays as it was: %s", endpoint.url, exc)
+            return {}
+
+    def _join(self, endpoint: Endpoint, facts: Facts) -> None:
+        if not facts.models:
+            raise ProbeError(f"{endpoint.url} serves no model")
+        endpoint.facts, endpoint.num_failures, endpoint.last_error = facts, 0, None
+        endpoint.workers = workers_of(facts)
+        for worker in endpoint.workers:
+            self._add_worker(endpoint, worker)
+        names = ", ".join(served.name for served in endpoint.workers[0].served)
+        log.info("worker %s joined: %s, %d rank(s)", endpoint.url, names, len(endpoint.workers))
+
+    def _rejoin(self, endpoint: Endpoint, facts: Facts) -> None:
+        """Another process behind the address: its cache is empty, its settings may differ."""
+        self._leave(endpoint)
+        self._join(endpoint, facts)
+
+    def _add_worker(self, endpoint: Endpoint, worker: Worker) -> None:
+        options = self._options
+        self._fleet.add(worker)
+        self._index.add_worker(worker.id, root_hash(worker.served[0].root), worker.block_size)
+        self._assumed.add_worker(
+            worker.id, keep_s=options.assumed_keep_s, max_blocks=worker.num_blocks or DEFAULT_CACHE_BLOCKS
+        )
+        assert endpoint.facts is not None
+        source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
+        if options.use_events and worker.block_size and source:
+            endpoint.feeds[worker.id] = self._open_feed(worker, source)
+            self.stream_changed(worker.id, endpoint.feeds[worker.id][1].stream.state)
+
+    def _leave(self, endpoint: Endpoint) -> None:
+        self._close_feeds(endpoint)
+        for worker in endpoint.workers:
+            self._fleet.drop(worker.id)
+            self._index.drop_worker(worker.id)
+            self._assumed.drop_worker(worker.id)
+            self._metrics.drop_worker(worker.id)
+        endpoint.workers, endpoint.facts = (), None
+
+    def _close_feeds(self, endpoint: Endpoint) -> None:
+        for feed, _ in endpoint.feeds.values():
+            feed.stop()
+        endpoint.feeds.clear()
+
+    def _failed(self, endpoint: Endpoint, reason: str) -> None:
+        endpoint.num_failures += 1
+        if endpoint.facts is None and endpoint.last_error != reason:
+            log.info("waiting for worker %s: %s", endpoint.url, reason)
+        endpoint.last_error = reason
+        if endpoint.num_failures >= FAILURES_TO_DOWN:
+            self._set_up(endpoint, False, reason)
+
+    def _set_up(self, endpoint: Endpoint, is_up: bool, reason: str) -> None:
+        if is_up:
+            endpoint.num_failures, endpoint.last_error = 0, None
+        for worker in endpoint.workers:
+            member = self._fleet.get(worker.id)
+            if member and member.is_up is not is_up:
+                member.is_up = is_up
+                log.log(
+                    logging.INFO if is_up else logging.WARNING,
+                    "worker %s is %s: %s",
+                    worker.id,
+                    "up" if is_up else "down",
+                    reason,
+                )
+
+    def _url_of(self, name: str) -> str | None:
+        if name in self._endpoints:
+            return name
+        for endpoint in self._endpoints.values():
+            if name == urlsplit(endpoint.url).netloc or any(w.id == name for w in endpoint.workers):
+                return endpoint.url
+        return None
+
+
+def _has_restarted(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
+    """The start time of the process that answers is its identity."""
+    before = facts.start_time_s
+    now = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)
+    return before is not None and now is not None and abs(now - before) > 0.5

@@ -1,0 +1,426 @@
+"""One request from a client to a worker and back.
+
+    parse ─ tokens ─ decide ─ send ─► head ─ splice ─► end
+                       ▲        │ lost before the first byte: another worker
+                       └────────┘ lost after it: error event (stream) or a cut connection
+
+Every way out goes through `_close`, once: the booking is released, metrics are counted, the
+client's answer is complete or visibly cut. Nothing here awaits on the hot path; a task exists only
+while a connection is opened or a prompt is tokenized elsewhere.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+from gateway.core.decision import Decision
+from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
+from gateway.core.headers import head_to_client, head_to_worker, is_event_stream
+from gateway.core.http import HttpRequest, ResponseHead
+from gateway.core.prompt import PromptError
+from gateway.core.request import InferenceRequest
+from gateway.core.sse import SseScanner, Usage, read_usage
+from gateway.core.worker import WorkerId
+from gateway.metrics import WorkerMetrics
+from gateway.router import Prompt
+from gateway.server import Responder
+from gateway.upstream import UpstreamConnection
+
+if TYPE_CHECKING:
+    from gateway.proxy import Proxy
+
+log = logging.getLogger("kvgate.proxy")
+
+MAX_JSON_BYTES = 1 << 20
+"""Unstreamed answers up to this size are kept to read their usage from."""
+
+CLIENT_GONE = 499
+"""The status under which a request is counted whose client left (nginx's number for it)."""
+
+
+class InferenceExchange:
+    """One client request, its attempts, and the answer on its way back."""
+
+    __slots__ = (
+        "_proxy",
+        "_http",
+        "_responder",
+        "_request",
+        "_loop",
+        "_request_id",
+        "_started",
+        "_prompt",
+        "_decision",
+        "_worker_metrics",
+        "_upstream",
+        "_failed",
+        "_is_closed",
+        "_client_is_full",
+        "_scanner",
+        "_json",
+        "_status",
+        "_first_token_s",
+        "_last_piece",
+        "_is_fresh",
+        "_timer",
+        "_last_activity",
+        "_has_head",
+    )
+
+    def __init__(
+        self, proxy: Proxy, http: HttpRequest, responder: Responder, request: InferenceRequest
+    ) -> None:
+        self._proxy = proxy
+        self._http = http
+        self._responder = responder
+        self._request = request
+        self._loop = asyncio.get_running_loop()
+        self._request_id = http.header(b"x-request-id") or secrets.token_hex(16).encode()
+        self._started = self._last_activity = self._loop.time()
+        self._prompt: Prompt | None = None
+        self._decision: Decision | None = None
+        self._worker_metrics: WorkerMetrics | None = None
+        self._upstream: UpstreamConnection | None = None
+        self._failed: dict[WorkerId, str] = {}
+        self._is_closed = False
+        self._client_is_full = False
+        self._scanner: SseScanner | None = None
+        self._json: list[bytes] | None = None
+        self._status = 0
+        self._first_token_s: float | None = None
+        self._last_piece = 0.0
+        self._is_fresh = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_head = False
+
+    def __repr__(self) -> str:
+        worker = self._decision.worker.id if self._decision else None
+        return f"InferenceExchange({self._request_id!r}, worker={worker}, closed={self._is_closed})"
+
+    # routing -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Route at once where the prompt is tokenized here and short, else in a task."""
+        proxy, request = self._proxy, self._request
+        proxy.exchanges.add(self)
+        if not proxy.prompts.is_local(request):
+            self._start("tokenize at a worker", self._ask_worker())
+        elif len(request.body) > proxy.options.max_inline_body_bytes:
+            self._start("tokenize in a thread", self._ask_thread())
+        else:
+            self._route_or_fail(None)
+
+    async def _ask_worker(self) -> None:
+        proxy, request = self._proxy, self._request
+        authorization = self._http.header(b"authorization")
+        try:
+            url = proxy.router.fleet.eligible(request.model)[0].member.worker.url
+            prompt = await proxy.worker_tokenizer.ask(
+                url, request, authorization.decode("latin-1") if authorization else None
+            )
+        except PromptError as exc:
+            prompt = proxy.prompts.failed(request.model, str(exc))
+        except GatewayError as exc:
+            return self._fail(exc)
+        self._route_or_fail(prompt)
+
+    async def _ask_thread(self) -> None:
+        """A long prompt must not hold the loop; the tokenizer works without the interpreter lock."""
+        prompt = await self._loop.run_in_executor(None, self._proxy.prompts.tokenize, self._request)
+        self._route_or_fail(prompt)
+
+    def _route_or_fail(self, prompt: Prompt | None) -> None:
+        if self._is_closed:
+            return
+        try:
+            self._route(prompt)
+        except GatewayError as exc:
+            self._fail(exc)
+
+    def _route(self, prompt: Prompt | None) -> None:
+        """Decide, and send to the chosen worker. Raises NoWorker or UnknownModel."""
+        proxy = self._proxy
+        attempt = len(self._failed) + 1
+        decision = proxy.router.decide(self._request, prompt=prompt, exclude=self._failed, attempt=attempt)
+        self._decision = decision
+        self._prompt = prompt
+        self._worker_metrics = proxy.metrics.worker(decision.worker.id)
+        self._count_decision(decision)
+        self._is_fresh = False
+        connection = proxy.pool(decision.worker.url).take()
+        if connection is None:
+            self._start("connect", self._connect())
+        else:
+            self._send(connection)
+
+    def _count_decision(self, decision: Decision) -> None:
+        proxy, metrics = self._proxy, self._worker_metrics
+        assert metrics is not None
+        metrics.num_requests += 1
+        metrics.prompt_tokens += decision.num_tokens
+        metrics.predicted_cached_tokens += decision.overlap_tokens
+        proxy.metrics.prompt_sources[decision.prompt_from] += 1
+        for stage, seconds in decision.timings_s.items():
+            proxy.metrics.stage(stage, seconds)
+        proxy.records.add(decision)
+
+    async def _connect(self) -> None:
+        decision = self._decision
+        assert decision is not None
+        self._is_fresh = True
+        try:
+            connection = await self._proxy.pool(decision.worker.url).connect()
+        except TimeoutError:
+            self._attempt_failed("connecting took too long")
+        except OSError as exc:
+            self._attempt_failed(f"cannot connect: {exc.strerror or exc}", is_refused=True)
+        else:
+            if self._is_closed or not connection.is_open:
+                connection.abort()
+                if not self._is_closed:
+                    self._attempt_failed("connection closed")
+            else:
+                self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        decision = self._decision
+        assert decision is not None
+        self._upstream = connection
+        self._has_head = False
+        self._touch()
+        self._arm()
+        pool, body = self._proxy.pool(decision.worker.url), self._request.body
+        head = head_to_worker(
+            self._http,
+            decision.worker,
+            netloc=pool.netloc,
+            prefix=pool.path_prefix,
+            num_bytes=len(body),
+            request_id=self._request_id,
+        )
+        connection.send(head, body, self)
+
+    # the worker's answer -----------------------------------------------------------------------
+
+    def upstream_head(self, head: ResponseHead) -> None:
+        self._touch()
+        self._has_head = True
+        self._status = head.status
+        self._last_piece = self._loop.time()
+        if head.status == 200:
+            if is_event_stream(head):
+                self._scanner = SseScanner()
+            else:
+                self._json = []
+                self._saw_token()
+        exposed = self._decision if self._proxy.options.expose_headers else None
+        self._responder.head(head_to_client(head, self._request_id, exposed))
+
+    def upstream_data(self, data: bytes) -> None:
+        self._touch()
+        if self._scanner is not None:
+            data = self._scan(self._scanner, data)
+        elif self._json is not None:
+            self._keep(data)
+        self._responder.data(data)
+
+    def upstream_ended(self) -> None:
+        self._upstream = None
+        rest = self._scanner.flush() if self._scanner else b""
+        self._close("ended")
+        self._responder.end(rest)
+
+    def upstream_lost(self, reason: str) -> None:
+        self._upstream = None
+        if self._has_head:
+            self._cut(reason)
+        elif not self._is_fresh:
+            self._start("connect", self._connect())  # it had closed the resting connection: try anew
+        else:
+            self._attempt_failed(reason)
+
+    def _scan(self, scanner: SseScanner, data: bytes) -> bytes:
+        had_token = scanner.has_token
+        data = scanner.feed(data)
+        if had_token and data:
+            now = self._loop.time()
+            assert self._worker_metrics is not None
+            self._worker_metrics.itl_s.observe(now - self._last_piece)
+            self._last_piece = now
+        elif scanner.has_token and not had_token:
+            self._saw_token()
+        return data
+
+    def _saw_token(self) -> None:
+        decision, metrics = self._decision, self._worker_metrics
+        assert decision is not None and metrics is not None
+        self._last_piece = self._loop.time()
+        self._first_token_s = self._last_piece - self._started
+        metrics.ttft_s.observe(self._first_token_s)
+        self._proxy.router.first_token(decision)
+
+    def _keep(self, data: bytes) -> None:
+        assert self._json is not None
+        self._json.append(data)
+        if sum(map(len, self._json)) > MAX_JSON_BYTES:
+            self._json = None
+
+    def _usage(self) -> Usage | None:
+        if self._scanner:
+            return self._scanner.usage()
+        return read_usage(b"".join(self._json)) if self._json else None
+
+    # failures ----------------------------------------------------------------------------------
+
+    def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
+        """Nothing of an answer has come: the next worker gets the request, if one is left."""
+        proxy, decision = self._proxy, self._decision
+        assert decision is not None and self._worker_metrics is not None
+        if self._is_closed:
+            return
+        worker = decision.worker.id
+        self._worker_metrics.num_failed += 1
+        proxy.router.finish(decision)
+        proxy.suspect(worker, reason, is_refused)
+        self._failed[worker] = reason
+        if len(self._failed) >= proxy.options.max_attempts:
+            return self._fail(self._gave_up())
+        proxy.metrics.retries["worker_failed"] += 1
+        log.info("request %s: worker %s failed (%s), trying another", self._request_id, worker, reason)
+        try:
+            self._route(self._prompt)
+        except NoWorker:
+            self._fail(self._gave_up())
+
+    def _gave_up(self) -> WorkerFailed:
+        tried = "; ".join(f"{worker}: {reason}" for worker, reason in self._failed.items())
+        log.warning("request %s: no worker answered: %s", self._request_id, tried)
+        return WorkerFailed(f"no worker answered, {len(self._failed)} tried", retry_after_s=1)
+
+    def _cut(self, reason: str) -> None:
+        """The worker died in mid-answer: a stream ends with an error event, anything else is cut."""
+        decision = self._decision
+        assert decision is not None and self._worker_metrics is not None
+        self._worker_metrics.num_failed += 1
+        log.warning(
+            "request %s: worker %s died in mid-answer: %s", self._request_id, decision.worker.id, reason
+        )
+        self._proxy.suspect(decision.worker.id, reason, False)
+        is_stream = self._scanner is not None
+        self._close("cut")
+        if is_stream:
+            error = WorkerFailed("the worker died before the answer was complete")
+            self._responder.end(b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
+        else:
+            self._responder.abort()
+
+    def _fail(self, error: GatewayError) -> None:
+        self._status = error.status
+        self._close("failed")
+        if self._responder.has_begun:
+            self._responder.abort()
+        else:
+            self._responder.fail(error, [(b"x-request-id", self._request_id)])
+
+    # the client --------------------------------------------------------------------------------
+
+    def client_gone(self) -> None:
+        if not self._is_closed:
+            self._proxy.metrics.num_client_disconnects += 1
+            self._status = CLIENT_GONE
+            self._close("client gone")
+
+    def client_full(self) -> None:
+        self._client_is_full = True
+        if self._upstream:
+            self._upstream.pause()
+
+    def client_free(self) -> None:
+        self._client_is_full = False
+        self._touch()
+        if self._upstream:
+            self._upstream.resume()
+
+    def cancel(self, reason: str) -> None:
+        """The server stops and its drain time is over."""
+        if not self._is_closed:
+            log.warning("request %s cut: %s", self._request_id, reason)
+            self._close("cut")
+            self._responder.abort()
+
+    # time --------------------------------------------------------------------------------------
+
+    def _touch(self) -> None:
+        self._last_activity = self._loop.time()
+
+    def _arm(self) -> None:
+        """One lazy timer: it looks at the clock when it fires."""
+        if self._timer is None and (left := self._time_left()) is not None:
+            self._timer = self._loop.call_later(max(left, 0.001), self._on_timer)
+
+    def _time_left(self) -> float | None:
+        options, now = self._proxy.options, self._loop.time()
+        idle = options.idle_timeout_s if self._has_head else options.first_byte_timeout_s
+        ends = [self._last_activity + idle] if idle else []
+        if options.total_timeout_s:
+            ends.append(self._started + options.total_timeout_s)
+        if not self._has_head and options.idle_timeout_s:
+            ends.append(now + options.idle_timeout_s)
+        return min(ends) - now if ends else None
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        left = self._time_left()
+        if self._is_closed or left is None:
+            return
+        if left > 0:
+            return self._arm()
+        if self._has_head:
+            return self._cut("the answer stalled")
+        return self._fail(WorkerTimeout("the worker did not begin to answer in time"))
+
+    # the end -----------------------------------------------------------------------------------
+
+    def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
+        self._proxy.tasks.start(name, coro)
+
+    def _close(self, how: str) -> None:
+        """Give back everything that was taken; the first call counts."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        proxy, decision = self._proxy, self._decision
+        proxy.exchanges.discard(self)
+        if self._timer:
+            self._timer.cancel()
+        if self._upstream:
+            self._upstream.abort()
+            self._upstream = None
+        proxy.metrics.responses[self._status] += 1
+        if decision is None:
+            return
+        proxy.router.finish(decision)
+        usage = self._usage() if how == "ended" else None
+        if usage and self._worker_metrics:
+            self._worker_metrics.report(usage, decision.overlap_tokens)
+        proxy.records.finish(decision.id, how, self._status, self._first_token_s, usage)
+        if proxy.options.log_requests:
+            _log_request(self._request.model, decision, self._status, how, self._first_token_s, usage)
+
+
+def _log_request(
+    model: str, decision: Decision, status: int, how: str, ttft_s: float | None, usage: Usage | None
+) -> None:
+    log.info(
+        "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s  %s",
+        model,
+        decision.worker.id,
+        status or "-",
+        decision.overlap_tokens,
+        decision.num_tokens,
+        usage.cached_tokens if usage and usage.cached_tokens is not None else "?",
+        f"{ttft_s * 1000:.0f} ms" if ttft_s is not None else "-",
+        how if how != "ended" else decision.reason,
+    )

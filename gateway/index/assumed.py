@@ -1,0 +1,106 @@
+"""What workers should hold because of what we sent them: no event has said so (yet).
+
+Two uses of one mechanism:
+- a request in flight will leave its prompt's blocks at its worker: its blocks are *pinned* until it
+  ends, so that the next request, milliseconds later, sees them;
+- a worker without events is known by nothing else: its blocks are kept for `keep_s` after the
+  request, up to its cache size, the least recently sent first out and tails before heads.
+For workers with events a second is kept, time enough for the event to arrive.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.core.blocks import BlockHash
+from gateway.core.worker import WorkerId
+from gateway.index.masks import HolderMasks
+
+
+@dataclass(slots=True, eq=False)
+class _Assumed:
+    """`pins` counts requests in flight per block; `until` holds expiry times, soonest first."""
+
+    bit: int
+    keep_s: float
+    max_blocks: int
+    pins: dict[BlockHash, int] = field(default_factory=dict)
+    until: OrderedDict[BlockHash, float] = field(default_factory=OrderedDict)
+
+
+class AssumedIndex:
+    def __init__(self) -> None:
+        self._workers: dict[WorkerId, _Assumed] = {}
+        self._masks = HolderMasks()
+
+    def __repr__(self) -> str:
+        return f"AssumedIndex(workers={len(self._workers)}, blocks={len(self._masks)})"
+
+    def add_worker(self, worker: WorkerId, *, keep_s: float, max_blocks: int) -> None:
+        self.drop_worker(worker)
+        self._workers[worker] = _Assumed(self._masks.take_bit(worker), keep_s, max_blocks)
+
+    def set_keep(self, worker: WorkerId, keep_s: float) -> None:
+        """From now on its blocks are kept for so long; what was to be kept for longer is forgotten."""
+        if known := self._workers.get(worker):
+            if keep_s < known.keep_s:
+                self.reset_worker(worker)
+            known.keep_s = keep_s
+
+    def drop_worker(self, worker: WorkerId) -> None:
+        if known := self._workers.pop(worker, None):
+            for block in known.pins.keys() | known.until.keys():
+                self._masks.remove(block, known.bit)
+            self._masks.free_bit(known.bit)
+
+    def reset_worker(self, worker: WorkerId) -> None:
+        """Its engine restarted: forget all but what is in flight there now."""
+        known = self._workers[worker]
+        for block in known.until.keys() - known.pins.keys():
+            self._masks.remove(block, known.bit)
+        known.until.clear()
+
+    def pin(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> None:
+        if known := self._workers.get(worker):
+            pins = known.pins
+            for block in hashes:
+                self._masks.add(block, known.bit)
+                pins[block] = pins.get(block, 0) + 1
+
+    def unpin(self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, *, was_run: bool) -> None:
+        """The end of a `pin`. Blocks of a request that did not reach its first token are not kept."""
+        known = self._workers.get(worker)
+        if known is None:
+            return
+        for block in reversed(hashes):  # the head last: it is evicted last
+            left = known.pins.get(block, 0) - 1
+            if left > 0:
+                known.pins[block] = left
+            elif left == 0:
+                del known.pins[block]
+            if was_run:
+                known.until[block] = now + known.keep_s
+                known.until.move_to_end(block)
+                self._masks.add(block, known.bit)
+            elif left == 0 and block not in known.until:
+                self._masks.remove(block, known.bit)
+        while len(known.until) > known.max_blocks:
+            self._forget_first(known)
+
+    def overlap(self, hashes: Sequence[BlockHash], now: float) -> Mapping[WorkerId, int]:
+        self._expire(now)
+        return self._masks.walk(hashes)
+
+    def num_blocks(self, worker: WorkerId) -> int:
+        known = self._workers[worker]
+        return len(known.pins.keys() | known.until.keys())
+
+    def _expire(self, now: float) -> None:
+        for known in self._workers.values():
+            while known.until and next(iter(known.until.values())) <= now:
+                self._forget_first(known)
+
+    def _forget_first(self, known: _Assumed) -> None:
+        block, _ = known.until.popitem(last=False)
+        if block not in known.pins:
+            self._masks.remove(block, known.bit)

@@ -1,0 +1,141 @@
+"""One worker's events, applied: transport in, stream state machine, index.
+
+The transport (`zmq.py`) calls `connected`, `disconnected`, `live`, `replayed`, `replay_ended`,
+`replay_failed`; commands of the state machine are carried out here, in order.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from gateway.core.engine import Engine
+from gateway.core.events import DecodeError, EventBatch
+from gateway.core.stream import Apply, AskReplay, Command, Reset, Stream, StreamState
+from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+
+log = logging.getLogger("kvgate.ingest")
+
+_SEQ_BYTES = 8
+
+
+class Subscription:
+    """`ask_replay` starts a replay from a sequence number, in place of one under way."""
+
+    def __init__(
+        self,
+        worker: WorkerId,
+        *,
+        engine: Engine,
+        index: Index,
+        assumed: AssumedIndex,
+        can_replay: bool,
+        on_state: Callable[[WorkerId, StreamState], None],
+    ) -> None:
+        self.worker = worker
+        self.stream = Stream(can_replay=can_replay)
+        self.ask_replay: Callable[[int], None] = lambda start_seq: None
+        self._engine = engine
+        self._index = index
+        self._assumed = assumed
+        self._on_state = on_state
+        self._last_state: StreamState | None = None
+        self._num_doubts = 0
+        self._logged_errors = 0
+
+    def __repr__(self) -> str:
+        return f"Subscription({self.worker}, {self.stream})"
+
+    def connected(self) -> None:
+        self._run(self.stream.connected())
+
+    def disconnected(self) -> None:
+        self._run(self.stream.disconnected())
+
+    def restarted(self) -> None:
+        """The worker's identity changed between two probes."""
+        self._run(self.stream.restarted())
+
+    def live(self, frames: Sequence[bytes]) -> None:
+        try:
+            batch = self._engine.decode(frames)
+        except DecodeError as exc:
+            return self._undecodable(frames, exc, is_replay=False)
+        self._run(self.stream.live(batch))
+
+    def replayed(self, frames: Sequence[bytes]) -> bool:
+        """One answer of a replay; True if it was the last."""
+        try:
+            batch = self._engine.decode_replay(frames)
+        except DecodeError as exc:
+            self._undecodable(frames, exc, is_replay=True)
+            return False
+        if batch is None:
+            self._run(self.stream.replay_ended())
+            return True
+        self._run(self.stream.replayed(batch))
+        return False
+
+    def replay_failed(self, reason: str) -> None:
+        log.warning("worker %s: replay of KV events failed: %s", self.worker, reason)
+        self._run(self.stream.replay_failed())
+
+    def resync(self) -> None:
+        """Try again what a failed replay did not bring; nothing to do if the stream has healed."""
+        if self.stream.state is StreamState.BLIND:
+            self._run(self.stream.resync())
+
+    def _run(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            match command:
+                case Apply(batch):
+                    self._apply(batch)
+                case Reset(reason):
+                    log.info("worker %s: its blocks are forgotten: %s", self.worker, reason)
+                    self._index.reset_worker(self.worker)
+                    self._assumed.reset_worker(self.worker)
+                case AskReplay(start_seq):
+                    self.ask_replay(start_seq)
+        if self.stream.state is not self._last_state:
+            self._last_state = self.stream.state
+            self._on_state(self.worker, self.stream.state)
+
+    def _apply(self, batch: EventBatch) -> None:
+        applied = self._index.applied(self.worker)
+        before = applied.num_orphans + applied.num_mismatched
+        for event in batch.events:
+            self._index.apply(self.worker, event)
+        if applied.num_orphans + applied.num_mismatched > before:
+            self._doubt(batch.seq)
+
+    def _doubt(self, seq: int) -> None:
+        """Blocks that cannot be placed: what we know of this worker is not complete."""
+        self._num_doubts += 1
+        if self._num_doubts == 1:
+            log.warning(
+                "worker %s: batch %d has blocks with an unknown parent or another block size "
+                "(further ones are counted, not logged)",
+                self.worker,
+                seq,
+            )
+        self.stream.doubt("blocks with an unknown parent or another block size")
+
+    def _undecodable(self, frames: Sequence[bytes], exc: DecodeError, *, is_replay: bool) -> None:
+        self._logged_errors += 1
+        if self._logged_errors == 1:
+            log.warning(
+                "worker %s: KV events cannot be decoded, is it another engine? %s "
+                "(further ones are counted, not logged)",
+                self.worker,
+                exc,
+            )
+        seq = _sequence(frames)
+        if seq is not None:
+            self._run(self.stream.undecodable(seq, is_replay=is_replay))
+
+
+def _sequence(frames: Sequence[bytes]) -> int | None:
+    """The sequence number beside the payload, where there is one to read."""
+    if len(frames) < 2 or len(frames[-2]) != _SEQ_BYTES:
+        return None
+    return int.from_bytes(frames[-2], "big")

@@ -1,0 +1,16 @@
+"""The worker with the least work ahead: booked prompt tokens first, then requests in flight."""
+
+import random
+from collections.abc import Sequence
+
+from gateway.core.decision import Candidate, Choice, Query
+from gateway.policies.base import pick_lowest
+from gateway.policies.prefix_overlap import work_ahead
+
+
+class LeastLoad:
+    name = "least_load"
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        costs = [work_ahead(candidate) for candidate in candidates]
+        return Choice(pick_lowest(costs, rng), "least work ahead", tuple(costs))

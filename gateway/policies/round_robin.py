@@ -1,0 +1,19 @@
+"""Each worker in turn, per model: what a plain balancer does."""
+
+import random
+from collections.abc import Sequence
+
+from gateway.core.decision import Candidate, Choice, Query
+
+
+class RoundRobin:
+    name = "round_robin"
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        turn = self._turns.get(query.model, -1) + 1
+        self._turns[query.model] = turn
+        in_order = sorted(range(len(candidates)), key=lambda i: candidates[i].id)
+        return Choice(in_order[turn % len(in_order)], "its turn")

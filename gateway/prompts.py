@@ -1,0 +1,171 @@
+"""Who tokenizes a request's prompt: the model's local tokenizer, else a worker, else nobody.
+
+A prompt that cannot be tokenized is never a reason to fail a request: it is routed on load,
+counted, and logged once per model and cause.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+import msgspec
+from xxhash import xxh3_128_digest
+
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.prompt import PromptError, Prompts
+from gateway.core.request import InferenceRequest, Kind
+from gateway.metrics import Metrics
+from gateway.router import Prompt
+
+log = logging.getLogger("kvgate.prompts")
+
+ANY_MODEL = "*"
+"""The key of a tokenizer that serves every model that has none of its own."""
+
+_CHAT_FIELDS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "mm_processor_kwargs",
+)
+
+
+class _Tokenized(msgspec.Struct):
+    tokens: list[int]
+
+
+_decode_tokenized = msgspec.json.Decoder(_Tokenized).decode
+
+
+class PromptSource:
+    """`local` maps model names (or ANY_MODEL) to loaded tokenizers."""
+
+    def __init__(
+        self, local: Mapping[str, Prompts], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
+    ) -> None:
+        self._local = local
+        self._metrics = metrics
+        self._clock = clock
+        self._logged: set[tuple[str, str]] = set()
+
+    def has_local(self, model: str) -> bool:
+        return self._find(model) is not None
+
+    def is_local(self, request: InferenceRequest) -> bool:
+        """Whether `tokenize` has an answer that no worker needs to be asked for."""
+        return (
+            request.kind is Kind.PASS
+            or bool(_id_lists(request.fields.get("prompt")))
+            or self._find(request.model) is not None
+        )
+
+    def tokenize(self, request: InferenceRequest) -> Prompt:
+        """Local tokens; empty where there is no way to them."""
+        if request.kind is Kind.PASS:
+            return Prompt()
+        if ids := _id_lists(request.fields.get("prompt")):
+            return Prompt(tuple(map(tokens_of, ids)), "ids")
+        prompts = self._find(request.model)
+        if prompts is None:
+            return Prompt()
+        try:
+            return Prompt(self._tokens(prompts, request), prompts.kind)
+        except PromptError as exc:
+            return self.failed(request.model, str(exc))
+
+    def failed(self, model: str, reason: str) -> Prompt:
+        """Count a prompt that stays unknown; log each model and reason once."""
+        self._metrics.prompt_failures[model] += 1
+        if (model, reason) not in self._logged and len(self._logged) < 1000:
+            self._logged.add((model, reason))
+            log.warning("routing on load: prompt of model %r could not be tokenized: %s", model, reason)
+        return Prompt((), "failed")
+
+    def _find(self, model: str) -> Prompts | None:
+        return self._local.get(model) or self._local.get(ANY_MODEL)
+
+    def _tokens(self, prompts: Prompts, request: InferenceRequest) -> tuple[Tokens, ...]:
+        if request.kind is Kind.CHAT:
+            return (prompts.chat(request.fields, self._clock()),)
+        return tuple(prompts.completion(request.fields))
+
+
+class WorkerTokenizer:
+    """Asks a worker's own `/tokenize`, with a deadline; answers are cached by what was asked.
+
+    `timeout_s` bounds what a request waits for its routing; `max_cache_bytes` the cached tokens.
+    """
+
+    def __init__(self, *, timeout_s: float, max_cache_bytes: int = 64 << 20) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._session: aiohttp.ClientSession | None = None
+        self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
+        self._max_bytes = max_cache_bytes
+        self._num_bytes = 0
+
+    async def ask(self, url: str, request: InferenceRequest, authorization: str | None) -> Prompt:
+        """Raises PromptError where the worker does not answer in time, or not with tokens."""
+        bodies = _tokenize_bodies(request)
+        return Prompt(tuple([await self._one(url, body, authorization) for body in bodies]), "worker")
+
+    async def close(self) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def _one(self, url: str, body: Mapping[str, Any], authorization: str | None) -> Tokens:
+        raw = msgspec.json.encode(body)
+        key = xxh3_128_digest(raw)
+        if (tokens := self._cache.get(key)) is not None:
+            self._cache.move_to_end(key)
+            return tokens
+        tokens = await self._post(url, raw, authorization)
+        self._cache[key] = tokens
+        self._num_bytes += len(tokens) * 4
+        while self._num_bytes > self._max_bytes:
+            self._num_bytes -= len(self._cache.popitem(last=False)[1]) * 4
+        return tokens
+
+    async def _post(self, url: str, raw: bytes, authorization: str | None) -> Tokens:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=self._timeout)
+        headers = {"content-type": "application/json"}
+        if authorization:
+            headers["authorization"] = authorization
+        try:
+            async with self._session.post(f"{url}/tokenize", data=raw, headers=headers) as answer:
+                if answer.status != 200:
+                    raise PromptError(f"the worker's /tokenize answered {answer.status}")
+                return tokens_of(_decode_tokenized(await answer.read()).tokens)
+        except TimeoutError as exc:
+            raise PromptError("the worker's /tokenize did not answer in time") from exc
+        except (aiohttp.ClientError, msgspec.DecodeError, OverflowError) as exc:
+            raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
+
+
+def _id_lists(prompt: object) -> list[list[int]]:
+    """The prompts of a completion given as token ids; empty where it is text."""
+    if not isinstance(prompt, list) or not prompt:
+        return []
+    lists = prompt if isinstance(prompt[0], list) else [prompt]
+    return lists if all(ids and isinstance(ids[0], int) for ids in lists) else []
+
+
+def _tokenize_bodies(request: InferenceRequest) -> list[dict[str, Any]]:
+    fields = request.fields
+    if request.kind is Kind.CHAT:
+        kept = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
+        return [{"model": request.model, **kept}]
+    prompt = fields.get("prompt")
+    texts = prompt if isinstance(prompt, list) else [prompt]
+    special = fields.get("add_special_tokens", True)
+    return [{"model": request.model, "prompt": text, "add_special_tokens": special} for text in texts]

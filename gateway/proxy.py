@@ -1,0 +1,72 @@
+"""What all requests under way share: router, pools of connections, options, metrics.
+
+`handle` takes one parsed request and gives it to an exchange (`exchange.py`), which lives until its
+answer has ended.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.core.http import HttpRequest
+from gateway.core.request import parse_request
+from gateway.core.worker import WorkerId
+from gateway.exchange import InferenceExchange
+from gateway.metrics import Metrics
+from gateway.prompts import PromptSource, WorkerTokenizer
+from gateway.records import Records
+from gateway.router import Router
+from gateway.server import Responder
+from gateway.tasks import Tasks
+from gateway.upstream import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyOptions:
+    """Seconds, counts and bytes; see `config.py` for their reasons. 0 seconds means no limit."""
+
+    connect_timeout_s: float = 5.0
+    first_byte_timeout_s: float = 0.0
+    idle_timeout_s: float = 600.0
+    total_timeout_s: float = 0.0
+    pool_idle_s: float = 4.0
+    max_attempts: int = 3
+    expose_headers: bool = False
+    log_requests: bool = False
+    max_inline_body_bytes: int = 64 << 10
+
+
+@dataclass(slots=True, eq=False)
+class Proxy:
+    """What all exchanges share."""
+
+    router: Router
+    prompts: PromptSource
+    worker_tokenizer: WorkerTokenizer
+    metrics: Metrics
+    records: Records
+    tasks: Tasks
+    options: ProxyOptions
+    suspect: Callable[[WorkerId, str, bool], None]
+    pools: dict[str, Pool] = field(default_factory=dict)
+    exchanges: set[InferenceExchange] = field(default_factory=set)
+
+    def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
+        """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read;
+        all later errors are answered by the exchange."""
+        request = parse_request(http.path, http.body)
+        exchange = InferenceExchange(self, http, responder, request)
+        exchange.begin()
+        return exchange
+
+    def pool(self, url: str) -> Pool:
+        pool = self.pools.get(url)
+        if pool is None:
+            options = self.options
+            pool = self.pools[url] = Pool(
+                url, connect_timeout_s=options.connect_timeout_s, idle_s=options.pool_idle_s
+            )
+        return pool
+
+    def drop_pool(self, url: str) -> None:
+        if pool := self.pools.pop(url, None):
+            pool.close()

@@ -1,0 +1,106 @@
+"""The last decisions and what became of them, for `/admin/decisions/{id}`: no prompt, only numbers."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.core.decision import Candidate, Decision
+from gateway.core.sse import Usage
+
+CANDIDATE_BYTES = 400
+"""About what one candidate of a record takes in memory."""
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """How the request ended; `how` is "ended", "cut", "failed" or "client gone"."""
+
+    how: str
+    status: int
+    ttft_s: float | None
+    reported_prompt_tokens: int | None
+    reported_cached_tokens: int | None
+
+
+class Records:
+    """A ring of decisions bounded by count and bytes, found by id."""
+
+    def __init__(self, *, max_records: int = 10_000, max_bytes: int = 64 << 20) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
+        self._num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def add(self, decision: Decision) -> None:
+        self._ring[decision.id] = (decision, None)
+        self._num_bytes += _size(decision)
+        while len(self._ring) > self._max_records or self._num_bytes > self._max_bytes:
+            _, (oldest, _) = self._ring.popitem(last=False)
+            self._num_bytes -= _size(oldest)
+
+    def finish(
+        self, decision_id: str, how: str, status: int, ttft_s: float | None, usage: Usage | None
+    ) -> None:
+        if known := self._ring.get(decision_id):
+            prompt = usage.prompt_tokens if usage else None
+            cached = usage.cached_tokens if usage else None
+            self._ring[decision_id] = (known[0], Outcome(how, status, ttft_s, prompt, cached))
+
+    def explain(self, decision_id: str) -> dict[str, Any] | None:
+        """The record as plain JSON values, or None if it is unknown or has been dropped."""
+        known = self._ring.get(decision_id)
+        if known is None:
+            return None
+        decision, outcome = known
+        return {
+            "id": decision.id,
+            "model": decision.model,
+            "policy": decision.policy,
+            "worker": decision.worker.id,
+            "reason": decision.reason,
+            "attempt": decision.attempt,
+            "prompt_tokens": decision.num_tokens,
+            "overlap_tokens": decision.overlap_tokens,
+            "tokenized_by": decision.prompt_from,
+            "timings_us": {stage: round(s * 1e6, 1) for stage, s in decision.timings_s.items()},
+            "candidates": [_candidate(decision, i, c) for i, c in enumerate(decision.candidates)],
+            "outcome": _outcome(outcome),
+        }
+
+    def recent(self, limit: int) -> list[str]:
+        """The newest decision ids, newest first."""
+        ids = list(reversed(self._ring))
+        return ids[:limit]
+
+
+def _size(decision: Decision) -> int:
+    return 1000 + CANDIDATE_BYTES * len(decision.candidates)
+
+
+def _candidate(decision: Decision, i: int, candidate: Candidate) -> dict[str, Any]:
+    return {
+        "worker": candidate.id,
+        "cost": decision.terms[i] if decision.terms else None,
+        "overlap_tokens": candidate.overlap_tokens,
+        "uncached_tokens": candidate.uncached_tokens,
+        "booked_tokens": candidate.booked_tokens,
+        "in_flight": candidate.num_in_flight,
+        "waiting": candidate.num_waiting,
+        "kv_usage": candidate.kv_usage,
+        "is_exact": candidate.is_exact,
+    }
+
+
+def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    return {
+        "how": outcome.how,
+        "status": outcome.status,
+        "ttft_s": outcome.ttft_s,
+        "reported_prompt_tokens": outcome.reported_prompt_tokens,
+        "reported_cached_tokens": outcome.reported_cached_tokens,
+    }

@@ -1,0 +1,218 @@
+"""The decision: which worker a request goes to, and why. One call, without I/O.
+
+    tokens ─ hashes per (model root, block size) ─ index ─► overlap ─┐
+                     fleet: who is up      ledger: work booked ──────┴─► policy ─► decision, booked
+
+The server calls `decide` as any program can. A decision books its work at once, so that the next
+one sees it; whoever asked must call `finish` exactly once (further calls do nothing), and
+`first_token` when the prefill is over.
+"""
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.core.blocks import BlockHash, Tokens, hash_blocks, prompt_extra_keys, root_hash
+from gateway.core.decision import Candidate, Decision, Query
+from gateway.core.fleet import Eligible, Fleet
+from gateway.core.ledger import Booking, Ledger
+from gateway.core.request import InferenceRequest
+from gateway.core.stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.policies.base import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom."""
+
+    tokens: Sequence[Tokens] = ()
+    source: str = "none"
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self.tokens))
+
+
+Tokenize = Callable[[InferenceRequest], Prompt]
+"""Local tokens for a request, or an empty Prompt where the model has no local tokenizer."""
+
+_Group = tuple[str, str | None, int]
+"""(model root, adapter, block size): candidates of one group see the same block hashes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A decision that is not finished: its booking and the blocks it pinned."""
+
+    booking: Booking
+    hashes: Sequence[BlockHash]
+    was_run: bool = False
+
+
+class _Stopwatch:
+    """Seconds by stage, for the record of a decision; nothing is decided by them."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.laps[stage] = now - self._last
+        self._last = now
+
+
+class Router:
+    """`clock` is monotonic seconds; `rng` breaks ties and makes decision ids."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        index: Index,
+        assumed: AssumedIndex,
+        policy: Policy,
+        tokenize: Tokenize,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self.index = index
+        self.assumed = assumed
+        self.policy = policy
+        self.ledger = Ledger()
+        self.tokenize = tokenize
+        self._clock = clock
+        self._rng = rng or random.SystemRandom()
+        self._open: dict[str, _Open] = {}
+
+    def __repr__(self) -> str:
+        return f"Router({self.policy.name}, {self.fleet}, open={len(self._open)})"
+
+    def decide(
+        self,
+        request: InferenceRequest,
+        *,
+        prompt: Prompt | None = None,
+        exclude: Collection[WorkerId] = (),
+        attempt: int = 1,
+    ) -> Decision:
+        """Choose a worker and book the work there.
+
+        `prompt` is given where the tokens are known already; `exclude` names workers that failed
+        this request. Raises UnknownModel, NoWorker, or what the tokenizer raises.
+        """
+        watch = _Stopwatch()
+        eligible = self.fleet.eligible(request.model, exclude)
+        if prompt is None:
+            prompt = self.tokenize(request)
+        watch.lap("prompt")
+        hashes = self._hash(request, prompt, eligible)
+        watch.lap("hash")
+        overlaps = {group: self._overlap(lists) for group, lists in hashes.items()}
+        watch.lap("index")
+        candidates = tuple(self._candidate(e, overlaps, prompt) for e in eligible)
+        query = Query(request.model, prompt.num_tokens, request.session)
+        choice = self.policy.choose(query, candidates, self._rng)
+        watch.lap("policy")
+        chosen = candidates[choice.index]
+        decision = Decision(
+            id=f"{self._rng.getrandbits(96):024x}",
+            model=request.model,
+            policy=self.policy.name,
+            worker=chosen.worker,
+            num_tokens=prompt.num_tokens,
+            overlap_tokens=chosen.overlap_tokens,
+            reason=choice.reason,
+            candidates=candidates,
+            terms=choice.terms,
+            attempt=attempt,
+            prompt_from=prompt.source,
+            timings_s=watch.laps,
+        )
+        self._book(decision, chosen, hashes.get(_group(eligible[choice.index]), ()))
+        return decision
+
+    def first_token(self, decision: Decision) -> None:
+        """The worker has prefilled the prompt: its tokens are cached there and no work ahead."""
+        if opened := self._open.get(decision.id):
+            opened.was_run = True
+            self.ledger.first_token(opened.booking)
+
+    def finish(self, decision: Decision) -> bool:
+        """Release what the decision booked; False if that was done before."""
+        opened = self._open.pop(decision.id, None)
+        if opened is None:
+            return False
+        self.ledger.release(opened.booking)
+        self.assumed.unpin(decision.worker.id, opened.hashes, self._clock(), was_run=opened.was_run)
+        return True
+
+    # stages ------------------------------------------------------------------------------------
+
+    def _hash(
+        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
+    ) -> dict[_Group, list[list[BlockHash]]]:
+        """Full-block hashes of each prompt, once for each group of workers that share them."""
+        hashes: dict[_Group, list[list[BlockHash]]] = {}
+        for e in eligible:
+            group = _group(e)
+            if group[2] and prompt.tokens and group not in hashes:
+                hashes[group] = [_hash_prompt(tokens, group, request.cache_salt) for tokens in prompt.tokens]
+        return hashes
+
+    def _overlap(self, lists: Sequence[Sequence[BlockHash]]) -> list[Mapping[WorkerId, int]]:
+        """Blocks held per prompt and worker: what its events say, or what we have sent it."""
+        now = self._clock()
+        found: list[Mapping[WorkerId, int]] = []
+        for hashes in lists:
+            held = dict(self.index.overlap(hashes))
+            for worker, depth in self.assumed.overlap(hashes, now).items():
+                held[worker] = max(depth, held.get(worker, 0))
+            found.append(held)
+        return found
+
+    def _candidate(
+        self, e: Eligible, overlaps: Mapping[_Group, Sequence[Mapping[WorkerId, int]]], prompt: Prompt
+    ) -> Candidate:
+        member, worker = e.member, e.member.worker
+        overlap = 0
+        size = worker.block_size or 0
+        for tokens, held in zip(prompt.tokens, overlaps.get(_group(e), ()), strict=False):
+            overlap += size * min(held.get(worker.id, 0), max_hit_blocks(len(tokens), size))
+        load = self.ledger.load(worker.id)
+        return Candidate(
+            worker=worker,
+            overlap_tokens=overlap,
+            uncached_tokens=prompt.num_tokens - overlap,
+            booked_tokens=load.booked_tokens,
+            num_in_flight=load.num_in_flight,
+            num_waiting=member.reported.num_waiting,
+            kv_usage=member.reported.kv_usage,
+            is_exact=member.stream is StreamState.EXACT,
+        )
+
+    def _book(self, decision: Decision, chosen: Candidate, hashes: Sequence[Sequence[BlockHash]]) -> None:
+        booking = self.ledger.book(chosen.id, chosen.uncached_tokens, decision.num_tokens)
+        flat = [block for each in hashes for block in each]
+        self.assumed.pin(chosen.id, flat)
+        self._open[decision.id] = _Open(booking, flat)
+
+
+def max_hit_blocks(num_tokens: int, block_size: int) -> int:
+    """The most blocks an engine can reuse of a prompt: its last token is always computed."""
+    return max(num_tokens - 1, 0) // block_size
+
+
+def _group(e: Eligible) -> _Group:
+    return e.served.root, e.served.adapter, e.member.worker.block_size or 0
+
+
+def _hash_prompt(tokens: Tokens, group: _Group, cache_salt: str | None) -> list[BlockHash]:
+    root, adapter, block_size = group
+    extra = prompt_extra_keys(adapter, cache_salt, len(tokens) // block_size)
+    return hash_blocks(tokens, block_size, root_hash(root), extra)

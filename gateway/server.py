@@ -1,0 +1,372 @@
+"""The listening side: HTTP/1.1 connections as protocols on the event loop.
+
+A connection parses requests (body complete, up to a limit), answers them in order, and hands each
+to `handle` with a Responder. Whoever answers is told when the client's socket is full, free again,
+or gone. Limits and deadlines apply before anything is handed on.
+
+    head ──► body ──► queued ──► answering ──► head (kept alive) or closed
+      │ 408 431 400     │ 413 400    │ client gone: the exchange is cancelled
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import httptools
+
+from gateway.core.errors import (
+    BodyTooLarge,
+    ExpectationFailed,
+    GatewayError,
+    HeadTooLarge,
+    InvalidRequest,
+    NotSupported,
+    RequestTimeout,
+)
+from gateway.core.http import LAST_CHUNK, Header, HttpRequest, ResponseHead, chunk, encode_head, status_line
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may send, in bytes and seconds."""
+
+    max_body_bytes: int = 64 << 20
+    max_head_bytes: int = 64 << 10
+    head_timeout_s: float = 30.0
+    body_timeout_s: float = 60.0
+    keep_alive_s: float = 75.0
+    max_pipelined: int = 16
+
+
+class Exchange(Protocol):
+    """Whoever answers a request; told what happens to the client meanwhile."""
+
+    def client_gone(self) -> None: ...
+    def client_full(self) -> None: ...
+    def client_free(self) -> None: ...
+
+
+LINGER_S = 2.0
+"""How long a refused client's bytes are read and dropped before its connection is closed."""
+
+Handle = Callable[[HttpRequest, "Responder"], Exchange | None]
+"""Answers a request at once (None) or later, through the Responder."""
+
+
+class Responder:
+    """The way back for one request. `send` for a whole answer, else `head`, `data` ..., `end`."""
+
+    __slots__ = ("_connection", "_request", "_is_chunked", "_has_body", "has_begun")
+
+    def __init__(self, connection: "ClientConnection", request: HttpRequest) -> None:
+        self._connection = connection
+        self._request = request
+        self._is_chunked = False
+        self._has_body = request.method != "HEAD"
+        self.has_begun = False
+
+    def send(self, status: int, headers: list[Header], body: bytes) -> None:
+        self.head(ResponseHead(status, headers, len(body)), body)
+        self.end()
+
+    def fail(self, error: GatewayError, headers: list[Header] | None = None) -> None:
+        """Answer with an OpenAI error object."""
+        all_headers = [(b"content-type", b"application/json"), *(headers or [])]
+        if error.retry_after_s is not None:
+            all_headers.append((b"retry-after", b"%d" % error.retry_after_s))
+        self.send(error.status, all_headers, error.body())
+
+    def head(self, head: ResponseHead, data: bytes = b"") -> None:
+        """Begin the answer; `data` is the body's first part, sent in the same write."""
+        self.has_begun = True
+        headers = list(head.headers)
+        if head.status in (204, 304):
+            self._has_body = False
+        elif head.length is not None:
+            headers.append((b"content-length", b"%d" % head.length))
+        elif self._request.is_http10:
+            self._request.keep_alive = False  # the end of the body is the end of the connection
+        else:
+            headers.append((b"transfer-encoding", b"chunked"))
+            self._is_chunked = self._has_body
+        if not self._request.keep_alive:
+            headers.append((b"connection", b"close"))
+        elif self._request.is_http10:
+            headers.append((b"connection", b"keep-alive"))
+        out = encode_head(status_line(head.status), headers)
+        self._connection.write(out + self._frame(data))
+
+    def data(self, data: bytes) -> None:
+        if data:
+            self._connection.write(self._frame(data))
+
+    def end(self, data: bytes = b"") -> None:
+        """The answer is complete; the connection goes on with the next request or closes."""
+        out = self._frame(data) + (LAST_CHUNK if self._is_chunked else b"")
+        if out:
+            self._connection.write(out)
+        self._connection.answered(self._request.keep_alive)
+
+    def abort(self) -> None:
+        """The answer cannot be completed: the client must see that it is cut."""
+        self._connection.abort()
+
+    def _frame(self, data: bytes) -> bytes:
+        if not data or not self._has_body:
+            return b""
+        return chunk(data) if self._is_chunked else data
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client's connection. `registry` is the server's set of open connections."""
+
+    def __init__(self, handle: Handle, limits: Limits, registry: "set[ClientConnection]") -> None:
+        self._handle = handle
+        self._limits = limits
+        self._registry = registry
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._queue: deque[HttpRequest | GatewayError] = deque()
+        self._exchange: Exchange | None = None
+        self._is_answering = False
+        self._is_starting = False
+        self._is_refusing = False  # a broken request was queued: nothing behind it is read
+        self._is_draining = False
+        self._is_reading_paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._deadline = 0.0
+        self._headers: list[Header] = []
+        self._body: list[bytes] = []
+        self._begin_message()
+        self._in_head = self._is_receiving = False
+
+    def __repr__(self) -> str:
+        state = "answering" if self._is_answering else "reading" if self._is_busy() else "idle"
+        return f"ClientConnection({state}, queued={len(self._queue)})"
+
+    # transport ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=64 << 10)
+        self._registry.add(self)
+        self._set_deadline(self._limits.head_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._registry.discard(self)
+        self._queue.clear()
+        if self._timer:
+            self._timer.cancel()
+        if exchange := self._exchange:
+            self._exchange = None
+            exchange.client_gone()
+
+    def pause_writing(self) -> None:
+        if self._exchange:
+            self._exchange.client_full()
+
+    def resume_writing(self) -> None:
+        if self._exchange:
+            self._exchange.client_free()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refusing:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(NotSupported("upgrading the connection is not supported"))
+        except httptools.HttpParserError as exc:
+            self._refuse(InvalidRequest(f"malformed HTTP request: {exc}"))
+        else:
+            self._check_head_size(len(data))
+
+    def eof_received(self) -> bool:
+        return False  # a client that closes its side is gone: the transport closes, and tells us
+
+    # parser ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._begin_message()
+        self._set_deadline(self._limits.head_timeout_s)
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+        self._head_bytes += len(name) + len(value) + 4
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._set_deadline(self._limits.body_timeout_s)
+        if self._head_bytes + len(self._target) > self._limits.max_head_bytes:
+            return self._refuse(HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes"))
+        for name, value in self._headers:
+            if name == b"content-length" and int(value) > self._limits.max_body_bytes:
+                return self._refuse(self._too_large())
+            if name == b"expect":
+                self._expect(value)
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._is_refusing:
+            return
+        if self._body_bytes > self._limits.max_body_bytes:
+            self._body.clear()
+            return self._refuse(self._too_large())
+        self._body.append(body)
+        self._set_deadline(self._limits.body_timeout_s)
+        return None
+
+    def on_message_complete(self) -> None:
+        if self._is_refusing:
+            return
+        request = HttpRequest(
+            method=self._parser.get_method().decode("latin-1"),
+            target=self._target,
+            headers=self._headers,
+            body=b"".join(self._body),
+            is_http10=self._parser.get_http_version() == "1.0",
+            keep_alive=self._parser.should_keep_alive(),
+        )
+        self._body = []
+        self._is_receiving = False
+        self._queue.append(request)
+        self._set_deadline(0)
+        if len(self._queue) > self._limits.max_pipelined:
+            self._pause_reading()
+        self._answer_next()
+
+    # answers -----------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if self._transport:
+            self._transport.write(data)
+
+    def abort(self) -> None:
+        self._exchange = None
+        if self._transport:
+            self._transport.abort()
+
+    def answered(self, keep_alive: bool) -> None:
+        self._exchange = None
+        self._is_answering = False
+        if not keep_alive or self._is_draining:
+            return self._close()
+        self._set_deadline(self._limits.keep_alive_s)
+        if self._is_reading_paused and len(self._queue) <= self._limits.max_pipelined // 2:
+            self._resume_reading()
+        if not self._is_starting:
+            self._answer_next()
+        return None
+
+    def drain(self) -> None:
+        """Close once what is being answered is; at once if nothing is."""
+        self._is_draining = True
+        if not self._is_busy():
+            self._close()
+
+    def _answer_next(self) -> None:
+        """Answer queued requests one after the other; a loop, since an answer may come at once."""
+        self._is_starting = True
+        while self._queue and not self._is_answering and self._transport:
+            self._is_answering = True
+            item = self._queue.popleft()
+            if isinstance(item, GatewayError):
+                refused = HttpRequest("GET", b"", [], keep_alive=False)
+                Responder(self, refused).fail(item)
+            else:
+                exchange = self._handle(item, Responder(self, item))
+                if self._is_answering:
+                    self._exchange = exchange
+        self._is_starting = False
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Answer what came before, then this, then close; read nothing more."""
+        self._is_refusing = True
+        self._set_deadline(0)
+        self._queue.append(error)
+        self._answer_next()
+
+    def _expect(self, value: bytes) -> None:
+        if value.lower() != b"100-continue":
+            self._refuse(ExpectationFailed("only 'Expect: 100-continue' is understood"))
+        elif not self._is_answering:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _close(self) -> None:
+        """After a refusal what the client still sends is read and dropped for a moment: closing on
+        unread bytes would reset the connection and take the answer away from the client."""
+        if not self._transport:
+            return
+        if self._is_refusing and self._transport.can_write_eof():
+            self._is_answering = True
+            self._transport.write_eof()
+            self._set_deadline(LINGER_S)
+        else:
+            self._transport.close()
+
+    # state -------------------------------------------------------------------------------------
+
+    def _begin_message(self) -> None:
+        self._in_head = self._is_receiving = True
+        self._target = b""
+        self._headers = []
+        self._head_bytes = 0
+        self._fed_in_head = 0
+        self._body = []
+        self._body_bytes = 0
+
+    def _is_busy(self) -> bool:
+        return self._is_answering or bool(self._queue) or self._is_receiving
+
+    def _check_head_size(self, num_bytes: int) -> None:
+        """A head that never ends is not seen by the parser's callbacks."""
+        if self._in_head:
+            self._fed_in_head += num_bytes
+            if self._fed_in_head > self._limits.max_head_bytes + num_bytes:
+                self._refuse(HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes"))
+
+    def _too_large(self) -> BodyTooLarge:
+        return BodyTooLarge(f"the body is over {self._limits.max_body_bytes} bytes")
+
+    def _pause_reading(self) -> None:
+        if self._transport and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+
+    def _set_deadline(self, seconds: float) -> None:
+        """One lazy timer per connection: it looks at the deadline when it fires. 0 means none."""
+        self._deadline = self._loop.time() + seconds if seconds else 0.0
+        if seconds and (self._timer is None or self._timer_at > self._deadline):
+            self._arm(seconds)
+
+    def _arm(self, seconds: float) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer_at = self._loop.time() + seconds
+        self._timer = self._loop.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._deadline or not self._transport:
+            return
+        left = self._deadline - self._loop.time()
+        if left > 0:
+            self._arm(left)
+        elif self._is_receiving and not self._is_refusing:
+            self._refuse(RequestTimeout("the request did not arrive in time"))
+        else:
+            self._transport.close()

@@ -1,0 +1,236 @@
+"""Connections to workers: pooled, parsed, spliced.
+
+A connection carries one exchange at a time and reports to its sink. Idle connections rest at most
+`idle_s`: engines behind uvicorn close theirs after 5 s, and a request sent into a closing
+connection would be lost. One that the worker closed while it rested is seen at once and dropped.
+"""
+
+import asyncio
+from collections import deque
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from gateway.core.http import Header, ResponseHead
+
+
+class Sink(Protocol):
+    """Whoever sent a request on a connection; gets the answer in order, then exactly one of
+    `upstream_ended` and `upstream_lost`."""
+
+    def upstream_head(self, head: ResponseHead) -> None: ...
+    def upstream_data(self, data: bytes) -> None: ...
+    def upstream_ended(self) -> None: ...
+    def upstream_lost(self, reason: str) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._sink: Sink | None = None
+        self._headers: list[Header] = []
+        self._length: int | None = None
+        self._body: list[bytes] = []
+        self._is_paused = False
+        self._is_interim = False
+        self._is_complete = False
+        self._is_reusable = False
+        self._ends_at_close = False
+        self.num_requests = 0
+        self.rested_since = 0.0
+
+    def __repr__(self) -> str:
+        state = "busy" if self._sink else "idle"
+        return f"UpstreamConnection({self._pool.netloc}, {state}, requests={self.num_requests})"
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, head: bytes, body: bytes, sink: Sink) -> None:
+        assert self._transport is not None, "send on a closed connection"
+        self._sink = sink
+        self.num_requests += 1
+        self._is_complete = False
+        if len(body) > 1 << 16:
+            self._transport.write(head)
+            self._transport.write(body)
+        else:
+            self._transport.write(head + body)
+
+    def abort(self) -> None:
+        """End the exchange from our side; the worker sees the disconnect and stops computing."""
+        self._sink = None
+        if self._transport:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        if self._transport and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    # transport ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._pool.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._pool.closed(self)
+        if self._sink:
+            if self._ends_at_close and exc is None:
+                self._finish()
+            else:
+                self._fail(f"connection lost: {exc}" if exc else "connection closed")
+
+    def data_received(self, data: bytes) -> None:
+        if self._sink is None:
+            return self.abort()  # nobody asked: what follows cannot be trusted
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            if self._is_complete:
+                self._is_reusable = False  # bytes behind a complete answer: the answer itself stands
+            else:
+                return self._fail(f"not HTTP: {exc}")
+        if self._body and self._sink:
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._body.clear()
+            self._sink.upstream_data(body)
+        if self._is_complete and self._sink:
+            self._finish()
+        return None
+
+    # parser ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            raise ValueError("bytes behind a complete answer")
+        self._headers = []
+        self._length = None
+        self._ends_at_close = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._is_interim = status < 200
+        if self._is_interim or self._sink is None:
+            return
+        is_chunked = False
+        for name, value in self._headers:
+            if name == b"content-length":
+                self._length = int(value)
+            elif name == b"transfer-encoding":
+                is_chunked = True
+        self._ends_at_close = not is_chunked and self._length is None and status not in (204, 304)
+        self._sink.upstream_head(ResponseHead(status, self._headers, None if is_chunked else self._length))
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if not self._is_interim:
+            self._is_complete = True
+            self._is_reusable = self._parser.should_keep_alive()
+
+    # ends --------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        sink, self._sink = self._sink, None
+        if self._is_reusable and self.is_open:
+            self.resume()
+            self._pool.rest(self)
+        elif self._transport:
+            self._transport.close()
+        if sink:
+            sink.upstream_ended()
+
+    def _fail(self, reason: str) -> None:
+        sink, self._sink = self._sink, None
+        if self._transport:
+            self._transport.abort()
+        if sink:
+            sink.upstream_lost(reason)
+
+
+class Pool:
+    """The connections to one endpoint. `connect_timeout_s` and `idle_s` are seconds."""
+
+    def __init__(self, url: str, *, connect_timeout_s: float = 5.0, idle_s: float = 4.0) -> None:
+        parts = urlsplit(url)
+        if not parts.hostname or parts.scheme not in ("http", "https"):
+            raise ValueError(f"not an http(s) URL: {url!r}")
+        self.netloc = parts.netloc.rpartition("@")[2]
+        self.path_prefix = parts.path.rstrip("/")
+        self._host = parts.hostname
+        self._is_tls = parts.scheme == "https"
+        self._port = parts.port or (443 if self._is_tls else 80)
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_s = idle_s
+        self._idle: deque[UpstreamConnection] = deque()
+        self._open: set[UpstreamConnection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"Pool({self.netloc}, open={len(self._open)}, idle={len(self._idle)})"
+
+    def take(self) -> UpstreamConnection | None:
+        """A resting connection that is still open; the last used first, so that the others age."""
+        oldest = asyncio.get_running_loop().time() - self._idle_s
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open and connection.rested_since >= oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """A new connection. Raises OSError (TimeoutError is one)."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(self._connect_timeout_s):
+            _, protocol = await loop.create_connection(
+                lambda: UpstreamConnection(self), self._host, self._port, ssl=self._is_tls or None
+            )
+        return protocol
+
+    def close(self) -> None:
+        """Close the resting connections; those in use close when their exchange ends."""
+        self._idle_s = 0.0
+        while self._idle:
+            self._idle.pop().abort()
+
+    def opened(self, connection: UpstreamConnection) -> None:
+        self._open.add(connection)
+
+    def closed(self, connection: UpstreamConnection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def rest(self, connection: UpstreamConnection) -> None:
+        loop = asyncio.get_running_loop()
+        connection.rested_since = loop.time()
+        self._idle.append(connection)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(self._idle_s, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what has rested too long; the oldest are in front."""
+        self._sweeper = None
+        loop = asyncio.get_running_loop()
+        while self._idle and self._idle[0].rested_since <= loop.time() - self._idle_s:
+            self._idle.popleft().abort()
+        if self._idle:
+            due = self._idle[0].rested_since + self._idle_s - loop.time()
+            self._sweeper = loop.call_later(max(due, 0.05), self._sweep)

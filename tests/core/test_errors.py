@@ -1,0 +1,24 @@
+import msgspec
+
+from gateway.core.errors import GatewayError, NoWorker, UnknownModel
+
+
+def test_each_error_is_an_openai_error_object() -> None:
+    error = UnknownModel("no such model", param="model")
+    assert msgspec.json.decode(error.body()) == {
+        "error": {
+            "message": "no such model",
+            "type": "invalid_request_error",
+            "param": "model",
+            "code": "model_not_found",
+        }
+    }
+    assert (error.status, NoWorker("x", retry_after_s=2).retry_after_s) == (404, 2)
+
+
+def test_statuses_are_distinct_answers() -> None:
+    def leaves(kind: type[GatewayError]) -> list[type[GatewayError]]:
+        return [kind, *(leaf for sub in kind.__subclasses__() for leaf in leaves(sub))]
+
+    codes = [kind.code for kind in leaves(GatewayError)]
+    assert len(codes) == len(set(codes))

@@ -1,0 +1,90 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.sse import MAX_HELD_BYTES, SseScanner, read_usage
+
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"h\xc3\xa9"}}]}\n\n'
+USAGE = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2,'
+    b'"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+STREAM = ROLE + TOKEN + TOKEN + USAGE + DONE
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_any_split_forwards_the_same_bytes_in_whole_events(cuts: list[int]) -> None:
+    scanner = SseScanner()
+    edges = [0, *sorted(cuts), len(STREAM)]
+    out = [scanner.feed(STREAM[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    assert all(piece.endswith(b"\n\n") for piece in out if piece)
+    assert b"".join(out) + scanner.flush() == STREAM
+    usage = scanner.usage()
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.cached_tokens) == (7, 4)
+
+
+def test_the_role_alone_is_no_token() -> None:
+    scanner = SseScanner()
+    scanner.feed(ROLE)
+    assert not scanner.has_token
+    scanner.feed(TOKEN)
+    assert scanner.has_token
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"text": "x"},
+        {"delta": {"reasoning_content": "x"}},
+        {"delta": {"reasoning": "x"}},
+        {"delta": {"tool_calls": [{"index": 0}]}},
+        {"delta": {}, "finish_reason": "stop"},
+    ],
+)
+def test_what_counts_as_a_token(choice: dict[str, object]) -> None:
+    scanner = SseScanner()
+    scanner.feed(b"data: " + msgspec.json.encode({"choices": [choice]}) + b"\n\n")
+    assert scanner.has_token
+
+
+def test_usage_in_generated_text_is_not_usage() -> None:
+    scanner = SseScanner()
+    text = 'say "usage":{"prompt_tokens":99}'
+    scanner.feed(b"data: " + msgspec.json.encode({"choices": [{"text": text}]}) + b"\n\n")
+    assert scanner.usage() is None
+
+
+def test_half_an_event_is_held_back_until_it_is_whole() -> None:
+    scanner = SseScanner()
+    assert scanner.feed(TOKEN + TOKEN[:20]) == TOKEN
+    assert scanner.feed(TOKEN[20:]) == TOKEN
+
+
+def test_crlf_events_are_events_too() -> None:
+    scanner = SseScanner()
+    event = TOKEN.replace(b"\n\n", b"\r\n\r\n")
+    assert scanner.feed(event + event[:9]) == event
+    assert scanner.has_token
+
+
+def test_an_event_without_end_is_passed_on_in_parts() -> None:
+    scanner = SseScanner()
+    long = b"data: " + b"x" * MAX_HELD_BYTES
+    assert scanner.feed(long) == long
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"usage":null}', b'{"usage":{"prompt_tokens":"x"}}', b"\xff"]
+)
+def test_answers_without_usable_usage(body: bytes) -> None:
+    assert read_usage(body) is None
+
+
+def test_usage_without_details_tells_no_cached_tokens() -> None:
+    usage = read_usage(b'{"usage":{"prompt_tokens":5,"prompt_tokens_details":null}}')
+    assert usage is not None
+    assert usage.cached_tokens is None

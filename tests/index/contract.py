@@ -1,0 +1,241 @@
+"""What every index backend must do. A backend's test subclasses `IndexContract` and makes one."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent, UnknownEvent
+from gateway.core.worker import WorkerId
+from gateway.index.base import Index
+
+A, B = WorkerId("a:1"), WorkerId("b:1")
+ROOT = root_hash("m")
+SIZE = 4
+
+
+def stored(
+    ids: Sequence[int], names: Sequence[EngineHash], parent: EngineHash | None = None, **fields: object
+) -> BlocksStored:
+    return BlocksStored(names, parent, tokens_of(ids), SIZE, **fields)  # type: ignore[arg-type]
+
+
+def prompt(ids: Sequence[int], adapter: str | None = None, salt: str | None = None) -> list[BlockHash]:
+    return hash_blocks(tokens_of(ids), SIZE, ROOT, prompt_extra_keys(adapter, salt, len(ids) // SIZE))
+
+
+class IndexContract:
+    def make(self) -> Index:
+        raise NotImplementedError
+
+    def index(self, *workers: WorkerId) -> Index:
+        index = self.make()
+        for worker in workers or (A, B):
+            index.add_worker(worker, ROOT, SIZE)
+        return index
+
+    def test_a_new_worker_holds_nothing(self) -> None:
+        index = self.index()
+        assert dict(index.overlap(prompt(range(8)))) == {}
+        assert dict(index.overlap([])) == {}
+        assert index.num_blocks(A) == 0
+
+    def test_overlap_counts_leading_blocks_per_worker(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(12), [1, 2, 3]))
+        index.apply(B, stored(range(4), [1]))
+        assert dict(index.overlap(prompt(range(16)))) == {A: 3, B: 1}
+        assert dict(index.overlap(prompt([*range(4), 99, *range(5, 12)]))) == {A: 1, B: 1}
+        assert dict(index.overlap(prompt([99, *range(1, 12)]))) == {}
+
+    def test_a_run_continues_from_its_parent(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(8), [1, 2]))
+        index.apply(A, stored(range(8, 16), [3, 4], parent=2))
+        assert dict(index.overlap(prompt(range(16)))) == {A: 4}
+
+    def test_branches_share_their_stem(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, stored(range(10, 14), [2], parent=1))
+        index.apply(A, stored(range(20, 24), [3], parent=1))
+        for tail in (10, 20):
+            assert dict(index.overlap(prompt([*range(4), *range(tail, tail + 4)]))) == {A: 2}
+
+    def test_engine_hashes_are_per_worker_and_may_be_bytes(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [b"\x01" * 32]))
+        index.apply(B, stored(range(50, 54), [b"\x01" * 32]))
+        index.apply(A, stored(range(4, 8), [2**64 - 1], parent=b"\x01" * 32))
+        index.apply(B, BlocksRemoved([b"\x01" * 32]))
+        assert dict(index.overlap(prompt(range(8)))) == {A: 2}
+        assert index.num_blocks(B) == 0
+
+    def test_tail_first_removal_shortens_the_overlap(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(12), [1, 2, 3]))
+        index.apply(A, BlocksRemoved([3]))
+        index.apply(A, BlocksRemoved([2]))
+        assert dict(index.overlap(prompt(range(12)))) == {A: 1}
+
+    def test_a_hole_ends_the_overlap_until_it_is_filled(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(12), [1, 2, 3]))
+        index.apply(A, BlocksRemoved([2]))
+        assert dict(index.overlap(prompt(range(12)))) == {A: 1}
+        index.apply(A, stored(range(4, 8), [2], parent=1))
+        assert dict(index.overlap(prompt(range(12)))) == {A: 3}
+
+    def test_copies_are_counted(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, BlocksRemoved([1]))
+        assert dict(index.overlap(prompt(range(4)))) == {A: 1}
+        index.apply(A, BlocksRemoved([1]))
+        assert dict(index.overlap(prompt(range(4)))) == {}
+        index.apply(A, BlocksRemoved([1]))
+        assert index.applied(A).num_unknown_removals == 1
+
+    def test_a_block_under_two_engine_hashes_is_held_until_both_are_gone(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, stored(range(4), [9]))
+        index.apply(A, BlocksRemoved([1]))
+        assert dict(index.overlap(prompt(range(4)))) == {A: 1}
+        index.apply(A, BlocksRemoved([9]))
+        assert (dict(index.overlap(prompt(range(4)))), index.num_blocks(A)) == ({}, 0)
+
+    def test_a_block_in_two_media_is_held_until_it_left_both(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, stored(range(4), [1], medium="CPU"))
+        index.apply(A, BlocksRemoved([1]))
+        assert dict(index.overlap(prompt(range(4)))) == {A: 1}
+        index.apply(A, BlocksRemoved([1], medium="CPU"))
+        assert dict(index.overlap(prompt(range(4)))) == {}
+
+    def test_a_clear_spares_offload_tiers(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(8), [1, 2]))
+        index.apply(A, stored(range(4), [1], medium="CPU"))
+        index.apply(A, BlocksCleared())
+        assert dict(index.overlap(prompt(range(8)))) == {A: 1}
+        assert index.num_blocks(A) == 1
+
+    def test_a_placeholder_store_of_an_offload_tier_joins_by_engine_hash(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, BlocksStored([1], None, tokens_of([]), 0, medium="CPU"))
+        index.apply(A, BlocksRemoved([1]))
+        assert dict(index.overlap(prompt(range(4)))) == {A: 1}
+
+    def test_other_groups_do_not_touch_full_attention(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, stored(range(8), [1, 2], group_idx=1, spec_kind="sliding_window"))
+        index.apply(A, BlocksRemoved([1], group_idx=1))
+        assert dict(index.overlap(prompt(range(8)))) == {A: 1}
+
+    def test_adapters_and_salts_do_not_share(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(8), [1, 2], extra_keys=[["lora"], ["lora"]]))
+        index.apply(B, stored(range(8), [1, 2], extra_keys=[["salt"], None]))
+        ids = range(8)
+        assert dict(index.overlap(prompt(ids))) == {}
+        assert dict(index.overlap(prompt(ids, adapter="lora"))) == {A: 2}
+        assert dict(index.overlap(prompt(ids, salt="salt"))) == {B: 2}
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            stored(range(4), [5], parent=77),
+            stored(range(7), [5, 6]),
+            BlocksStored([5], None, tokens_of(range(8)), 8),
+            BlocksStored([5], None, tokens_of([]), 0, medium="CPU"),
+        ],
+    )
+    def test_stores_that_cannot_be_placed_are_counted_not_held(self, event: BlocksStored) -> None:
+        index = self.index()
+        index.apply(A, event)
+        applied = index.applied(A)
+        assert applied.num_orphans + applied.num_mismatched == 1
+        assert index.num_blocks(A) == 0
+
+    def test_an_unknown_event_is_counted(self) -> None:
+        index = self.index()
+        index.apply(A, UnknownEvent("Novelty"))
+        assert index.applied(A).num_unknown_events == 1
+
+    def test_a_reset_forgets_blocks_and_keeps_the_worker(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(8), [1, 2]))
+        index.apply(B, stored(range(8), [1, 2]))
+        index.reset_worker(A)
+        assert dict(index.overlap(prompt(range(8)))) == {B: 2}
+        index.apply(A, stored(range(4), [1]))
+        assert dict(index.overlap(prompt(range(8)))) == {A: 1, B: 2}
+
+    def test_a_dropped_worker_is_gone_and_may_come_back(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(8), [1, 2]))
+        index.drop_worker(A)
+        index.drop_worker(A)
+        assert dict(index.overlap(prompt(range(8)))) == {}
+        with pytest.raises(KeyError):
+            index.apply(A, stored(range(4), [1]))
+        index.add_worker(A, ROOT, SIZE)
+        assert index.num_blocks(A) == 0
+
+    def test_many_workers(self) -> None:
+        names = [WorkerId(f"w{i}:1") for i in range(100)]
+        index = self.index(*names)
+        for i, name in enumerate(names):
+            index.apply(name, stored(range((i % 5 + 1) * 4), list(range(i % 5 + 1))))
+        assert dict(index.overlap(prompt(range(40)))) == {name: i % 5 + 1 for i, name in enumerate(names)}
+
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.differing_executors])
+    @given(data=st.data())
+    def test_equal_to_counting_by_hand(self, data: st.DataObject) -> None:
+        """Random stores, removals and clears on a small tree of prompts, against plain counters."""
+        index = self.index()
+        truth: dict[WorkerId, Counter[tuple[int, ...]]] = {A: Counter(), B: Counter()}
+        paths = [tuple(data.draw(st.integers(0, 1), label="branch") for _ in range(4)) for _ in range(3)]
+        for _ in range(data.draw(st.integers(0, 40))):
+            worker = data.draw(st.sampled_from([A, B]))
+            path = data.draw(st.sampled_from(paths))[: data.draw(st.integers(1, 4))]
+            action = data.draw(st.sampled_from(["store", "store", "remove", "clear"]))
+            if action == "clear":
+                truth[worker].clear()
+                index.apply(worker, BlocksCleared())
+            elif action == "remove" and truth[worker][path]:
+                truth[worker][path] -= 1
+                index.apply(worker, BlocksRemoved([_name(path)]))
+            elif action == "store" and (len(path) == 1 or truth[worker][path[:-1]]):
+                truth[worker][path] += 1
+                index.apply(worker, _block(path))
+        for path in paths:
+            hashes = prompt([t for bit in path for t in [bit] * SIZE])
+            expected = {w: depth for w in (A, B) if (depth := _depth(truth[w], path))}
+            assert dict(index.overlap(hashes)) == expected
+        for worker in (A, B):
+            assert index.num_blocks(worker) == sum(1 for count in truth[worker].values() if count > 0)
+
+
+def _name(path: tuple[int, ...]) -> int:
+    return int("1" + "".join(map(str, path)))
+
+
+def _block(path: tuple[int, ...]) -> KvEvent:
+    parent = _name(path[:-1]) if len(path) > 1 else None
+    return stored([path[-1]] * SIZE, [_name(path)], parent)
+
+
+def _depth(held: Counter[tuple[int, ...]], path: tuple[int, ...]) -> int:
+    depth = 0
+    while depth < len(path) and held[path[: depth + 1]] > 0:
+        depth += 1
+    return depth

@@ -1,0 +1,94 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.blocks import BlockHash
+from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
+
+A, B = WorkerId("a:1"), WorkerId("b:1")
+RUN = [BlockHash(i) for i in range(1, 6)]
+
+
+def make(keep_s: float = 10.0, max_blocks: int = 100) -> AssumedIndex:
+    index = AssumedIndex()
+    index.add_worker(A, keep_s=keep_s, max_blocks=max_blocks)
+    index.add_worker(B, keep_s=keep_s, max_blocks=max_blocks)
+    return index
+
+
+def test_a_request_in_flight_counts_at_once_and_without_end() -> None:
+    index = make()
+    index.pin(A, RUN[:3])
+    assert dict(index.overlap(RUN, now=1e9)) == {A: 3}
+
+
+def test_after_its_end_it_counts_until_it_expires() -> None:
+    index = make(keep_s=10)
+    index.pin(A, RUN)
+    index.unpin(A, RUN, now=100, was_run=True)
+    assert dict(index.overlap(RUN, now=109.9)) == {A: 5}
+    assert dict(index.overlap(RUN, now=110)) == {}
+    assert index.num_blocks(A) == 0
+
+
+def test_a_request_that_never_ran_leaves_nothing() -> None:
+    index = make()
+    index.pin(A, RUN)
+    index.pin(A, RUN[:2])
+    index.unpin(A, RUN, now=0, was_run=False)
+    assert dict(index.overlap(RUN, now=0)) == {A: 2}
+
+
+def test_the_budget_evicts_tails_before_heads() -> None:
+    index = make(max_blocks=3)
+    index.pin(A, RUN)
+    index.unpin(A, RUN, now=0, was_run=True)
+    assert dict(index.overlap(RUN, now=1)) == {A: 3}
+
+
+def test_a_reset_keeps_what_is_in_flight() -> None:
+    index = make()
+    index.pin(A, RUN)
+    index.unpin(A, RUN, now=0, was_run=True)
+    index.pin(A, RUN[:1])
+    index.reset_worker(A)
+    assert dict(index.overlap(RUN, now=1)) == {A: 1}
+
+
+def test_a_shorter_keep_forgets_what_was_kept_for_longer() -> None:
+    index = make(keep_s=600)
+    index.pin(A, RUN)
+    index.unpin(A, RUN, now=0, was_run=True)
+    index.set_keep(A, 1)
+    assert dict(index.overlap(RUN, now=0)) == {}
+
+
+def test_workers_that_are_unknown_or_gone_are_no_error() -> None:
+    index = make()
+    index.pin(A, RUN)
+    index.drop_worker(A)
+    index.unpin(A, RUN, now=0, was_run=True)
+    index.add_worker(A, keep_s=1, max_blocks=9)
+    index.unpin(A, RUN, now=0, was_run=False)
+    assert dict(index.overlap(RUN, now=0)) == {}
+    index.pin(WorkerId("x"), RUN)
+
+
+@given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 5), st.booleans(), st.booleans())))
+def test_everything_pinned_and_unpinned_expires(steps: list[tuple[WorkerId, int, bool, bool]]) -> None:
+    index = make(max_blocks=4)
+    open_pins: list[tuple[WorkerId, int]] = []
+    for now, (worker, depth, is_pin, was_run) in enumerate(steps):
+        if is_pin or not open_pins:
+            index.pin(worker, RUN[:depth])
+            open_pins.append((worker, depth))
+        else:
+            pinned, held = open_pins.pop()
+            index.unpin(pinned, RUN[:held], now, was_run=was_run)
+        deepest = {w: max((d for p, d in open_pins if p == w), default=0) for w in (A, B)}
+        found = index.overlap(RUN, now)
+        assert all(found.get(w, 0) >= depth for w, depth in deepest.items())
+    for worker, depth in open_pins:
+        index.unpin(worker, RUN[:depth], 1000, was_run=False)
+    assert dict(index.overlap(RUN, 1e6)) == {}
+    assert repr(index) == "AssumedIndex(workers=2, blocks=0)"

@@ -1,0 +1,36 @@
+import random
+
+import pytest
+
+from gateway.core.decision import Candidate, Query
+from gateway.policies.base import Policy
+from gateway.policies.prefix_overlap import REQUEST_TOKENS, PrefixOverlap, work_ahead
+from tests.policies.contract import PolicyContract, candidate
+
+
+class TestPrefixOverlap(PolicyContract):
+    def make(self) -> Policy:
+        return PrefixOverlap()
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen", "reason"),
+    [
+        ([candidate("a", overlap=992), candidate("b")], "a", "longest prefix held"),
+        ([candidate("a", overlap=992, booked=2000), candidate("b")], "b", "recomputing here is cheaper"),
+        ([candidate("a", overlap=992, booked=500), candidate("b")], "a", "longest prefix held"),
+        ([candidate("a", overlap=32, in_flight=1), candidate("b")], "b", "recomputing here is cheaper"),
+        ([candidate("a", in_flight=1), candidate("b")], "b", "no holder"),
+        ([candidate("a", waiting=4), candidate("b", in_flight=3)], "b", "no holder"),
+    ],
+)
+def test_the_least_predicted_work_wins(candidates: list[Candidate], chosen: str, reason: str) -> None:
+    choice = PrefixOverlap().choose(Query("m", 1000), candidates, random.Random(0))
+    assert candidates[choice.index].id == chosen
+    assert choice.reason.startswith(reason)
+    assert choice.terms[choice.index] == min(choice.terms)
+
+
+def test_work_ahead_counts_what_is_ours_and_what_is_reported_once() -> None:
+    assert work_ahead(candidate("a", booked=10, in_flight=2, waiting=1)) == 10 + 2 * REQUEST_TOKENS
+    assert work_ahead(candidate("a", in_flight=1, waiting=5)) == 5 * REQUEST_TOKENS

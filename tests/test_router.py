@@ -1,0 +1,164 @@
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from gateway import request as make_request
+from gateway.core.blocks import root_hash, tokens_of
+from gateway.core.decision import Decision
+from gateway.core.errors import NoWorker, UnknownModel
+from gateway.core.events import BlocksStored
+from gateway.core.fleet import Fleet
+from gateway.core.request import InferenceRequest
+from gateway.core.worker import Served, Worker, WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.memory import MemoryIndex
+from gateway.policies.prefix_overlap import PrefixOverlap
+from gateway.router import Prompt, Router, max_hit_blocks
+
+
+class World:
+    """A router over workers whose cache the test writes; tokens are given as ids."""
+
+    def __init__(self, *workers: Worker) -> None:
+        self.now = 0.0
+        self.fleet, self.index, self.assumed = Fleet(), MemoryIndex(), AssumedIndex()
+        self.router = Router(
+            fleet=self.fleet,
+            index=self.index,
+            assumed=self.assumed,
+            policy=PrefixOverlap(),
+            tokenize=lambda r: Prompt(tuple(map(tokens_of, _lists(r))), "ids"),
+            clock=lambda: self.now,
+            rng=random.Random(7),
+        )
+        for worker in workers:
+            self.fleet.add(worker)
+            self.index.add_worker(worker.id, root_hash(worker.served[0].root), worker.block_size)
+            self.assumed.add_worker(worker.id, keep_s=1.0, max_blocks=1000)
+
+    def store(self, name: str, ids: Sequence[int], size: int = 16) -> None:
+        names = [hash((tuple(ids[: i + size]), size)) & (2**64 - 1) for i in range(0, len(ids), size)]
+        self.index.apply(WorkerId(name), BlocksStored(names, None, tokens_of(ids), size))
+
+    def decide(self, ids: Sequence[int], model: str = "m", **fields: object) -> Decision:
+        return self.router.decide(
+            make_request("/v1/completions", {"model": model, "prompt": list(ids), **fields})
+        )
+
+
+def _lists(request: InferenceRequest) -> list[list[int]]:
+    prompt = request.fields["prompt"]
+    return prompt if isinstance(prompt[0], list) else [prompt]
+
+
+def worker(name: str, *served: Served, size: int | None = 16) -> Worker:
+    return Worker(WorkerId(name), f"http://{name}", served or (Served("m", "root"),), block_size=size)
+
+
+def test_the_holder_is_chosen_and_the_overlap_told() -> None:
+    world = World(worker("a"), worker("b"))
+    world.store("b", range(64))
+    decision = world.decide([*range(64), *range(900, 950)])
+    assert (decision.worker.id, decision.overlap_tokens, decision.num_tokens) == ("b", 64, 114)
+    assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 0, "b": 64}
+    assert decision.reason == "longest prefix held"
+    assert set(decision.timings_s) == {"prompt", "hash", "index", "policy"}
+
+
+def test_the_last_token_is_never_cached() -> None:
+    world = World(worker("a"))
+    world.store("a", range(64))
+    assert world.decide(range(64)).overlap_tokens == 48
+    assert [max_hit_blocks(n, 16) for n in (0, 1, 16, 17, 33)] == [0, 0, 0, 1, 2]
+
+
+def test_the_next_request_sees_what_was_booked() -> None:
+    world = World(worker("a"), worker("b"))
+    bursts = [world.decide(range(i * 1000, i * 1000 + 500)).worker.id for i in range(8)]
+    assert sorted(bursts) == ["a"] * 4 + ["b"] * 4
+
+
+def test_equal_prompts_in_flight_follow_each_other_only_while_it_pays() -> None:
+    world = World(worker("a"), worker("b"))
+    first = world.decide(range(800))
+    second = world.decide(range(800))
+    assert second.overlap_tokens == (784 if second.worker.id == first.worker.id else 0)
+    assert [c.overlap_tokens for c in second.candidates if c.id == first.worker.id] == [784]
+
+
+def test_finishing_releases_once_and_what_never_ran_is_not_assumed() -> None:
+    world = World(worker("a"))
+    decision = world.decide(range(64))
+    assert world.router.ledger.load(WorkerId("a")).num_in_flight == 1
+    assert [world.router.finish(decision), world.router.finish(decision)] == [True, False]
+    assert world.router.ledger.load(WorkerId("a")).num_in_flight == 0
+    assert world.decide(range(64)).overlap_tokens == 0
+
+
+def test_what_ran_is_assumed_until_its_event_is_due() -> None:
+    world = World(worker("a"))
+    decision = world.decide(range(64))
+    world.router.first_token(decision)
+    assert world.router.ledger.load(WorkerId("a")).booked_tokens == 0
+    world.router.finish(decision)
+    assert world.decide([*range(64), 1]).overlap_tokens == 64
+    world = World(worker("a"))
+    decision = world.decide(range(64))
+    world.router.first_token(decision)
+    world.router.finish(decision)
+    world.now = 2.0
+    assert world.decide([*range(64), 1]).overlap_tokens == 0
+
+
+def test_different_block_sizes_work_side_by_side() -> None:
+    world = World(worker("a", size=16), worker("b", size=64))
+    world.store("a", range(32), 16)
+    world.store("b", range(128), 64)
+    decision = world.decide(range(200))
+    assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 32, "b": 128}
+
+
+def test_names_of_one_root_share_and_adapters_do_not() -> None:
+    names = (Served("m", "root"), Served("alias", "root"), Served("lora", "root", adapter="lora"))
+    world = World(worker("a", *names))
+    world.store("a", range(64))
+    assert world.decide([*range(64), 1], model="alias").overlap_tokens == 64
+    assert world.decide([*range(64), 1], model="lora").overlap_tokens == 0
+
+
+def test_a_salt_keeps_prompts_apart() -> None:
+    world = World(worker("a"))
+    world.store("a", range(64))
+    assert world.decide([*range(64), 1], cache_salt="s").overlap_tokens == 0
+
+
+def test_batched_prompts_add_up() -> None:
+    world = World(worker("a"))
+    world.store("a", range(32))
+    decision = world.decide([[*range(32), 5], [*range(32), 6]])  # type: ignore[list-item]
+    assert (decision.num_tokens, decision.overlap_tokens) == (66, 64)
+
+
+def test_a_worker_without_block_size_is_routed_by_load() -> None:
+    world = World(worker("a", size=None), worker("b", size=None))
+    chosen = {world.decide(range(100)).worker.id for _ in range(2)}
+    assert chosen == {"a", "b"}
+
+
+def test_models_and_exclusions() -> None:
+    world = World(worker("a"), worker("b", Served("n", "n")))
+    with pytest.raises(UnknownModel):
+        world.decide([1], model="x")
+    request = make_request("/v1/completions", {"model": "m", "prompt": [1]})
+    with pytest.raises(NoWorker):
+        world.router.decide(request, exclude={WorkerId("a")})
+    assert len(world.router.ledger.load(WorkerId("a")).__slots__) == 2
+    assert "open=0" in repr(world.router)
+
+
+def test_decision_ids_cannot_be_guessed_from_one_another() -> None:
+    world = World(worker("a"))
+    ids = {world.decide([1]).id for _ in range(50)}
+    assert len(ids) == 50
+    assert all(len(i) == 24 for i in ids)

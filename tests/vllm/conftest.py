@@ -1,0 +1,72 @@
+"""Real engines for the tests in this folder, all of them marked `vllm` (`make test-vllm`).
+
+A start costs 20–60 s and 2.6 GB, so tests share: `vllm_worker` for what only asks, `vllm_pair` for
+the gateway's end-to-end tests (which may kill and restart, and hand the pair back running), and
+`start_vllm` for what needs flags of its own.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vllm.engine import ENGINE, VllmOptions, VllmWorker, ensure_model, make_adapter
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.vllm)
+
+
+@pytest.fixture(scope="session")
+def vllm_model() -> Path:
+    """The model's directory, which is also the tokenizer's."""
+    if not ENGINE.exists():
+        pytest.skip("no engine: `make test-vllm` installs one, KVGATE_VLLM names another")
+    return ensure_model()
+
+
+@pytest.fixture(scope="session")
+def vllm_worker(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmWorker]:
+    """One worker, with the LoRA `adapter-a`, for tests that leave it running on its ports."""
+    lora = [("adapter-a", make_adapter(tmp_path_factory.mktemp("lora") / "adapter-a"))]
+    with ExitStack() as stack:
+        yield _start(stack, vllm_model, tmp_path_factory, lora=lora).wait_ready()
+
+
+@pytest.fixture(scope="session")
+def vllm_pair(
+    vllm_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[VllmWorker, VllmWorker]]:
+    """Two workers of one model, started side by side."""
+    with ExitStack() as stack:
+        first = _start(stack, vllm_model, tmp_path_factory)
+        second = _start(stack, vllm_model, tmp_path_factory)
+        yield first.wait_ready(), second.wait_ready()
+
+
+@pytest.fixture
+def start_vllm(
+    vllm_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., VllmWorker]]:
+    """`start_vllm(num_gpu_blocks_override=40, ...)`: started, not yet ready; stopped after the test."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> VllmWorker:
+            return _start(stack, vllm_model, tmp_path_factory, **options)
+
+        yield start
+
+
+def _start(
+    stack: ExitStack, model: Path, tmp_path_factory: pytest.TempPathFactory, **options: Any
+) -> VllmWorker:
+    log = tmp_path_factory.mktemp("vllm") / "engine.log"
+    worker = VllmWorker(model, log, VllmOptions(**options))
+    stack.callback(worker.stop)
+    return worker.start()

@@ -1,0 +1,157 @@
+"""Our tokens are the real engine's, for every body of the corpus and every template.
+
+The engine is asked over /tokenize, and over its render routes for what /tokenize does not read. Its
+answers are kept as digests, so that tests/core/test_prompt.py has the same oracle without an engine:
+
+    python -m tests.vllm.test_tokenize URL     writes them anew, from a worker at URL
+"""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.core.prompt import PromptError, Prompts
+from tests import corpus
+from tests.corpus import CHATS, COMPLETIONS, GOLDEN, REFUSED, TEMPLATE_NAMES, TEMPLATES, Body, Golden, digest
+from tests.vllm.engine import VllmOptions, VllmWorker
+
+TOKENIZER = Path(__file__).resolve().parents[2] / "engines" / "sim" / "tokenizer"
+MODEL_LEN = 8192
+# Refusals that say nothing about the prompt: it is longer than the model, or a flag is missing for
+# what happens after it.
+ELSEWHERE = ("maximum context length", "auto-tool-choice", "No token_ids rendered")
+
+
+@pytest.fixture(scope="module")
+def vllm_worker(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmWorker]:
+    """A worker that also renders templates which come with a request: one start for all of ours."""
+    log = tmp_path_factory.mktemp("tokenize") / "engine.log"
+    options = VllmOptions(has_events=False, extra_args=("--trust-request-chat-template",))
+    worker = VllmWorker(vllm_model, log, options)
+    try:
+        yield worker.start().wait_ready()
+    finally:
+        worker.stop()
+
+
+def ask(url: str, route: str, body: Body) -> Any | None:
+    """The engine's answer; None for a refusal."""
+    data = json.dumps({"model": "m", **body}).encode()
+    request = urllib.request.Request(url + route, data, {"content-type": "application/json"})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        reason = error.read().decode()
+        if any(each in reason for each in ELSEWHERE):
+            raise LookupError(reason) from error
+        return None
+
+
+def engine_chat(url: str, body: Body, template: str) -> dict[str, list[int] | None]:
+    """The engine's tokens by route, None where it refused; routes that cannot tell are missing."""
+    body = body if template == "chatml" else {**body, "chat_template": source(template)}
+    told: dict[str, list[int] | None] = {}
+    for route, field in (("/tokenize", "tokens"), ("/v1/chat/completions/render", "token_ids")):
+        if route == "/tokenize" and not corpus.is_for_tokenize(body):
+            continue
+        try:
+            answer = ask(url, route, body)
+        except LookupError:
+            continue
+        told[route] = answer and answer[field]
+    return told
+
+
+def engine_completion(url: str, body: Body) -> list[list[int]]:
+    answers = ask(url, "/v1/completions/render", body)
+    assert answers is not None, body
+    return [answer["token_ids"] for answer in answers]
+
+
+def source(template: str) -> str:
+    return (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
+
+
+def ours(prompts: Prompts, body: Body) -> list[int] | None:
+    try:
+        return prompts.chat(body, datetime.now()).tolist()
+    except PromptError:
+        return None
+
+
+def load(template: str) -> Prompts:
+    chat_template = None if template == "chatml" else source(template)
+    return Prompts.load(TOKENIZER, chat_template, max_model_len=MODEL_LEN)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("template", TEMPLATE_NAMES)
+def test_chats_have_the_engine_s_tokens(vllm_worker: VllmWorker, template: str) -> None:
+    prompts = load(template)
+    differing = [
+        f"{route}: {corpus.name_of(body)}"
+        for body in CHATS
+        for route, tokens in engine_chat(vllm_worker.url, body, template).items()
+        if tokens != ours(prompts, body)
+    ]
+    assert differing == []
+
+
+@pytest.mark.vllm
+def test_completions_have_the_engine_s_tokens(vllm_worker: VllmWorker) -> None:
+    prompts = load("chatml")
+    for body in COMPLETIONS:
+        tokens = [each.tolist() for each in prompts.completion(body)]
+        assert tokens == engine_completion(vllm_worker.url, body), corpus.name_of(body)
+
+
+@pytest.mark.vllm
+def test_what_we_refuse_the_engine_refuses(vllm_worker: VllmWorker) -> None:
+    prompts = load("chatml")
+    for body in REFUSED:
+        assert ours(prompts, body) is None, body
+        assert ask(vllm_worker.url, "/v1/chat/completions/render", body) is None, body
+
+
+@pytest.mark.vllm
+def test_golden_answers_are_this_engine_s(vllm_worker: VllmWorker) -> None:
+    golden = corpus.golden()
+    dated = {"llama3": golden.chats["llama3"]}  # it prints the day
+    assert golden.chats | dated == engine_chats(vllm_worker.url) | dated
+    assert golden.completions == engine_completions(vllm_worker.url)
+
+
+def engine_chats(url: str) -> dict[str, list[str]]:
+    return {template: list(_chat_digests(url, template)) for template in TEMPLATE_NAMES}
+
+
+def _chat_digests(url: str, template: str) -> Iterator[str]:
+    for body in CHATS:
+        told = list(engine_chat(url, body, template).values())
+        yield digest(told[0]) if told else "?"
+
+
+def engine_completions(url: str) -> list[str]:
+    return [corpus.digest_all(engine_completion(url, body)) for body in COMPLETIONS]
+
+
+def main(url: str) -> None:
+    """Write the golden file."""
+    with urllib.request.urlopen(f"{url}/version") as answer:
+        version = json.load(answer)["version"]
+    golden = Golden(f"vLLM {version}", datetime.now(), engine_chats(url), engine_completions(url))
+    GOLDEN.parent.mkdir(exist_ok=True)
+    GOLDEN.write_bytes(msgspec.json.format(msgspec.json.encode(golden), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
