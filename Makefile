@@ -25,8 +25,9 @@ test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench
 
+MINUTES ?= 10
 soak: $(VENV)/.installed-dev
-	$(BIN)/python -m loadtest.soak
+	MINUTES=$(MINUTES) $(BIN)/python -m loadtest.soak
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway options > docs/options.md

@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct, json, msgpack
 from xxhash import xxh3_64_intdigest
 
-from engines.base import EngineFlags, EngineMetrics, EnginePaths, EventSource, ModelInfo
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
+from gateway.core.engine import EngineFlags, EngineMetrics, EnginePaths, EventSource, ModelInfo
 from gateway.core.events import (
     GPU,
     BlocksCleared,

@@ -1,7 +1,6 @@
 """The OpenAI surface: which route is answered how. Everything that is not here is refused."""
 
 import logging
-import secrets
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -15,7 +14,7 @@ from gateway.core.request import ROUTES
 from gateway.core.worker import Served
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
-from gateway.server import Exchange, Responder
+from gateway.server import Exchange, Responder, request_id
 
 log = logging.getLogger("kvgate.api")
 
@@ -52,7 +51,7 @@ class Api:
         _require(http, "GET", "HEAD")
         status, body = answer(http)
         self._metrics.responses[status] += 1
-        responder.send(status, [_JSON, _request_id(http)], msgspec.json.encode(body))
+        responder.send(status, [_JSON, request_id(http)], msgspec.json.encode(body))
         return None
 
     def _own_routes(self, path: str) -> Callable[[HttpRequest], tuple[int, Any]] | None:
@@ -62,7 +61,7 @@ class Api:
 
     def _refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
-        headers = [_request_id(http)]
+        headers = [request_id(http)]
         if isinstance(error, MethodNotAllowed) and error.param:
             headers.append((b"allow", error.param.encode()))
         responder.fail(error, headers)
@@ -103,10 +102,6 @@ def _require(http: HttpRequest, *methods: str) -> None:
     if http.method not in methods:
         allowed = ", ".join(methods)
         raise MethodNotAllowed(f"{http.path} takes {allowed}, not {http.method}", param=allowed)
-
-
-def _request_id(http: HttpRequest) -> Header:
-    return b"x-request-id", http.header(b"x-request-id") or secrets.token_hex(16).encode()
 
 
 def _as_model(served: Served) -> dict[str, Any]:

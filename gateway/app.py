@@ -318,7 +318,7 @@ async def check(config: Config) -> int:
 
 def simulate(arguments: Sequence[str]) -> int:
     """`kvgate sim`: the simulated engine in this process."""
-    from engines.sim import main
+    from engines.sim.cli import main
 
     return main(arguments)
 

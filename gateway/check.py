@@ -54,6 +54,8 @@ class Checker:
             facts = await probe.facts()
         except ProbeError as exc:
             return [Finding(url, None, "", str(exc))]
+        if not facts.models:
+            return [Finding(url, None, "", f"{url} serves no model")]
         return [await self._worker(facts, worker) for worker in workers_of(facts)]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
@@ -105,7 +107,7 @@ class Checker:
             headers["x-data-parallel-rank"] = str(worker.dp_rank)
         try:
             async with self.session.post(
-                worker.url + path, data=msgspec.json.encode(body), headers=headers
+                worker.url + path, data=msgspec.json.encode(body), headers=headers, allow_redirects=False
             ) as answer:
                 return await answer.read() if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError):

@@ -18,7 +18,10 @@ from gateway.tasks import stop_event
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the process's exit code: 0, or 2 for a configuration that cannot be used."""
-    args = _parser().parse_args(argv)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["sim"]:  # the engine has a command line of its own
+        return _sim(arguments[1:])
+    args = _parser().parse_args(arguments)
     try:
         code: int = args.run(args)
     except ConfigError as exc:
@@ -39,9 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="validate a configuration and reach every worker once")
     _add_options(check)
     check.set_defaults(run=_check)
-    sim = commands.add_parser("sim", help="run a simulated vLLM worker", add_help=False)
-    sim.add_argument("rest", nargs=argparse.REMAINDER)
-    sim.set_defaults(run=_sim)
+    commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")
     demo.add_argument("--port", type=int, default=8000, help="port of the gateway (default 8000)")
     demo.set_defaults(run=_demo)
@@ -114,10 +115,10 @@ def _check(args: argparse.Namespace) -> int:
     return run(lambda: check(_config(args)))
 
 
-def _sim(args: argparse.Namespace) -> int:
+def _sim(arguments: Sequence[str]) -> int:
     from gateway.app import simulate
 
-    return simulate(args.rest)
+    return simulate(arguments)
 
 
 def _demo(args: argparse.Namespace) -> int:

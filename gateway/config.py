@@ -17,9 +17,13 @@ from msgspec import Meta
 from gateway.core.errors import ConfigError
 
 ENV_PREFIX = "KVGATE_"
+MAX_SECONDS = 365 * 86400
+"""A timer of `inf` is an error in the event loop, at the first request; here it is one at start."""
 
 
 def _option(description: str, unit: str = "", **limits: Any) -> Meta:
+    if unit == "seconds":
+        limits["le"] = MAX_SECONDS
     return Meta(description=description, extra={"unit": unit}, **limits)
 
 
@@ -86,16 +90,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 5.0
     first_byte_timeout_s: Annotated[
         float,
-        _option("For the first byte of an answer; 0: none, long prompts and queues take minutes.", "seconds"),
+        _option(
+            "For the first byte of an answer; 0: none, long prompts and queues take minutes.",
+            "seconds",
+            ge=0,
+        ),
     ] = 0.0
     idle_timeout_s: Annotated[
         float,
         _option(
-            "Between two pieces of an answer; streams may run for hours as long as they move.", "seconds"
+            "Between two pieces of an answer; streams may run for hours as long as they move. 0: none.",
+            "seconds",
+            ge=0,
         ),
     ] = 600.0
     total_timeout_s: Annotated[
-        float, _option("For a whole answer; 0: none, streams of 30 minutes are normal.", "seconds")
+        float, _option("For a whole answer; 0: none, streams of 30 minutes are normal.", "seconds", ge=0)
     ] = 0.0
     pool_idle_s: Annotated[
         float,
@@ -199,8 +209,8 @@ def load(
     if path is not None:
         values |= _from_file(path)
     values |= _from_environment(environ)
-    values |= {name: value for name, value in flags.items() if value is not None}
-    return _convert(values, "the flags and environment" if path is None else str(path))
+    values |= _from_flags(flags)
+    return _convert(values, "configuration")
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -223,9 +233,16 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if variable not in known:
             raise ConfigError(f"environment: {variable} is no option; see kvgate serve --help")
         option = known[variable]
-        value: Any = text.split(",") if option.is_list else text
-        _convert({option.name: value}, f"environment: {variable}", strict=False)
+        value: Any = [item.strip() for item in text.split(",") if item.strip()] if option.is_list else text
+        _convert({option.name: value}, f"environment: {variable}")
         values[option.name] = value
+    return values
+
+
+def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: value for name, value in flags.items() if value is not None}
+    for name, value in values.items():
+        _convert({name: value}, f"--{name.replace('_', '-')}")
     return values
 
 

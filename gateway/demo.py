@@ -25,8 +25,9 @@ START_TIMEOUT_S = 30.0
 async def demo(port: int) -> int:
     """Runs until SIGINT or SIGTERM. Raises ConfigError for a busy port or a worker that does not start."""
     logging.basicConfig(level="INFO", format="%(message)s")
-    for noisy in ("kvgate.roster", "kvgate.ingest", "kvgate"):
-        logging.getLogger(noisy).setLevel("WARNING")
+    for quiet in ("kvgate", "kvgate.roster", "kvgate.ingest"):
+        logging.getLogger(quiet).setLevel("WARNING")
+    logging.getLogger("kvgate.proxy").setLevel("INFO")
     stop = stop_event()
     gateway = Gateway(
         Config(
@@ -86,7 +87,8 @@ async def _stop(worker: Process) -> None:
 
 def _banner(gateway: Gateway, urls: list[str]) -> str:
     base = f"http://127.0.0.1:{gateway.port}"
-    body = '{"model": "demo", "messages": [{"role": "user", "content": "Tell me of rivers."}]}'
+    content = "Tell me how rivers find their way from the mountains to the sea, and why they wind."
+    body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "{content}"}}]}}'
     lines = [
         "",
         f"{len(urls)} simulated vLLM workers, each with its own KV cache: {', '.join(urls)}",

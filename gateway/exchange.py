@@ -15,13 +15,14 @@ import secrets
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
+from gateway.core.answer import Answer, Piece
 from gateway.core.decision import Decision
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
-from gateway.core.headers import head_to_client, head_to_worker, is_event_stream
+from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
-from gateway.core.sse import SseScanner, Usage, read_usage
+from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
 from gateway.metrics import WorkerMetrics
 from gateway.router import Prompt
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from gateway.proxy import Proxy
 
 log = logging.getLogger("kvgate.proxy")
-
-MAX_JSON_BYTES = 1 << 20
-"""Unstreamed answers up to this size are kept to read their usage from."""
 
 CLIENT_GONE = 499
 """The status under which a request is counted whose client left (nginx's number for it)."""
@@ -57,20 +55,15 @@ class InferenceExchange:
         "_upstream",
         "_failed",
         "_is_closed",
-        "_client_is_full",
-        "_scanner",
-        "_json",
         "_status",
-        "_first_token_s",
-        "_last_piece",
+        "_answer",
         "_is_fresh",
         "_timer",
         "_last_activity",
-        "_has_head",
     )
 
     def __init__(
-        self, proxy: Proxy, http: HttpRequest, responder: Responder, request: InferenceRequest
+        self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
     ) -> None:
         self._proxy = proxy
         self._http = http
@@ -85,15 +78,10 @@ class InferenceExchange:
         self._upstream: UpstreamConnection | None = None
         self._failed: dict[WorkerId, str] = {}
         self._is_closed = False
-        self._client_is_full = False
-        self._scanner: SseScanner | None = None
-        self._json: list[bytes] | None = None
+        self._answer: Answer | None = None
         self._status = 0
-        self._first_token_s: float | None = None
-        self._last_piece = 0.0
         self._is_fresh = True
         self._timer: asyncio.TimerHandle | None = None
-        self._has_head = False
 
     def __repr__(self) -> str:
         worker = self._decision.worker.id if self._decision else None
@@ -188,7 +176,6 @@ class InferenceExchange:
         decision = self._decision
         assert decision is not None
         self._upstream = connection
-        self._has_head = False
         self._touch()
         self._arm()
         pool, body = self._proxy.pool(decision.worker.url), self._request.body
@@ -206,71 +193,42 @@ class InferenceExchange:
 
     def upstream_head(self, head: ResponseHead) -> None:
         self._touch()
-        self._has_head = True
         self._status = head.status
-        self._last_piece = self._loop.time()
-        if head.status == 200:
-            if is_event_stream(head):
-                self._scanner = SseScanner()
-            else:
-                self._json = []
-                self._saw_token()
+        self._answer = Answer(head)
+        self._saw(self._answer.head(self._last_activity), 0.0)
         exposed = self._decision if self._proxy.options.expose_headers else None
         self._responder.head(head_to_client(head, self._request_id, exposed))
 
     def upstream_data(self, data: bytes) -> None:
         self._touch()
-        if self._scanner is not None:
-            data = self._scan(self._scanner, data)
-        elif self._json is not None:
-            self._keep(data)
+        assert self._answer is not None, "a body follows its head"
+        data, piece, since_s = self._answer.feed(data, self._last_activity)
+        self._saw(piece, since_s)
         self._responder.data(data)
 
     def upstream_ended(self) -> None:
         self._upstream = None
-        rest = self._scanner.flush() if self._scanner else b""
+        rest = self._answer.flush() if self._answer else b""
         self._close("ended")
         self._responder.end(rest)
 
     def upstream_lost(self, reason: str) -> None:
         self._upstream = None
-        if self._has_head:
+        if self._answer:
             self._cut(reason)
         elif not self._is_fresh:
             self._start("connect", self._connect())  # it had closed the resting connection: try anew
         else:
             self._attempt_failed(reason)
 
-    def _scan(self, scanner: SseScanner, data: bytes) -> bytes:
-        had_token = scanner.has_token
-        data = scanner.feed(data)
-        if had_token and data:
-            now = self._loop.time()
-            assert self._worker_metrics is not None
-            self._worker_metrics.itl_s.observe(now - self._last_piece)
-            self._last_piece = now
-        elif scanner.has_token and not had_token:
-            self._saw_token()
-        return data
-
-    def _saw_token(self) -> None:
-        decision, metrics = self._decision, self._worker_metrics
-        assert decision is not None and metrics is not None
-        self._last_piece = self._loop.time()
-        self._first_token_s = self._last_piece - self._started
-        metrics.ttft_s.observe(self._first_token_s)
-        self._proxy.router.first_token(decision)
-
-    def _keep(self, data: bytes) -> None:
-        assert self._json is not None
-        self._json.append(data)
-        if sum(map(len, self._json)) > MAX_JSON_BYTES:
-            self._json = None
-
-    def _usage(self) -> Usage | None:
-        if self._scanner:
-            return self._scanner.usage()
-        return read_usage(b"".join(self._json)) if self._json else None
+    def _saw(self, piece: Piece, since_s: float) -> None:
+        metrics, decision = self._worker_metrics, self._decision
+        assert metrics is not None and decision is not None
+        if piece is Piece.TOKEN:
+            metrics.itl_s.observe(since_s)
+        elif piece is Piece.FIRST_TOKEN:
+            metrics.ttft_s.observe(self._last_activity - self._started)
+            self._proxy.router.first_token(decision)
 
     # failures ----------------------------------------------------------------------------------
 
@@ -308,7 +266,7 @@ class InferenceExchange:
             "request %s: worker %s died in mid-answer: %s", self._request_id, decision.worker.id, reason
         )
         self._proxy.suspect(decision.worker.id, reason, False)
-        is_stream = self._scanner is not None
+        is_stream = self._answer is not None and self._answer.is_stream
         self._close("cut")
         if is_stream:
             error = WorkerFailed("the worker died before the answer was complete")
@@ -333,12 +291,10 @@ class InferenceExchange:
             self._close("client gone")
 
     def client_full(self) -> None:
-        self._client_is_full = True
         if self._upstream:
             self._upstream.pause()
 
     def client_free(self) -> None:
-        self._client_is_full = False
         self._touch()
         if self._upstream:
             self._upstream.resume()
@@ -362,11 +318,11 @@ class InferenceExchange:
 
     def _time_left(self) -> float | None:
         options, now = self._proxy.options, self._loop.time()
-        idle = options.idle_timeout_s if self._has_head else options.first_byte_timeout_s
+        idle = options.idle_timeout_s if self._answer else options.first_byte_timeout_s
         ends = [self._last_activity + idle] if idle else []
         if options.total_timeout_s:
             ends.append(self._started + options.total_timeout_s)
-        if not self._has_head and options.idle_timeout_s:
+        if not self._answer and options.idle_timeout_s:
             ends.append(now + options.idle_timeout_s)
         return min(ends) - now if ends else None
 
@@ -377,11 +333,15 @@ class InferenceExchange:
             return
         if left > 0:
             return self._arm()
-        if self._has_head:
+        if self._answer:
             return self._cut("the answer stalled")
         return self._fail(WorkerTimeout("the worker did not begin to answer in time"))
 
     # the end -----------------------------------------------------------------------------------
+
+    def _ttft_s(self) -> float | None:
+        first = self._answer.first_token_s if self._answer else None
+        return first - self._started if first is not None else None
 
     def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
         self._proxy.tasks.start(name, coro)
@@ -402,12 +362,13 @@ class InferenceExchange:
         if decision is None:
             return
         proxy.router.finish(decision)
-        usage = self._usage() if how == "ended" else None
+        usage = self._answer.usage() if self._answer and how == "ended" else None
+        ttft_s = self._ttft_s()
         if usage and self._worker_metrics:
             self._worker_metrics.report(usage, decision.overlap_tokens)
-        proxy.records.finish(decision.id, how, self._status, self._first_token_s, usage)
+        proxy.records.finish(decision.id, how, self._status, ttft_s, usage)
         if proxy.options.log_requests:
-            _log_request(self._request.model, decision, self._status, how, self._first_token_s, usage)
+            _log_request(self._request.model, decision, self._status, how, ttft_s, usage)
 
 
 def _log_request(

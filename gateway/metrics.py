@@ -227,21 +227,17 @@ _STREAMS: tuple[tuple[str, str, Callable[[StreamCounts], float]], ...] = (
 )
 
 
-def _labels(key: object) -> list[str]:
-    return [str(key)] if key != "" else []
-
-
 def _counter(name: str, text: str, labels: list[str], rows: Iterable[tuple[object, float]]) -> Metric:
     family = CounterMetricFamily(f"kvgate_{name}", text, labels=labels)
     for key, value in rows:
-        family.add_metric(_labels(key), value)
+        family.add_metric([str(key)] if labels else [], value)
     return family
 
 
 def _gauge(name: str, text: str, labels: list[str], rows: Iterable[tuple[object, float]]) -> Metric:
     family = GaugeMetricFamily(f"kvgate_{name}", text, labels=labels)
     for key, value in rows:
-        family.add_metric(_labels(key), value)
+        family.add_metric([str(key)] if labels else [], value)
     return family
 
 

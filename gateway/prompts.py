@@ -4,6 +4,7 @@ A prompt that cannot be tokenized is never a reason to fail a request: it is rou
 counted, and logged once per model and cause.
 """
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -24,6 +25,9 @@ log = logging.getLogger("kvgate.prompts")
 
 ANY_MODEL = "*"
 """The key of a tokenizer that serves every model that has none of its own."""
+
+CACHE_ENTRY_BYTES = 300
+"""About what a cached answer takes in memory beside its tokens."""
 
 _CHAT_FIELDS = (
     "messages",
@@ -63,17 +67,13 @@ class PromptSource:
 
     def is_local(self, request: InferenceRequest) -> bool:
         """Whether `tokenize` has an answer that no worker needs to be asked for."""
-        return (
-            request.kind is Kind.PASS
-            or bool(_id_lists(request.fields.get("prompt")))
-            or self._find(request.model) is not None
-        )
+        return request.kind is Kind.PASS or bool(_id_lists(request)) or self._find(request.model) is not None
 
     def tokenize(self, request: InferenceRequest) -> Prompt:
         """Local tokens; empty where there is no way to them."""
         if request.kind is Kind.PASS:
             return Prompt()
-        if ids := _id_lists(request.fields.get("prompt")):
+        if ids := _id_lists(request):
             return Prompt(tuple(map(tokens_of, ids)), "ids")
         prompts = self._find(request.model)
         if prompts is None:
@@ -103,11 +103,12 @@ class PromptSource:
 class WorkerTokenizer:
     """Asks a worker's own `/tokenize`, with a deadline; answers are cached by what was asked.
 
-    `timeout_s` bounds what a request waits for its routing; `max_cache_bytes` the cached tokens.
+    `timeout_s` bounds what a request waits for its routing, however many prompts it has;
+    `max_cache_bytes` the cached tokens.
     """
 
     def __init__(self, *, timeout_s: float, max_cache_bytes: int = 64 << 20) -> None:
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
         self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
         self._max_bytes = max_cache_bytes
@@ -116,7 +117,12 @@ class WorkerTokenizer:
     async def ask(self, url: str, request: InferenceRequest, authorization: str | None) -> Prompt:
         """Raises PromptError where the worker does not answer in time, or not with tokens."""
         bodies = _tokenize_bodies(request)
-        return Prompt(tuple([await self._one(url, body, authorization) for body in bodies]), "worker")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                tokens = [await self._one(url, body, authorization) for body in bodies]
+        except TimeoutError as exc:
+            raise PromptError("the worker's /tokenize did not answer in time") from exc
+        return Prompt(tuple(tokens), "worker")
 
     async def close(self) -> None:
         if self._session:
@@ -129,31 +135,37 @@ class WorkerTokenizer:
             self._cache.move_to_end(key)
             return tokens
         tokens = await self._post(url, raw, authorization)
-        self._cache[key] = tokens
-        self._num_bytes += len(tokens) * 4
+        if key not in self._cache:  # another request may have asked the same meanwhile
+            self._cache[key] = tokens
+            self._num_bytes += _cached_bytes(tokens)
         while self._num_bytes > self._max_bytes:
-            self._num_bytes -= len(self._cache.popitem(last=False)[1]) * 4
+            self._num_bytes -= _cached_bytes(self._cache.popitem(last=False)[1])
         return tokens
 
     async def _post(self, url: str, raw: bytes, authorization: str | None) -> Tokens:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=self._timeout)
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout())  # `ask` keeps the time
         headers = {"content-type": "application/json"}
         if authorization:
             headers["authorization"] = authorization
         try:
-            async with self._session.post(f"{url}/tokenize", data=raw, headers=headers) as answer:
+            async with self._session.post(
+                f"{url}/tokenize", data=raw, headers=headers, allow_redirects=False
+            ) as answer:
                 if answer.status != 200:
                     raise PromptError(f"the worker's /tokenize answered {answer.status}")
                 return tokens_of(_decode_tokenized(await answer.read()).tokens)
-        except TimeoutError as exc:
-            raise PromptError("the worker's /tokenize did not answer in time") from exc
-        except (aiohttp.ClientError, msgspec.DecodeError, OverflowError) as exc:
+        except (aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError, OverflowError) as exc:
             raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
 
 
-def _id_lists(prompt: object) -> list[list[int]]:
+def _cached_bytes(tokens: Tokens) -> int:
+    return CACHE_ENTRY_BYTES + 4 * len(tokens)
+
+
+def _id_lists(request: InferenceRequest) -> list[list[int]]:
     """The prompts of a completion given as token ids; empty where it is text."""
+    prompt = request.fields.get("prompt") if request.kind is Kind.COMPLETION else None
     if not isinstance(prompt, list) or not prompt:
         return []
     lists = prompt if isinstance(prompt[0], list) else [prompt]

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from gateway.core.decision import Candidate, Decision
@@ -72,8 +73,7 @@ class Records:
 
     def recent(self, limit: int) -> list[str]:
         """The newest decision ids, newest first."""
-        ids = list(reversed(self._ring))
-        return ids[:limit]
+        return list(islice(reversed(self._ring), limit))
 
 
 def _size(decision: Decision) -> int:

@@ -9,6 +9,9 @@ or gone. Limits and deadlines apply before anything is handed on.
 """
 
 import asyncio
+import secrets
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,8 +51,16 @@ class Exchange(Protocol):
     def client_free(self) -> None: ...
 
 
+_LINGER_NONE = struct.pack("ii", 1, 0)
+"""The socket option under which closing resets."""
 LINGER_S = 2.0
 """How long a refused client's bytes are read and dropped before its connection is closed."""
+
+
+def request_id(http: HttpRequest) -> Header:
+    """The client's own, so that its log and ours meet, or a new one."""
+    return b"x-request-id", http.header(b"x-request-id") or secrets.token_hex(16).encode()
+
 
 Handle = Callable[[HttpRequest, "Responder"], Exchange | None]
 """Answers a request at once (None) or later, through the Responder."""
@@ -58,13 +69,14 @@ Handle = Callable[[HttpRequest, "Responder"], Exchange | None]
 class Responder:
     """The way back for one request. `send` for a whole answer, else `head`, `data` ..., `end`."""
 
-    __slots__ = ("_connection", "_request", "_is_chunked", "_has_body", "has_begun")
+    __slots__ = ("_connection", "_request", "_is_chunked", "_has_body", "_ends_at_close", "has_begun")
 
     def __init__(self, connection: "ClientConnection", request: HttpRequest) -> None:
         self._connection = connection
         self._request = request
         self._is_chunked = False
         self._has_body = request.method != "HEAD"
+        self._ends_at_close = False
         self.has_begun = False
 
     def send(self, status: int, headers: list[Header], body: bytes) -> None:
@@ -81,13 +93,16 @@ class Responder:
     def head(self, head: ResponseHead, data: bytes = b"") -> None:
         """Begin the answer; `data` is the body's first part, sent in the same write."""
         self.has_begun = True
+        if self._connection.is_draining:
+            self._request.keep_alive = False
         headers = list(head.headers)
         if head.status in (204, 304):
             self._has_body = False
         elif head.length is not None:
             headers.append((b"content-length", b"%d" % head.length))
         elif self._request.is_http10:
-            self._request.keep_alive = False  # the end of the body is the end of the connection
+            self._ends_at_close = True
+            self._request.keep_alive = False
         else:
             headers.append((b"transfer-encoding", b"chunked"))
             self._is_chunked = self._has_body
@@ -110,13 +125,22 @@ class Responder:
         self._connection.answered(self._request.keep_alive)
 
     def abort(self) -> None:
-        """The answer cannot be completed: the client must see that it is cut."""
-        self._connection.abort()
+        """The answer cannot be completed: the client must see that it is cut. Where the end of the
+        connection is the end of the body, only a reset tells it."""
+        self._connection.abort(with_reset=self._ends_at_close)
 
     def _frame(self, data: bytes) -> bytes:
         if not data or not self._has_body:
             return b""
         return chunk(data) if self._is_chunked else data
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A request that is not handed on; `request` is what was understood of it."""
+
+    error: GatewayError
+    request: HttpRequest
 
 
 class ClientConnection(asyncio.Protocol):
@@ -129,13 +153,16 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[HttpRequest | GatewayError] = deque()
+        self._queue: deque[HttpRequest | _Refusal] = deque()
         self._exchange: Exchange | None = None
         self._is_answering = False
         self._is_starting = False
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
-        self._is_draining = False
+        self._is_closing = False
         self._is_reading_paused = False
+        self._is_full = False
+        self._has_ended_in_read = False
+        self.is_draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._deadline = 0.0
@@ -167,20 +194,21 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self._exchange:
             self._exchange.client_full()
 
     def resume_writing(self) -> None:
+        self._is_full = False
         if self._exchange:
             self._exchange.client_free()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refusing:
+        if self._is_refusing or self._is_closing:
             return
+        self._has_ended_in_read = False
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(NotSupported("upgrading the connection is not supported"))
+            self._feed(data)
         except httptools.HttpParserError as exc:
             self._refuse(InvalidRequest(f"malformed HTTP request: {exc}"))
         else:
@@ -188,6 +216,27 @@ class ClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         return False  # a client that closes its side is gone: the transport closes, and tells us
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                return self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as exc:
+                data = self._without_upgrade(data[exc.args[0] :])
+        return None
+
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """Offers of another protocol are ignored (RFC 9110, 7.8). The parser takes what is behind such
+        a head for that protocol, so a new one reads the head without the offer, then the rest. A
+        WebSocket or a tunnel cannot go on in HTTP."""
+        method = self._parser.get_method()
+        if method == b"CONNECT" or (b"upgrade", b"websocket") in [(n, v.lower()) for n, v in self._headers]:
+            self._refuse(NotSupported("neither WebSockets nor tunnels are supported"))
+            return b""
+        version = self._parser.get_http_version().encode()
+        headers = [header for header in self._headers if header[0] != b"upgrade"]
+        self._parser = httptools.HttpRequestParser(self)
+        return encode_head(b"%b %b HTTP/%b" % (method, self._target, version), headers) + rest
 
     # parser ------------------------------------------------------------------------------------
 
@@ -199,19 +248,26 @@ class ClientConnection(asyncio.Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer, which must not pass for a header (RFC 9110, 6.5.1)
         self._headers.append((name.lower(), value))
         self._head_bytes += len(name) + len(value) + 4
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if self._parser.should_upgrade():
+            return None  # this head comes again, see _without_upgrade
         self._set_deadline(self._limits.body_timeout_s)
         if self._head_bytes + len(self._target) > self._limits.max_head_bytes:
             return self._refuse(HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes"))
+        expected = None
         for name, value in self._headers:
             if name == b"content-length" and int(value) > self._limits.max_body_bytes:
                 return self._refuse(self._too_large())
             if name == b"expect":
-                self._expect(value)
+                expected = value
+        if expected is not None:
+            self._expect(expected)
         return None
 
     def on_body(self, body: bytes) -> None:
@@ -226,18 +282,19 @@ class ClientConnection(asyncio.Protocol):
         return None
 
     def on_message_complete(self) -> None:
-        if self._is_refusing:
+        if self._is_refusing or self._parser.should_upgrade():
             return
         request = HttpRequest(
             method=self._parser.get_method().decode("latin-1"),
             target=self._target,
             headers=self._headers,
             body=b"".join(self._body),
-            is_http10=self._parser.get_http_version() == "1.0",
+            is_http10=self._parser.get_http_version() in ("0.9", "1.0"),
             keep_alive=self._parser.should_keep_alive(),
         )
         self._body = []
-        self._is_receiving = False
+        self._is_receiving = self._owes_continue = False
+        self._has_ended_in_read = True
         self._queue.append(request)
         self._set_deadline(0)
         if len(self._queue) > self._limits.max_pipelined:
@@ -250,17 +307,21 @@ class ClientConnection(asyncio.Protocol):
         if self._transport:
             self._transport.write(data)
 
-    def abort(self) -> None:
+    def abort(self, *, with_reset: bool = False) -> None:
         self._exchange = None
-        if self._transport:
-            self._transport.abort()
+        if not self._transport:
+            return
+        if with_reset and (sock := self._transport.get_extra_info("socket")):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
+        self._transport.abort()
 
     def answered(self, keep_alive: bool) -> None:
         self._exchange = None
         self._is_answering = False
-        if not keep_alive or self._is_draining:
+        if not keep_alive or self.is_draining:
             return self._close()
-        self._set_deadline(self._limits.keep_alive_s)
+        if not self._is_receiving and not self._queue:
+            self._set_deadline(self._limits.keep_alive_s)
         if self._is_reading_paused and len(self._queue) <= self._limits.max_pipelined // 2:
             self._resume_reading()
         if not self._is_starting:
@@ -269,49 +330,60 @@ class ClientConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Close once what is being answered is; at once if nothing is."""
-        self._is_draining = True
+        self.is_draining = True
         if not self._is_busy():
             self._close()
 
     def _answer_next(self) -> None:
         """Answer queued requests one after the other; a loop, since an answer may come at once."""
         self._is_starting = True
-        while self._queue and not self._is_answering and self._transport:
+        while self._queue and not self._is_answering and not self._is_closing and self._transport:
             self._is_answering = True
             item = self._queue.popleft()
-            if isinstance(item, GatewayError):
-                refused = HttpRequest("GET", b"", [], keep_alive=False)
-                Responder(self, refused).fail(item)
+            if isinstance(item, _Refusal):
+                Responder(self, item.request).fail(item.error, [request_id(item.request)])
             else:
-                exchange = self._handle(item, Responder(self, item))
-                if self._is_answering:
-                    self._exchange = exchange
+                self._begin(item)
         self._is_starting = False
+        if self._owes_continue and not self._is_answering:
+            self._owes_continue = False
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _begin(self, request: HttpRequest) -> None:
+        exchange = self._handle(request, Responder(self, request))
+        if self._is_answering and exchange:
+            self._exchange = exchange
+            if self._is_full:  # with what was answered before
+                exchange.client_full()
 
     def _refuse(self, error: GatewayError) -> None:
         """Answer what came before, then this, then close; read nothing more."""
         self._is_refusing = True
+        self._owes_continue = False
         self._set_deadline(0)
-        self._queue.append(error)
+        self._queue.append(_Refusal(error, HttpRequest("GET", b"", self._headers, keep_alive=False)))
         self._answer_next()
 
     def _expect(self, value: bytes) -> None:
         if value.lower() != b"100-continue":
             self._refuse(ExpectationFailed("only 'Expect: 100-continue' is understood"))
-        elif not self._is_answering:
-            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif self._parser.get_http_version() == "1.1":
+            self._owes_continue = True  # behind the answers to what came before
+            self._answer_next()
 
     def _close(self) -> None:
         """After a refusal what the client still sends is read and dropped for a moment: closing on
-        unread bytes would reset the connection and take the answer away from the client."""
-        if not self._transport:
+        unread bytes would reset the connection and take the answer away from the client. Otherwise
+        the client has as long as an idle one to read what is written."""
+        if not self._transport or self._is_closing:
             return
         if self._is_refusing and self._transport.can_write_eof():
-            self._is_answering = True
             self._transport.write_eof()
             self._set_deadline(LINGER_S)
         else:
             self._transport.close()
+            self._set_deadline(self._limits.keep_alive_s)
+        self._is_closing = True
 
     # state -------------------------------------------------------------------------------------
 
@@ -323,15 +395,17 @@ class ClientConnection(asyncio.Protocol):
         self._fed_in_head = 0
         self._body = []
         self._body_bytes = 0
+        self._owes_continue = False
 
     def _is_busy(self) -> bool:
         return self._is_answering or bool(self._queue) or self._is_receiving
 
     def _check_head_size(self, num_bytes: int) -> None:
-        """A head that never ends is not seen by the parser's callbacks."""
-        if self._in_head:
+        """A head that never ends is not seen by the parser's callbacks. A read in which another
+        message ended does not count: most of it may have been a body."""
+        if self._in_head and not self._has_ended_in_read:
             self._fed_in_head += num_bytes
-            if self._fed_in_head > self._limits.max_head_bytes + num_bytes:
+            if self._fed_in_head > self._limits.max_head_bytes:
                 self._refuse(HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes"))
 
     def _too_large(self) -> BodyTooLarge:
@@ -349,6 +423,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _set_deadline(self, seconds: float) -> None:
         """One lazy timer per connection: it looks at the deadline when it fires. 0 means none."""
+        if self._is_closing:
+            return  # the last deadline is that of closing
         self._deadline = self._loop.time() + seconds if seconds else 0.0
         if seconds and (self._timer is None or self._timer_at > self._deadline):
             self._arm(seconds)
@@ -366,7 +442,9 @@ class ClientConnection(asyncio.Protocol):
         left = self._deadline - self._loop.time()
         if left > 0:
             self._arm(left)
-        elif self._is_receiving and not self._is_refusing:
+        elif self._is_closing:
+            self._transport.abort()
+        elif self._is_receiving:
             self._refuse(RequestTimeout("the request did not arrive in time"))
         else:
-            self._transport.close()
+            self._close()

@@ -10,6 +10,7 @@ rank       one engine rank in a loop                  worker     the whole, star
 
 from engines.sim.cli import main
 from engines.sim.config import SimConfig, add_flags, from_args
+from engines.sim.server import Texts
 from engines.sim.worker import Sim, run
 
-__all__ = ["Sim", "SimConfig", "add_flags", "from_args", "main", "run"]
+__all__ = ["Sim", "SimConfig", "Texts", "add_flags", "from_args", "main", "run"]

@@ -20,6 +20,7 @@ from gateway.core.blocks import Tokens
 EMBEDDING_SIZE = 8
 OLD_VERSION = "0.23.0"
 HIGH_WATER_MARK = 100_000
+ANSWER_FIRST_S = 0.01  # a restart resets connections, also the one that asked for it
 
 
 def answer(data: Any, status: int = 200) -> web.Response:
@@ -131,7 +132,7 @@ class Admin:
         self._engine.read(body)
         tokens = self._tokens(body)
         limit = self._engine.config.context_tokens
-        names = self._engine.vocabulary.names(tokens) if body.get("return_token_strs") else None
+        names = self._engine.texts.vocabulary.names(tokens) if body.get("return_token_strs") else None
         return answer(
             {"count": len(tokens), "max_model_len": limit, "tokens": tokens.tolist(), "token_strs": names}
         )
@@ -139,7 +140,7 @@ class Admin:
     async def detokenize(self, request: web.Request) -> web.Response:
         body = decode_body(await request.read())
         self._engine.read(body)
-        return answer({"prompt": self._engine.vocabulary.decode(require(body, "tokens", list))})
+        return answer({"prompt": self._engine.texts.vocabulary.decode(require(body, "tokens", list))})
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         body = decode_body(await request.read())
@@ -222,7 +223,8 @@ class Admin:
             os._exit(faults.exit)  # as a crash: nothing is closed, nobody is told
         self._engine.set_faults(faults)
         if faults.restart_down_s is not None:
-            self._restarts.put_nowait(faults.restart_down_s)
+            loop = asyncio.get_running_loop()
+            loop.call_later(ANSWER_FIRST_S, self._restarts.put_nowait, faults.restart_down_s)
         return answer(self._engine.faults)
 
 

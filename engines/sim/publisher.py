@@ -53,14 +53,22 @@ class Publisher:
         return "*" if self._host == "0.0.0.0" else self._host
 
     def open(self, events_port: int, replay_port: int | None) -> None:
-        """Bind; port 0 takes a free one. `replay_port` None: no replay. Raises OSError."""
+        """Bind; port 0 takes a free one, `replay_port` None means no replay. OSError for a taken port."""
+        try:
+            self._open(events_port, replay_port)
+        except zmq.ZMQError as exc:
+            self.close()
+            raise OSError(exc.errno, f"{exc.strerror}: KV events on {self._host}") from exc
+
+    def _open(self, events_port: int, replay_port: int | None) -> None:
         self._pub = self._context.socket(zmq.PUB)
         self._pub.set_hwm(HIGH_WATER_MARK)
         self.events_port = self._bind(self._pub, events_port)
         if replay_port is not None:
-            self._router = self._context.socket(zmq.ROUTER)
-            self.replay_port = self._bind(self._router, replay_port)
-            asyncio.get_running_loop().add_reader(self._router.fileno(), self._answer_replays)
+            router = self._context.socket(zmq.ROUTER)
+            self.replay_port = self._bind(router, replay_port)
+            asyncio.get_running_loop().add_reader(router.fileno(), self._answer_replays)
+            self._router = router
 
     def close(self) -> None:
         """Returns when the ports are free again."""

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -39,13 +40,25 @@ class Totals:
     rejected: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """How a model's texts become tokens and back; workers of one process can share it."""
+
+    prompts: Prompts
+    vocabulary: Vocabulary
+
+    @classmethod
+    def load(cls, directory: Path) -> "Texts":
+        """Raises PromptError or VocabularyError."""
+        return cls(Prompts.load(directory), Vocabulary.load(directory))
+
+
 @dataclass(slots=True)
 class Engine:
     """What handlers work on: everything of the worker but its sockets. A restart replaces the ranks."""
 
     config: SimConfig
-    prompts: Prompts
-    vocabulary: Vocabulary
+    texts: Texts
     ranks: Sequence[Rank]
     started: float
     faults: Faults = field(default_factory=Faults)
@@ -73,7 +86,7 @@ class Engine:
         """Raises ApiError for what the template or we do not understand."""
         given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
         try:
-            return tokens_of(given) if given else self.prompts.chat(body, datetime.now())
+            return tokens_of(given) if given else self.texts.prompts.chat(body, datetime.now())
         except (PromptError, TypeError, OverflowError) as exc:
             raise ApiError(str(exc), param="messages") from exc
 
@@ -82,7 +95,7 @@ class Engine:
             message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"
             raise ApiError(message, param="prompt")
         try:
-            return self.prompts.completion(body)
+            return self.texts.prompts.completion(body)
         except PromptError as exc:
             raise ApiError(str(exc), param="prompt") from exc
 
@@ -103,13 +116,13 @@ class Engine:
             for choice in range(asked.num_choices):
                 key = self.config.seed * 1_000_003 + choice
                 mean = self.config.mean_output_tokens
-                answers.append(self.vocabulary.answer(prompt, sampling, key, mean))
+                answers.append(self.texts.vocabulary.answer(prompt, sampling, key, mean))
         return Job(asked, prompts, answers, request_id)
 
     def _check(self, prompt: Tokens) -> None:
         if not prompt:
             raise ApiError("The decoder prompt cannot be empty", param="prompt")
-        if max(prompt) >= self.vocabulary.size:
+        if max(prompt) >= self.texts.vocabulary.size:
             raise ApiError(f"Token id {max(prompt)} is out of vocabulary")
 
 
@@ -136,7 +149,7 @@ class Server:
         body = decode_body(await request.read())
         asked = self._engine.read(body, DEFAULT_COMPLETION_TOKENS)
         prompts = self._engine.completion_tokens(body)
-        echoes = [self._engine.vocabulary.decode(prompt) for prompt in prompts] if asked.echo else None
+        echoes = [self._engine.texts.vocabulary.decode(prompt) for prompt in prompts] if asked.echo else None
         return await self._answer(request, Completions(echoes), asked, prompts)
 
     async def responses(self, request: web.Request) -> web.StreamResponse:

@@ -17,9 +17,7 @@ from engines.sim.config import SimConfig
 from engines.sim.faults import Faults, parse_faults
 from engines.sim.params import ApiError
 from engines.sim.rank import Rank
-from engines.sim.server import GUARDED, Engine, Server, abort
-from engines.sim.words import Vocabulary
-from gateway.core.prompt import Prompts
+from engines.sim.server import GUARDED, Engine, Server, Texts, abort
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -31,8 +29,10 @@ MAX_BODY_BYTES = 64 << 20
 class Sim:
     """`start` binds the ports, `stop` frees them; in between `url` and the endpoints tell where it is."""
 
-    def __init__(self, config: SimConfig) -> None:
+    def __init__(self, config: SimConfig, texts: Texts | None = None) -> None:
+        """`texts`: the tokenizer, if it is loaded already."""
         self.config = config
+        self._texts = texts
         self.engine: Engine | None = None
         self._port = config.port
         self._ports: list[tuple[int, int | None]] = [_ports(config, rank) for rank in range(config.dp_size)]
@@ -63,13 +63,15 @@ class Sim:
 
     async def start(self) -> "Sim":
         """Raises OSError where a port is taken, PromptError or VocabularyError for the tokenizer."""
-        tokenizer = self.config.tokenizer
+        texts = self._texts or Texts.load(self.config.tokenizer)
         faults = parse_faults(self.config.faults) if self.config.faults else Faults()
-        prompts = Prompts.load(tokenizer, max_model_len=self.config.context_tokens)
-        rng = random.Random(self.config.seed)
-        engine = Engine(self.config, prompts, Vocabulary.load(tokenizer), [], 0.0, faults, rng)
+        engine = Engine(self.config, texts, [], 0.0, faults, random.Random(self.config.seed))
         self.engine = engine
-        await self._open(engine)
+        try:
+            await self._open(engine)
+        except OSError:
+            await self._close()
+            raise
         self._watch = asyncio.get_running_loop().create_task(self._watch_restarts(engine), name="restarts")
         return self
 
@@ -115,15 +117,14 @@ class Sim:
     async def _close(self) -> None:
         """Connections first, so that no request outlives its rank."""
         runner, self._runner = self._runner, None
-        if runner is None:
-            return
-        for site in list(runner.sites):
-            await site.stop()
-        for connection in list(runner.server.connections if runner.server else ()):
-            if connection.transport is not None:
-                connection.transport.abort()
-        await runner.cleanup()
-        for rank in self.ranks:
+        if runner is not None:
+            for site in list(runner.sites):
+                await site.stop()
+            for connection in list(runner.server.connections if runner.server else ()):
+                if connection.transport is not None:
+                    connection.transport.abort()
+            await runner.cleanup()
+        for rank in self.engine.ranks if self.engine else ():
             rank.close()
 
     def _app(self, engine: Engine) -> web.Application:

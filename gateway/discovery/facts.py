@@ -40,21 +40,24 @@ class Mode(IntEnum):
 
 def endpoint_url(url: str) -> str:
     """The base URL as it is kept. Raises ValueError that says what is wrong with it."""
-    parts = urlsplit(url.rstrip("/"))
+    try:
+        parts = urlsplit(url.rstrip("/"))
+        _ = parts.port  # raises for what is no port
+    except ValueError as exc:
+        raise ValueError(f"'{url}': {exc}") from exc
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"'{url}' is not an http(s) URL such as http://10.0.0.1:8000")
     if parts.query or parts.fragment or parts.username or parts.password:
         raise ValueError(f"'{url}' must be a base URL without query, fragment or credentials")
-    _ = parts.port  # raises ValueError for a port out of range
-    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path}"
 
 
 def workers_of(facts: Facts) -> tuple[Worker, ...]:
     """One worker per data-parallel rank."""
     ranks = sorted(facts.ranks) or [0]
-    netloc = urlsplit(facts.url).netloc
+    name = facts.url.partition("://")[2]  # with the path: endpoints may share a host by path
     served = served_models(facts.models)
-    return tuple(_worker(facts, netloc, served, rank, len(ranks)) for rank in ranks)
+    return tuple(_worker(facts, name, served, rank, len(ranks)) for rank in ranks)
 
 
 def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
@@ -87,10 +90,10 @@ def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) ->
     return EventSource(rank, f"tcp://*:{events_port + rank}", replay)
 
 
-def _worker(facts: Facts, netloc: str, served: tuple[Served, ...], rank: int, num_ranks: int) -> Worker:
+def _worker(facts: Facts, name: str, served: tuple[Served, ...], rank: int, num_ranks: int) -> Worker:
     metrics = facts.ranks.get(rank, EngineMetrics())
     return Worker(
-        id=WorkerId(worker_id(netloc, rank, num_ranks)),
+        id=WorkerId(worker_id(name, rank, num_ranks)),
         url=facts.url,
         served=served,
         dp_rank=rank,

@@ -1,6 +1,5 @@
 """Asks an endpoint: what it serves, whether it is up, how loaded it is."""
 
-import logging
 from collections.abc import Mapping
 
 import aiohttp
@@ -8,8 +7,6 @@ import aiohttp
 from gateway.core.engine import Engine, EngineMetrics
 from gateway.core.events import DecodeError
 from gateway.discovery.facts import Facts
-
-log = logging.getLogger("kvgate.probe")
 
 MAX_ANSWER_BYTES = 8 << 20
 
@@ -78,13 +75,13 @@ class Probe:
             async with self._session.get(
                 self.url + path, headers=self._headers, allow_redirects=False
             ) as answer:
-                body = await answer.content.read(MAX_ANSWER_BYTES)
-                while not answer.content.at_eof():
-                    if len(body) >= MAX_ANSWER_BYTES:
+                body = bytearray()
+                async for piece in answer.content.iter_any():
+                    body += piece
+                    if len(body) > MAX_ANSWER_BYTES:
                         raise ProbeError(f"{self.url}{path}: the answer is over {MAX_ANSWER_BYTES} bytes")
-                    body += await answer.content.read(MAX_ANSWER_BYTES)
-                return answer.status, body
+                return answer.status, bytes(body)
         except TimeoutError as exc:
             raise ProbeError(f"{self.url}{path} did not answer in time") from exc
         except (aiohttp.ClientError, OSError) as exc:
-            raise ProbeError(f"{self.url}{path}: {exc}") from exc
+            raise ProbeError(f"{self.url}{path}: {str(exc) or type(exc).__name__}") from exc

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engines.base import EngineMetrics, EventSource, ModelInfo
 from engines.vllm import Vllm
+from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.events import DecodeError
 
 CAPTURES = Path(__file__).parents[1] / "data" / "vllm_captures"

@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def vllm_model() -> Path:
     """The model's directory, which is also the tokenizer's."""
     if not ENGINE.exists():
-        pytest.skip("no engine: `make test-vllm` installs one, KVGATE_VLLM names another")
+        pytest.fail("no engine: `make test-vllm` installs one, VLLM_BIN names another")
     return ensure_model()
 
 
@@ -36,7 +36,9 @@ def vllm_worker(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     """One worker, with the LoRA `adapter-a`, for tests that leave it running on its ports."""
     lora = [("adapter-a", make_adapter(tmp_path_factory.mktemp("lora") / "adapter-a"))]
     with ExitStack() as stack:
-        yield _start(stack, vllm_model, tmp_path_factory, lora=lora).wait_ready()
+        trust = ("--trust-request-chat-template",)  # test_tokenize.py sends templates of its own
+        worker = _start(stack, vllm_model, tmp_path_factory, lora=lora, extra_args=trust)
+        yield worker.wait_ready()
 
 
 @pytest.fixture(scope="session")

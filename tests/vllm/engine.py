@@ -1,6 +1,6 @@
 """A real `vllm serve` on loopback, as a process that tests start, kill and start again.
 
-The engine is `.venv-vllm/bin/vllm` (`make test-vllm` installs it) or what env KVGATE_VLLM names. It
+The engine is `.venv-vllm/bin/vllm` (`make test-vllm` installs it) or what env VLLM_BIN names. It
 runs in its own session, so that one signal reaches all three of its processes: the API server, the
 EngineCore (which owns the event sockets) and the model's worker.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-ENGINE = Path(os.environ.get("KVGATE_VLLM") or ROOT / ".venv-vllm" / "bin" / "vllm").absolute()
+ENGINE = Path(os.environ.get("VLLM_BIN") or ROOT / ".venv-vllm" / "bin" / "vllm").absolute()
 MODEL = ROOT / ".cache" / "model"
 
 READY_TIMEOUT_S = 240.0  # one start takes 20–60 s alone, four at once on two cores 110 s

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from engines import ENGINES
-from engines.base import EngineMetrics, ModelInfo
+from gateway.core.engine import EngineMetrics, ModelInfo
 from gateway.core.events import BlocksCleared, BlocksStored, EventBatch, KvEvent
 from tests.vllm.engine import VllmWorker
 

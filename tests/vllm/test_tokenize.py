@@ -21,25 +21,13 @@ import pytest
 from gateway.core.prompt import PromptError, Prompts
 from tests import corpus
 from tests.corpus import CHATS, COMPLETIONS, GOLDEN, REFUSED, TEMPLATE_NAMES, TEMPLATES, Body, Golden, digest
-from tests.vllm.engine import VllmOptions, VllmWorker
+from tests.vllm.engine import VllmWorker
 
 TOKENIZER = Path(__file__).resolve().parents[2] / "engines" / "sim" / "tokenizer"
 MODEL_LEN = 8192
 # Refusals that say nothing about the prompt: it is longer than the model, or a flag is missing for
 # what happens after it.
 ELSEWHERE = ("maximum context length", "auto-tool-choice", "No token_ids rendered")
-
-
-@pytest.fixture(scope="module")
-def vllm_worker(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmWorker]:
-    """A worker that also renders templates which come with a request: one start for all of ours."""
-    log = tmp_path_factory.mktemp("tokenize") / "engine.log"
-    options = VllmOptions(has_events=False, extra_args=("--trust-request-chat-template",))
-    worker = VllmWorker(vllm_model, log, options)
-    try:
-        yield worker.start().wait_ready()
-    finally:
-        worker.stop()
 
 
 def ask(url: str, route: str, body: Body) -> Any | None:

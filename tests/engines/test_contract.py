@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import ENGINES
-from engines.base import Engine
+from gateway.core.engine import Engine
 from gateway.core.events import DecodeError, EventBatch
 
 each_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())

@@ -1,0 +1,83 @@
+"""What is watched of one answer on its way through: first token, pieces, usage.
+
+Fed with heads and body bytes and the time; tells what happened, decides nothing.
+"""
+
+from enum import Enum
+
+from gateway.core.headers import is_event_stream
+from gateway.core.http import ResponseHead
+from gateway.core.sse import SseScanner, Usage, read_usage
+
+MAX_JSON_BYTES = 1 << 20
+"""Unstreamed answers up to this size are kept to read their usage from."""
+
+
+class Piece(Enum):
+    """What a part of the answer was. An unstreamed answer has its first token with its head."""
+
+    FIRST_TOKEN = "first token"
+    TOKEN = "token"
+    OTHER = "other"
+
+
+class Answer:
+    """One answer. `first_token_s` is the time of the first token on the caller's clock."""
+
+    __slots__ = ("status", "first_token_s", "last_token_s", "_scanner", "_json", "_num_bytes")
+
+    def __init__(self, head: ResponseHead) -> None:
+        self.status = head.status
+        self.first_token_s: float | None = None
+        self.last_token_s = 0.0
+        is_ok = head.status == 200
+        self._scanner = SseScanner() if is_ok and is_event_stream(head) else None
+        self._json: list[bytes] | None = [] if is_ok and self._scanner is None else None
+        self._num_bytes = 0
+
+    def __repr__(self) -> str:
+        kind = "stream" if self._scanner else "plain"
+        return f"Answer({self.status}, {kind}, first_token_s={self.first_token_s})"
+
+    @property
+    def is_stream(self) -> bool:
+        return self._scanner is not None
+
+    def head(self, now: float) -> Piece:
+        if self._json is None:
+            return Piece.OTHER
+        self.first_token_s = self.last_token_s = now
+        return Piece.FIRST_TOKEN
+
+    def feed(self, data: bytes, now: float) -> tuple[bytes, Piece, float]:
+        """The bytes to pass on now, what they were, and the seconds since the token before."""
+        if self._scanner is None:
+            self._keep(data)
+            return data, Piece.OTHER, 0.0
+        had_token = self._scanner.has_token
+        data = self._scanner.feed(data)
+        if not data or not self._scanner.has_token:
+            return data, Piece.OTHER, 0.0
+        since, self.last_token_s = now - self.last_token_s, now
+        if had_token:
+            return data, Piece.TOKEN, since
+        self.first_token_s = now
+        return data, Piece.FIRST_TOKEN, 0.0
+
+    def flush(self) -> bytes:
+        """What is left of a stream that ended without the end of its last event."""
+        return self._scanner.flush() if self._scanner else b""
+
+    def usage(self) -> Usage | None:
+        """As the engine reported it; only a complete answer tells."""
+        if self._scanner:
+            return self._scanner.usage()
+        return read_usage(b"".join(self._json)) if self._json else None
+
+    def _keep(self, data: bytes) -> None:
+        if self._json is not None:
+            self._num_bytes += len(data)
+            if self._num_bytes > MAX_JSON_BYTES:
+                self._json = None
+            else:
+                self._json.append(data)

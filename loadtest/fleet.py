@@ -1,0 +1,73 @@
+"""The gateway and simulated workers as processes on loopback, for benchmarks; stopped by their ids."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+LISTENING = re.compile(r"listening on (http://\S+), admin on (http://\S+)")
+SIM_READY = re.compile(r"sim ready: (http://\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFleet:
+    """Base URLs without a trailing slash, and the gateway's process id."""
+
+    gateway_url: str
+    admin_url: str
+    gateway_pid: int
+    worker_urls: tuple[str, ...]
+
+
+@contextmanager
+def simulated_fleet(
+    num_workers: int, sim_flags: Sequence[str], gateway_flags: Sequence[str]
+) -> Iterator[RunningFleet]:
+    """Workers first, so that the gateway finds them at once."""
+    with ExitStack() as stack:
+        urls = []
+        for seed in range(num_workers):
+            sim = stack.enter_context(_running("sim", "--port", "0", "--seed", str(seed), *sim_flags))
+            urls.append(_first_match(sim, SIM_READY)[0])
+        workers = [flag for url in urls for flag in ("--worker", url)]
+        flags = ["--port", "0", "--admin-port", "0", *workers, *gateway_flags]
+        gateway = stack.enter_context(_running("serve", *flags))
+        gateway_url, admin_url = _first_match(gateway, LISTENING)
+        yield RunningFleet(gateway_url, admin_url, gateway.pid, tuple(urls))
+
+
+def rss_mb(pid: int) -> float:
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@contextmanager
+def _running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "gateway", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _first_match(process: "subprocess.Popen[str]", pattern: "re.Pattern[str]") -> tuple[str, ...]:
+    """Waits for a line of the process's output, then reads on and drops, so that it never blocks."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if found := pattern.search(line):
+            threading.Thread(target=process.stdout.read, daemon=True).start()
+            return found.groups()
+    raise RuntimeError("it ended before it was ready:\n" + "".join(seen))

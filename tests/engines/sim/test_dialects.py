@@ -1,0 +1,89 @@
+"""/v1/responses and /v1/messages: the events that clients' libraries count on, in order."""
+
+import json
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from engines.sim import Sim
+from engines.sim.dialects import anthropic_messages, responses_messages
+from engines.sim.params import ApiError
+from tests.engines.sim.conftest import StartSim
+
+CHAT = [{"role": "user", "content": "hello there"}]
+
+
+async def post(http: ClientSession, sim: Sim, path: str, body: Any) -> str:
+    async with http.post(sim.url + path, json=body | {"model": "m"}) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.text()
+
+
+def events(text: str) -> list[tuple[str, Any]]:
+    lines = [event.split("\n") for event in text.split("\n\n")[:-1]]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
+
+
+async def test_responses(start_sim: StartSim, http: ClientSession) -> None:
+    sim = await start_sim(block_size=4)
+    body = {"input": "hello there", "max_output_tokens": 3, "ignore_eos": True}
+    whole = json.loads(await post(http, sim, "/v1/responses", body))
+    assert (whole["status"], whole["usage"]["input_tokens"]) == ("incomplete", 13)
+    text = whole["output"][0]["content"][0]["text"]
+    found = events(await post(http, sim, "/v1/responses", body | {"stream": True}))
+    names = [name.removeprefix("response.") for name, _ in found]
+    assert names[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert names[4:7] == ["output_text.delta"] * 3
+    assert names[7:] == ["output_text.done", "content_part.done", "output_item.done", "incomplete"]
+    assert "".join(data["delta"] for name, data in found if name.endswith("delta")) == text
+    assert [data["sequence_number"] for _, data in found] == list(range(len(found)))
+    assert found[-1][1]["response"]["usage"]["input_tokens_details"] == {"cached_tokens": 12}
+
+
+async def test_messages(start_sim: StartSim, http: ClientSession) -> None:
+    sim = await start_sim(block_size=4)
+    body = {"messages": CHAT, "max_tokens": 2, "ignore_eos": True}
+    whole = json.loads(await post(http, sim, "/v1/messages", body))
+    assert (whole["type"], whole["stop_reason"]) == ("message", "max_tokens")
+    found = events(await post(http, sim, "/v1/messages", body | {"stream": True}))
+    assert [name for name, _ in found] == [
+        "message_start", "content_block_start", "content_block_delta", "content_block_delta",
+        "content_block_stop", "message_delta", "message_stop",
+    ]  # fmt: skip
+    text = "".join(data["delta"]["text"] for name, data in found if name == "content_block_delta")
+    assert text == whole["content"][0]["text"]
+    usage = found[-2][1]["usage"]
+    assert (usage["cache_read_input_tokens"], usage["output_tokens"]) == (12, 2)
+
+
+async def test_a_stop_sequence_is_named(start_sim: StartSim, http: ClientSession) -> None:
+    sim = await start_sim()
+    body = {"messages": CHAT, "max_tokens": 9, "ignore_eos": True}
+    text = json.loads(await post(http, sim, "/v1/messages", body))["content"][0]["text"]
+    body |= {"stop_sequences": [text.split()[3]]}
+    whole = json.loads(await post(http, sim, "/v1/messages", body))
+    assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", text.split()[3])
+
+
+def test_other_apis_become_chat_messages() -> None:
+    part = {"type": "input_text", "text": "hi"}
+    assert responses_messages(
+        {"instructions": "be brief", "input": [{"role": "user", "content": [part]}]}
+    ) == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+    ]
+    system = [{"type": "text", "text": "be brief"}]
+    assert anthropic_messages({"system": system, "messages": CHAT}) == [
+        {"role": "system", "content": system},
+        *CHAT,
+    ]
+
+
+@pytest.mark.parametrize(
+    "given", [None, [], [{"type": "reasoning"}], [{"role": "user", "content": [{"type": "input_image"}]}]]
+)
+def test_what_is_not_text_is_refused(given: Any) -> None:
+    with pytest.raises(ApiError):
+        responses_messages({"input": given})

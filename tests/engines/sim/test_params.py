@@ -1,0 +1,83 @@
+"""Reading of requests."""
+
+from typing import Any
+
+import pytest
+
+from engines.sim.params import ApiError, decode_body, read, require
+from engines.sim.words import Sampling
+
+
+def asked(body: dict[str, Any], default: int | None = None) -> Any:
+    return read(body, ("m", "alias", "tuned"), ("tuned",), default)
+
+
+def test_an_empty_request_has_defaults() -> None:
+    one = asked({})
+    assert (one.model, one.adapter, one.num_choices, one.stream, one.reads_cache) == (
+        "m",
+        None,
+        1,
+        False,
+        True,
+    )
+    assert one.sampling(10, 100) == Sampling(90)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+def test_output_length_by_any_name_and_cut_to_what_is_left(name: str) -> None:
+    assert asked({name: 7}).sampling(10, 100).max_tokens == 7
+    assert asked({name: 95}).sampling(10, 100).max_tokens == 90
+
+
+def test_what_makes_the_engine_compute_the_whole_prompt() -> None:
+    assert not asked({"prompt_logprobs": 0}).reads_cache
+    assert not asked({"echo": True, "logprobs": 1}).reads_cache
+    assert asked({"logprobs": 1}).reads_cache
+
+
+def test_adapters_salts_and_reports() -> None:
+    one = asked({"model": "tuned", "cache_salt": "s", "vllm_xargs": {"kv_cache_report_mode": "full"}})
+    assert (one.adapter, one.cache_salt, one.reports_hit) == ("tuned", "s", True)
+
+
+def test_stop_strings_in_both_forms() -> None:
+    assert asked({"stop": "a"}).stop == ("a",)
+    assert asked({"stop": ["a", "b"]}).stop == ("a", "b")
+    assert asked({"stop_sequences": ["c"]}).stop == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"n": 0}, "n must be at least 1, got 0."),
+        ({"n": 2, "temperature": 0}, "n must be 1 when using greedy sampling, got 2."),
+        ({"stop": [""]}, "stop cannot contain an empty string."),
+        ({"max_tokens": -1}, "max_tokens must be at least 1, got -1. (parameter=max_tokens, value=-1)"),
+    ],
+)
+def test_messages_are_vllms(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        asked(body)
+    assert (str(caught.value), caught.value.status) == (message, 400)
+
+
+@pytest.mark.parametrize(
+    "body", [{"stream": "yes"}, {"max_tokens": "x"}, {"cache_salt": ""}, {"model": "zz"}]
+)
+def test_wrong_values_are_refused(body: dict[str, Any]) -> None:
+    with pytest.raises(ApiError):
+        asked(body)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"1"])
+def test_bodies_that_are_no_objects(data: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        decode_body(data)
+    assert caught.value.status == 400
+
+
+def test_a_required_field() -> None:
+    assert require({"tokens": [1]}, "tokens", list) == [1]
+    with pytest.raises(ApiError, match="body.tokens"):
+        require({}, "tokens", list)

@@ -1,0 +1,211 @@
+"""The event stream over real sockets: order, replay and its edges, faults on the way."""
+
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from engines.sim.faults import Chance, EventFaults, Faults
+from engines.sim.publisher import Publisher
+from engines.sim.wire import END_OF_REPLAY, seq_bytes
+
+Frames = list[bytes]
+PROBE = b"probe"
+
+
+class Subscriber:
+    """Everything after the probes that showed the subscription to be in force."""
+
+    def __init__(self, context: zmq.asyncio.Context, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._socket = context.socket(zmq.SUB)
+        self._socket.subscribe(b"")
+        self._socket.connect(publisher.endpoint)
+
+    async def join(self) -> "Subscriber":
+        while True:
+            self._publisher.publish(PROBE)
+            if await self._socket.poll(20):
+                return self
+
+    async def payloads(self, count: int) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < count:
+            assert await self._socket.poll(5000), f"only {found}"
+            payload = (await self._socket.recv_multipart())[2]
+            found += [payload] if payload != PROBE else []
+        return found
+
+    async def is_silent(self) -> bool:
+        """After a last message of our own, nothing else was there."""
+        self._publisher.set_faults(None)
+        self._publisher.publish(b"last")
+        return await self.payloads(1) == [b"last"]
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[zmq.asyncio.Context]:
+    context = zmq.asyncio.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+async def open_publisher() -> AsyncIterator[Callable[..., Publisher]]:
+    opened: list[Publisher] = []
+
+    def open_one(buffer_size: int = 100, events_port: int = 0, replay_port: int | None = 0) -> Publisher:
+        publisher = Publisher("127.0.0.1", "kv@here", buffer_size)
+        publisher.open(events_port, replay_port)
+        opened.append(publisher)
+        return publisher
+
+    yield open_one
+    for publisher in opened:
+        publisher.close()
+
+
+async def replay(context: zmq.asyncio.Context, publisher: Publisher, request: Frames) -> list[Frames]:
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(publisher.replay_endpoint or "")
+    await dealer.send_multipart(request)
+    answers: list[Frames] = []
+    while not answers or answers[-1][2] != END_OF_REPLAY:
+        assert await dealer.poll(5000), f"only {answers}"
+        answers.append(await dealer.recv_multipart())
+    return answers
+
+
+async def test_batches_arrive_in_order_with_topic_and_number(
+    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+) -> None:
+    publisher = open_publisher()
+    subscriber = await Subscriber(context, publisher).join()
+    for number in range(50):
+        publisher.publish(b"%d" % number)
+    assert await subscriber.payloads(50) == [b"%d" % number for number in range(50)]
+    assert publisher.next_seq > 50
+
+
+async def test_a_replay_goes_on_from_the_number_asked_for(
+    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+) -> None:
+    publisher = open_publisher()
+    for number in range(5):
+        publisher.publish(b"%d" % number)
+    answers = await replay(context, publisher, [b"", seq_bytes(3)])
+    assert answers == [
+        [b"", b"kv@here", seq_bytes(3), b"3"],
+        [b"", b"kv@here", seq_bytes(4), b"4"],
+        [b"", b"", END_OF_REPLAY, b""],
+    ]
+    assert await replay(context, publisher, [b"", seq_bytes(99)]) == answers[2:], "beyond the end"
+
+
+async def test_a_replay_reaches_back_as_far_as_the_buffer(
+    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+) -> None:
+    publisher = open_publisher(buffer_size=3)
+    for number in range(10):
+        publisher.publish(b"%d" % number)
+    answers = await replay(context, publisher, [b"", seq_bytes(0)])
+    assert [answer[3] for answer in answers[:-1]] == [b"7", b"8", b"9"]
+
+
+async def test_a_malformed_request_is_ignored(
+    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+) -> None:
+    publisher = open_publisher()
+    publisher.publish(b"x")
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(publisher.replay_endpoint or "")
+    await dealer.send_multipart([seq_bytes(0)])
+    await dealer.send_multipart([b"", seq_bytes(0)])
+    assert [(await dealer.recv_multipart())[3] for _ in range(2)] == [b"x", b""], "one answer only"
+
+
+async def test_many_requests_at_once_are_all_answered(
+    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+) -> None:
+    publisher = open_publisher()
+    for number in range(20):
+        publisher.publish(b"%d" % number)
+    dealer = context.socket(zmq.DEALER)
+    dealer.connect(publisher.replay_endpoint or "")
+    for _ in range(10):
+        await dealer.send_multipart([b"", seq_bytes(0)])
+    for _ in range(10 * 21):
+        assert await dealer.poll(5000)
+        await dealer.recv_multipart()
+
+
+async def test_ports_are_free_again_after_closing() -> None:
+    first = Publisher("127.0.0.1", "", 10)
+    first.open(0, 0)
+    for _ in range(20):
+        first.close()
+        again = Publisher("127.0.0.1", "", 10)
+        again.open(first.events_port, first.replay_port)
+        first = again
+    first.close()
+
+
+async def test_a_taken_port_is_refused(open_publisher: Callable[..., Publisher]) -> None:
+    taken = open_publisher().events_port
+    with pytest.raises(OSError, match="Address already in use"):
+        open_publisher(events_port=taken)
+
+
+async def test_without_replay_there_is_no_endpoint(open_publisher: Callable[..., Publisher]) -> None:
+    publisher = open_publisher(replay_port=None)
+    assert publisher.replay_endpoint is None
+    publisher.publish(b"x")
+
+
+async def test_every_interface_is_told_as_vllm_does() -> None:
+    publisher = Publisher("0.0.0.0", "", 10)
+    publisher.events_port = 5557
+    assert publisher.endpoint == "tcp://*:5557"
+    publisher.close()
+
+
+@pytest.mark.parametrize(
+    ("faults", "arrives"),
+    [
+        (Faults(lose=Chance(next=2)), [b"2", b"3"]),
+        (Faults(duplicate=Chance(next=1)), [b"0", b"0", b"1", b"2", b"3"]),
+        (Faults(reorder=Chance(next=1)), [b"1", b"0", b"2", b"3"]),
+        (Faults(delay=Chance(next=1), delay_s=0.001), [b"0", b"1", b"2", b"3"]),
+    ],
+)
+async def test_faults_on_the_way(
+    context: zmq.asyncio.Context,
+    open_publisher: Callable[..., Publisher],
+    faults: Faults,
+    arrives: list[bytes],
+) -> None:
+    publisher = open_publisher()
+    subscriber = await Subscriber(context, publisher).join()
+    publisher.set_faults(EventFaults(faults, random.Random(1)))
+    for number in range(4):
+        publisher.publish(b"%d" % number)
+    assert await subscriber.payloads(len(arrives)) == arrives
+    assert await subscriber.is_silent()
+    replayed = await replay(context, publisher, [b"", seq_bytes(0)])
+    told = [answer[3] for answer in replayed[:-1] if answer[3] not in (PROBE, b"last")]
+    assert told == [b"0", b"1", b"2", b"3"], "a replay has what was lost"
+
+
+async def test_what_is_late_holds_up_what_follows(
+    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+) -> None:
+    publisher = open_publisher()
+    subscriber = await Subscriber(context, publisher).join()
+    publisher.set_faults(EventFaults(Faults(delay=Chance(next=2), delay_s=0.002), random.Random(1)))
+    for number in range(4):
+        publisher.publish(b"%d" % number)
+    publisher.set_faults(None)
+    publisher.publish(b"4")
+    assert await subscriber.payloads(5) == [b"0", b"1", b"2", b"3", b"4"]

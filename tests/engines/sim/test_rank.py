@@ -1,0 +1,118 @@
+"""One rank in a loop: it steps only while there is work, and tells everybody once per token."""
+
+import asyncio
+import random
+from array import array
+from collections.abc import Callable
+
+from engines.sim import SimConfig
+from engines.sim.cache import CachedSequence
+from engines.sim.faults import Faults
+from engines.sim.rank import Gauges, Rank
+from engines.sim.scheduler import Sequence
+
+FAST = SimConfig(decode_tokens_per_s=20_000.0, prefill_tokens_per_s=1e7, kv_blocks=100)
+
+
+def request(num_prompt: int = 20, num_output: int = 5, first: int = 0) -> Sequence:
+    tokens = array("I", range(first, first + num_prompt))
+    return Sequence(CachedSequence(tokens), list(range(num_output)), "length", num_prompt)
+
+
+async def finished(submit: Callable[[Callable[[], None]], None], sequence: Sequence) -> int:
+    """How often we were told until it was finished."""
+    done = asyncio.get_running_loop().create_future()
+    told = 0
+
+    def on_token() -> None:
+        nonlocal told
+        told += 1
+        if sequence.is_finished:
+            done.set_result(told)
+
+    submit(on_token)
+    async with asyncio.timeout(5):
+        return int(await done)
+
+
+async def test_a_sequence_is_told_token_by_token_and_then_the_rank_is_idle() -> None:
+    rank = Rank(FAST, 0)
+    one = request()
+    assert await finished(lambda told: rank.submit(one, told), one) == 5
+    assert (rank.num_steps, rank.num_clients, rank.scheduler.has_work) == (5, 0, False)
+    assert rank._timer is None, "nothing is scheduled"
+    assert (rank.ttft.count, rank.itl.count, rank.e2e.count) == (1, 4, 1)
+
+
+async def test_requests_of_one_moment_share_a_step() -> None:
+    rank = Rank(FAST, 0)
+    first, second = request(), request(first=500)
+    rank.submit(first, lambda: None)
+    await finished(lambda told: rank.submit(second, told), second)
+    assert rank.num_steps == 5
+
+
+async def test_gauges_move_with_steps() -> None:
+    rank = Rank(FAST, 0)
+    one = request()
+    seen: list[Gauges] = []
+    rank.submit(one, lambda: seen.append(rank.gauges))
+    assert rank.gauges == Gauges()
+    other = request(first=900, num_output=9)
+    await finished(lambda told: rank.submit(other, told), other)
+    assert [gauges.num_running for gauges in seen] == [2, 2, 2, 2, 1]
+    assert rank.gauges.num_running == 0
+
+
+async def test_a_reset_waits_for_the_step_and_fails_while_blocks_are_held() -> None:
+    rank = Rank(FAST, 0)
+    one = request()
+    told = asyncio.Event()
+    rank.submit(one, told.set)
+    await told.wait()
+    assert await rank.reset() is False
+    assert await rank.reset(with_running=True) is True
+    assert one.num_preemptions == 1
+    rank.abort(one)
+    rank.close()
+
+
+async def test_an_idle_rank_resets_at_once() -> None:
+    rank = Rank(FAST, 0)
+    assert rank.reset().result() is True
+
+
+async def test_an_abort_is_not_told_any_more() -> None:
+    rank = Rank(FAST, 0)
+    one, other = request(num_output=500), request(first=300)
+    told: list[int] = []
+
+    def on_token() -> None:
+        told.append(1)
+        rank.abort(one)
+
+    rank.submit(one, on_token)
+    await finished(lambda tell: rank.submit(other, tell), other)
+    assert len(told) == 1
+    assert (rank.scheduler.counts.aborts, rank.num_clients) == (1, 0)
+
+
+async def test_a_hung_step_ends_when_the_fault_does() -> None:
+    rank = Rank(FAST, 0)
+    rank.set_faults(Faults(hang=True), random.Random(1))
+    one = request(num_output=1)
+    done = asyncio.Event()
+    rank.submit(one, done.set)
+    while rank._hung_step is None:  # noqa: ASYNC110 - the end of a step that hangs tells nobody
+        await asyncio.sleep(0)
+    assert not done.is_set()
+    rank.set_faults(Faults(), random.Random(1))
+    assert done.is_set()
+
+
+async def test_load_weighs_waiting_more() -> None:
+    rank = Rank(SimConfig(max_num_seqs=1), 0)
+    for index in range(3):
+        rank.submit(request(first=100 * index), lambda: None)
+    assert rank.load == 12
+    rank.close()

@@ -1,0 +1,207 @@
+"""The gateway before two real vLLM workers, as users have it: the process, the openai client, kill -9.
+
+What the engine reports is the judge: `cached_tokens` of each answer against what was predicted.
+"""
+
+import json
+import random
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.gateway_process import GatewayProcess
+from tests.vllm.engine import VllmWorker, wait_until
+
+WORDS = ["river", "stone", "cloud", "winter", "garden", "copper", "signal", "harbor", "meadow", "orbit"]
+BLOCK = 32
+Pair = tuple[VllmWorker, VllmWorker]
+
+
+@pytest.fixture(scope="module")
+def gateway(vllm_pair: Pair, vllm_model: Path) -> Iterator[GatewayProcess]:
+    with started(vllm_pair, vllm_model) as process:
+        yield process
+
+
+def started(pair: Pair, model: Path, *flags: str) -> GatewayProcess:
+    workers = [flag for worker in pair for flag in ("--worker", worker.url)]
+    return GatewayProcess(*workers, "--tokenizer", str(model), "--expose-headers", *flags)
+
+
+def client(gateway: GatewayProcess) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def text(seed: str, num_words: int = 120) -> str:
+    rng = random.Random(seed)
+    return " ".join(rng.choice(WORDS) for _ in range(num_words))
+
+
+class Told:
+    """What one answer said: who answered, what was predicted, what the engine reports."""
+
+    def __init__(self, raw: Any) -> None:
+        self.answer = raw.parse()
+        self.worker = raw.headers["x-kvgate-worker"]
+        self.decision = raw.headers["x-kvgate-decision"]
+        self.predicted = int(raw.headers["x-kvgate-overlap-tokens"])
+        self.cached = self.answer.usage.prompt_tokens_details.cached_tokens
+        self.text = self.answer.choices[0].message.content
+
+
+def chat(gateway: GatewayProcess, messages: list[Any], **extra: Any) -> Told:
+    raw = client(gateway).chat.completions.with_raw_response.create(
+        model="m", messages=messages, max_tokens=8, temperature=0, **extra
+    )
+    return Told(raw)
+
+
+def settle(gateway: GatewayProcess) -> None:
+    """Events are in, and our own short-lived assumptions are gone: the index alone answers."""
+    wait_until(lambda: all(w["assumed_blocks"] == 0 for w in index(gateway)), 10)
+
+
+def index(gateway: GatewayProcess) -> list[dict[str, Any]]:
+    workers: list[dict[str, Any]] = gateway.admin("/admin/index")["workers"]
+    # An overlap lookup expires what is due; a request for a tiny prompt is the cheapest.
+    post(gateway.url, "/v1/completions", {"model": "m", "prompt": [1], "max_tokens": 1})
+    return workers
+
+
+def post(url: str, path: str, body: object) -> dict[str, Any]:
+    data = json.dumps(body).encode()
+    ask = urllib.request.Request(url + path, data, {"content-type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask, timeout=120) as answer:
+        told: dict[str, Any] = json.load(answer)
+        return told
+
+
+def test_both_workers_are_known_exactly(gateway: GatewayProcess) -> None:
+    wait_until(lambda: gateway.streams() == ["exact", "exact"], 20)
+    assert [m.id for m in client(gateway).models.list()] == ["m"]
+
+
+def test_the_second_turn_goes_where_the_first_went_and_its_hit_is_predicted(gateway: GatewayProcess) -> None:
+    for seed in range(6):
+        messages = [
+            {"role": "system", "content": text(f"system {seed}")},
+            {"role": "user", "content": text(f"user {seed}", 40)},
+        ]
+        first = chat(gateway, messages)
+        assert first.cached == first.predicted
+        settle(gateway)
+        messages += [
+            {"role": "assistant", "content": first.text},
+            {"role": "user", "content": text(f"more {seed}", 30)},
+        ]
+        second = chat(gateway, messages)
+        assert second.worker == first.worker
+        assert second.predicted == second.cached
+        assert second.cached >= first.answer.usage.prompt_tokens // BLOCK * BLOCK - BLOCK
+        record = gateway.admin(f"/admin/decisions/{second.decision}")
+        assert record["outcome"]["reported_cached_tokens"] == second.cached
+        assert {c["worker"] for c in record["candidates"]} == set(gateway.worker_ids())
+
+
+def test_streams_completions_and_ids_are_predicted_too(gateway: GatewayProcess) -> None:
+    ids = [random.Random("ids").randrange(100, 8000) for _ in range(200)]
+    body = {"model": "m", "prompt": ids, "max_tokens": 4, "temperature": 0}
+    raw = client(gateway).completions.with_raw_response.create(**body)
+    worker = raw.headers["x-kvgate-worker"]
+    settle(gateway)
+    stream = client(gateway).completions.with_raw_response.create(
+        **body, stream=True, stream_options={"include_usage": True}
+    )
+    assert stream.headers["x-kvgate-worker"] == worker
+    usage = [event.usage for event in stream.parse() if event.usage][-1]
+    assert usage.prompt_tokens_details.cached_tokens == int(stream.headers["x-kvgate-overlap-tokens"]) == 192
+
+
+def test_salted_prompts_do_not_share(gateway: GatewayProcess) -> None:
+    messages = [{"role": "user", "content": text("salted", 150)}]
+    plain = chat(gateway, messages)
+    settle(gateway)
+    salted = chat(gateway, messages, extra_body={"cache_salt": "tenant-a"})
+    assert (salted.predicted, salted.cached) == (0, 0)
+    settle(gateway)
+    again = chat(gateway, messages, extra_body={"cache_salt": "tenant-a"})
+    other = chat(gateway, messages, extra_body={"cache_salt": "tenant-b"})
+    assert again.predicted == again.cached == plain.answer.usage.prompt_tokens // BLOCK * BLOCK
+    assert (other.predicted, other.cached) == (0, 0)
+
+
+def test_a_prompt_longer_than_the_model_gets_the_engines_own_answer(gateway: GatewayProcess) -> None:
+    with pytest.raises(openai.BadRequestError, match="context length"):
+        client(gateway).completions.create(model="m", prompt=[5] * 9000, max_tokens=1)
+
+
+def test_a_client_that_leaves_stops_the_engine(gateway: GatewayProcess, vllm_pair: Pair) -> None:
+    stream = client(gateway).completions.create(
+        model="m", prompt="once", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    stream.close()
+    wait_until(lambda: all(num_running(worker) == 0 for worker in vllm_pair), 20)
+    wait_until(lambda: gateway.in_flight() == 0, 5)
+
+
+def num_running(worker: VllmWorker) -> float:
+    page = worker.get("/metrics").decode()
+    lines = [line for line in page.splitlines() if line.startswith("vllm:num_requests_running")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+def test_after_a_restart_of_the_gateway_replay_restores_the_index(vllm_pair: Pair, vllm_model: Path) -> None:
+    messages = [{"role": "user", "content": text("restart", 200)}]
+    with started(vllm_pair, vllm_model) as before:
+        wait_until(lambda: before.streams() == ["exact", "exact"], 20)
+        first = chat(before, messages)
+    with started(vllm_pair, vllm_model) as after:
+        wait_until(lambda: after.streams() == ["exact", "exact"], 20)
+        second = chat(after, messages)
+        assert second.worker == first.worker
+        assert second.predicted == second.cached > 0
+
+
+def test_after_kill_9_the_blocks_are_forgotten_and_no_request_is_lost(
+    gateway: GatewayProcess, vllm_pair: Pair
+) -> None:
+    messages = [{"role": "user", "content": text("killed", 200)}]
+    first = chat(gateway, messages)
+    settle(gateway)
+    victim = next(w for w in vllm_pair if w.url.endswith(first.worker))
+    with ThreadPoolExecutor(4) as pool:
+        going = [pool.submit(chat, gateway, [{"role": "user", "content": text(f"k{i}")}]) for i in range(24)]
+        victim.kill()
+        going += [pool.submit(chat, gateway, messages) for _ in range(4)]
+        told = [future.result() for future in going]
+    assert all(t.text is not None for t in told)
+    victim.start().wait_ready()
+    wait_until(lambda: gateway.streams() == ["exact", "exact"], 30)
+    restarted = next(w for w in index(gateway) if w["worker"] == first.worker)
+    assert restarted["blocks"] <= 1
+    settle(gateway)
+    after = chat(gateway, [{"role": "user", "content": text("killed", 200) + " again"}])
+    assert after.predicted == after.cached
+
+
+def test_without_a_tokenizer_the_worker_is_asked(vllm_pair: Pair) -> None:
+    workers = [flag for worker in vllm_pair for flag in ("--worker", worker.url)]
+    with GatewayProcess(*workers, "--expose-headers", "--tokenize-timeout-s", "5") as asking:
+        wait_until(lambda: asking.streams() == ["exact", "exact"], 20)
+        messages = [{"role": "user", "content": text("asked", 150)}]
+        chat(asking, messages)
+        settle(asking)
+        again = chat(asking, messages)
+        assert again.predicted == again.cached > 0
+        assert 'kvgate_prompts_total{source="worker"}' in asking.metrics()
+
+
+def test_check_says_exact_and_verified(vllm_pair: Pair, vllm_model: Path) -> None:
+    out = GatewayProcess.check("--worker", vllm_pair[0].url, "--tokenizer", str(vllm_model))
+    assert "exact and verified" in out
