@@ -243,6 +243,7 @@ class Gateway:
 async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Router]:
     """A live router for programs: knows the fleet as the gateway does, listens to nothing.
 
+    Every worker has been asked once when the block begins; one that did not answer joins when it does.
     `options` are fields of Config. Leaves the block when the fleet is no longer needed.
     """
     import msgspec
@@ -250,6 +251,7 @@ async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Ro
     gateway = Gateway(msgspec.convert({"worker": list(workers), **options}, Config))
     await gateway.start(serve=False)
     try:
+        await gateway.roster.first_look()
         yield gateway.router
     finally:
         await gateway.stop()

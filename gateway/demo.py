@@ -1,7 +1,8 @@
 """`make run`: three simulated workers and the gateway before them, to look at.
 
 The workers are processes of their own, as real ones would be; the gateway runs here. Their lives
-are tied to this one: they are stopped by process id, and end by themselves if it is killed.
+are tied to this one: they are stopped by process id, and end by themselves if it is killed, since
+their standard input closes.
 """
 
 import asyncio
@@ -9,16 +10,17 @@ import contextlib
 import logging
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import Config
 from gateway.core.errors import ConfigError
+from gateway.core.stream import StreamState
 from gateway.tasks import stop_event
 
 NUM_WORKERS = 3
 MODEL = "demo"
-SIM_FLAGS = ["--model", MODEL, "--kv-blocks", "4096", "--prefill-tokens-per-s", "4000"]
+SIM_FLAGS = ["--until-eof", "--model", MODEL, "--kv-blocks", "4096", "--prefill-tokens-per-s", "4000"]
 START_TIMEOUT_S = 30.0
 
 
@@ -45,6 +47,7 @@ async def demo(port: int) -> int:
         urls = await asyncio.gather(*map(_url, workers))
         for url in urls:
             gateway.roster.add(url)
+        await _joined(gateway)
         print(_banner(gateway, urls), flush=True)
         await stop.wait()
         print("stopping", flush=True)
@@ -58,7 +61,7 @@ async def demo(port: int) -> int:
 async def _spawn(seed: int) -> Process:
     command = [sys.executable, "-m", "gateway", "sim", "--port", "0", "--seed", str(seed), *SIM_FLAGS]
     # A session of its own: Ctrl-C reaches the gateway only, which then stops its workers in order.
-    return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, start_new_session=True)
+    return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, start_new_session=True)
 
 
 async def _url(worker: Process) -> str:
@@ -71,6 +74,13 @@ async def _url(worker: Process) -> str:
                 if word.startswith("http://"):
                     return word
     raise ConfigError("a simulated worker did not start; its message is above")
+
+
+async def _joined(gateway: Gateway) -> None:
+    """Until each worker is in the fleet and its events are followed from their start."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while [member.stream for member in gateway.fleet] != [StreamState.EXACT] * NUM_WORKERS:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def _stop(worker: Process) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gateway.core.answer import Answer, Piece
 from gateway.core.decision import Decision
-from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
+from gateway.core.errors import GatewayError, WorkerFailed, WorkerTimeout
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.prompt import PromptError
@@ -188,6 +188,8 @@ class InferenceExchange:
             request_id=self._request_id,
         )
         connection.send(head, body, self)
+        if self._responder.client_is_full:
+            connection.pause()
 
     # the worker's answer -----------------------------------------------------------------------
 
@@ -249,7 +251,7 @@ class InferenceExchange:
         log.info("request %s: worker %s failed (%s), trying another", self._request_id, worker, reason)
         try:
             self._route(self._prompt)
-        except NoWorker:
+        except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
             self._fail(self._gave_up())
 
     def _gave_up(self) -> WorkerFailed:
@@ -266,9 +268,9 @@ class InferenceExchange:
             "request %s: worker %s died in mid-answer: %s", self._request_id, decision.worker.id, reason
         )
         self._proxy.suspect(decision.worker.id, reason, False)
-        is_stream = self._answer is not None and self._answer.is_stream
+        can_tell = self._answer is not None and self._answer.can_be_ended
         self._close("cut")
-        if is_stream:
+        if can_tell:
             error = WorkerFailed("the worker died before the answer was complete")
             self._responder.end(b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
         else:
@@ -298,6 +300,11 @@ class InferenceExchange:
         self._touch()
         if self._upstream:
             self._upstream.resume()
+
+    def _client_stalled(self) -> None:
+        """It reads nothing for as long as a worker may say nothing; the worker is not to blame."""
+        self.client_gone()
+        self._responder.abort()
 
     def cancel(self, reason: str) -> None:
         """The server stops and its drain time is over."""
@@ -333,6 +340,8 @@ class InferenceExchange:
             return
         if left > 0:
             return self._arm()
+        if self._responder.client_is_full:
+            return self._client_stalled()
         if self._answer:
             return self._cut("the answer stalled")
         return self._fail(WorkerTimeout("the worker did not begin to answer in time"))

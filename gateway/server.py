@@ -79,6 +79,11 @@ class Responder:
         self._ends_at_close = False
         self.has_begun = False
 
+    @property
+    def client_is_full(self) -> bool:
+        """Also with what was answered before."""
+        return self._connection.is_full
+
     def send(self, status: int, headers: list[Header], body: bytes) -> None:
         self.head(ResponseHead(status, headers, len(body)), body)
         self.end()
@@ -160,9 +165,9 @@ class ClientConnection(asyncio.Protocol):
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
         self._is_closing = False
         self._is_reading_paused = False
-        self._is_full = False
         self._has_ended_in_read = False
         self.is_draining = False
+        self.is_full = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._deadline = 0.0
@@ -194,12 +199,12 @@ class ClientConnection(asyncio.Protocol):
             exchange.client_gone()
 
     def pause_writing(self) -> None:
-        self._is_full = True
+        self.is_full = True
         if self._exchange:
             self._exchange.client_full()
 
     def resume_writing(self) -> None:
-        self._is_full = False
+        self.is_full = False
         if self._exchange:
             self._exchange.client_free()
 
@@ -351,10 +356,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin(self, request: HttpRequest) -> None:
         exchange = self._handle(request, Responder(self, request))
-        if self._is_answering and exchange:
+        if self._is_answering:
             self._exchange = exchange
-            if self._is_full:  # with what was answered before
-                exchange.client_full()
 
     def _refuse(self, error: GatewayError) -> None:
         """Answer what came before, then this, then close; read nothing more."""

@@ -98,17 +98,20 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
-            if self._is_complete:
-                self._is_reusable = False  # bytes behind a complete answer: the answer itself stands
-            else:
+            if not self._is_complete:
+                self._deliver()
                 return self._fail(f"not HTTP: {exc}")
+            self._is_reusable = False  # bytes behind a complete answer: the answer itself stands
+        self._deliver()
+        if self._is_complete and self._sink:
+            self._finish()
+        return None
+
+    def _deliver(self) -> None:
         if self._body and self._sink:
             body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
             self._body.clear()
             self._sink.upstream_data(body)
-        if self._is_complete and self._sink:
-            self._finish()
-        return None
 
     # parser ------------------------------------------------------------------------------------
 

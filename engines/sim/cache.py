@@ -133,6 +133,9 @@ class PrefixCache:
 
     def allocate(self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int) -> bool:
         """Hold blocks for the first `num_tokens`, and cache the full ones; False where there are too few."""
+        if not hit and num_tokens <= len(sequence.blocks) * self.block_size:  # most steps of decoding
+            self._store(sequence, min(num_tokens, len(sequence.tokens)) // self.block_size)
+            return True
         if not self.fits(sequence, hit, num_tokens):
             return False
         self._touch(hit)

@@ -60,6 +60,9 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     topic: Annotated[str, Meta(description="topic of the event stream")] = ""
     prompt_tokens_details: Annotated[bool, Meta(description="report cached_tokens in usage")] = True
     api_key: Annotated[str | None, Meta(description="bearer token that /v1 demands")] = None
+    until_eof: Annotated[
+        bool, Meta(description="stop when standard input is closed: whoever started it is gone")
+    ] = False
     faults: Annotated[str | None, Meta(description="faults from the start: JSON as for POST /sim/faults")] = (
         None
     )

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 
 from engines.sim.cache import CachedSequence
@@ -19,12 +20,13 @@ FINGERPRINT = f"vllm-{VERSION}-sim"
 
 @dataclass(slots=True)
 class Choice:
-    """One answer to one prompt. `num_told` of its tokens have been passed on."""
+    """One answer to one prompt. `num_told` of the tokens produced so far have been passed on."""
 
     index: int
     prompt: Tokens
     answer: Answer
     num_told: int = 0
+    num_produced: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -71,8 +73,10 @@ class Job:
         ]
         self._sequences: list[tuple[Rank, EngineSequence]] = []
         self._told: asyncio.Queue[Choice] = asyncio.Queue()
+        self._tells_tokens = True
 
     def submit(self, choose: Callable[[], Rank]) -> None:
+        """`choose` gives each choice its rank. Then `wait` for tokens, or `finish` for all of them."""
         for choice in self.choices:
             cached = CachedSequence(
                 choice.prompt[:],
@@ -84,17 +88,28 @@ class Job:
             sequence = EngineSequence(cached, choice.answer.tokens, choice.answer.finish, len(choice.prompt))
             rank = choose()
             self._sequences.append((rank, sequence))
-            rank.submit(sequence, lambda choice=choice: self._told.put_nowait(choice))  # type: ignore[misc]
+            rank.submit(sequence, partial(self._tell, choice))
 
     def abort(self) -> None:
         """Give up what is not finished; harmless when all is."""
         for rank, sequence in self._sequences:
             rank.abort(sequence)
 
+    async def finish(self) -> None:
+        """Until all tokens are there, without waking up for each."""
+        self._tells_tokens = False
+        while not self.is_done:
+            await self.wait()
+
+    def _tell(self, choice: Choice) -> None:
+        choice.num_produced += 1
+        if self._tells_tokens or choice.num_produced == len(choice.answer.tokens):
+            self._told.put_nowait(choice)
+
     async def wait(self) -> Choice:
         """The next token: its choice, with the token counted."""
         choice = await self._told.get()
-        choice.num_told += 1
+        choice.num_told = choice.num_told + 1 if self._tells_tokens else choice.num_produced
         return choice
 
     @property

@@ -194,8 +194,7 @@ class Server:
                 job.abort()
 
     async def _whole(self, dialect: Whole, job: Job) -> web.Response:
-        while not job.is_done:
-            await job.wait()
+        await job.finish()
         usage = job.usage(self._engine.config.prompt_tokens_details)
         body = msgspec.json.encode(dialect.whole(job, usage))
         return web.Response(body=body, content_type="application/json")

@@ -177,11 +177,13 @@ def _ports(config: SimConfig, rank: int) -> tuple[int, int | None]:
 
 
 async def serve(config: SimConfig) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Until SIGINT or SIGTERM, or the end of standard input where that is asked for."""
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, done.set)
+    if config.until_eof:
+        loop.add_reader(sys.stdin.fileno(), done.set)
     sim = await Sim(config).start()
     sys.stdout.write(_ready_line(sim) + "\n")
     sys.stdout.flush()

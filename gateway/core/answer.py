@@ -40,8 +40,9 @@ class Answer:
         return f"Answer({self.status}, {kind}, first_token_s={self.first_token_s})"
 
     @property
-    def is_stream(self) -> bool:
-        return self._scanner is not None
+    def can_be_ended(self) -> bool:
+        """Whether an error event can follow what was passed on: a stream, and not in mid-event."""
+        return self._scanner is not None and self._scanner.is_whole
 
     def head(self, now: float) -> Piece:
         if self._json is None:

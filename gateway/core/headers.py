@@ -35,14 +35,19 @@ def head_to_client(head: ResponseHead, request_id: bytes, exposed: Decision | No
         headers.append((b"x-request-id", request_id))
     if exposed:
         headers += _decision_headers(exposed)
-    return ResponseHead(head.status, headers, head.length)
+    length = None if is_event_stream(head) else head.length  # an error event may end it elsewhere
+    return ResponseHead(head.status, headers, length)
 
 
 def is_event_stream(head: ResponseHead) -> bool:
+    """Whether the body is events that can be read: a compressed one shows no borders."""
+    is_events = False
     for name, value in head.headers:
         if name == b"content-type":
-            return value.startswith(b"text/event-stream")
-    return False
+            is_events = value.lower().startswith(b"text/event-stream")
+        elif name == b"content-encoding":
+            return False
+    return is_events
 
 
 def _decision_headers(decision: Decision) -> list[Header]:

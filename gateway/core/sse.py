@@ -66,12 +66,13 @@ def read_usage(body: bytes) -> Usage | None:
 class SseScanner:
     """Fed with a streamed body in any splits; forwards whole events."""
 
-    __slots__ = ("_tail", "_usage_event", "has_token", "num_events_fed")
+    __slots__ = ("_tail", "_usage_event", "has_token", "is_whole", "num_events_fed")
 
     def __init__(self) -> None:
         self._tail = b""
         self._usage_event: bytes | None = None
         self.has_token = False
+        self.is_whole = True  # what was forwarded ends with an event's end
         self.num_events_fed = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -79,11 +80,14 @@ class SseScanner:
         if self._tail:
             data = self._tail + data
             self._tail = b""
-        if not data.endswith((b"\n\n", b"\r\n\r\n")) and len(data) <= MAX_HELD_BYTES:
+        ends_whole = data.endswith((b"\n\n", b"\r\n\r\n"))
+        if not ends_whole and len(data) <= MAX_HELD_BYTES:
             cut = _last_border(data)
             self._tail = data[cut:]
             data = data[:cut]
+            ends_whole = True
         if data:
+            self.is_whole = ends_whole
             self.num_events_fed += 1
             if not self.has_token:
                 self.has_token = any(map(_has_token, _events(data)))

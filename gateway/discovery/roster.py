@@ -46,7 +46,7 @@ class Feed(Protocol):
 
 
 OpenFeed = Callable[[Worker, EventSource], tuple[Feed, Subscription]]
-"""Starts a feed; the caller of the roster knows transports and engines."""
+"""Starts a feed; the caller of the roster knows transports and engines. ValueError for a bad endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Endpoint:
     url: str
     probe: Probe
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    has_looked: asyncio.Event = field(default_factory=asyncio.Event)
     facts: Facts | None = None
     workers: tuple[Worker, ...] = ()
     feeds: dict[WorkerId, tuple[Feed, Subscription]] = field(default_factory=dict)
@@ -107,6 +108,7 @@ class Roster:
         endpoint = Endpoint(url, self._make_probe(url))
         self._endpoints[url] = endpoint
         endpoint.task = self._tasks.start(f"probe {url}", self._watch(endpoint))
+        endpoint.task.add_done_callback(lambda task: endpoint.has_looked.set())  # dropped: wait no more
         return True
 
     def drop(self, name: str) -> bool:
@@ -121,6 +123,11 @@ class Roster:
         self._on_gone(url)
         log.info("worker %s dropped", url)
         return True
+
+    async def first_look(self) -> None:
+        """Until each endpoint has been asked once, whether it answered or not."""
+        for endpoint in self:
+            await endpoint.has_looked.wait()
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -146,21 +153,23 @@ class Roster:
                 yield worker, subscription.stream.counts
 
     def stream_changed(self, worker: WorkerId, state: StreamState) -> None:
-        """A BLIND worker holds more than its events tell: our own decisions are kept longer for it."""
+        """A worker that is not EXACT holds more than its events tell (they may never come, where the
+        publisher cannot be reached): our own decisions are kept longer for it."""
         if member := self._fleet.get(worker):
             member.stream = state
-            keep_s = self._options.assumed_keep_s if state is StreamState.BLIND else EVENT_GRACE_S
+            keep_s = EVENT_GRACE_S if state is StreamState.EXACT else self._options.assumed_keep_s
             self._assumed.set_keep(worker, keep_s)
 
     # one endpoint's life -----------------------------------------------------------------------
 
     async def _watch(self, endpoint: Endpoint) -> None:
         while True:
+            endpoint.wake.clear()  # before the look: who wakes during it wants another
             try:
                 await self._look(endpoint)
             except ProbeError as exc:
                 self._failed(endpoint, str(exc))
-            endpoint.wake.clear()
+            endpoint.has_looked.set()
             try:
                 async with asyncio.timeout(self._options.probe_interval_s):
                     await endpoint.wake.wait()
@@ -172,7 +181,7 @@ class Roster:
         if endpoint.facts is None:
             return self._join(endpoint, await endpoint.probe.facts())
         ranks = await self._load(endpoint)
-        if _has_restarted(endpoint.facts, ranks):
+        if _has_changed(endpoint.facts, ranks):
             log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
             self._rejoin(endpoint, await endpoint.probe.facts())
         for worker in endpoint.workers:
@@ -214,8 +223,13 @@ class Roster:
         assert endpoint.facts is not None
         source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
         if options.use_events and worker.block_size and source:
-            endpoint.feeds[worker.id] = self._open_feed(worker, source)
-            self.stream_changed(worker.id, endpoint.feeds[worker.id][1].stream.state)
+            try:
+                feed, subscription = self._open_feed(worker, source)
+            except ValueError as exc:
+                log.warning("worker %s: no events, its cache is assumed only: %s", worker.id, exc)
+                return
+            endpoint.feeds[worker.id] = feed, subscription
+            self.stream_changed(worker.id, subscription.stream.state)
 
     def _leave(self, endpoint: Endpoint) -> None:
         self._close_feeds(endpoint)
@@ -263,8 +277,13 @@ class Roster:
         return None
 
 
-def _has_restarted(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
-    """The start time of the process that answers is its identity."""
+def _has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
+    """The start time of the process that answers is its identity; so is the block size of its ranks,
+    which an engine whose metrics were not ready when it joined tells only now."""
+    for rank, metrics in ranks.items():
+        known = facts.ranks.get(rank)
+        if metrics.block_size and metrics.block_size != (known.block_size if known else None):
+            return True
     before = facts.start_time_s
     now = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)
     return before is not None and now is not None and abs(now - before) > 0.5

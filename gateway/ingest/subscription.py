@@ -131,7 +131,10 @@ class Subscription:
             )
         seq = _sequence(frames)
         if seq is not None:
-            self._run(self.stream.undecodable(seq, is_replay=is_replay))
+            return self._run(self.stream.undecodable(seq, is_replay=is_replay))
+        self.stream.counts.num_undecodable += 1
+        self.stream.doubt("a message without a sequence number")
+        self._run(())
 
 
 def _sequence(frames: Sequence[bytes]) -> int | None:

@@ -7,30 +7,42 @@ does not hold the loop.
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from dataclasses import dataclass
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from gateway.core.engine import Engine
+from gateway.core.stream import StreamState
 from gateway.ingest.subscription import Subscription
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_BATCHES_PER_TURN = 64
-REPLAY_TIMEOUT_S = 5.0
-"""A replay that brings nothing for this long has failed."""
 MAX_REPLAY_TRIES = 3
-RESYNC_S = 30.0
-"""After a replay that nobody answered, the next try to know everything."""
-SETTLE_S = 0.05
-"""Between the handshake and the first replay: the subscription must have reached the publisher, or
-a batch published in between would be in neither."""
-UNANSWERED_S = 5.0
 
 log = logging.getLogger("kvgate.ingest")
 
 OnMessage = Callable[[list[bytes]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """replay_s      a replay that brings nothing for this long has failed
+    knock_s       between two looks whether replays are answered by now, after all tries failed
+    settle_s      between the handshake and the first replay: the subscription must have reached the
+                  publisher, or a batch published in between would be in neither
+    unanswered_s  without a publisher for so long, a warning is due
+    """
+
+    replay_s: float = 5.0
+    knock_s: float = 30.0
+    settle_s: float = 0.05
+    unanswered_s: float = 5.0
+
+
+_TIMES = Times()
 
 
 class _Reader:
@@ -58,12 +70,13 @@ class _Reader:
 
     def poll(self) -> None:
         """Read what is there now, before something else that depends on its order is acted on."""
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._read()
+        self._take()
 
     def _read(self) -> None:
         self._is_scheduled = False
+        self._take()
+
+    def _take(self) -> None:
         for _ in range(MAX_BATCHES_PER_TURN):
             if not self._is_open:
                 return
@@ -87,10 +100,12 @@ class ZmqFeed:
         endpoint: str,
         replay_endpoint: str | None,
         topic: str = "",
+        times: Times = _TIMES,
     ) -> None:
         self._subscription = subscription
         self._engine = engine
         self._context = context
+        self._times = times
         self.endpoint = endpoint
         self.replay_endpoint = replay_endpoint
         self.is_connected = False
@@ -100,14 +115,25 @@ class ZmqFeed:
         self._sockets: list[zmq.Socket[bytes]] = []
         self._replay: _Replay | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self._knock_timer: asyncio.TimerHandle | None = None
         subscription.ask_replay = self._ask_replay
 
     def __repr__(self) -> str:
         return f"ZmqFeed({self.endpoint}, connected={self.is_connected}, {self._subscription})"
 
     def start(self) -> None:
-        """Raises zmq.ZMQError for an endpoint that cannot be used."""
-        sub = _open(self._context, zmq.SUB)
+        """Raises ValueError for an endpoint that cannot be used."""
+        try:
+            if self.replay_endpoint:  # a bad one must fail here, not in mid-stream
+                _connected(self._context, zmq.DEALER, self.replay_endpoint).close(linger=0)
+            self._subscribe()
+        except zmq.ZMQError as exc:
+            self.stop()
+            raise ValueError(f"KV events at {self.endpoint}, {self.replay_endpoint}: {exc.strerror}") from exc
+        self._later(self._times.unanswered_s, self._warn_if_unanswered)
+
+    def _subscribe(self) -> None:
+        sub = _open(self._context, zmq.SUB, self.endpoint)
         sub.setsockopt(zmq.SUBSCRIBE, self._topic.encode())
         sub.setsockopt(zmq.RCVHWM, 100_000)
         sub.setsockopt(zmq.RECONNECT_IVL, 100)
@@ -116,10 +142,9 @@ class ZmqFeed:
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
         )
         self._sockets = [monitor, sub]
-        self._monitor = _Reader(monitor, self._on_monitor)
-        self._readers = [self._monitor, _Reader(sub, self._on_live)]
+        self._monitor, self._live = _Reader(monitor, self._on_monitor), _Reader(sub, self._on_live)
+        self._readers = [self._monitor, self._live]
         sub.connect(self.endpoint)
-        self._later(UNANSWERED_S, self._warn_if_unanswered)
 
     def stop(self) -> None:
         if self._replay:
@@ -135,10 +160,12 @@ class ZmqFeed:
         self._readers, self._sockets = [], []
 
     def _on_monitor(self, frames: list[bytes]) -> None:
+        # After a reconnection libzmq sends the subscription again only when the socket is next used.
+        self._live.wake()
         event = parse_monitor_message(frames)["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.is_connected = True
-            self._later(SETTLE_S, self._settled)
+            self._later(self._times.settle_s, self._settled)
         elif event == zmq.EVENT_DISCONNECTED:
             self.is_connected = False
             self._subscription.disconnected()
@@ -160,48 +187,69 @@ class ZmqFeed:
                 self.endpoint,
             )
 
-    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+    def _later(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
         self._timers = [timer for timer in self._timers if timer.when() > self._loop.time()]
         self._timers.append(self._loop.call_later(seconds, call))
+        return self._timers[-1]
+
+    # replays -----------------------------------------------------------------------------------
 
     def _ask_replay(self, start_seq: int) -> None:
+        self._try_replay(start_seq, MAX_REPLAY_TRIES)
+
+    def _try_replay(self, start_seq: int, tries_left: int) -> None:
+        """A replay that brings nothing in time is tried again; after the last try it has failed."""
+        if tries_left:
+            self._open_replay(
+                start_seq, self._subscription.replayed, lambda: self._try_replay(start_seq, tries_left - 1)
+            )
+        else:
+            self._subscription.replay_failed(f"no answer from {self.replay_endpoint}")
+            self._knock_later()
+
+    def _knock_later(self) -> None:
+        if self._knock_timer:
+            self._knock_timer.cancel()
+        self._knock_timer = self._later(self._times.knock_s, self._knock)
+
+    def _knock(self) -> None:
+        """What is known is given up for a replay that will come, not for the hope of one."""
+        if self._subscription.stream.state is StreamState.BLIND:
+            self._open_replay(_FAR_SEQ, self._on_answer, self._knock_later)
+
+    def _on_answer(self, frames: list[bytes]) -> bool:
+        self._subscription.resync()
+        return True
+
+    def _open_replay(
+        self, start_seq: int, on_message: Callable[[list[bytes]], bool], on_silence: Callable[[], None]
+    ) -> None:
         if self._replay:
             self._replay.close()
         if self.replay_endpoint:
-            self._replay = _Replay(self, start_seq, tries_left=MAX_REPLAY_TRIES)
-
-    def replayed(self, frames: list[bytes]) -> bool:
-        return self._subscription.replayed(frames)
-
-    def retry(self, start_seq: int, tries_left: int) -> None:
-        """A replay brought nothing in time: once more, then it has failed."""
-        if tries_left:
-            self._replay = _Replay(self, start_seq, tries_left=tries_left)
-        else:
-            self._replay = None
-            self._subscription.replay_failed(f"no answer from {self.replay_endpoint}")
-            self._later(RESYNC_S, self._subscription.resync)
-
-    def open_replay(self, start_seq: int) -> "zmq.Socket[bytes]":
-        assert self.replay_endpoint is not None
-        socket = _open(self._context, zmq.DEALER)
-        socket.connect(self.replay_endpoint)
-        socket.send_multipart(self._engine.replay_request(start_seq))
-        return socket
+            socket = _connected(self._context, zmq.DEALER, self.replay_endpoint)
+            socket.send_multipart(self._engine.replay_request(start_seq))
+            self._replay = _Replay(socket, on_message, on_silence, self._times.replay_s)
 
 
 class _Replay:
-    """One replay under way. It ends with the end marker, with its time, or when it is replaced."""
+    """One replay under way: ends when `on_message` says so, with silence, or when it is replaced."""
 
-    def __init__(self, feed: ZmqFeed, start_seq: int, *, tries_left: int) -> None:
-        self._feed = feed
-        self._start_seq = start_seq
-        self._tries_left = tries_left
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        on_message: Callable[[list[bytes]], bool],
+        on_silence: Callable[[], None],
+        timeout_s: float,
+    ) -> None:
+        self._socket = socket
+        self._take = on_message
+        self._on_silence = on_silence
+        self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._last_message = self._loop.time()
-        self._socket = feed.open_replay(start_seq)
         self._reader = _Reader(self._socket, self._on_message)
-        self._timer = self._loop.call_later(REPLAY_TIMEOUT_S, self._on_timer)
+        self._timer = self._loop.call_later(timeout_s, self._on_timer)
 
     def close(self) -> None:
         self._timer.cancel()
@@ -210,37 +258,56 @@ class _Replay:
 
     def _on_message(self, frames: list[bytes]) -> None:
         self._last_message = self._loop.time()
-        if self._feed.replayed(frames):
+        if self._take(frames):
             self.close()
 
     def _on_timer(self) -> None:
-        left = self._last_message + REPLAY_TIMEOUT_S - self._loop.time()
+        left = self._last_message + self._timeout_s - self._loop.time()
         if left > 0:
             self._timer = self._loop.call_later(left, self._on_timer)
         else:
             self.close()
-            self._feed.retry(self._start_seq, self._tries_left - 1)
+            self._on_silence()
+
+
+_TCP = re.compile(r"tcp://\[?([^\[\]]*?)\]?:([0-9]+)[^:\]]*")
+_HERE = re.compile(r"|\*|0\.0\.0\.0|::|localhost|127\..*|::1")
 
 
 def resolve(endpoint: str, host: str) -> str:
-    """A publisher's endpoint as it is reached from here: wildcard hosts are the worker's own."""
-    parts = urlsplit(endpoint)
-    if parts.scheme != "tcp" or not parts.netloc:
+    """A publisher's endpoint as it is reached from here: wildcard and loopback hosts are the worker's own.
+
+    An engine may be told to publish at `tcp://127.0.0.1:5700*`: libzmq reads the leading digits of a
+    port, and the `*` makes the engine bind. What cannot be read is returned as it is.
+    """
+    parts = _TCP.fullmatch(endpoint)
+    if parts is None:
         return endpoint
-    name, _, port = parts.netloc.rpartition(":")
-    if name in ("*", "0.0.0.0", "[::]", "::", "[*]"):
-        name = f"[{host}]" if ":" in host else host
-    return f"tcp://{name}:{port}"
+    name, port = parts.groups()
+    if _HERE.fullmatch(name):
+        name = host
+    return f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
 
 
-def _open(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket[bytes]":
+def _open(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, endpoint: str) -> "zmq.Socket[bytes]":
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-    socket.setsockopt(zmq.IPV6, 1)
+    # With IPV6 on, "localhost" is ::1 alone, where a publisher at "tcp://*" does not listen.
+    socket.setsockopt(zmq.IPV6, int("[" in endpoint))
     # A publisher whose host vanishes sends no FIN: heartbeats notice within seconds.
     socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
+    return socket
+
+
+def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, endpoint: str) -> "zmq.Socket[bytes]":
+    socket = _open(context, kind, endpoint)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
     return socket
 
 
@@ -252,17 +319,18 @@ async def reach(
     timeout_s: float,
 ) -> str | None:
     """Whether a publisher and its replay answer: None, or which does not."""
-    sub = _open(context, zmq.SUB)
+    sub, dealer = _open(context, zmq.SUB, endpoint), _open(context, zmq.DEALER, replay_endpoint)
     monitor = sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    sub.connect(endpoint)
-    dealer = _open(context, zmq.DEALER)
-    dealer.connect(replay_endpoint)
-    dealer.send_multipart(engine.replay_request(_FAR_SEQ))
     try:
+        sub.connect(endpoint)
+        dealer.connect(replay_endpoint)
+        dealer.send_multipart(engine.replay_request(_FAR_SEQ))
         if not await _first_message(monitor, timeout_s):
             return f"no KV-event publisher answers at {endpoint}; it must bind, with '*' in its endpoint"
         if not await _first_message(dealer, timeout_s):
             return f"no replay answers at {replay_endpoint}"
+    except zmq.ZMQError as exc:
+        return f"it publishes at {endpoint} and replays at {replay_endpoint}: {exc.strerror}"
     finally:
         sub.disable_monitor()
         for socket in (monitor, sub, dealer):

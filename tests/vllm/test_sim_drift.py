@@ -83,7 +83,7 @@ def replayed(endpoint: str) -> list[list[dict[str, Any]]]:
         dealer.rcvtimeo = 10_000
         dealer.connect(endpoint)
         dealer.send_multipart((b"", bytes(8)))
-        payloads = []
+        payloads: list[bytes] = []
         while (frames := dealer.recv_multipart())[2] != END:
             assert int.from_bytes(frames[2], "big") == len(payloads)
             payloads.append(frames[3])
@@ -150,8 +150,7 @@ def reports(at: Endpoint, rng: random.Random) -> None:
     tokens = prompt(rng, 200)
     at.complete(tokens)
     for length in (1, 40, 700):
-        full = {"vllm_xargs": {"kv_cache_report_mode": "full"}}
-        at.complete(tokens + prompt(rng, length), **full)
+        at.complete(tokens + prompt(rng, length), vllm_xargs={"kv_cache_report_mode": "full"})
 
 
 SCRIPTS = (lengths, shared_prefixes, conversation, eviction, chats, reports, reset)

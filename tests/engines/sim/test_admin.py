@@ -82,7 +82,7 @@ async def test_a_reset_empties_the_cache(start_sim: StartSim, http: ClientSessio
 
 async def test_small_models_are_deterministic(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim()
-    body = {"model": "m", "input": ["one", "two", "one"]}
+    body: dict[str, Any] = {"model": "m", "input": ["one", "two", "one"]}
     vectors = [each["embedding"] for each in (await post(http, sim, "/v1/embeddings", body))["data"]]
     assert vectors[0] == vectors[2] != vectors[1]
     body = {"model": "m", "query": "q", "documents": ["a", "b", "c"], "top_n": 2}

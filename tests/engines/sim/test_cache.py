@@ -293,7 +293,7 @@ class Oracle:
         return Counter(slot.prefix for slot in self.born if slot.prefix)
 
 
-Slot.__eq__ = object.__eq__  # type: ignore[method-assign,assignment] # slots are places, not values
+Slot.__eq__ = object.__eq__  # type: ignore[method-assign] # slots are places, not values
 
 
 @st.composite

@@ -15,14 +15,33 @@ Frames = list[bytes]
 PROBE = b"probe"
 
 
+class Sockets:
+    """Sockets of one test, all closed after it."""
+
+    def __init__(self) -> None:
+        self._context = zmq.asyncio.Context()
+        self._opened: list[zmq.asyncio.Socket] = []
+
+    def connect(self, kind: int, endpoint: str | None) -> zmq.asyncio.Socket:
+        one = self._context.socket(kind)
+        self._opened.append(one)
+        if kind == zmq.SUB:
+            one.subscribe(b"")
+        one.connect(endpoint or "")
+        return one
+
+    def close(self) -> None:
+        for one in self._opened:
+            one.close(linger=0)
+        self._context.term()
+
+
 class Subscriber:
     """Everything after the probes that showed the subscription to be in force."""
 
-    def __init__(self, context: zmq.asyncio.Context, publisher: Publisher) -> None:
+    def __init__(self, sockets: Sockets, publisher: Publisher) -> None:
         self._publisher = publisher
-        self._socket = context.socket(zmq.SUB)
-        self._socket.subscribe(b"")
-        self._socket.connect(publisher.endpoint)
+        self._socket = sockets.connect(zmq.SUB, publisher.endpoint)
 
     async def join(self) -> "Subscriber":
         while True:
@@ -46,10 +65,10 @@ class Subscriber:
 
 
 @pytest.fixture
-async def context() -> AsyncIterator[zmq.asyncio.Context]:
-    context = zmq.asyncio.Context()
-    yield context
-    context.destroy(linger=0)
+async def sockets() -> AsyncIterator[Sockets]:
+    sockets = Sockets()
+    yield sockets
+    sockets.close()
 
 
 @pytest.fixture
@@ -67,9 +86,8 @@ async def open_publisher() -> AsyncIterator[Callable[..., Publisher]]:
         publisher.close()
 
 
-async def replay(context: zmq.asyncio.Context, publisher: Publisher, request: Frames) -> list[Frames]:
-    dealer = context.socket(zmq.DEALER)
-    dealer.connect(publisher.replay_endpoint or "")
+async def replay(sockets: Sockets, publisher: Publisher, request: Frames) -> list[Frames]:
+    dealer = sockets.connect(zmq.DEALER, publisher.replay_endpoint)
     await dealer.send_multipart(request)
     answers: list[Frames] = []
     while not answers or answers[-1][2] != END_OF_REPLAY:
@@ -79,10 +97,10 @@ async def replay(context: zmq.asyncio.Context, publisher: Publisher, request: Fr
 
 
 async def test_batches_arrive_in_order_with_topic_and_number(
-    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
-    subscriber = await Subscriber(context, publisher).join()
+    subscriber = await Subscriber(sockets, publisher).join()
     for number in range(50):
         publisher.publish(b"%d" % number)
     assert await subscriber.payloads(50) == [b"%d" % number for number in range(50)]
@@ -90,50 +108,48 @@ async def test_batches_arrive_in_order_with_topic_and_number(
 
 
 async def test_a_replay_goes_on_from_the_number_asked_for(
-    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
     for number in range(5):
         publisher.publish(b"%d" % number)
-    answers = await replay(context, publisher, [b"", seq_bytes(3)])
+    answers = await replay(sockets, publisher, [b"", seq_bytes(3)])
     assert answers == [
         [b"", b"kv@here", seq_bytes(3), b"3"],
         [b"", b"kv@here", seq_bytes(4), b"4"],
         [b"", b"", END_OF_REPLAY, b""],
     ]
-    assert await replay(context, publisher, [b"", seq_bytes(99)]) == answers[2:], "beyond the end"
+    assert await replay(sockets, publisher, [b"", seq_bytes(99)]) == answers[2:], "beyond the end"
 
 
 async def test_a_replay_reaches_back_as_far_as_the_buffer(
-    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher(buffer_size=3)
     for number in range(10):
         publisher.publish(b"%d" % number)
-    answers = await replay(context, publisher, [b"", seq_bytes(0)])
+    answers = await replay(sockets, publisher, [b"", seq_bytes(0)])
     assert [answer[3] for answer in answers[:-1]] == [b"7", b"8", b"9"]
 
 
 async def test_a_malformed_request_is_ignored(
-    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
     publisher.publish(b"x")
-    dealer = context.socket(zmq.DEALER)
-    dealer.connect(publisher.replay_endpoint or "")
+    dealer = sockets.connect(zmq.DEALER, publisher.replay_endpoint)
     await dealer.send_multipart([seq_bytes(0)])
     await dealer.send_multipart([b"", seq_bytes(0)])
     assert [(await dealer.recv_multipart())[3] for _ in range(2)] == [b"x", b""], "one answer only"
 
 
 async def test_many_requests_at_once_are_all_answered(
-    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
     for number in range(20):
         publisher.publish(b"%d" % number)
-    dealer = context.socket(zmq.DEALER)
-    dealer.connect(publisher.replay_endpoint or "")
+    dealer = sockets.connect(zmq.DEALER, publisher.replay_endpoint)
     for _ in range(10):
         await dealer.send_multipart([b"", seq_bytes(0)])
     for _ in range(10 * 21):
@@ -181,28 +197,28 @@ async def test_every_interface_is_told_as_vllm_does() -> None:
     ],
 )
 async def test_faults_on_the_way(
-    context: zmq.asyncio.Context,
+    sockets: Sockets,
     open_publisher: Callable[..., Publisher],
     faults: Faults,
     arrives: list[bytes],
 ) -> None:
     publisher = open_publisher()
-    subscriber = await Subscriber(context, publisher).join()
+    subscriber = await Subscriber(sockets, publisher).join()
     publisher.set_faults(EventFaults(faults, random.Random(1)))
     for number in range(4):
         publisher.publish(b"%d" % number)
     assert await subscriber.payloads(len(arrives)) == arrives
     assert await subscriber.is_silent()
-    replayed = await replay(context, publisher, [b"", seq_bytes(0)])
+    replayed = await replay(sockets, publisher, [b"", seq_bytes(0)])
     told = [answer[3] for answer in replayed[:-1] if answer[3] not in (PROBE, b"last")]
     assert told == [b"0", b"1", b"2", b"3"], "a replay has what was lost"
 
 
 async def test_what_is_late_holds_up_what_follows(
-    context: zmq.asyncio.Context, open_publisher: Callable[..., Publisher]
+    sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
-    subscriber = await Subscriber(context, publisher).join()
+    subscriber = await Subscriber(sockets, publisher).join()
     publisher.set_faults(EventFaults(Faults(delay=Chance(next=2), delay_s=0.002), random.Random(1)))
     for number in range(4):
         publisher.publish(b"%d" % number)

@@ -84,7 +84,7 @@ def test_our_adapter_reads_what_was_written(form: EventWire) -> None:
         [b"a" * 32, b"b" * 32], b"p" * 32, array("I", range(4)), 2, [("lo", "salt"), ("lo",)],
         spec_kind="full_attention", adapter="lo",
     )  # fmt: skip
-    events = [BlocksRemoved([7]), run, BlocksCleared()]
+    events: list[KvEvent] = [BlocksRemoved([7]), run, BlocksCleared()]
     payload = EventEncoder(form, ["other", "lo"]).encode(1.0, events, 0)
     removed, stored, cleared = ADAPTER.decode([b"", seq_bytes(9), payload]).events
     assert (removed, cleared) == (BlocksRemoved([7]), BlocksCleared())

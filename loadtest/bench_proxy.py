@@ -1,0 +1,294 @@
+"""`make bench-proxy`: what a request and a streamed chunk cost in the gateway, beside nginx.
+
+The whole path is measured: HTTP both ways, template, tokenizer, hashes, index, policy, booking, and the
+ingest of KV events that go on meanwhile. Workers and load are C (`c/`), so that on a small machine the
+gateway gets a core to itself. Machines are shared: CPU time per request is the figure to trust, as the
+better of two rounds, beside nginx on the same workers in the same run.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path
+
+from gateway.app import bundled_tokenizer
+from gateway.core.blocks import Tokens
+from gateway.core.prompt import Prompts
+from loadtest.contenders import Contender, GatewayContender, fake_workers, gateway, missing_nginx, nginx
+from loadtest.instruments import InstrumentError, Load, Reading, build, measure
+from loadtest.publisher import write_prompts
+from loadtest.report import Figure, best_of, publish
+from loadtest.workloads.bodies import Bodies, Texts, grow, new, small, warm
+
+NUM_WORKERS = 4
+ROUNDS = 2
+SECONDS = 3.0
+NGINX_SECONDS = 2.0
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+GROW_CONNECTIONS = 16
+QWEN3 = Path(__file__).parents[1] / "tests" / "data" / "templates" / "qwen3.jinja"
+
+
+class BenchError(Exception):
+    """A run whose figures would not mean what they say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`bodies` names a file of Materials; `column` where its ratio to nginx is shown, "" for nowhere.
+
+    `min_hit_share` proves that the index was asked and knew: less of it, and the run is refused.
+    """
+
+    name: str
+    bodies: str
+    load: Load
+    goal: float | None = None
+    column: str = ""
+    min_hit_share: float = 0.0
+    template: str = "bundled"
+    gap_ms: int = 5
+
+    def cost_us(self, reading: Reading) -> float:
+        return reading.cpu_us_per_chunk if self.load.is_stream else reading.cpu_us_per_request
+
+
+def _load(connections: int, path: str = CHAT, think_ms: int = 0, is_stream: bool = False) -> Load:
+    return Load(path, connections, SECONDS, think_ms=think_ms, is_stream=is_stream)
+
+
+SCENARIOS = (
+    Scenario("small", "small", _load(32), 60, "small"),
+    Scenario("paced", "small", _load(8, think_ms=20)),
+    Scenario("16k_warm", "16k_warm", _load(16), 90, "16k", 0.8),
+    Scenario("16k_warm_qwen3", "16k_warm", _load(16), 150, "", 0.8, "qwen3"),
+    Scenario("16k_grow", "16k_grow", _load(GROW_CONNECTIONS, COMPLETION), 150, "", 0.8),
+    Scenario("16k_new", "16k_new", _load(16, COMPLETION), 500),
+    Scenario("64k_warm", "64k_warm", _load(16), 150, "64k", 0.8),
+    Scenario("chunk", "stream", _load(64, is_stream=True), 12, "chunk"),
+    Scenario("chunk_8", "stream", _load(8, is_stream=True), gap_ms=10),
+)
+LATENCY = Scenario("added", "16k_warm", _load(8, think_ms=20), min_hit_share=0.8)
+"""What a 4k-token warm prompt waits for the gateway, at 8 connections that pause: no queue of our own."""
+
+
+class Materials:
+    """Files that a run needs, in a temporary directory: bodies, the workers' prompts, tokenizers."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._texts = Texts("m", seed=1)
+        self._conversations = {
+            "16k": [self._texts.conversation(11, 16_000) for _ in range(16)],
+            "64k": [self._texts.conversation(15, 64_000) for _ in range(8)],
+        }
+        self._documents = [self._texts.document(8_000) for _ in range(GROW_CONNECTIONS)]
+        self.tokenizers = {"bundled": bundled_tokenizer(), "qwen3": self._qwen3()}
+
+    def prompts(self) -> Path:
+        """What the workers hold: every known conversation under both templates, and the documents."""
+        path, prompts = self._directory / "prompts", self._known()
+        write_prompts(path, prompts)
+        lengths = [len(self._tokens("bundled", c)) for c in self._conversations["16k"]]
+        print(f"{len(prompts)} known prompts; a warm one of 16 KB has {sum(lengths) // len(lengths)} tokens")
+        return path
+
+    def bodies(self, name: str) -> Path:
+        """More than one run can send, even at twice the goal's speed: none is sent twice."""
+        path = self._directory / f"{name}.bodies"
+        if not path.exists():
+            self._make(name).write(path)
+        return path
+
+    def nginx_directory(self) -> Path:
+        path = self._directory / "nginx"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def _make(self, name: str) -> Bodies:
+        match name:
+            case "small":
+                return small(self._texts, 120_000)
+            case "stream":
+                return small(self._texts, 5_000, is_stream=True)
+            case "16k_warm":
+                return warm(self._texts, self._conversations["16k"], 80_000)
+            case "64k_warm":
+                return warm(self._texts, self._conversations["64k"], 50_000)
+            case "16k_grow":
+                return grow(self._texts, self._documents, 50_000, GROW_CONNECTIONS)
+            case "16k_new":
+                return new(self._texts, 12_000, 16_000)
+        raise ValueError(f"no bodies are called {name}")
+
+    def _known(self) -> list[Tokens]:
+        prompts = Prompts.load(self.tokenizers["bundled"])
+        known = [prompts.completion({"prompt": document})[0] for document in self._documents]
+        for template in self.tokenizers:
+            for conversations in self._conversations.values():
+                known += [self._tokens(template, conversation) for conversation in conversations]
+        return known
+
+    def _tokens(self, template: str, messages: Sequence[dict[str, str]]) -> Tokens:
+        prompts = Prompts.load(self.tokenizers[template])
+        return prompts.chat({"messages": messages, "add_generation_prompt": False}, datetime.now())
+
+    def _qwen3(self) -> Path:
+        path = self._directory / "qwen3"
+        shutil.copytree(bundled_tokenizer(), path)
+        shutil.copy(QWEN3, path / "chat_template.jinja")
+        return path
+
+
+@dataclass(slots=True)
+class Results:
+    """Rounds by figure: costs of the gateway and of nginx by scenario, and the rest by its name."""
+
+    kvgate: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    nginx: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    added_p50_ms: list[float] = field(default_factory=list)
+    added_p99_ms: list[float] = field(default_factory=list)
+    rss_mb: list[float] = field(default_factory=list)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _arguments(argv)
+    try:
+        for name in ("worker", "loadgen"):
+            build(name)
+        with tempfile.TemporaryDirectory(prefix="kvgate-bench-") as directory:
+            results = run(Materials(Path(directory)), set(args.only.split(",")) if args.only else None)
+    except (InstrumentError, BenchError) as exc:
+        print(f"bench-proxy: {exc}", file=sys.stderr)
+        return 1
+    print_ratios(results)
+    found = list(figures(results))
+    if args.only:  # a part must not take the place of the whole on file
+        for figure in found:
+            print(f"{figure.name}: {figure.value:,.3f} {figure.unit} {figure.verdict}")
+    else:
+        publish("bench-proxy", found)
+    return 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    names = [scenario.name for scenario in (*SCENARIOS, LATENCY)]
+    parser = argparse.ArgumentParser(prog="bench_proxy", description="The gateway's cost beside nginx's.")
+    parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(names)}; nothing is written")
+    args = parser.parse_args(argv)
+    if unknown := set((args.only or names[0]).split(",")) - set(names):
+        parser.error(f"no scenario is called {', '.join(sorted(unknown))}")
+    return args
+
+
+# running ---------------------------------------------------------------------------------------
+
+
+def run(materials: Materials, only: set[str] | None) -> Results:
+    """Scenarios whose workers answer alike share these."""
+    results = Results()
+    if why := missing_nginx():
+        print(f"without nginx's figures: {why}")
+    chosen = [s for s in (LATENCY, *SCENARIOS) if only is None or s.name in only]
+    prompts = materials.prompts()
+    for gap_ms, scenarios in groupby(chosen, lambda scenario: scenario.gap_ms):
+        with fake_workers(NUM_WORKERS, gap_ms, prompts) as ports:
+            for scenario in scenarios:
+                for _ in range(ROUNDS):
+                    run_round(scenario, materials, ports, results)
+    return results
+
+
+def run_round(scenario: Scenario, materials: Materials, ports: Sequence[int], results: Results) -> None:
+    if scenario is LATENCY:
+        direct = run_load(scenario, materials, Contender("direct", ports[0], 0))
+        through = run_gateway(scenario, materials, ports, results)
+        results.added_p50_ms.append((through.latency_p50_us - direct.latency_p50_us) / 1000)
+        results.added_p99_ms.append((through.latency_p99_us - direct.latency_p99_us) / 1000)
+        return
+    if scenario.column and not missing_nginx():
+        with nginx(ports, materials.nginx_directory()) as contender:
+            reading = run_load(scenario, materials, contender, NGINX_SECONDS)
+            results.nginx[scenario.name].append(scenario.cost_us(reading))
+    reading = run_gateway(scenario, materials, ports, results)
+    results.kvgate[scenario.name].append(scenario.cost_us(reading))
+
+
+def run_gateway(scenario: Scenario, materials: Materials, ports: Sequence[int], results: Results) -> Reading:
+    """A gateway of its own for each round: none profits from what another has sent."""
+    with gateway(ports, materials.tokenizers[scenario.template]) as contender:
+        results.rss_mb.append(contender.start_rss_mb)
+        reading = run_load(scenario, materials, contender)
+        check_hits(scenario, contender, reading)
+    return reading
+
+
+def run_load(
+    scenario: Scenario, materials: Materials, contender: Contender, seconds: float = SECONDS
+) -> Reading:
+    """Raises BenchError for answers that were not 200."""
+    load = scenario.load
+    timed = Load(load.path, load.connections, seconds, load.warm_up_s, load.think_ms, load.is_stream)
+    reading = measure(contender.port, materials.bodies(scenario.bodies), timed, contender.pids)
+    unit = f"{reading.num_chunks} chunks" if load.is_stream else f"{reading.requests_per_s:,.0f} requests/s"
+    times = f"p50 {reading.latency_p50_us} us, p99 {reading.latency_p99_us} us"
+    if load.is_stream:
+        times = f"one way p50 {reading.one_way_p50_us} us, p99 {reading.one_way_p99_us} us"
+    print(f"{scenario.name:15} {contender.name:7} {scenario.cost_us(reading):8.1f} us  {unit}, {times}")
+    if reading.num_errors or not reading.num_requests:
+        raise BenchError(
+            f"{scenario.name}, {contender.name}: {reading.num_errors} of {reading.num_requests} failed"
+        )
+    return reading
+
+
+def check_hits(scenario: Scenario, contender: GatewayContender, reading: Reading) -> None:
+    """Raises BenchError where the index did not know what it should, or bodies were sent again."""
+    share = contender.hit_share()
+    print(f"{'':23} hit share {share:.0%}, {reading.rss_mb:.0f} MB")
+    if share < scenario.min_hit_share:
+        raise BenchError(f"{scenario.name}: {share:.0%} of the prompt tokens were predicted as cached")
+    if reading.num_bodies_sent > reading.num_bodies:
+        raise BenchError(f"{scenario.name}: {reading.num_bodies} bodies are too few, some were sent twice")
+
+
+# figures ---------------------------------------------------------------------------------------
+
+
+def figures(results: Results) -> Iterator[Figure]:
+    """What was measured, in the order of SCENARIOS; further figures go to the end."""
+    for scenario in SCENARIOS:
+        if rounds := results.kvgate.get(scenario.name):
+            yield best_of(f"proxy.{scenario.name}.cpu_us", "us", scenario.goal, rounds)
+    for scenario in SCENARIOS:
+        if rounds := results.nginx.get(scenario.name):
+            yield best_of(f"proxy.nginx.{scenario.name}.cpu_us", "us", None, rounds)
+    if results.added_p50_ms:
+        yield best_of("proxy.added_p50_ms", "ms", 0.3, results.added_p50_ms)
+        yield best_of("proxy.added_p99_ms", "ms", 2, results.added_p99_ms)
+    yield best_of("proxy.rss_mb", "MB", 120, results.rss_mb)
+
+
+def print_ratios(results: Results) -> None:
+    """CPU-us per request, and per chunk of a stream: nginx, the gateway, how many times as much."""
+    columns = {scenario.column: scenario.name for scenario in SCENARIOS if scenario.column}
+    rows = {
+        name: {column: min(of[scenario]) for column, scenario in columns.items() if of.get(scenario)}
+        for name, of in (("nginx", results.nginx), ("kvgate", results.kvgate))
+    }
+    ours, theirs = rows["kvgate"], rows["nginx"]
+    rows["ratio"] = {column: ours[column] / theirs[column] for column in ours.keys() & theirs.keys()}
+    print("\nCPU-us  " + "".join(f"{column:>10}" for column in columns))
+    for name, row in rows.items():
+        cells = (f"{row[column]:10.1f}" if column in row else f"{'-':>10}" for column in columns)
+        print(f"{name:8}" + "".join(cells))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

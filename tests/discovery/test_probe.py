@@ -1,0 +1,151 @@
+"""What is asked of an endpoint, and what each bad answer is called."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from gateway.core.engine import EnginePaths, EventSource
+from gateway.discovery import probe as module
+from gateway.discovery.probe import Probe, ProbeError
+from tests.fakes import FakeEngine, serve, session, url_of
+
+pytestmark = pytest.mark.process
+
+GOOD = {
+    "/health": (200, b""),
+    "/v1/models": (200, b'[{"id": "m", "root": "root"}]'),
+    "/metrics": (200, b'{"0": {"block_size": 16, "start_time_s": 5.0}}'),
+    "/kv_event_sources": (200, b'[{"dp_rank": 0, "endpoint": "tcp://*:1"}]'),
+    "/version": (200, b'"1.2"'),
+}
+
+
+class Endpoint:
+    """Answers by path; `gate` holds answers back."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, tuple[int, bytes]] = dict(GOOD)
+        self.seen: list[tuple[str, str | None]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.seen.append((request.path, request.headers.get("authorization")))
+        await self.gate.wait()
+        status, body = self.answers.get(request.path, (404, b"not here"))
+        headers = {"location": "/health"} if status == 302 else {}
+        return web.Response(status=status, body=body, headers=headers)
+
+
+@pytest.fixture
+async def endpoint() -> AsyncIterator[Endpoint]:
+    fake = Endpoint()
+    server = await serve(web.get("/{path:.*}", fake.handle))
+    fake.url = url_of(server)
+    yield fake
+    fake.gate.set()
+    await server.close()
+
+
+@pytest.fixture
+async def probe(endpoint: Endpoint) -> AsyncIterator[Probe]:
+    async with session() as open_session:
+        yield Probe(endpoint.url, FakeEngine(), open_session, {"authorization": "Bearer k"})
+
+
+async def test_everything_the_endpoint_tells(endpoint: Endpoint, probe: Probe) -> None:
+    facts = await probe.facts()
+    assert (facts.url, facts.engine, facts.version, facts.start_time_s) == (endpoint.url, "fake", "1.2", 5.0)
+    assert [model.id for model in facts.models] == ["m"]
+    assert facts.ranks[0].block_size == 16
+    assert facts.sources == (EventSource(0, "tcp://*:1"),)
+    assert {authorization for _, authorization in endpoint.seen} == {"Bearer k"}
+
+
+async def test_an_older_engine_tells_less(endpoint: Endpoint, probe: Probe) -> None:
+    for path in ("/metrics", "/kv_event_sources", "/version"):
+        del endpoint.answers[path]
+    facts = await probe.facts()
+    assert (dict(facts.ranks), facts.sources, facts.version) == ({}, None, None)
+
+
+async def test_a_path_that_the_engine_does_not_have_is_not_asked(endpoint: Endpoint) -> None:
+    engine = FakeEngine()
+    engine.paths = EnginePaths("/health", "/metrics", "/v1/models")
+    async with session() as open_session:
+        facts = await Probe(endpoint.url, engine, open_session, {}).facts()
+    assert (facts.sources, facts.version) == (None, None)
+    assert {path for path, _ in endpoint.seen} == {"/v1/models", "/metrics"}
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "words"),
+    [
+        ("/v1/models", (401, b""), "/v1/models answered 401"),
+        ("/v1/models", (302, b""), "/v1/models answered 302"),
+        ("/v1/models", (200, b"<html>"), "/v1/models: fake: "),
+        ("/kv_event_sources", (200, b"<html>"), ": fake: "),
+        ("/version", (200, b"{"), ": fake: "),
+    ],
+)
+async def test_a_bad_answer_is_named_by_its_path(
+    endpoint: Endpoint, probe: Probe, path: str, answer: tuple[int, bytes], words: str
+) -> None:
+    endpoint.answers[path] = answer
+    with pytest.raises(ProbeError) as caught:
+        await probe.facts()
+    assert str(caught.value).startswith(endpoint.url)
+    assert words in str(caught.value)
+
+
+async def test_health_is_200_and_nothing_else(endpoint: Endpoint, probe: Probe) -> None:
+    await probe.check_health()
+    for status in (204, 302, 500, 503):
+        endpoint.answers["/health"] = (status, b"")
+        with pytest.raises(ProbeError, match=f"/health answered {status}"):
+            await probe.check_health()
+
+
+async def test_metrics_may_hold_bytes_that_are_no_text(endpoint: Endpoint, probe: Probe) -> None:
+    endpoint.answers["/metrics"] = (200, b'{"0": {"block_size": 16}}')
+    assert (await probe.metrics())[0].block_size == 16
+    endpoint.answers["/metrics"] = (503, b"")
+    assert await probe.metrics() == {}
+
+
+async def test_an_endless_answer_is_cut_off(
+    endpoint: Endpoint, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
+    endpoint.answers["/health"] = (200, b"x" * 1000)
+    await probe.check_health()
+    endpoint.answers["/health"] = (200, b"x" * 1001)
+    with pytest.raises(ProbeError, match="/health: the answer is over 1000 bytes"):
+        await probe.check_health()
+
+
+async def test_a_silent_endpoint_is_given_up(endpoint: Endpoint) -> None:
+    endpoint.gate.clear()
+    async with session(timeout_s=0.05) as open_session:
+        with pytest.raises(ProbeError, match="/health did not answer in time"):
+            await Probe(endpoint.url, FakeEngine(), open_session, {}).check_health()
+
+
+async def test_an_endpoint_that_is_not_there() -> None:
+    async with session() as open_session:
+        with pytest.raises(ProbeError, match="http://127.0.0.1:9/health: Cannot connect"):
+            await Probe("http://127.0.0.1:9", FakeEngine(), open_session, {}).check_health()
+
+
+async def test_an_error_without_words_is_called_by_its_name(probe: Probe) -> None:
+    class Mute:
+        def get(self, *args: object, **kwargs: object) -> None:
+            raise aiohttp.ClientError
+
+    probe._session = Mute()  # type: ignore[assignment]
+    with pytest.raises(ProbeError, match="/health: ClientError$"):
+        await probe.check_health()

@@ -1,0 +1,469 @@
+"""The life of an endpoint: waited for, joined, down, up, another process, dropped."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import pytest
+
+from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
+from gateway.core.fleet import Fleet, Member
+from gateway.core.stream import StreamState
+from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.facts import Facts
+from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.roster import EVENT_GRACE_S, Endpoint, Feed, Roster, RosterOptions
+from gateway.ingest.subscription import Subscription
+from gateway.metrics import Metrics
+from gateway.tasks import Tasks
+from tests.fakes import BLOCK_SIZE, FakeEngine, Known, payload, seq_frame
+
+URL = "http://w:1"
+W = WorkerId("w:1")
+RANK = EngineMetrics(1, 2, 0.5, block_size=BLOCK_SIZE, num_gpu_blocks=100, start_time_s=1000.0)
+
+
+@dataclass
+class FakeProbe:
+    """Answers what the test says; a str is the reason of a ProbeError."""
+
+    url: str
+    health: str | None = None
+    ranks: dict[int, EngineMetrics] | str = field(default_factory=lambda: {0: RANK})
+    models: tuple[ModelInfo, ...] = (ModelInfo("m", "root"),)
+    sources: tuple[EventSource, ...] | None = (EventSource(0, "tcp://*:1", "tcp://*:2"),)
+    num_facts: int = 0
+    before_health: Callable[[], None] = lambda: None
+
+    async def check_health(self) -> None:
+        self.before_health()
+        if self.health is not None:
+            raise ProbeError(self.health)
+
+    async def metrics(self) -> dict[int, EngineMetrics]:
+        if isinstance(self.ranks, str):
+            raise ProbeError(self.ranks)
+        return dict(self.ranks)
+
+    async def facts(self) -> Facts:
+        self.num_facts += 1
+        return Facts(self.url, "fake", self.models, await self.metrics(), self.sources, "1")
+
+
+@dataclass
+class FakeFeed:
+    endpoint: str
+    replay_endpoint: str | None
+    is_connected: bool = True
+    is_stopped: bool = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class World:
+    """A roster whose probes and feeds are the test's; nothing is asked but when the test says so."""
+
+    def __init__(self, **options: object) -> None:
+        self.fleet, self.known, self.metrics = Fleet(), Known(), Metrics()
+        self.probes: dict[str, FakeProbe] = {}
+        self.feeds: list[FakeFeed] = []
+        self.gone: list[str] = []
+        self.feed_error: str | None = None
+        self.roster = Roster(
+            fleet=self.fleet,
+            index=self.known.index,
+            assumed=self.known.assumed,
+            metrics=self.metrics,
+            make_probe=lambda url: cast(Probe, self.probe(url)),
+            open_feed=self._open_feed,
+            on_gone=self.gone.append,
+            options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
+        )
+
+    def probe(self, url: str = URL) -> FakeProbe:
+        return self.probes.setdefault(url, FakeProbe(url))
+
+    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscription]:
+        if self.feed_error:
+            raise ValueError(self.feed_error)
+        feed = FakeFeed(source.endpoint, source.replay_endpoint)
+        self.feeds.append(feed)
+        subscription = Subscription(
+            worker.id,
+            engine=FakeEngine(),
+            index=self.known.index,
+            assumed=self.known.assumed,
+            can_replay=source.replay_endpoint is not None,
+            on_state=self.roster.stream_changed,
+        )
+        return feed, subscription
+
+    async def add(self, url: str = URL) -> None:
+        assert self.roster.add(url)
+        await self.roster.first_look()
+
+    async def look(self, url: str = URL, *, times: int = 1) -> None:
+        for _ in range(times):
+            endpoint = self.endpoint(url)
+            endpoint.has_looked.clear()
+            endpoint.wake.set()
+            await endpoint.has_looked.wait()
+
+    def endpoint(self, url: str = URL) -> Endpoint:
+        return next(endpoint for endpoint in self.roster if endpoint.url == url)
+
+    def member(self, name: WorkerId = W) -> Member:
+        member = self.fleet.get(name)
+        assert member is not None
+        return member
+
+    def subscription(self, name: WorkerId = W, url: str = URL) -> Subscription:
+        return self.endpoint(url).feeds[name][1]
+
+    def store(self, *blocks: int) -> None:
+        """The worker's engine published from its start: these blocks."""
+        subscription = self.subscription()
+        subscription.connected()
+        subscription.replayed([b"", b"", seq_frame(0), payload(*blocks)])
+        subscription.replayed([b"", b"", b"\xff" * 8, b""])
+        assert self.member().stream is StreamState.EXACT
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.roster.stop()
+
+
+# waiting and joining ---------------------------------------------------------------------------
+
+
+async def test_an_endpoint_that_does_not_answer_is_waited_for(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world.probe().health = "refused"
+    await world.add()
+    await world.look(times=3)
+    assert len(world.fleet) == 0
+    assert world.endpoint().facts is None
+    assert world.endpoint().last_error == "refused"
+    assert [r.getMessage() for r in caplog.records] == ["waiting for worker http://w:1: refused"]
+    world.probe().health = "loading"
+    await world.look()
+    assert len(caplog.records) == 2
+
+
+async def test_when_it_answers_it_joins(world: World) -> None:
+    world.probe().health = "loading"
+    await world.add()
+    world.probe().health = None
+    await world.look()
+    member = world.member()
+    assert (member.is_up, member.worker.block_size, member.stream) == (True, 4, StreamState.CATCHING_UP)
+    assert (world.endpoint().num_failures, world.endpoint().last_error) == (0, None)
+    assert world.known.num_blocks("w:1") == 0
+    assert [(f.endpoint, f.replay_endpoint) for f in world.feeds] == [("tcp://*:1", "tcp://*:2")]
+    assert [worker for worker, _ in world.roster.stream_counts()] == ["w:1"]
+
+
+async def test_an_endpoint_without_models_does_not_join(world: World) -> None:
+    world.probe().models = ()
+    await world.add()
+    assert len(world.fleet) == 0
+    assert world.endpoint().last_error == "http://w:1 serves no model"
+
+
+async def test_adding_twice_is_adding_once(world: World) -> None:
+    await world.add()
+    assert not world.roster.add(URL)
+    assert world.probe().num_facts == 1
+
+
+async def test_ranks_are_workers_with_feeds_of_their_own(world: World) -> None:
+    world.probe().ranks = {0: RANK, 1: replace(RANK, num_requests_waiting=9)}
+    world.probe().sources = (EventSource(0, "tcp://*:1"), EventSource(1, "tcp://*:2"))
+    await world.add()
+    await world.look()
+    assert [m.worker.id for m in world.fleet] == ["w:1#0", "w:1#1"]
+    assert list(world.endpoint().feeds) == ["w:1#0", "w:1#1"]
+    assert [m.reported.num_waiting for m in world.fleet] == [2, 9]
+
+
+async def test_a_lora_is_served_under_the_root_of_its_parent(world: World) -> None:
+    world.probe().models = (ModelInfo("m", "root"), ModelInfo("lora", "/x", parent="m"))
+    await world.add()
+    assert [(s.name, s.root, s.adapter) for s in world.member().worker.served] == [
+        ("m", "root", None),
+        ("lora", "root", "lora"),
+    ]
+
+
+# events ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sources", "block_size"),
+    [
+        ({"use_events": False}, None, BLOCK_SIZE),
+        ({}, (), BLOCK_SIZE),
+        ({}, None, None),
+    ],
+    ids=["switched off", "publishes none", "no block size"],
+)
+async def test_a_worker_without_events(
+    options: dict[str, object], sources: tuple[EventSource, ...] | None, block_size: int | None
+) -> None:
+    world = World(**options)
+    world.probe().sources = sources
+    world.probe().ranks = {0: EngineMetrics(block_size=block_size)}
+    await world.add()
+    assert world.feeds == []
+    assert world.member().stream is None
+    await world.roster.stop()
+
+
+async def test_a_worker_that_cannot_tell_is_looked_for_at_the_given_ports() -> None:
+    world = World(events_port=7000, replay_port=8000)
+    world.probe().sources = None
+    await world.add()
+    assert [(f.endpoint, f.replay_endpoint) for f in world.feeds] == [("tcp://*:7000", "tcp://*:8000")]
+    await world.roster.stop()
+
+
+async def test_an_event_source_that_cannot_be_used_costs_the_events_only(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.feed_error = "tcp://nonsense: Invalid argument"
+    await world.add()
+    assert (world.member().is_up, world.member().stream) == (True, None)
+    assert "no events, its cache is assumed only: tcp://nonsense" in caplog.text
+    await world.look()
+    assert world.member().is_up
+
+
+async def test_decisions_stand_in_until_events_are_exact(world: World) -> None:
+    """Also while a publisher cannot be reached: its events may never come."""
+    await world.add()
+    assumed = world.known.assumed
+    hashes = [1, 2, 3]
+    assumed.pin(W, hashes)  # type: ignore[arg-type]
+    assumed.unpin(W, hashes, now=0.0, was_run=True)  # type: ignore[arg-type]
+    assert assumed.overlap(hashes, now=500.0) == {W: 3}  # type: ignore[arg-type]
+    world.store(1)
+    assert assumed.overlap(hashes, now=0.0) == {}  # type: ignore[arg-type]
+    assumed.pin(W, hashes)  # type: ignore[arg-type]
+    assumed.unpin(W, hashes, now=0.0, was_run=True)  # type: ignore[arg-type]
+    assert assumed.overlap(hashes, now=EVENT_GRACE_S - 0.1) == {W: 3}  # type: ignore[arg-type]
+    assert assumed.overlap(hashes, now=EVENT_GRACE_S) == {}  # type: ignore[arg-type]
+
+
+async def test_the_state_of_a_stream_is_seen_in_the_fleet(world: World) -> None:
+    await world.add()
+    world.store(1)
+    world.subscription().disconnected()
+    assert world.member().stream is StreamState.CATCHING_UP
+    world.roster.stream_changed(WorkerId("gone"), StreamState.EXACT)
+
+
+# health ----------------------------------------------------------------------------------------
+
+
+async def test_health_must_fail_twice(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.add()
+    world.store(1, 2)
+    world.probe().health = "answered 503"
+    await world.look()
+    assert world.member().is_up
+    await world.look()
+    assert not world.member().is_up
+    assert "worker w:1 is down: answered 503" in caplog.text
+    assert world.known.num_blocks("w:1") == 2  # it may well come back with all it holds
+
+
+async def test_one_failure_between_two_answers_is_forgotten(world: World) -> None:
+    await world.add()
+    for health in ("slow", None, "slow", None):
+        world.probe().health = health
+        await world.look()
+        assert world.member().is_up
+
+
+async def test_when_it_answers_again_it_is_up(world: World) -> None:
+    await world.add()
+    world.probe().health = "refused"
+    await world.look(times=2)
+    world.probe().health = None
+    await world.look()
+    assert world.member().is_up
+    assert (world.endpoint().num_failures, world.endpoint().last_error) == (0, None)
+    assert world.probe().num_facts == 1
+
+
+async def test_metrics_that_are_late_are_no_reason_to_be_down(world: World) -> None:
+    await world.add()
+    await world.look()
+    world.probe().ranks = "did not answer in time"
+    await world.look(times=3)
+    member = world.member()
+    assert (member.is_up, member.reported.num_waiting, member.reported.kv_usage) == (True, 2, 0.5)
+
+
+# another process -------------------------------------------------------------------------------
+
+
+async def test_another_start_time_is_another_process_with_an_empty_cache(world: World) -> None:
+    await world.add()
+    world.store(1, 2)
+    old = world.feeds[0]
+    world.probe().ranks = {0: replace(RANK, start_time_s=2000.0, num_gpu_blocks=50)}
+    world.probe().models = (ModelInfo("other", "root2"),)
+    await world.look()
+    assert world.probe().num_facts == 2
+    assert world.known.num_blocks("w:1") == 0
+    assert (old.is_stopped, len(world.feeds), world.feeds[1].is_stopped) == (True, 2, False)
+    assert world.member().worker.num_blocks == 50
+    assert list(world.fleet.served()) == ["other"]
+
+
+async def test_a_start_time_that_is_the_same_or_not_told_changes_nothing(world: World) -> None:
+    await world.add()
+    world.store(1)
+    for start in (1000.0, 1000.2, None):
+        world.probe().ranks = {0: replace(RANK, start_time_s=start)}
+        await world.look()
+    assert (world.probe().num_facts, world.known.num_blocks("w:1")) == (1, 1)
+
+
+async def test_a_block_size_that_is_told_late_is_taken_up(world: World) -> None:
+    """A worker whose metrics were not ready when it joined is not routed by load for ever."""
+    world.probe().ranks = {}
+    await world.add()
+    assert world.member().worker.block_size is None
+    world.probe().ranks = {0: RANK}
+    await world.look(times=3)
+    assert world.member().worker.block_size == BLOCK_SIZE
+    assert (len(world.feeds), world.probe().num_facts) == (1, 2)
+
+
+async def test_a_new_process_without_models_is_waited_for(world: World) -> None:
+    await world.add()
+    world.probe().ranks, world.probe().models = {0: replace(RANK, start_time_s=2000.0)}, ()
+    await world.look()
+    assert (len(world.fleet), world.endpoint().facts) == (0, None)
+    world.probe().models = (ModelInfo("m"),)
+    await world.look()
+    assert world.member().is_up
+
+
+# suspicion -------------------------------------------------------------------------------------
+
+
+async def test_a_refused_connection_takes_a_worker_down_until_it_answers(world: World) -> None:
+    await world.add()
+    world.endpoint().has_looked.clear()
+    world.roster.suspect(W, "refused", is_refused=True)
+    assert (world.member().is_up, world.member().num_failures) == (False, 1)
+    await world.endpoint().has_looked.wait()
+    assert world.member().is_up
+
+
+async def test_any_other_failure_is_a_reason_to_look_at_once(world: World) -> None:
+    await world.add()
+    world.probe().health = "answered 500"
+    world.endpoint().has_looked.clear()
+    world.roster.suspect(W, "reset", is_refused=False)
+    assert world.member().is_up
+    await world.endpoint().has_looked.wait()
+    assert world.endpoint().num_failures == 1
+
+
+async def test_suspicion_during_a_look_is_a_reason_for_another(world: World) -> None:
+    await world.add()
+    probe, looks = world.probe(), 0
+    done = asyncio.Event()
+
+    def before_health() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            world.roster.suspect(W, "reset", is_refused=False)
+        else:
+            done.set()
+
+    probe.before_health = before_health
+    await world.look()
+    async with asyncio.timeout(5):
+        await done.wait()
+
+
+async def test_one_rank_that_refuses_means_the_whole_endpoint(world: World) -> None:
+    world.probe().ranks = {0: RANK, 1: RANK}
+    await world.add()
+    world.roster.suspect(WorkerId("w:1#1"), "refused", is_refused=True)
+    assert [m.is_up for m in world.fleet] == [False, False]
+
+
+async def test_suspecting_who_is_gone_is_no_error(world: World) -> None:
+    world.roster.suspect(WorkerId("gone"), "refused", is_refused=True)
+
+
+# dropping --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["http://w:1", "w:1", "w:1#1"])
+async def test_a_dropped_endpoint_is_forgotten_everywhere(world: World, name: str) -> None:
+    world.probe().ranks = {0: RANK, 1: RANK}
+    world.probe().sources = (EventSource(0, "tcp://*:1"), EventSource(1, "tcp://*:2"))
+    await world.add()
+    await world.add("http://other:1")
+    world.metrics.worker(WorkerId("w:1#0")).num_requests = 3
+    task = world.endpoint().task
+    assert world.roster.drop(name)
+    assert [m.worker.id for m in world.fleet] == ["other:1"]
+    assert [endpoint.url for endpoint in world.roster] == ["http://other:1"]
+    assert [feed.is_stopped for feed in world.feeds[:2]] == [True, True]
+    assert [worker for worker, _ in world.roster.stream_counts()] == ["other:1"]
+    assert list(world.metrics.items()) == []
+    assert world.gone == [URL]
+    with pytest.raises(KeyError):
+        world.known.num_blocks("w:1#0")
+    assert task is not None
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def test_dropping_an_unknown_name_is_told(world: World) -> None:
+    await world.add()
+    assert not world.roster.drop("http://x:1")
+    assert world.roster.drop(URL)
+    assert not world.roster.drop(URL)
+
+
+async def test_a_dropped_endpoint_can_come_back(world: World) -> None:
+    await world.add()
+    world.roster.drop(URL)
+    await world.add()
+    assert (world.member().is_up, world.probe().num_facts) == (True, 2)
+
+
+async def test_one_that_is_dropped_while_it_is_waited_for(world: World) -> None:
+    world.probe().health = "loading"
+    world.roster.add(URL)
+    looked = Tasks().start("first look", world.roster.first_look())
+    await asyncio.sleep(0)
+    assert world.roster.drop("w:1")
+    async with asyncio.timeout(5):
+        await looked
+    assert list(world.roster) == []
+
+
+async def test_stopping_closes_feeds_and_watches(world: World) -> None:
+    await world.add()
+    task = world.endpoint().task
+    await world.roster.stop()
+    assert world.feeds[0].is_stopped
+    assert task is not None and task.done()

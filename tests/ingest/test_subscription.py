@@ -1,0 +1,171 @@
+"""A worker's events from frames to the index, with the state told to who asked."""
+
+import pytest
+
+from gateway.core.stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.ingest.subscription import Subscription
+from tests.fakes import END, FakeEngine, Known, payload, seq_frame
+
+W = WorkerId("w:1")
+
+
+class World:
+    """One subscription; `asked` are the replays that it asked for."""
+
+    def __init__(self, *, can_replay: bool = True) -> None:
+        self.known = Known("w:1")
+        self.asked: list[int] = []
+        self.states: list[StreamState] = []
+        self.subscription = Subscription(
+            W,
+            engine=FakeEngine(),
+            index=self.known.index,
+            assumed=self.known.assumed,
+            can_replay=can_replay,
+            on_state=lambda worker, state: self.states.append(state),
+        )
+        self.subscription.ask_replay = self.asked.append
+
+    def live(self, seq: int, body: bytes) -> None:
+        self.subscription.live([b"kv", seq_frame(seq), body])
+
+    def replay(self, *batches: tuple[int, bytes]) -> None:
+        """Answers, old style and new in turn, and the end."""
+        for seq, body in batches:
+            head = [b"", b"kv"] if seq % 2 else [b""]
+            assert not self.subscription.replayed([*head, seq_frame(seq), body])
+        assert self.subscription.replayed([b"", END, b""])
+
+    @property
+    def num_blocks(self) -> int:
+        return self.known.num_blocks("w:1")
+
+
+def exact(*bodies: bytes) -> World:
+    world = World()
+    world.subscription.connected()
+    world.replay(*enumerate(bodies))
+    assert world.states == [StreamState.CATCHING_UP, StreamState.EXACT]
+    return world
+
+
+def test_a_start_is_replayed_then_followed() -> None:
+    world = World()
+    world.subscription.connected()
+    world.live(1, payload(2, parent=1, ts=2))  # held: it is the replay's turn
+    assert (world.asked, world.num_blocks) == ([0], 0)
+    world.replay((0, payload(1)), (1, payload(2, parent=1, ts=2)))
+    world.live(2, payload(3, parent=2, ts=3))
+    assert world.num_blocks == 3
+    assert world.states == [StreamState.CATCHING_UP, StreamState.EXACT]
+    assert repr(world.subscription) == "Subscription(w:1, Stream(exact, epoch=0, next_seq=3, held=0))"
+
+
+def test_a_gap_is_asked_for() -> None:
+    world = exact(payload(1))
+    world.live(2, payload(3, parent=2, ts=3))
+    assert world.asked == [0, 0]
+    world.replay((0, payload(1)), (1, payload(2, parent=1, ts=2)))
+    assert world.num_blocks == 3
+    assert world.states[-2:] == [StreamState.CATCHING_UP, StreamState.EXACT]
+
+
+def test_without_replays_a_gap_forgets_and_goes_on_blind() -> None:
+    world = World(can_replay=False)
+    world.subscription.connected()
+    world.live(0, payload(1, 2))
+    assert (world.num_blocks, world.states) == (2, [StreamState.BLIND, StreamState.EXACT])
+    world.live(5, payload(7, ts=9))
+    assert (world.num_blocks, world.states[-1]) == (1, StreamState.BLIND)
+
+
+def test_another_engine_under_the_same_numbers_means_an_empty_cache() -> None:
+    world = exact(payload(1, 2))
+    world.known.assumed.pin(W, [8])  # type: ignore[list-item]
+    world.known.assumed.unpin(W, [8], 0.0, was_run=True)  # type: ignore[list-item]
+    world.subscription.disconnected()
+    world.subscription.connected()
+    # The last batch that we know has another digest: asked again, from the start.
+    assert not world.subscription.replayed([b"", seq_frame(0), payload(5, ts=99)])
+    assert (world.num_blocks, world.asked) == (0, [0, 0, 0])
+    assert world.known.assumed.num_blocks(W) == 0
+    world.replay((0, payload(5, ts=99)))
+    assert (world.num_blocks, world.states[-1]) == (1, StreamState.EXACT)
+
+
+def test_a_restart_that_the_probe_noticed() -> None:
+    world = exact(payload(1))
+    world.subscription.restarted()
+    assert (world.num_blocks, world.asked[-1], world.states[-1]) == (0, 0, StreamState.CATCHING_UP)
+
+
+def test_a_failed_replay_is_told_and_tried_again_only_while_blind(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.subscription.connected()
+    world.live(4, payload(1))
+    world.subscription.replay_failed("no answer from tcp://x")
+    assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 1)
+    assert "worker w:1: replay of KV events failed: no answer from tcp://x" in caplog.text
+    world.subscription.resync()
+    assert (world.states[-1], world.asked) == (StreamState.CATCHING_UP, [0, 0])
+    world.replay((0, payload(1)))
+    world.subscription.resync()
+    assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 1)
+
+
+# what does not fit -----------------------------------------------------------------------------
+
+
+def test_blocks_without_a_known_parent_make_it_blind_and_are_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = exact(payload(1))
+    world.live(1, payload(9, parent=77, ts=2))
+    world.live(2, payload(8, parent=77, ts=3))
+    assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 1)
+    assert world.known.index.applied(W).num_orphans == 2
+    (record,) = caplog.records
+    assert "batch 1 has blocks with an unknown parent" in record.getMessage()
+
+
+def test_a_cleared_cache_heals_doubt() -> None:
+    world = exact(payload(1))
+    world.live(1, payload(9, parent=77, ts=2))
+    world.live(2, payload(3, clear=True, ts=3))
+    assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 1)
+
+
+def test_a_batch_that_cannot_be_read_costs_what_was_known(caplog: pytest.LogCaptureFixture) -> None:
+    world = exact(payload(1), payload(2, parent=1, ts=2))
+    world.live(2, b"?")
+    assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 0)
+    world.live(3, b"?")
+    world.live(4, payload(5, ts=5))
+    assert (world.subscription.stream.counts.num_undecodable, world.num_blocks) == (2, 1)
+    assert sum("cannot be decoded" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_replayed_batch_that_cannot_be_read_counts_too() -> None:
+    world = World()
+    world.subscription.connected()
+    world.replay((0, payload(1)), (1, b"?"), (2, payload(3, ts=3)))
+    assert world.subscription.stream.counts.num_undecodable == 1
+    assert (world.num_blocks, world.states[-1]) == (1, StreamState.BLIND)
+
+
+@pytest.mark.parametrize("frames", [[], [b"one"], [b"kv", b"short", b"{}"]])
+def test_a_message_without_a_number_is_counted_and_makes_it_blind(frames: list[bytes]) -> None:
+    world = exact(payload(1))
+    world.subscription.live(frames)
+    assert world.subscription.stream.counts.num_undecodable == 1
+    assert world.states[-1] is StreamState.BLIND
+    world.live(1, payload(2, parent=1, ts=2))
+    assert world.num_blocks == 2
+
+
+def test_states_are_told_when_they_change_and_only_then() -> None:
+    world = exact(payload(1))
+    for seq in range(1, 5):
+        world.live(seq, payload(seq + 1, parent=seq, ts=seq + 1))
+    assert len(world.states) == 2

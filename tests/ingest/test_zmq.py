@@ -1,0 +1,433 @@
+"""Real sockets on loopback: a publisher that the test drives, and what the feed makes of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import zmq
+
+from gateway.core.stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.ingest.subscription import Subscription
+from gateway.ingest.zmq import MAX_BATCHES_PER_TURN, Times, ZmqFeed, reach, resolve
+from tests.fakes import END, FakeEngine, Known, payload, seq_frame
+
+W = WorkerId("w:1")
+QUICK = Times(replay_s=0.1, knock_s=0.1, settle_s=0.02, unanswered_s=0.2)
+
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host", "reached"),
+    [
+        ("tcp://*:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        ("tcp://0.0.0.0:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        ("tcp://[::]:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        ("tcp://:::5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        ("tcp://[*]:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        ("tcp://*:5557", "fe80::1", "tcp://[fe80::1]:5557"),
+        ("tcp://*:5557", "worker.example", "tcp://worker.example:5557"),
+        # libzmq reads the leading digits of a port, and vLLM binds because of the "*"
+        ("tcp://127.0.0.1:5700*", "127.0.0.1", "tcp://127.0.0.1:5700"),
+        ("tcp://*:5557*", "10.0.0.1", "tcp://10.0.0.1:5557"),
+        # the worker's loopback is not ours
+        ("tcp://127.0.0.1:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
+        ("tcp://localhost:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
+        ("tcp://[::1]:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
+        # an address of its own is kept
+        ("tcp://10.0.0.9:5557", "10.0.0.1", "tcp://10.0.0.9:5557"),
+        ("tcp://events.example:5557", "10.0.0.1", "tcp://events.example:5557"),
+        ("tcp://[fd00::9]:5557", "10.0.0.1", "tcp://[fd00::9]:5557"),
+        # what cannot be read fails when it is used
+        ("ipc:///tmp/kv", "10.0.0.1", "ipc:///tmp/kv"),
+        ("tcp://*:*", "10.0.0.1", "tcp://*:*"),
+        ("tcp://*", "10.0.0.1", "tcp://*"),
+        ("tcp://[::", "10.0.0.1", "tcp://[::"),
+        ("", "10.0.0.1", ""),
+    ],
+)
+def test_endpoints_as_they_are_reached_from_here(endpoint: str, host: str, reached: str) -> None:
+    assert resolve(endpoint, host) == reached
+
+
+class Publisher:
+    """As an engine's: numbers its batches, keeps them, replays them when asked."""
+
+    def __init__(self, ports: tuple[int, int] = (0, 0), *, answers: bool = True, host: str = "127.0.0.1") -> None:
+        self.context = zmq.Context()
+        self.pub, self.router = self.context.socket(zmq.PUB), self.context.socket(zmq.ROUTER)
+        self.port, self.replay_port = (self._bind(s, p, host) for s, p in zip(self._sockets, ports, strict=True))
+        self.answers = answers
+        self.kept: list[bytes] = []
+        self.asked: list[int] = []
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(int(self.router.getsockopt(zmq.FD)), self.answer)
+
+    @property
+    def _sockets(self) -> tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]:
+        return self.pub, self.router
+
+    def _bind(self, socket: "zmq.Socket[bytes]", port: int, host: str) -> int:
+        socket.setsockopt(zmq.IPV6, int(":" in host))
+        socket.bind(f"tcp://{host}:{port or '*'}")
+        return int(socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    @property
+    def endpoint(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    @property
+    def replay_endpoint(self) -> str:
+        return f"tcp://127.0.0.1:{self.replay_port}"
+
+    def publish(self, body: bytes, *, is_lost: bool = False) -> None:
+        seq = len(self.kept)
+        self.kept.append(body)
+        if not is_lost:
+            self.pub.send_multipart([b"kv", seq_frame(seq), body])
+
+    def answer(self) -> None:
+        while self.router.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            client, _, start = self.router.recv_multipart()
+            self.asked.append(int.from_bytes(start, "big"))
+            if self.answers:
+                for seq, body in enumerate(self.kept):
+                    if seq >= self.asked[-1]:
+                        self.router.send_multipart([client, b"", b"kv", seq_frame(seq), body])
+                self.router.send_multipart([client, b"", b"kv", END, b""])
+
+    def close(self) -> tuple[int, int]:
+        """As a process that dies; the ports, for the next one."""
+        if not self.context.closed:
+            self._loop.remove_reader(int(self.router.getsockopt(zmq.FD)))
+            self.context.destroy(linger=0)
+        return self.port, self.replay_port
+
+
+class World:
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self.known = Known("w:1")
+        self.publisher = Publisher()
+        self.states: list[StreamState] = []
+        self._changed = asyncio.Event()
+
+    def open(self, *, can_replay: bool = True, times: Times = QUICK, topic: str = "kv") -> ZmqFeed:
+        self.subscription = Subscription(
+            W,
+            engine=FakeEngine(),
+            index=self.known.index,
+            assumed=self.known.assumed,
+            can_replay=can_replay,
+            on_state=lambda worker, state: self.states.append(state),
+        )
+        self.feed = ZmqFeed(
+            self.subscription,
+            FakeEngine(),
+            context=self.context,
+            endpoint=self.publisher.endpoint,
+            replay_endpoint=self.publisher.replay_endpoint if can_replay else None,
+            topic=topic,
+            times=times,
+        )
+        self.feed.start()
+        return self.feed
+
+    @property
+    def num_blocks(self) -> int:
+        return self.known.num_blocks("w:1")
+
+    @property
+    def state(self) -> StreamState | None:
+        return self.states[-1] if self.states else None
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Real sockets have no event to wait for: looked at until it holds, or too late."""
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    async def exact(self, num_blocks: int) -> None:
+        await self.until(lambda: self.state is StreamState.EXACT and self.num_blocks == num_blocks)
+
+    def close(self) -> None:
+        if hasattr(self, "feed"):
+            self.feed.stop()
+        self.publisher.close()
+        self.context.destroy(linger=0)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    world.close()
+
+
+def follow(world: World, first: int, last: int) -> None:
+    """Batches of one block each, each the child of the one before."""
+    for block in range(first, last + 1):
+        world.publisher.publish(payload(block, parent=block - 1 if block > 1 else None, ts=block))
+
+
+@pytest.mark.process
+async def test_what_was_published_before_and_what_comes_live(world: World) -> None:
+    follow(world, 1, 3)
+    feed = world.open()
+    assert (feed.is_connected, world.state) == (False, None)
+    await world.exact(3)
+    follow(world, 4, 5)
+    await world.exact(5)
+    assert feed.is_connected
+    assert world.publisher.asked == [0]
+    assert world.subscription.stream.counts.num_gaps == 0
+    assert repr(feed).startswith(f"ZmqFeed({world.publisher.endpoint}, connected=True, Subscription(w:1, ")
+
+
+@pytest.mark.process
+async def test_a_feed_may_be_opened_before_there_is_a_publisher(world: World) -> None:
+    ports = world.publisher.close()
+    world.open()
+    world.publisher = Publisher(ports)
+    follow(world, 1, 2)
+    await world.exact(2)
+
+
+@pytest.mark.process
+async def test_a_lost_batch_is_replayed(world: World) -> None:
+    world.open()
+    follow(world, 1, 2)
+    await world.exact(2)
+    world.publisher.publish(payload(3, parent=2, ts=3), is_lost=True)
+    follow(world, 4, 4)
+    await world.exact(4)
+    assert world.subscription.stream.counts.num_gaps == 1
+    assert world.publisher.asked == [0, 1]
+    assert StreamState.BLIND not in world.states
+
+
+@pytest.mark.process
+async def test_a_long_replay_is_read_in_turns_to_its_end(world: World) -> None:
+    num = 5 * MAX_BATCHES_PER_TURN + 7
+    follow(world, 1, num)
+    world.open()
+    await world.exact(num)
+
+
+@pytest.mark.process
+async def test_a_long_burst_leaves_the_loop_to_others(world: World) -> None:
+    world.open()
+    await world.exact(0)
+    turns = 0
+    num = 20 * MAX_BATCHES_PER_TURN
+    follow(world, 1, num)
+    while world.num_blocks < num:
+        before = world.num_blocks
+        await asyncio.sleep(0)
+        assert world.num_blocks - before <= 2 * MAX_BATCHES_PER_TURN
+        turns += 1
+    assert turns > 10
+
+
+@pytest.mark.process
+async def test_another_topic_is_not_heard(world: World) -> None:
+    world.open(topic="other")
+    await world.exact(0)
+    follow(world, 1, 1)
+    world.publisher.pub.send_multipart([b"other", seq_frame(0), payload(9)])
+    await world.exact(1)
+    assert world.known.index.overlap([]) == {}
+    assert world.subscription.stream.counts.num_batches == 1
+
+
+@pytest.mark.process
+async def test_a_publisher_that_restarts_has_an_empty_cache(world: World) -> None:
+    world.open()
+    follow(world, 1, 4)
+    await world.exact(4)
+    ports = world.publisher.close()
+    await world.until(lambda: not world.feed.is_connected)
+    assert (world.state, world.num_blocks) == (StreamState.CATCHING_UP, 4)  # it may be a network's blink
+    world.publisher = Publisher(ports)
+    await world.exact(0)
+    world.publisher.publish(payload(7, 8, ts=100))
+    await world.exact(2)
+    assert world.subscription.stream.epoch == 1
+
+
+@pytest.mark.process
+async def test_batches_right_after_a_restart_are_not_lost(world: World) -> None:
+    """The subscription is sent anew only when the socket is used: the feed must see to it."""
+    world.open()
+    follow(world, 1, 4)
+    await world.exact(4)
+    for run in range(1, 4):
+        world.publisher = Publisher(world.publisher.close())
+        await world.until(lambda: world.state is StreamState.EXACT and world.num_blocks == 0)
+        world.publisher.publish(payload(*range(10 * run, 10 * run + 5), ts=100 * run))
+        await world.exact(5)
+        assert world.subscription.stream.counts.num_gaps == 0
+
+
+@pytest.mark.process
+async def test_the_same_publisher_after_a_cut_keeps_its_blocks(world: World) -> None:
+    world.open()
+    follow(world, 1, 3)
+    await world.exact(3)
+    kept, ports = world.publisher.kept, world.publisher.close()
+    await world.until(lambda: world.state is StreamState.CATCHING_UP)
+    world.publisher = Publisher(ports)
+    world.publisher.kept = kept
+    await world.exact(3)
+    assert world.subscription.stream.counts.num_resets == 0
+    assert world.publisher.asked == [2]
+    follow(world, 4, 4)
+    await world.exact(4)
+
+
+# replays that do not come ----------------------------------------------------------------------
+
+
+@pytest.mark.process
+async def test_a_silent_replay_leaves_it_blind_with_what_comes_live(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.publisher.answers = False
+    follow(world, 1, 1)
+    world.open()
+    await world.until(lambda: world.feed.is_connected)
+    await world.until(lambda: world.publisher.asked == [0])
+    world.publisher.publish(payload(7, 8, ts=9))
+    await world.until(lambda: world.state is StreamState.BLIND)
+    assert world.publisher.asked == [0, 0, 0]
+    assert f"no answer from {world.publisher.replay_endpoint}" in caplog.text
+    await world.until(lambda: world.num_blocks == 2)
+    await world.until(lambda: len(world.publisher.asked) > 5)  # knocks
+    assert (world.num_blocks, world.state) == (2, StreamState.BLIND)  # nothing is given up for them
+    assert set(world.publisher.asked[3:]) == {1 << 62}
+
+
+@pytest.mark.process
+async def test_when_replays_are_answered_again_all_is_known(world: World) -> None:
+    world.publisher.answers = False
+    follow(world, 1, 3)
+    world.open()
+    await world.until(lambda: world.state is StreamState.BLIND)
+    world.publisher.answers = True
+    await world.exact(3)
+    assert world.publisher.asked[-1] == 0
+    num_asked = len(world.publisher.asked)
+    await asyncio.sleep(3 * QUICK.knock_s)
+    assert len(world.publisher.asked) == num_asked  # healed: nobody knocks any more
+
+
+@pytest.mark.process
+async def test_without_a_replay_endpoint_it_is_blind_until_a_known_start(world: World) -> None:
+    world.open(can_replay=False)
+    await world.until(lambda: world.state is StreamState.BLIND)
+    await asyncio.sleep(2 * QUICK.settle_s)
+    follow(world, 1, 2)
+    await world.exact(2)
+    world.publisher.close()
+    await world.until(lambda: world.state is StreamState.BLIND)
+    assert (world.num_blocks, world.publisher.asked) == (0, [])
+
+
+@pytest.mark.process
+async def test_nobody_publishes(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.publisher.close()
+    world.open()
+    await world.until(lambda: bool(caplog.records))
+    assert f"worker w:1: nothing answers at {world.publisher.endpoint}" in caplog.text
+    assert not world.feed.is_connected
+
+
+# opening and closing ---------------------------------------------------------------------------
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("bad", ["tcp://*:*", "tcp://w", "nonsense", "http://w:1"])
+async def test_an_endpoint_that_cannot_be_used_is_a_value_error(world: World, bad: str) -> None:
+    for endpoint, replay in ((bad, None), (world.publisher.endpoint, bad)):
+        subscription = Subscription(
+            W,
+            engine=FakeEngine(),
+            index=world.known.index,
+            assumed=world.known.assumed,
+            can_replay=True,
+            on_state=lambda worker, state: None,
+        )
+        feed = ZmqFeed(
+            subscription, FakeEngine(), context=world.context, endpoint=endpoint, replay_endpoint=replay
+        )
+        with pytest.raises(ValueError, match="KV events at"):
+            feed.start()
+        feed.stop()
+
+
+@pytest.mark.process
+async def test_stopping_in_mid_replay_leaves_nothing_behind(world: World) -> None:
+    world.publisher.answers = False
+    feed = world.open()
+    await world.until(lambda: bool(world.publisher.asked))
+    feed.stop()
+    feed.stop()
+    world.publisher.answers = True
+    states, asked = list(world.states), list(world.publisher.asked)
+    follow(world, 1, 3)
+    await asyncio.sleep(3 * QUICK.replay_s)
+    assert (world.states, world.publisher.asked, world.num_blocks) == (states, asked, 0)
+
+
+# reach -----------------------------------------------------------------------------------------
+
+
+async def reached(world: World, endpoint: str, replay_endpoint: str) -> str | None:
+    return await reach(world.context, FakeEngine(), endpoint, replay_endpoint, timeout_s=0.3)
+
+
+@pytest.mark.process
+async def test_both_are_reached(world: World) -> None:
+    assert await reached(world, world.publisher.endpoint, world.publisher.replay_endpoint) is None
+    assert world.publisher.asked == [1 << 62]
+
+
+@pytest.mark.process
+async def test_which_is_not_reached_is_told(world: World) -> None:
+    publisher = world.publisher
+    assert await reached(world, "tcp://127.0.0.1:9", publisher.replay_endpoint) == (
+        "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind, with '*' in its endpoint"
+    )
+    publisher.answers = False
+    assert await reached(world, publisher.endpoint, publisher.replay_endpoint) == (
+        f"no replay answers at {publisher.replay_endpoint}"
+    )
+    told = await reached(world, "tcp://*:*", publisher.replay_endpoint)
+    assert told is not None and told.startswith("it publishes at tcp://*:*") and "Invalid argument" in told
+
+
+@pytest.fixture
+def has_ipv6() -> Iterator[None]:
+    import socket
+
+    try:
+        with socket.socket(socket.AF_INET6) as listening:
+            listening.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 loopback here")
+    yield
+
+
+@pytest.mark.process
+async def test_ipv6_is_reached_by_its_literal(world: World, has_ipv6: None) -> None:
+    publisher = Publisher(host="[::1]")
+    endpoints = [resolve(f"tcp://*:{port}", "::1") for port in (publisher.port, publisher.replay_port)]
+    assert await reached(world, endpoints[0], endpoints[1]) is None
+    publisher.close()
+
+
+@pytest.mark.process
+async def test_localhost_reaches_a_publisher_that_listens_on_ipv4_alone(world: World) -> None:
+    publisher = world.publisher
+    endpoints = [resolve(f"tcp://*:{port}", "localhost") for port in (publisher.port, publisher.replay_port)]
+    assert await reached(world, endpoints[0], endpoints[1]) is None

@@ -1,0 +1,249 @@
+"""The admin API over HTTP, before a fleet that the test writes."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, cast
+from urllib.parse import quote
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.admin import MAX_RECENT, Admin
+from gateway.api import Api
+from gateway.core.stream import StreamState
+from gateway.core.worker import Reported, WorkerId
+from gateway.metrics import Collector
+from gateway.policies.least_load import LeastLoad
+from gateway.proxy import Proxy
+from gateway.records import Records
+from gateway.router import Prompt, Router
+from tests.discovery.test_roster import RANK, URL, W, World
+from tests.fakes import decision
+
+pytestmark = pytest.mark.process
+
+
+class Admined:
+    """A roster with one joined worker, and a client of the admin API before it."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.records = world, Records()
+        self.router = Router(
+            fleet=world.fleet,
+            index=world.known.index,
+            assumed=world.known.assumed,
+            policy=LeastLoad(),
+            tokenize=lambda request: Prompt(),
+        )
+        self.api = Api(cast(Proxy, None), world.fleet, world.metrics)
+        registry = CollectorRegistry()
+        registry.register(
+            Collector(
+                world.metrics,
+                world.fleet,
+                self.router.ledger,
+                world.known.index,
+                world.known.assumed,
+                world.roster.stream_counts,
+                lambda: 0,
+            )
+        )
+        admin = Admin(
+            api=self.api, router=self.router, roster=world.roster, records=self.records, registry=registry
+        )
+        self.client = TestClient(TestServer(admin.app()))
+
+    async def get(self, path: str, status: int = 200) -> Any:
+        answer = await self.client.get(path)
+        assert answer.status == status
+        assert answer.content_type == "application/json"
+        return await answer.json()
+
+
+@pytest.fixture
+async def admined() -> AsyncIterator[Admined]:
+    world = World()
+    await world.add()
+    admined = Admined(world)
+    async with admined.client:
+        yield admined
+    await world.roster.stop()
+
+
+# is it well ------------------------------------------------------------------------------------
+
+
+async def test_alive_whatever_the_fleet_is(admined: Admined) -> None:
+    admined.api.is_stopping = True
+    assert await admined.get("/health") == {"status": "alive"}
+
+
+async def test_ready_as_long_as_a_worker_is_up_and_nobody_stops(admined: Admined) -> None:
+    assert await admined.get("/ready") == {"status": "ready"}
+    assert await admined.get("/ready?model=m") == {"status": "ready"}
+    error = (await admined.get("/ready?model=x", 503))["error"]
+    assert (error["message"], error["code"]) == ("no worker for 'x' is up", "no_worker")
+    admined.world.member().is_up = False
+    assert (await admined.get("/ready", 503))["error"]["message"] == "no worker is up"
+    admined.world.member().is_up, admined.api.is_stopping = True, True
+    assert (await admined.get("/ready", 503))["error"]["message"] == "the gateway is stopping"
+
+
+async def test_metrics_are_what_prometheus_reads(admined: Admined) -> None:
+    answer = await admined.client.get("/metrics")
+    assert answer.content_type == "text/plain"
+    families = {family.name: family for family in text_string_to_metric_families(await answer.text())}
+    assert families["kvgate_worker_up"].samples[0].labels == {"worker": "w:1"}
+
+
+# workers ---------------------------------------------------------------------------------------
+
+
+async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> None:
+    world = admined.world
+    world.member().reported = Reported(1, 2, 0.5)
+    world.member().num_failures = 4
+    admined.router.ledger.book(W, 40, 100)
+    world.probe("http://late:1").health = "refused"
+    await world.add("http://late:1")
+    assert await admined.get("/admin/workers") == {
+        "endpoints": [
+            {
+                "url": URL,
+                "state": "joined",
+                "engine": "fake",
+                "version": "1",
+                "last_error": None,
+                "workers": [
+                    {
+                        "id": "w:1",
+                        "is_up": True,
+                        "models": ["m"],
+                        "block_size": 4,
+                        "num_blocks": 100,
+                        "in_flight": 1,
+                        "booked_tokens": 40,
+                        "running": 1,
+                        "waiting": 2,
+                        "kv_usage": 0.5,
+                        "failures": 4,
+                        "stream": "catching_up",
+                        "events": "tcp://*:1",
+                        "replay": "tcp://*:2",
+                        "events_connected": True,
+                    }
+                ],
+            },
+            {
+                "url": "http://late:1",
+                "state": "waiting",
+                "engine": None,
+                "version": None,
+                "last_error": "refused",
+                "workers": [],
+            },
+        ]
+    }
+
+
+async def test_a_worker_without_events_is_shown_too(admined: Admined) -> None:
+    admined.world.probe("http://n:1").sources = ()
+    await admined.world.add("http://n:1")
+    shown = (await admined.get("/admin/workers"))["endpoints"][1]["workers"][0]
+    assert {name: shown[name] for name in ("stream", "events", "replay", "events_connected")} == {
+        "stream": None,
+        "events": None,
+        "replay": None,
+        "events_connected": False,
+    }
+
+
+async def test_a_worker_joins_and_leaves(admined: Admined) -> None:
+    for status, added in [(201, True), (200, False)]:
+        answer = await admined.client.post("/admin/workers", json={"url": "http://New:1/"})
+        assert (answer.status, await answer.json()) == (status, {"url": "http://new:1", "added": added})
+    await admined.world.roster.first_look()
+    assert len(admined.world.fleet) == 2
+    answer = await admined.client.delete("/admin/workers/new:1")
+    assert (answer.status, await answer.json()) == (200, {"dropped": "new:1"})
+    assert len(admined.world.fleet) == 1
+
+
+@pytest.mark.parametrize("name", ["http://w:1", "http://w:1/", "w:1", quote("http://w:1", safe=""), "w:1%230"])
+async def test_a_worker_is_dropped_by_url_or_id(name: str) -> None:
+    world = World()
+    world.probe().ranks = {0: RANK, 1: RANK}
+    await world.add()
+    async with Admined(world).client as client:
+        assert (await client.delete(f"/admin/workers/{name}")).status == 200
+    assert len(world.fleet) == 0
+    await world.roster.stop()
+
+
+async def test_dropping_who_is_not_there(admined: Admined) -> None:
+    answer = await admined.client.delete("/admin/workers/nobody")
+    assert answer.status == 404
+    assert (await answer.json())["error"]["message"].startswith("no worker 'nobody'")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"url": "ftp://x"}', "is not an http(s) URL"),
+        (b'{"url": 1}', "Expected `str`"),
+        (b'{"link": "http://x"}', "unknown field `link`"),
+        (b"{}", "missing required field `url`"),
+        (b"\xff", ""),
+    ],
+)
+async def test_a_new_worker_that_cannot_be(admined: Admined, body: bytes, words: str) -> None:
+    answer = await admined.client.post(
+        "/admin/workers", data=body, headers={"content-type": "application/json"}
+    )
+    assert answer.status == 400
+    assert words in (await answer.json())["error"]["message"]
+
+
+async def test_a_browser_cannot_add_a_worker_unasked(admined: Admined) -> None:
+    """A page may send text/plain or a form across origins without a preflight, JSON not."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        answer = await admined.client.post(
+            "/admin/workers", data=b'{"url": "http://x"}', headers={"content-type": kind}
+        )
+        assert answer.status == 415
+    assert len(list(admined.world.roster)) == 1
+
+
+# index and decisions ---------------------------------------------------------------------------
+
+
+async def test_the_index_is_shown_by_worker(admined: Admined) -> None:
+    admined.world.store(1, 2, 3)
+    shown = await admined.get("/admin/index")
+    assert shown["index"] == "MemoryIndex(workers=1, blocks=3)"
+    (worker,) = shown["workers"]
+    assert (worker["worker"], worker["stream"], worker["blocks"]) == ("w:1", "exact", 3)
+    assert worker["assumed_blocks"] == 0
+    assert worker["applied"]["num_stored"] == 3
+
+
+async def test_the_latest_decisions_newest_first(admined: Admined) -> None:
+    for i in range(MAX_RECENT + 5):
+        admined.records.add(decision(f"d{i}"))
+    decisions = (await admined.get("/admin/decisions"))["decisions"]
+    assert (len(decisions), decisions[0]) == (MAX_RECENT, f"d{MAX_RECENT + 4}")
+
+
+async def test_a_decision_explains_itself(admined: Admined) -> None:
+    admined.records.add(replace(decision("d1", "a:1", "b:1"), terms=(1.0, float("inf"))))
+    record = await admined.get("/admin/decisions/d1")
+    assert [candidate["cost"] for candidate in record["candidates"]] == [1.0, None]
+    assert (await admined.get("/admin/decisions/none", 404))["error"]["message"].startswith("no such decision")
+
+
+async def test_the_state_of_a_stream_is_a_word(admined: Admined) -> None:
+    admined.world.roster.stream_changed(WorkerId("w:1"), StreamState.BLIND)
+    (worker,) = (await admined.get("/admin/index"))["workers"]
+    assert worker["stream"] == "blind"

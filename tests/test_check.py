@@ -1,0 +1,205 @@
+"""`kvgate check`: each mode, what is in the way of the next, and the flag that helps."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gateway.check import Checker, Finding, check_all
+from gateway.core.engine import EventSource
+from gateway.core.worker import Worker
+from gateway.discovery.facts import Mode, event_source
+from tests.fakes import FakeEngine, serve, session, url_of
+
+SOURCE = {"dp_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:6557"}
+
+
+@dataclass
+class Answers:
+    """What the worker answers; the defaults are a worker that reaches the best mode."""
+
+    health: int = 200
+    models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "m", "root": "root"}])
+    metrics: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"0": {"block_size": 16, "num_gpu_blocks": 100}}
+    )
+    sources: list[dict[str, Any]] = field(default_factory=lambda: [SOURCE])
+    tokenize: int = 200
+    cached_tokens: int | None = 32
+    asked: list[tuple[str, str | None, Any]] = field(default_factory=list)
+
+    async def serve(self) -> TestServer:
+        return await serve(
+            web.get("/health", self._health),
+            web.get("/v1/models", self._models),
+            web.get("/metrics", self._metrics),
+            web.get("/kv_event_sources", self._sources),
+            web.get("/version", self._version),
+            web.post("/tokenize", self._tokenize),
+            web.post("/v1/completions", self._completions),
+        )
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=self.health)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response(self.models)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.json_response(self.metrics)
+
+    async def _sources(self, request: web.Request) -> web.Response:
+        return web.json_response(self.sources)
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response("1.2")
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        await self._note(request)
+        return web.json_response({"tokens": [1]}, status=self.tokenize)
+
+    async def _completions(self, request: web.Request) -> web.Response:
+        await self._note(request)
+        usage: dict[str, Any] = {"prompt_tokens": 33, "completion_tokens": 1}
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return web.json_response({"choices": [], "usage": usage})
+
+    async def _note(self, request: web.Request) -> None:
+        self.asked.append((request.path, request.headers.get("x-data-parallel-rank"), await request.json()))
+
+
+@dataclass
+class Checked:
+    """A check of one worker; `obstacle` is what its publisher has against us."""
+
+    answers: Answers
+    server: TestServer
+    obstacle: str | None = None
+    has_tokenizer: bool = False
+    reached: list[EventSource] = field(default_factory=list)
+
+    async def _reach(self, worker: Worker, source: EventSource) -> str | None:
+        self.reached.append(source)
+        return self.obstacle
+
+    async def findings(self, url: str | None = None) -> list[Finding]:
+        async with session() as open_session:
+            checker = Checker(
+                session=open_session,
+                engine=FakeEngine(),
+                source_of=lambda facts, rank: event_source(facts, rank, 5557, 0),
+                reach_events=self._reach,
+                has_tokenizer=lambda model: self.has_tokenizer,
+            )
+            return await check_all(checker, [url or url_of(self.server)])
+
+    async def finding(self) -> Finding:
+        (finding,) = await self.findings()
+        return finding
+
+
+@pytest.fixture
+async def checked() -> AsyncIterator[Checked]:
+    answers = Answers()
+    server = await answers.serve()
+    yield Checked(answers, server)
+    await server.close()
+
+
+pytestmark = pytest.mark.process
+
+
+async def test_the_best_mode_has_nothing_in_its_way(checked: Checked) -> None:
+    finding = await checked.finding()
+    name = url_of(checked.server).removeprefix("http://")
+    assert finding == Finding(
+        name, Mode.VERIFIED, "fake 1.2; models m; 100 blocks of 16 tokens", obstacle=None, flags=None
+    )
+    assert finding.lines() == [f"{name}: exact and verified  ({finding.facts})"]
+    assert [source.replay_endpoint for source in checked.reached] == ["tcp://*:6557"]
+
+
+async def test_the_same_prompt_is_sent_twice_to_see_it_cached(checked: Checked) -> None:
+    await checked.finding()
+    sent = [body for path, _, body in checked.answers.asked if path == "/v1/completions"]
+    assert sent == [{"model": "m", "prompt": [1] * 33, "max_tokens": 1}] * 2
+
+
+async def test_a_worker_that_tells_no_cached_tokens_is_exact_but_not_verified(checked: Checked) -> None:
+    checked.answers.cached_tokens = None
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.EXACT, "--tell-cached")
+    assert finding.lines()[1:] == [
+        "    it does not report cached tokens, so predictions cannot be verified",
+        "    to reach the next mode, start it with:  --tell-cached",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sources", "obstacle", "words"),
+    [
+        ([], None, "it publishes no KV events"),
+        ([SOURCE | {"replay_endpoint": None}], None, "it publishes KV events at tcp://*:5557 but replays none"),
+        ([SOURCE], "no replay answers", "no replay answers"),
+    ],
+    ids=["no events", "no replay", "not reachable"],
+)
+async def test_without_events_that_can_be_had_it_is_approximate(
+    checked: Checked, sources: list[dict[str, Any]], obstacle: str | None, words: str
+) -> None:
+    checked.answers.sources, checked.obstacle = sources, obstacle
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--publish")
+    assert words in (finding.obstacle or "")
+    assert finding.lines()[-1].endswith("start it with:  --publish")
+
+
+async def test_without_tokens_it_is_routed_by_load(checked: Checked) -> None:
+    checked.answers.tokenize = 404
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.LOAD_ONLY, "kvgate serve --tokenizer DIR")
+    checked.has_tokenizer = True
+    assert (await checked.finding()).mode is Mode.VERIFIED
+
+
+async def test_without_a_block_size_it_is_routed_by_load(checked: Checked) -> None:
+    checked.answers.metrics = {}
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags, finding.facts) == (Mode.LOAD_ONLY, None, "fake 1.2; models m")
+    assert "no block size" in (finding.obstacle or "")
+    assert checked.answers.asked == []
+
+
+async def test_each_rank_is_a_worker_and_asked_by_its_number(checked: Checked) -> None:
+    checked.answers.metrics = {"0": {"block_size": 16}, "1": {"block_size": 16}}
+    checked.answers.sources = [SOURCE, SOURCE | {"dp_rank": 1}]
+    findings = await checked.findings()
+    assert [finding.name[-2:] for finding in findings] == ["#0", "#1"]
+    assert {rank for _, rank, _ in checked.answers.asked} == {"0", "1"}
+
+
+async def test_what_is_not_reached_says_why(checked: Checked) -> None:
+    checked.answers.health = 503
+    finding = await checked.finding()
+    assert finding.mode is None
+    assert finding.lines()[0].endswith(": not reached")
+    assert finding.lines()[1].endswith("/health answered 503")
+    (gone,) = await checked.findings("http://127.0.0.1:9")
+    assert gone.mode is None and "http://127.0.0.1:9/health" in (gone.obstacle or "")
+
+
+async def test_an_endpoint_without_models_is_not_reached(checked: Checked) -> None:
+    checked.answers.models = []
+    finding = await checked.finding()
+    assert finding.mode is None
+    assert (finding.obstacle or "").endswith("serves no model")
+
+
+async def test_no_workers_are_no_findings(checked: Checked) -> None:
+    async with session() as open_session:
+        checker = Checker(open_session, FakeEngine(), lambda f, r: None, checked._reach, lambda m: False)
+        assert await check_all(checker, []) == []

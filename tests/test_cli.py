@@ -1,0 +1,156 @@
+"""The command line as its users see it: help, exit codes, messages, the reference page."""
+
+import asyncio
+import re
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+import gateway.app
+from gateway import __version__, cli
+from gateway.config import Config, options
+from gateway.core.errors import ConfigError
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The developer's own KVGATE_ variables are no part of the test."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("KVGATE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "400")
+    yield
+
+
+def exit_of(*arguments: str) -> int | str | None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    return caught.value.code
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_help_lists_every_option_with_its_default(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of(command, "--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for option in options():
+        default = "none" if option.default == [] else option.default
+        start = text.index(f"{option.reason} Default: {default}")
+        assert option.flag in text[:start]
+        assert option.variable in text[start:]
+
+
+def test_help_of_a_boolean_shows_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_of("serve", "--help")
+    assert "--log-requests, --no-log-requests" in capsys.readouterr().out
+
+
+def test_version_and_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of("--version") == 0
+    assert capsys.readouterr().out == f"kvgate {__version__}\n"
+    assert exit_of() == 2
+    assert exit_of("serve", "--prot", "1") == 2
+    assert "unrecognized arguments: --prot" in capsys.readouterr().err
+
+
+def test_the_top_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_of("--help")
+    text = capsys.readouterr().out
+    assert [c for c in ("serve", "check", "sim", "demo", "options") if c not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--port", "x"], "kvgate: --port: Expected `int`, got `str`"),
+        (["serve", "--config", "no.toml"], "kvgate: no.toml: cannot be read"),
+        (["check", "--policy", "random"], "kvgate: --policy: Invalid enum value 'random'"),
+        (["check", "--worker", "10.0.0.1:8000"], "kvgate: worker: '10.0.0.1:8000' is not an http(s) URL"),
+        (["check", "--tokenizer", "no/dir"], "kvgate: tokenizer: no/dir: no such directory"),
+    ],
+)
+def test_a_bad_configuration_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(words)
+    assert err.count("\n") == 1
+
+
+def test_a_bad_variable_is_refused_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVGATE_PROT", "1")
+    assert cli.main(["check"]) == 2
+    assert "KVGATE_PROT is no option" in capsys.readouterr().err
+
+
+def test_flags_reach_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[Config] = []
+
+    async def check(config: Config) -> int:
+        seen.append(config)
+        return 1
+
+    monkeypatch.setattr(gateway.app, "check", check)
+    path = tmp_path / "x.toml"
+    path.write_text("max_attempts = 7")
+    flags = ["--worker", "http://a:1", "--worker", "http://b:1", "--no-log-requests", "--head-timeout-s", "3"]
+    assert cli.main(["check", "--config", str(path), *flags]) == 1
+    (config,) = seen
+    assert config.worker == ["http://a:1", "http://b:1"]
+    assert (config.log_requests, config.head_timeout_s, config.max_attempts) == (False, 3.0, 7)
+
+
+def test_check_without_workers_validates_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check"]) == 0
+    assert "the configuration is valid" in capsys.readouterr().out
+
+
+def test_the_simulator_has_its_own_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr(gateway.app, "simulate", lambda arguments: seen.append(list(arguments)) or 3)
+    assert cli.main(["sim", "--port", "0", "--help"]) == 3
+    assert seen == [["--port", "0", "--help"]]
+
+
+def test_what_was_started_is_stopped_also_when_starting_fails() -> None:
+    calls: list[str] = []
+
+    class Fake:
+        async def start(self) -> None:
+            calls.append("start")
+            raise ConfigError("port: taken")
+
+        async def stop(self) -> None:
+            calls.append("stop")
+
+    with pytest.raises(ConfigError):
+        cli.run(lambda: cli._serve_until_stopped(Fake()))
+    assert calls == ["start", "stop"]
+
+
+def test_the_loop_is_uvloop() -> None:
+    async def is_uvloop() -> int:
+        return int(isinstance(asyncio.get_running_loop(), uvloop.Loop))
+
+    main: Coroutine[Any, Any, int] = is_uvloop()
+    assert cli.run(lambda: main) == 1
+
+
+def test_the_reference_page_is_the_committed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["options"]) == 0
+    assert capsys.readouterr().out == (DOCS / "options.md").read_text(), "run `make docs`"
+
+
+def test_the_reference_page_is_a_table_of_equal_rows() -> None:
+    rows = [line for line in cli.reference_page().splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}
+    assert len(rows) == len(list(options())) + 2

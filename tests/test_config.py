@@ -1,0 +1,166 @@
+"""Flags over environment over file over defaults, and what is refused with which words."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Config, Option, load, options
+from gateway.core.errors import ConfigError
+
+OPTIONS = list(options())
+QUANTITIES = ("_s", "_bytes", "_port", "port", "_attempts")
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "kvgate.toml"
+    path.write_text(text)
+    return path
+
+
+def refused(
+    flags: dict[str, object] | None = None, environ: dict[str, str] | None = None, path: Path | None = None
+) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(flags or {}, environ or {}, path)
+    return str(caught.value)
+
+
+# precedence ------------------------------------------------------------------------------------
+
+
+def test_nothing_given_is_all_defaults() -> None:
+    assert load({}, {}) == Config()
+    assert load({"port": None, "worker": None}, {"HOME": "/", "PATH": ""}) == Config()
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    path = write(tmp_path, 'port = 1\nadmin_port = 1\nhost = "file"\n')
+    environ = {"KVGATE_PORT": "2", "KVGATE_ADMIN_PORT": "2"}
+    config = load({"port": "3"}, environ, path)
+    assert (config.port, config.admin_port, config.host, config.admin_host) == (3, 2, "file", "127.0.0.1")
+
+
+def test_lists_replace_and_do_not_add_up(tmp_path: Path) -> None:
+    path = write(tmp_path, 'worker = ["http://f:1"]')
+    assert load({}, {}, path).worker == ["http://f:1"]
+    environ = {"KVGATE_WORKER": "http://e:1, http://e:2,"}
+    assert load({}, environ, path).worker == ["http://e:1", "http://e:2"]
+    assert load({"worker": ["http://a:1"]}, environ, path).worker == ["http://a:1"]
+    assert load({}, {"KVGATE_WORKER": ""}, path).worker == []
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("False", False), ("0", False)])
+def test_booleans_are_read_from_text_in_the_environment(text: str, value: bool) -> None:
+    assert load({}, {"KVGATE_LOG_REQUESTS": text}).log_requests is value
+
+
+def test_booleans_of_flags_and_files(tmp_path: Path) -> None:
+    path = write(tmp_path, "log_requests = true\nexpose_headers = true")
+    config = load({"log_requests": False}, {}, path)
+    assert (config.log_requests, config.expose_headers) == (False, True)
+
+
+# refusals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('port = "8000"', ["Expected `int`, got `str`", "`port`"]),
+        ("prot = 8000", ["unknown option `prot`"]),
+        ("[serve]\nport = 1", ["unknown option `serve`"]),
+        ("worker = 'http://a:1'", ["Expected `array`", "`worker`"]),
+        ("worker = [1]", ["Expected `str`, got `int`", "`worker[0]`"]),
+        ("log_requests = 1", ["Expected `bool`", "`log_requests`"]),
+        ("policy = 'random'", ["Invalid enum value 'random'", "`policy`"]),
+        ("head_timeout_s = 0", ["> 0", "`head_timeout_s`"]),
+        ("idle_timeout_s = -1", [">= 0", "`idle_timeout_s`"]),
+        ("idle_timeout_s = inf", ["<= 31536000", "`idle_timeout_s`"]),
+        ("idle_timeout_s = nan", ["`idle_timeout_s`"]),
+        ("port = 65536", ["<= 65535", "`port`"]),
+        ("host = 1 2", ["is not TOML", "line 1"]),
+    ],
+)
+def test_a_file_is_refused_with_its_name_and_the_field(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = write(tmp_path, text)
+    message = refused(path=path)
+    assert message.startswith(f"{path}: ")
+    assert [word for word in words if word not in message] == []
+
+
+def test_a_wrong_file_is_refused_even_where_it_is_overridden(tmp_path: Path) -> None:
+    assert "port" in refused({"port": "1"}, path=write(tmp_path, 'port = "x"'))
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    assert refused(path=tmp_path / "no.toml").endswith("no.toml: cannot be read: No such file or directory")
+    assert "cannot be read" in refused(path=tmp_path)
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"\xff\xfe")
+    assert "is not TOML" in refused(path=path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "words"),
+    [
+        ("KVGATE_PORT", "80a", "Expected `int`, got `str` - at `port`"),
+        ("KVGATE_PORT", "", "at `port`"),
+        ("KVGATE_LOG_REQUESTS", "yes", "at `log_requests`"),
+        ("KVGATE_POLICY", "random", "Invalid enum value 'random'"),
+        ("KVGATE_MAX_ATTEMPTS", "0", ">= 1"),
+        ("KVGATE_PROT", "1", "is no option"),
+        ("KVGATE_", "1", "is no option"),
+        ("KVGATE_port", "1", "is no option"),
+    ],
+)
+def test_a_variable_is_refused_by_name(variable: str, text: str, words: str) -> None:
+    message = refused(environ={variable: text})
+    assert message.startswith(f"environment: {variable}")
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"port": "http"}, "--port: Expected `int`, got `str`"),
+        ({"head_timeout_s": "-1"}, "--head-timeout-s: "),
+        ({"policy": "random"}, "--policy: Invalid enum value 'random'"),
+    ],
+)
+def test_a_flag_is_refused_by_name_and_never_blamed_on_the_file(
+    tmp_path: Path, flags: dict[str, object], words: str
+) -> None:
+    assert refused(flags, path=write(tmp_path, "port = 1")).startswith(words)
+
+
+# every option ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_has_a_reason_and_a_quantity_its_unit(option: Option) -> None:
+    assert option.reason.endswith(".") and len(option.reason) > 20
+    if option.name.endswith(QUANTITIES):
+        assert option.unit
+    assert option.name.endswith("_s") == (option.unit == "seconds")
+    assert option.name.endswith("_bytes") == (option.unit == "bytes")
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_default_can_be_given_as_text(option: Option) -> None:
+    text = ",".join(option.default) if option.is_list else str(option.default)
+    assert load({}, {option.variable: text}) == Config()
+
+
+def test_names_of_flags_and_variables() -> None:
+    port = next(option for option in OPTIONS if option.name == "admin_port")
+    assert (port.flag, port.variable, port.choices) == ("--admin-port", "KVGATE_ADMIN_PORT", ())
+    assert [option.name for option in OPTIONS if option.is_list] == ["worker", "tokenizer"]
+    policy = next(option for option in OPTIONS if option.name == "policy")
+    assert policy.choices == ("least_load", "prefix_overlap", "round_robin")
+
+
+def test_policies_of_the_table_and_of_the_option_are_the_same() -> None:
+    from gateway.policies import POLICIES
+
+    policy = next(option for option in OPTIONS if option.name == "policy")
+    assert sorted(policy.choices) == sorted(POLICIES)

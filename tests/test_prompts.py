@@ -1,0 +1,308 @@
+"""Who tokenizes, and what becomes of a prompt that nobody can."""
+
+import asyncio
+import json
+from array import array
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from gateway import request as make_request
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.prompt import PromptError, Prompts
+from gateway.core.request import InferenceRequest
+from gateway.metrics import Metrics
+from gateway.prompts import ANY_MODEL, CACHE_ENTRY_BYTES, PromptSource, WorkerTokenizer
+from gateway.router import Prompt
+from tests.fakes import serve, url_of
+
+NOON = datetime(2024, 5, 1, 12)
+EMBED = {"model": "m", "input": "x"}
+
+
+class FakePrompts:
+    """A tokenizer that names its calls; `error` is raised instead."""
+
+    kind = "fake"
+
+    def __init__(self, *ids: int, error: str | None = None) -> None:
+        self.ids, self.error = ids, error
+        self.calls: list[tuple[str, Any]] = []
+
+    def chat(self, body: Mapping[str, Any], now: datetime) -> Tokens:
+        self.calls.append(("chat", now))
+        return self._tokens()
+
+    def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
+        self.calls.append(("completion", body["prompt"]))
+        return [self._tokens(), self._tokens()]
+
+    def _tokens(self) -> Tokens:
+        if self.error:
+            raise PromptError(self.error)
+        return tokens_of(self.ids)
+
+
+def source(**local: FakePrompts) -> tuple[PromptSource, Metrics]:
+    """Keyword `any` is the tokenizer of every model without one."""
+    metrics = Metrics()
+    named = {ANY_MODEL if name == "any" else name: cast(Prompts, fake) for name, fake in local.items()}
+    return PromptSource(named, metrics, clock=lambda: NOON), metrics
+
+
+def chat(model: str = "m", **fields: object) -> InferenceRequest:
+    messages = [{"role": "user", "content": "hi"}]
+    return make_request("/v1/chat/completions", {"model": model, "messages": messages, **fields})
+
+
+def completion(prompt: object = "text", model: str = "m", **fields: object) -> InferenceRequest:
+    return make_request("/v1/completions", {"model": model, "prompt": prompt, **fields})
+
+
+# local -----------------------------------------------------------------------------------------
+
+
+def test_the_models_own_tokenizer_comes_before_the_one_for_any() -> None:
+    own, other = FakePrompts(1, 2), FakePrompts(9)
+    prompts, _ = source(m=own, any=other)
+    assert prompts.tokenize(chat()) == Prompt((array("I", [1, 2]),), "fake")
+    assert prompts.tokenize(chat("n")).tokens == (array("I", [9]),)
+    assert own.calls == [("chat", NOON)]
+    assert (prompts.has_local("m"), prompts.has_local("n")) == (True, True)
+
+
+def test_a_completion_may_have_several_prompts() -> None:
+    own = FakePrompts(1, 2, 3)
+    prompts, _ = source(m=own)
+    assert prompts.tokenize(completion(["a", "b"])).num_tokens == 6
+    assert own.calls == [("completion", ["a", "b"])]
+
+
+def test_without_a_tokenizer_the_prompt_is_empty_and_that_is_no_failure() -> None:
+    prompts, metrics = source(m=FakePrompts(1))
+    assert prompts.tokenize(chat("n")) == Prompt()
+    assert not prompts.has_local("n")
+    assert not metrics.prompt_failures
+
+
+@pytest.mark.parametrize(
+    ("prompt", "lists"), [([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])], ids=["one", "several"]
+)
+def test_token_ids_need_no_tokenizer(prompt: object, lists: list[list[int]]) -> None:
+    prompts, _ = source()
+    assert prompts.tokenize(completion(prompt)) == Prompt(tuple(map(tokens_of, lists)), "ids")
+
+
+def test_only_a_completion_has_ids_for_a_prompt() -> None:
+    """A chat request may carry any further field; the engine takes its messages."""
+    prompts, _ = source(m=FakePrompts(7))
+    assert prompts.tokenize(chat(prompt=[1, 2, 3])).tokens == (array("I", [7]),)
+    without, _ = source()
+    assert not without.is_local(chat(prompt=[1, 2, 3]))
+
+
+def test_what_is_routed_by_load_alone_has_no_prompt() -> None:
+    prompts, _ = source(m=FakePrompts(1))
+    assert prompts.tokenize(make_request("/v1/embeddings", EMBED)) == Prompt()
+
+
+def test_what_a_worker_must_be_asked_for() -> None:
+    prompts, _ = source(m=FakePrompts(1))
+    assert prompts.is_local(chat("m"))
+    assert prompts.is_local(completion([1], "n"))
+    assert prompts.is_local(make_request("/v1/embeddings", EMBED | {"model": "n"}))
+    assert not prompts.is_local(chat("n"))
+    assert not prompts.is_local(completion("text", "n"))
+
+
+# failures --------------------------------------------------------------------------------------
+
+
+def test_a_prompt_that_fails_is_counted_each_time_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    prompts, metrics = source(m=FakePrompts(error="no images"))
+    assert [prompts.tokenize(chat()), prompts.tokenize(chat())] == [Prompt((), "failed")] * 2
+    assert metrics.prompt_failures == {"m": 2}
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "routing on load: prompt of model 'm' could not be tokenized: no images"
+    )
+
+
+def test_each_model_and_reason_is_logged_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+    prompts, metrics = source()
+    for model, reason in [("m", "a"), ("m", "b"), ("n", "a"), ("m", "a")]:
+        prompts.failed(model, reason)
+    assert len(caplog.records) == 3
+    assert metrics.prompt_failures == {"m": 3, "n": 1}
+
+
+def test_endless_reasons_do_not_fill_memory_or_log(caplog: pytest.LogCaptureFixture) -> None:
+    prompts, metrics = source()
+    for i in range(1500):
+        prompts.failed("m", f"reason {i}")
+    assert len(caplog.records) == 1000
+    assert metrics.prompt_failures["m"] == 1500
+
+
+# at a worker -----------------------------------------------------------------------------------
+
+
+class TokenizeServer:
+    """Answers /tokenize with `answer`, or by its text's length; `gate` holds answers back."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.answer: web.Response | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.bodies.append(body)
+        self.headers.append(request.headers)
+        await self.gate.wait()
+        if answer := self.answer:
+            return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+        text = body.get("prompt", "chat")
+        return web.json_response({"count": len(text), "max_model_len": 9, "tokens": list(range(len(text)))})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TokenizeServer]:
+    fake = TokenizeServer()
+    running = await serve(web.post("/tokenize", fake.handle))
+    fake.url = url_of(running)
+    yield fake
+    fake.gate.set()
+    await running.close()
+
+
+@pytest.fixture
+async def tokenizer() -> AsyncIterator[WorkerTokenizer]:
+    asking = WorkerTokenizer(timeout_s=10)
+    yield asking
+    await asking.close()
+
+
+@pytest.mark.process
+async def test_a_chat_is_asked_with_the_fields_that_make_the_prompt(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    request = chat(tools=tools, temperature=1, stream=True, chat_template_kwargs={"k": 1}, user="u")
+    prompt = await tokenizer.ask(server.url, request, "Bearer k")
+    assert prompt == Prompt((tokens_of(range(4)),), "worker")
+    assert server.bodies == [
+        {
+            "model": "m",
+            "messages": [{"role": "user", "content": "hi"}],
+            "tools": tools,
+            "chat_template_kwargs": {"k": 1},
+        }
+    ]
+    assert server.headers[0]["authorization"] == "Bearer k"
+    assert server.headers[0]["content-type"] == "application/json"
+
+
+@pytest.mark.process
+async def test_a_completion_is_asked_prompt_by_prompt(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    prompt = await tokenizer.ask(server.url, completion(["a", "bcd"]), None)
+    assert [len(tokens) for tokens in prompt.tokens] == [1, 3]
+    await tokenizer.ask(server.url, completion("xyz", add_special_tokens=False), None)
+    assert server.bodies == [
+        {"model": "m", "prompt": "a", "add_special_tokens": True},
+        {"model": "m", "prompt": "bcd", "add_special_tokens": True},
+        {"model": "m", "prompt": "xyz", "add_special_tokens": False},
+    ]
+    assert "authorization" not in server.headers[0]
+
+
+@pytest.mark.process
+async def test_what_was_asked_before_is_not_asked_again(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    for request in (completion("a"), completion("a"), completion("a", temperature=1), completion("a", "n")):
+        await tokenizer.ask(server.url, request, None)
+    assert [body["model"] for body in server.bodies] == ["m", "n"]
+
+
+@pytest.mark.process
+async def test_the_cache_is_bounded_and_the_least_used_goes_first(server: TokenizeServer) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=10, max_cache_bytes=2 * (CACHE_ENTRY_BYTES + 4))
+    for text in "abacab":
+        await tokenizer.ask(server.url, completion(text), None)
+    assert [body["prompt"] for body in server.bodies] == ["a", "b", "c", "b"]
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_an_answer_larger_than_the_cache_is_used_and_not_kept(server: TokenizeServer) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=10, max_cache_bytes=100)
+    for _ in range(2):
+        assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+    assert len(server.bodies) == 2
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_equal_questions_at_once_count_once_in_the_cache(server: TokenizeServer) -> None:
+    """Counted twice, the cache would shrink with each burst, to nothing in the end."""
+    tokenizer = WorkerTokenizer(timeout_s=10, max_cache_bytes=2 * (CACHE_ENTRY_BYTES + 4))
+    await asyncio.gather(*(tokenizer.ask(server.url, completion("a"), None) for _ in range(8)))
+    await tokenizer.ask(server.url, completion("b"), None)
+    num_asked = len(server.bodies)
+    for text in "ab":
+        await tokenizer.ask(server.url, completion(text), None)
+    assert len(server.bodies) == num_asked
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_the_deadline_is_one_for_all_prompts_of_a_request(server: TokenizeServer) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=0.05)
+    server.gate.clear()
+    with pytest.raises(PromptError, match="did not answer in time"):
+        await tokenizer.ask(server.url, completion(["a", "b", "c"]), None)
+    assert len(server.bodies) == 1
+    server.gate.set()
+    await tokenizer.close()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (web.Response(status=404, body=b"{}"), "answered 404"),
+        (web.Response(status=302, headers={"location": "/elsewhere"}), "answered 302"),
+        (web.Response(body=b"<html>"), "failed: DecodeError"),
+        (web.Response(body=b'{"count": 3}'), "failed: ValidationError"),
+        (web.Response(body=json.dumps({"tokens": [-1]}).encode()), "failed: OverflowError"),
+        (web.Response(body=json.dumps({"tokens": [1 << 32]}).encode()), "failed: OverflowError"),
+    ],
+    ids=["no route", "redirect", "no JSON", "no tokens", "negative", "too large"],
+)
+async def test_what_is_no_answer_is_an_error_and_not_kept(
+    server: TokenizeServer, tokenizer: WorkerTokenizer, answer: web.Response, words: str
+) -> None:
+    server.answer = answer
+    with pytest.raises(PromptError, match=words):
+        await tokenizer.ask(server.url, completion("a"), None)
+    server.answer = None
+    assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+
+
+@pytest.mark.process
+async def test_a_worker_that_is_gone(server: TokenizeServer, tokenizer: WorkerTokenizer) -> None:
+    with pytest.raises(PromptError, match="failed: ClientConnectorError"):
+        await tokenizer.ask("http://127.0.0.1:9", completion("a"), None)
+
+
+async def test_closing_what_never_asked() -> None:
+    await WorkerTokenizer(timeout_s=1).close()
