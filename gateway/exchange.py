@@ -247,12 +247,13 @@ class InferenceExchange:
         self._failed[worker] = reason
         if len(self._failed) >= proxy.options.max_attempts:
             return self._fail(self._gave_up())
-        proxy.metrics.retries["worker_failed"] += 1
-        log.info("request %s: worker %s failed (%s), trying another", self._request_id, worker, reason)
         try:
             self._route(self._prompt)
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
-            self._fail(self._gave_up())
+            return self._fail(self._gave_up())
+        proxy.metrics.retries["worker_failed"] += 1
+        log.info("request %s: worker %s failed (%s), trying another", self._request_id, worker, reason)
+        return None
 
     def _gave_up(self) -> WorkerFailed:
         tried = "; ".join(f"{worker}: {reason}" for worker, reason in self._failed.items())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks, prompt_extra_keys, root_hash
 from gateway.core.decision import Candidate, Decision, Query
-from gateway.core.fleet import Eligible, Fleet
+from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.request import InferenceRequest
 from gateway.core.stream import StreamState
@@ -39,9 +39,6 @@ class Prompt:
 
 Tokenize = Callable[[InferenceRequest], Prompt]
 """Local tokens for a request, or an empty Prompt where the model has no local tokenizer."""
-
-_Group = tuple[str, str | None, int]
-"""(model root, adapter, block size): candidates of one group see the same block hashes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,11 +108,11 @@ class Router:
         if prompt is None:
             prompt = self.tokenize(request)
         watch.lap("prompt")
-        hashes = self._hash(request, prompt, eligible)
+        hashes = _hash(request, prompt, eligible)
         watch.lap("hash")
-        overlaps = {group: self._overlap(lists) for group, lists in hashes.items()}
+        held = {group: self._held_tokens(group, lists, prompt) for group, lists in hashes.items()}
         watch.lap("index")
-        candidates = tuple(self._candidate(e, overlaps, prompt) for e in eligible)
+        candidates = self._candidates(eligible, held, prompt.num_tokens)
         query = Query(request.model, prompt.num_tokens, request.session)
         choice = self.policy.choose(query, candidates, self._rng)
         watch.lap("policy")
@@ -134,7 +131,7 @@ class Router:
             prompt_from=prompt.source,
             timings_s=watch.laps,
         )
-        self._book(decision, chosen, hashes.get(_group(eligible[choice.index]), ()))
+        self._book(decision, chosen, hashes.get(eligible[choice.index].group, ()))
         return decision
 
     def first_token(self, decision: Decision) -> None:
@@ -154,47 +151,43 @@ class Router:
 
     # stages ------------------------------------------------------------------------------------
 
-    def _hash(
-        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
-    ) -> dict[_Group, list[list[BlockHash]]]:
-        """Full-block hashes of each prompt, once for each group of workers that share them."""
-        hashes: dict[_Group, list[list[BlockHash]]] = {}
-        for e in eligible:
-            group = _group(e)
-            if group[2] and prompt.tokens and group not in hashes:
-                hashes[group] = [_hash_prompt(tokens, group, request.cache_salt) for tokens in prompt.tokens]
-        return hashes
-
-    def _overlap(self, lists: Sequence[Sequence[BlockHash]]) -> list[Mapping[WorkerId, int]]:
-        """Blocks held per prompt and worker: what its events say, or what we have sent it."""
-        now = self._clock()
-        found: list[Mapping[WorkerId, int]] = []
-        for hashes in lists:
+    def _held_tokens(
+        self, group: Group, lists: Sequence[Sequence[BlockHash]], prompt: Prompt
+    ) -> dict[WorkerId, int]:
+        """Leading prompt tokens per holder: what its events say, or what we have sent it."""
+        now, size = self._clock(), group.block_size
+        total: dict[WorkerId, int] = {}
+        for tokens, hashes in zip(prompt.tokens, lists, strict=True):
             held = dict(self.index.overlap(hashes))
             for worker, depth in self.assumed.overlap(hashes, now).items():
-                held[worker] = max(depth, held.get(worker, 0))
-            found.append(held)
-        return found
+                if depth > held.get(worker, 0):
+                    held[worker] = depth
+            most = max_hit_blocks(len(tokens), size)
+            for worker, depth in held.items():
+                total[worker] = total.get(worker, 0) + size * min(depth, most)
+        return total
 
-    def _candidate(
-        self, e: Eligible, overlaps: Mapping[_Group, Sequence[Mapping[WorkerId, int]]], prompt: Prompt
-    ) -> Candidate:
-        member, worker = e.member, e.member.worker
-        overlap = 0
-        size = worker.block_size or 0
-        for tokens, held in zip(prompt.tokens, overlaps.get(_group(e), ()), strict=False):
-            overlap += size * min(held.get(worker.id, 0), max_hit_blocks(len(tokens), size))
-        load = self.ledger.load(worker.id)
-        return Candidate(
-            worker=worker,
-            overlap_tokens=overlap,
-            uncached_tokens=prompt.num_tokens - overlap,
-            booked_tokens=load.booked_tokens,
-            num_in_flight=load.num_in_flight,
-            num_waiting=member.reported.num_waiting,
-            kv_usage=member.reported.kv_usage,
-            is_exact=member.stream is StreamState.EXACT,
-        )
+    def _candidates(
+        self, eligible: Sequence[Eligible], held: Mapping[Group, Mapping[WorkerId, int]], num_tokens: int
+    ) -> tuple[Candidate, ...]:
+        candidates: list[Candidate] = []
+        for e in eligible:
+            member, worker = e.member, e.member.worker
+            overlap = held[e.group].get(worker.id, 0) if e.group in held else 0
+            load = self.ledger.load(worker.id)
+            candidates.append(
+                Candidate(
+                    worker,
+                    overlap,
+                    num_tokens - overlap,
+                    load.booked_tokens,
+                    load.num_in_flight,
+                    member.reported.num_waiting,
+                    member.reported.kv_usage,
+                    member.stream is StreamState.EXACT,
+                )
+            )
+        return tuple(candidates)
 
     def _book(self, decision: Decision, chosen: Candidate, hashes: Sequence[Sequence[BlockHash]]) -> None:
         booking = self.ledger.book(chosen.id, chosen.uncached_tokens, decision.num_tokens)
@@ -208,11 +201,19 @@ def max_hit_blocks(num_tokens: int, block_size: int) -> int:
     return max(num_tokens - 1, 0) // block_size
 
 
-def _group(e: Eligible) -> _Group:
-    return e.served.root, e.served.adapter, e.member.worker.block_size or 0
+def _hash(
+    request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
+) -> dict[Group, list[list[BlockHash]]]:
+    """Full-block hashes of each prompt, once for each group of workers that share them."""
+    hashes: dict[Group, list[list[BlockHash]]] = {}
+    if prompt.tokens:
+        for e in eligible:
+            if e.group not in hashes and e.group.block_size:
+                salt = request.cache_salt
+                hashes[e.group] = [_hash_prompt(tokens, e.group, salt) for tokens in prompt.tokens]
+    return hashes
 
 
-def _hash_prompt(tokens: Tokens, group: _Group, cache_salt: str | None) -> list[BlockHash]:
-    root, adapter, block_size = group
-    extra = prompt_extra_keys(adapter, cache_salt, len(tokens) // block_size)
-    return hash_blocks(tokens, block_size, root_hash(root), extra)
+def _hash_prompt(tokens: Tokens, group: Group, cache_salt: str | None) -> list[BlockHash]:
+    extra = prompt_extra_keys(group.adapter, cache_salt, len(tokens) // group.block_size)
+    return hash_blocks(tokens, group.block_size, root_hash(group.root), extra)

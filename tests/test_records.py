@@ -1,11 +1,11 @@
 """The ring of decisions: what it tells, and what bounds it."""
 
 import json
-from dataclasses import replace
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.core.sse import Usage, read_usage
 from gateway.records import CANDIDATE_BYTES, Records

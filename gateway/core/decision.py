@@ -1,13 +1,16 @@
-"""What a policy sees and what it answers: plain frozen values."""
+"""What a policy sees and what it answers: plain frozen values.
+
+msgspec structs, not dataclasses: one is made per candidate and request, at a tenth of the time.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from gateway.core.worker import Worker, WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """One worker that could take the request now.
 
     overlap_tokens    leading prompt tokens it holds (or is about to hold), capped as the engine
@@ -33,8 +36,7 @@ class Candidate:
         return self.worker.id
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(msgspec.Struct, frozen=True, gc=False):
     """What a policy may know of the request itself. `num_tokens` is 0 where the prompt is unknown."""
 
     model: str
@@ -42,8 +44,7 @@ class Query:
     session: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """A policy's answer: the index of the chosen candidate, and each candidate's cost or score."""
 
     index: int
@@ -51,8 +52,7 @@ class Choice:
     terms: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """The worker chosen for one request, and why.
 
     `candidates` are the numbers as they were at that moment; `terms[i]` is what the policy made of
@@ -70,7 +70,7 @@ class Decision:
     terms: tuple[float, ...] = ()
     attempt: int = 1
     prompt_from: str = "none"
-    timings_s: Mapping[str, float] = field(default_factory=dict)
+    timings_s: Mapping[str, float] = {}
 
     @property
     def uncached_tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.stream import StreamState
@@ -19,12 +20,21 @@ class Member:
     num_failures: int = 0
 
 
+class Group(NamedTuple):
+    """Workers of one group see the same block hashes for a prompt; 0 means an unknown block size."""
+
+    root: str
+    adapter: str | None
+    block_size: int
+
+
 @dataclass(frozen=True, slots=True)
 class Eligible:
     """A worker that can answer for a model, and under which of its names."""
 
     member: Member
     served: Served
+    group: Group
 
 
 class Fleet:
@@ -83,7 +93,8 @@ class Fleet:
         self._by_model = {}
         for member in self:
             for served in member.worker.served:
-                self._by_model.setdefault(served.name, []).append(Eligible(member, served))
+                group = Group(served.root, served.adapter, member.worker.block_size or 0)
+                self._by_model.setdefault(served.name, []).append(Eligible(member, served, group))
 
 
 RETRY_AFTER_S = 2

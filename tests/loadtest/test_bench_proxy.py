@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+
+from gateway.core.prompt import Prompts
+from loadtest.bench_proxy import LATENCY, SCENARIOS, Materials, Results, figures, main, print_ratios
+from loadtest.publisher import read_prompts
+
+
+def test_figures_are_the_best_rounds_of_what_was_run() -> None:
+    results = Results(rss_mb=[100.0, 101.0])
+    results.kvgate["small"] = [70.0, 55.0]
+    results.nginx["small"] = [15.0, 16.0]
+    found = {figure.name: (figure.value, figure.goal) for figure in figures(results)}
+    assert found == {
+        "proxy.small.cpu_us": (55, 60),
+        "proxy.nginx.small.cpu_us": (15, None),
+        "proxy.rss_mb": (100, 120),
+    }
+
+
+def test_ratios_are_shown_where_both_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    results = Results()
+    results.kvgate["small"], results.kvgate["64k_warm"] = [60.0, 45.0], [150.0]
+    results.nginx["small"] = [15.0]
+    print_ratios(results)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert rows == [
+        ["CPU-us", "small", "16k", "64k", "chunk"],
+        ["nginx", "15.0", "-", "-", "-"],
+        ["kvgate", "45.0", "-", "150.0", "-"],
+        ["ratio", "3.0", "-", "-", "-"],
+    ]
+
+
+def test_an_unknown_scenario_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "small,smal"])
+    assert "no scenario is called smal" in capsys.readouterr().err
+
+
+def test_the_workers_hold_what_warm_requests_begin_with(tmp_path: Path) -> None:
+    materials = Materials(tmp_path)
+    known = [list(tokens) for tokens in read_prompts(materials.prompts())]
+    prompts = Prompts.load(materials.tokenizers["qwen3"])
+    assert prompts.encode("a", False) == Prompts.load(materials.tokenizers["bundled"]).encode("a", False)
+    assert len(known) == len({tuple(tokens[:256]) for tokens in known})
+
+
+def test_every_scenario_has_a_name_of_its_own_and_templates_exist(tmp_path: Path) -> None:
+    assert len({scenario.name for scenario in (*SCENARIOS, LATENCY)}) == len(SCENARIOS) + 1
+    materials = Materials(tmp_path)
+    for scenario in SCENARIOS:
+        assert (materials.tokenizers[scenario.template] / "tokenizer.json").is_file()

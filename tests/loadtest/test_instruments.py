@@ -1,0 +1,89 @@
+import json
+import shutil
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import ENGINES
+from loadtest import instruments
+from loadtest.instruments import InstrumentError, Load, Reading, build, fake_worker, measure
+from loadtest.workloads.bodies import Bodies, Texts, small, warm
+
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def get(port: int, path: str) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def test_no_compiler_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instruments, "BUILT", tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(InstrumentError, match="no C compiler"):
+        build("worker")
+
+
+def test_costs_are_per_request_and_per_chunk() -> None:
+    zeros: dict[str, Any] = dict.fromkeys(Reading.__struct_fields__, 0)
+    reading = Reading(**zeros | {"seconds": 2.0, "num_requests": 10, "num_chunks": 50, "cpu_us": 600.0})
+    assert reading.cpu_us_per_request == 60
+    assert reading.cpu_us_per_chunk == 12
+    assert reading.requests_per_s == 5
+
+
+@needs_cc
+@pytest.mark.process
+def test_the_worker_tells_of_itself_what_an_engine_does() -> None:
+    vllm = ENGINES["vllm"]
+    sources = '{"0":{"endpoint":"tcp://127.0.0.1:1","replay_endpoint":"tcp://127.0.0.1:2"}}'
+    with fake_worker("-m", "qwen", "-k", "1234", "-e", sources) as port:
+        assert vllm.parse_models(get(port, "/v1/models"))[0].id == "qwen"
+        (metrics,) = vllm.parse_metrics(get(port, "/metrics").decode()).values()
+        assert (metrics.block_size, metrics.num_gpu_blocks) == (16, 1234)
+        assert metrics.start_time_s is not None
+        assert vllm.parse_event_sources(get(port, "/kv_event_sources"))[0].endpoint == "tcp://127.0.0.1:1"
+        assert get(port, "/health") == b""
+
+
+@needs_cc
+@pytest.mark.process
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_load_on_a_worker_is_answered_and_counted(tmp_path: Path, is_stream: bool) -> None:
+    small(Texts("m", 1), 500, is_stream=is_stream).write(tmp_path / "bodies")
+    load = Load("/v1/chat/completions", 4, seconds=0.3, warm_up_s=0.1, think_ms=2, is_stream=is_stream)
+    with fake_worker("-g", "1", "-n", "5") as port:
+        reading = measure(port, tmp_path / "bodies", load)
+    assert reading.num_errors == 0
+    assert reading.num_requests > 10
+    assert reading.num_bodies == 500
+    assert (reading.num_chunks > 4 * reading.num_requests) == is_stream
+    assert 0 < reading.first_byte_p50_us <= reading.latency_p50_us
+
+
+@needs_cc
+@pytest.mark.process
+def test_bodies_reach_the_worker_whole_and_in_order(tmp_path: Path) -> None:
+    texts = Texts("m", 1)
+    bodies: Bodies = warm(texts, [texts.conversation(3, 900)], 6)
+    bodies.write(tmp_path / "bodies")
+    load = Load("/v1/chat/completions", 2, seconds=0.05, warm_up_s=0.0, think_ms=10)
+    with fake_worker("-l", str(tmp_path / "log")) as port:
+        measure(port, tmp_path / "bodies", load)
+    seen = [line for line in (tmp_path / "log").read_bytes().splitlines() if line.startswith(b"{")]
+    asked = [json.loads(line)["messages"][-1]["content"] for line in seen]
+    for connection in (0, 1):
+        of_one = [json.loads(bodies[i])["messages"][-1]["content"] for i in (connection, connection + 2)]
+        assert [text for text in asked if text in of_one] == of_one[: sum(text in of_one for text in asked)]
+
+
+@needs_cc
+@pytest.mark.process
+def test_a_file_that_is_none_of_bodies_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "bodies").write_text("nonsense\n")
+    with pytest.raises(InstrumentError, match="neither a piece"):
+        measure(1, tmp_path / "bodies", Load("/v1/completions", 1, seconds=0.1))

@@ -1,0 +1,82 @@
+from array import array
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from engines import ENGINES
+from engines.sim.publisher import Publisher
+from engines.sim.wire import seq_bytes
+from gateway.core.blocks import root_hash
+from gateway.core.events import BlocksRemoved, BlocksStored, EventBatch
+from gateway.core.worker import WorkerId
+from gateway.index.memory import MemoryIndex
+from loadtest.publisher import (
+    BLOCK_SIZE,
+    RUN_BLOCKS,
+    RUNS_HELD,
+    EventSource,
+    read_prompts,
+    sources_body,
+    write_prompts,
+)
+
+VLLM = ENGINES["vllm"]
+PROMPT = array("I", range(100, 100 + 3 * BLOCK_SIZE + 5))
+
+
+def decoded(payload: bytes, seq: int = 0) -> EventBatch:
+    return VLLM.decode([b"", seq_bytes(seq), payload])
+
+
+def test_prompts_come_back_as_they_were_written(tmp_path: Path) -> None:
+    write_prompts(tmp_path / "prompts", [PROMPT, array("I")])
+    assert read_prompts(tmp_path / "prompts") == [PROMPT, array("I")]
+
+
+def test_a_known_prompt_is_stored_by_its_full_blocks() -> None:
+    (event,) = decoded(EventSource(0).stored(PROMPT)).events
+    assert isinstance(event, BlocksStored)
+    assert (event.parent, event.block_size) == (None, BLOCK_SIZE)
+    assert event.tokens == PROMPT[: 3 * BLOCK_SIZE]
+    assert len(set(event.engine_hashes)) == 3
+
+
+def test_the_trickle_stores_and_after_a_while_removes_as_much() -> None:
+    source, worker, index = EventSource(1), WorkerId("w"), MemoryIndex()
+    index.add_worker(worker, root_hash("m"), BLOCK_SIZE)
+    for payload in islice(source.trickle(), RUNS_HELD + 10):
+        for event in decoded(payload).events:
+            index.apply(worker, event)
+    assert index.num_blocks(worker) == RUNS_HELD * RUN_BLOCKS
+    applied = index.applied(worker)
+    assert applied.num_orphans == applied.num_mismatched == applied.num_unknown_removals == 0
+
+
+def test_the_first_run_is_the_first_one_removed() -> None:
+    batches = [decoded(payload).events for payload in islice(EventSource(0).trickle(), RUNS_HELD + 1)]
+    assert [len(events) for events in batches] == [*[1] * RUNS_HELD, 2]
+    first, removed = batches[0][0], batches[-1][1]
+    assert isinstance(first, BlocksStored)
+    assert removed == BlocksRemoved(list(first.engine_hashes))
+
+
+@pytest.mark.parametrize("other", [1, 2, 7])
+def test_workers_name_their_blocks_differently(other: int) -> None:
+    (mine,), (theirs,) = (decoded(EventSource(i).stored(PROMPT)).events for i in (0, other))
+    assert isinstance(mine, BlocksStored) and isinstance(theirs, BlocksStored)
+    assert not set(mine.engine_hashes) & set(theirs.engine_hashes)
+
+
+async def test_the_engine_adapter_reads_where_it_publishes() -> None:
+    publisher = Publisher("127.0.0.1", "", 10)
+    publisher.open(0, 0)
+    try:
+        (source,) = VLLM.parse_event_sources(sources_body(publisher))
+        assert (source.dp_rank, source.endpoint, source.replay_endpoint) == (
+            0,
+            publisher.endpoint,
+            publisher.replay_endpoint,
+        )
+    finally:
+        publisher.close()

@@ -1,0 +1,204 @@
+"""The gateway before simulated engines that lose, repeat, delay and forget: is the index true?
+
+After each story every worker's blocks in the index are the engine's own, block for block.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from engines.sim import Sim, SimConfig
+from gateway.app import Gateway, bundled_tokenizer
+from gateway.config import Config
+from gateway.core.blocks import BlockHash
+from gateway.core.stream import StreamState
+from gateway.core.worker import WorkerId
+from loadtest.workloads.conversations import Conversations
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 20.0
+
+
+class Story:
+    """Two simulated workers, the gateway in this process, and a client."""
+
+    def __init__(self, gateway: Gateway, sims: list[Sim], session: aiohttp.ClientSession) -> None:
+        self.gateway, self.sims, self.session = gateway, sims, session
+        self.url = f"http://127.0.0.1:{gateway.port}"
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        async with self.session.post(f"{self.url}/v1/chat/completions", json=body) as answer:
+            told: dict[str, Any] = await answer.json()
+            assert answer.status == 200, told
+            return told | {"worker": answer.headers["x-kvgate-worker"]}
+
+    async def talk(self, seed: int, num_conversations: int = 6, num_turns: int = 4) -> None:
+        """Conversations side by side, so that batches of several requests mix."""
+
+        async def one(i: int) -> None:
+            for body in Conversations("m", seed * 100 + i, turn_chars=300).turns(num_turns):
+                await self.chat(body | {"max_tokens": 8})
+
+        await asyncio.gather(*map(one, range(num_conversations)))
+
+    async def faults(self, sim: Sim, **plan: Any) -> None:
+        async with self.session.post(f"{sim.url}/sim/faults", json=plan) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def until(self, is_true: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not is_true():
+                await asyncio.sleep(0.02)
+
+    async def held(self, sim: Sim) -> set[int]:
+        """Our hashes of what the engine itself says it holds."""
+        async with self.session.get(f"{sim.url}/sim/cache") as answer:
+            told = await answer.json()
+        return {int(block) for _, block, _ in told["0"]}
+
+    def known(self, sim: Sim, blocks: set[int]) -> tuple[int, int]:
+        """How many of `blocks` the index credits the worker with, and how many it has in all."""
+        worker = worker_id(sim)
+        index = self.gateway.index
+        found = sum(worker in index.overlap([BlockHash(block)]) for block in blocks)
+        return found, index.num_blocks(worker)
+
+    async def is_true(self) -> bool:
+        for sim in self.sims:
+            blocks = await self.held(sim)
+            if self.known(sim, blocks) != (len(blocks), len(blocks)):
+                return False
+        return True
+
+    async def settled(self) -> None:
+        """The index becomes the truth, and says so."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not await self.is_true():
+                await asyncio.sleep(0.05)
+        await self.until(lambda: self.states() == {StreamState.EXACT})
+
+    def states(self) -> set[StreamState | None]:
+        return {member.stream for member in self.gateway.fleet}
+
+
+def worker_id(sim: Sim) -> WorkerId:
+    return WorkerId(sim.url.removeprefix("http://"))
+
+
+@asynccontextmanager
+async def story(**sim: Any) -> AsyncIterator[Story]:
+    flags = {"kv_blocks": 200, "prefill_tokens_per_s": 1e6, "decode_tokens_per_s": 2000.0} | sim
+    sims = [await Sim(SimConfig(port=0, seed=seed, **flags)).start() for seed in range(2)]
+    config = Config(
+        worker=[sim.url for sim in sims],
+        tokenizer=[str(bundled_tokenizer())],
+        port=0,
+        admin_port=0,
+        expose_headers=True,
+        probe_interval_s=0.2,
+        replay_port=0,
+    )
+    gateway = Gateway(config)
+    await gateway.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            told = Story(gateway, sims, session)
+            await told.until(lambda: len(gateway.fleet) == len(sims))
+            yield told
+    finally:
+        await gateway.stop()
+        for each in sims:
+            await each.stop()
+
+
+@pytest.mark.parametrize("flags", [{}, {"event_wire": "array"}, {"hash": "bytes"}, {"kv_blocks": 60}])
+async def test_plain_traffic_with_evictions(flags: dict[str, Any]) -> None:
+    async with story(**flags) as s:
+        await s.talk(1)
+        await s.settled()
+        await s.talk(2)
+        await s.settled()
+
+
+@pytest.mark.parametrize("fault", ["lose", "delay", "duplicate", "reorder"])
+async def test_faulty_events_are_healed(fault: str) -> None:
+    async with story() as s:
+        for sim in s.sims:
+            plan = {fault: {"probability": 0.3}}
+            await s.faults(sim, **plan, **({"delay_s": 0.05} if fault == "delay" else {}))
+        await s.talk(3, num_turns=5)
+        for sim in s.sims:
+            await s.faults(sim)
+        await s.talk(4)
+        await s.settled()
+
+
+async def test_an_engine_that_restarts_is_forgotten_and_known_again() -> None:
+    async with story() as s:
+        await s.talk(5)
+        await s.settled()
+        await s.sims[0].restart(0.0)
+        await s.until(lambda: s.gateway.index.num_blocks(worker_id(s.sims[0])) == 0)
+        await s.settled()
+        await s.talk(6)
+        await s.settled()
+
+
+async def test_a_gateway_that_starts_before_a_warm_fleet_is_exact_by_replay() -> None:
+    async with story() as first:
+        await first.talk(7)
+        await first.settled()
+        second = Gateway(first.gateway.config)
+        await second.start()
+        try:
+            again = Story(second, first.sims, first.session)
+            await again.until(lambda: len(second.fleet) == 2)
+            await again.settled()
+        finally:
+            await second.stop()
+
+
+async def test_a_buffer_that_does_not_reach_back_is_said_and_credits_nothing_wrong() -> None:
+    async with story(replay_buffer=2) as first:
+        await first.talk(8)
+        await first.settled()
+        second = Gateway(first.gateway.config)
+        await second.start()
+        try:
+            again = Story(second, first.sims, first.session)
+            await again.until(lambda: len(second.fleet) == 2)
+            await again.until(lambda: StreamState.BLIND in again.states())
+            for sim in first.sims:
+                blocks = await first.held(sim)
+                found, credited = again.known(sim, blocks)
+                assert found == credited <= len(blocks)
+        finally:
+            await second.stop()
+
+
+async def test_without_events_our_own_decisions_are_followed() -> None:
+    async with story(events=False) as s:
+        turns = list(Conversations("m", 9, turn_chars=300).turns(4))
+        told = [await s.chat(body | {"max_tokens": 4}) for body in turns]
+        assert len({t["worker"] for t in told}) == 1
+        assert s.states() == {None}
+        cached = [t["usage"]["prompt_tokens_details"]["cached_tokens"] for t in told]
+        assert all(later > 0 for later in cached[1:])
+
+
+async def test_predictions_are_what_the_engine_reports() -> None:
+    """One request after the other, so that what is predicted is what is there."""
+    async with story() as s:
+        for seed in range(5):
+            for body in Conversations("m", 20 + seed, turn_chars=300).turns(3):
+                await s.chat(body | {"max_tokens": 8})
+        await s.settled()
+        metrics = [s.gateway.metrics.worker(worker_id(sim)) for sim in s.sims]
+        assert sum(m.num_reported for m in metrics) == 15
+        assert sum(m.reported_cached_tokens for m in metrics) > 0
+        assert sum(m.prediction_error_tokens for m in metrics) == 0
