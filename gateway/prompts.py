@@ -81,7 +81,7 @@ class PromptSource:
         try:
             return Prompt(self._tokens(prompts, request), prompts.kind)
         except PromptError as exc:
-            return self.failed(request.model, str(exc))
+            return self.failed(request.model, _loggable(exc))
 
     def failed(self, model: str, reason: str) -> Prompt:
         """Count a prompt that stays unknown; log each model and reason once."""
@@ -161,6 +161,11 @@ class WorkerTokenizer:
 
 def _cached_bytes(tokens: Tokens) -> int:
     return CACHE_ENTRY_BYTES + 4 * len(tokens)
+
+
+def _loggable(exc: PromptError) -> str:
+    """What other code said when it failed (a chat template above all) may quote the prompt."""
+    return f"{type(exc.__cause__).__name__} in the template or tokenizer" if exc.__cause__ else str(exc)
 
 
 def _id_lists(request: InferenceRequest) -> list[list[int]]:

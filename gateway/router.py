@@ -11,9 +11,9 @@ one sees it; whoever asked must call `finish` exactly once (further calls do not
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gateway.core.blocks import BlockHash, Tokens, hash_blocks, prompt_extra_keys, root_hash
+from gateway.core.blocks import BlockHash, HashCache, Tokens, prompt_extra_keys, root_hash
 from gateway.core.decision import Candidate, Decision, Query
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
@@ -48,6 +48,16 @@ class _Open:
     booking: Booking
     hashes: Sequence[BlockHash]
     was_run: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    """One group's block hashes per prompt; by worker, the blocks that its events tell of each prompt
+    and the leading tokens that it holds or will hold of all of them."""
+
+    hashes: list[list[BlockHash]]
+    told: list[Mapping[WorkerId, int]] = field(default_factory=list)
+    held_tokens: dict[WorkerId, int] = field(default_factory=dict)
 
 
 class _Stopwatch:
@@ -86,6 +96,7 @@ class Router:
         self._clock = clock
         self._rng = rng or random.SystemRandom()
         self._open: dict[str, _Open] = {}
+        self._hashes = HashCache()
 
     def __repr__(self) -> str:
         return f"Router({self.policy.name}, {self.fleet}, open={len(self._open)})"
@@ -108,11 +119,8 @@ class Router:
         if prompt is None:
             prompt = self.tokenize(request)
         watch.lap("prompt")
-        hashes = _hash(request, prompt, eligible)
-        watch.lap("hash")
-        held = {group: self._held_tokens(group, lists, prompt) for group, lists in hashes.items()}
-        watch.lap("index")
-        candidates = self._candidates(eligible, held, prompt.num_tokens)
+        lookups = self._look_up(request, prompt, eligible, watch)
+        candidates = self._candidates(eligible, lookups, prompt.num_tokens)
         query = Query(request.model, prompt.num_tokens, request.session)
         choice = self.policy.choose(query, candidates, self._rng)
         watch.lap("policy")
@@ -131,7 +139,7 @@ class Router:
             prompt_from=prompt.source,
             timings_s=watch.laps,
         )
-        self._book(decision, chosen, hashes.get(eligible[choice.index].group, ()))
+        self._book(decision, chosen, lookups.get(eligible[choice.index].group))
         return decision
 
     def first_token(self, decision: Decision) -> None:
@@ -151,29 +159,47 @@ class Router:
 
     # stages ------------------------------------------------------------------------------------
 
-    def _held_tokens(
-        self, group: Group, lists: Sequence[Sequence[BlockHash]], prompt: Prompt
-    ) -> dict[WorkerId, int]:
-        """Leading prompt tokens per holder: what its events say, or what we have sent it."""
+    def _look_up(
+        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible], watch: _Stopwatch
+    ) -> dict[Group, _Lookup]:
+        """Hashes and holders, once for each group of workers that share them."""
+        groups = {e.group for e in eligible if e.group.block_size} if prompt.tokens else ()
+        hashed = {group: self._hash(prompt, group, request.cache_salt) for group in groups}
+        watch.lap("hash")
+        lookups = {group: self._hold(prompt, group, hashes) for group, hashes in hashed.items()}
+        watch.lap("index")
+        return lookups
+
+    def _hash(self, prompt: Prompt, group: Group, cache_salt: str | None) -> list[list[BlockHash]]:
+        root, size = root_hash(group.root), group.block_size
+        hashes = []
+        for tokens in prompt.tokens:
+            extra = prompt_extra_keys(group.adapter, cache_salt, len(tokens) // size)
+            hashes.append(self._hashes.hash_blocks(tokens, size, root, extra))
+        return hashes
+
+    def _hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]]) -> _Lookup:
+        """Leading prompt tokens per holder: what its events say, and behind it what we have sent."""
         now, size = self._clock(), group.block_size
-        total: dict[WorkerId, int] = {}
-        for tokens, hashes in zip(prompt.tokens, lists, strict=True):
-            held = dict(self.index.overlap(hashes))
-            for worker, depth in self.assumed.overlap(hashes, now).items():
-                if depth > held.get(worker, 0):
-                    held[worker] = depth
+        lookup = _Lookup(hashes)
+        for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
+            told = self.index.overlap(blocks)
+            held = dict(told)
+            self.assumed.extend(blocks, held, now)
             most = max_hit_blocks(len(tokens), size)
             for worker, depth in held.items():
-                total[worker] = total.get(worker, 0) + size * min(depth, most)
-        return total
+                lookup.held_tokens[worker] = lookup.held_tokens.get(worker, 0) + size * min(depth, most)
+            lookup.told.append(told)
+        return lookup
 
     def _candidates(
-        self, eligible: Sequence[Eligible], held: Mapping[Group, Mapping[WorkerId, int]], num_tokens: int
+        self, eligible: Sequence[Eligible], lookups: Mapping[Group, _Lookup], num_tokens: int
     ) -> tuple[Candidate, ...]:
         candidates: list[Candidate] = []
         for e in eligible:
             member, worker = e.member, e.member.worker
-            overlap = held[e.group].get(worker.id, 0) if e.group in held else 0
+            lookup = lookups.get(e.group)
+            overlap = lookup.held_tokens.get(worker.id, 0) if lookup else 0
             load = self.ledger.load(worker.id)
             candidates.append(
                 Candidate(
@@ -189,31 +215,17 @@ class Router:
             )
         return tuple(candidates)
 
-    def _book(self, decision: Decision, chosen: Candidate, hashes: Sequence[Sequence[BlockHash]]) -> None:
+    def _book(self, decision: Decision, chosen: Candidate, lookup: _Lookup | None) -> None:
+        """The work, and the blocks that it will add to what the worker's events tell."""
         booking = self.ledger.book(chosen.id, chosen.uncached_tokens, decision.num_tokens)
-        flat = [block for each in hashes for block in each]
-        self.assumed.pin(chosen.id, flat)
-        self._open[decision.id] = _Open(booking, flat)
+        added: list[BlockHash] = []
+        if lookup:
+            for blocks, told in zip(lookup.hashes, lookup.told, strict=True):
+                added += blocks[told.get(chosen.id, 0) :]
+        self.assumed.pin(chosen.id, added)
+        self._open[decision.id] = _Open(booking, added)
 
 
 def max_hit_blocks(num_tokens: int, block_size: int) -> int:
     """The most blocks an engine can reuse of a prompt: its last token is always computed."""
     return max(num_tokens - 1, 0) // block_size
-
-
-def _hash(
-    request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
-) -> dict[Group, list[list[BlockHash]]]:
-    """Full-block hashes of each prompt, once for each group of workers that share them."""
-    hashes: dict[Group, list[list[BlockHash]]] = {}
-    if prompt.tokens:
-        for e in eligible:
-            if e.group not in hashes and e.group.block_size:
-                salt = request.cache_salt
-                hashes[e.group] = [_hash_prompt(tokens, e.group, salt) for tokens in prompt.tokens]
-    return hashes
-
-
-def _hash_prompt(tokens: Tokens, group: Group, cache_salt: str | None) -> list[BlockHash]:
-    extra = prompt_extra_keys(group.adapter, cache_salt, len(tokens) // group.block_size)
-    return hash_blocks(tokens, group.block_size, root_hash(group.root), extra)

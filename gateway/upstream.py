@@ -222,11 +222,14 @@ class Pool:
             self._idle.remove(connection)
 
     def rest(self, connection: UpstreamConnection) -> None:
+        if not self._idle_s:
+            return connection.abort()  # the pool was closed meanwhile
         loop = asyncio.get_running_loop()
         connection.rested_since = loop.time()
         self._idle.append(connection)
         if self._sweeper is None:
             self._sweeper = loop.call_later(self._idle_s, self._sweep)
+        return None
 
     def _sweep(self) -> None:
         """Close what has rested too long; the oldest are in front."""

@@ -10,6 +10,7 @@ A block of another size has other tokens, so engines with different block sizes 
 """
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NewType, TypeAlias
 
@@ -55,6 +56,56 @@ def hash_blocks(
         hashes.append(BlockHash(value))
         chained = value.to_bytes(8, "little")
     return hashes
+
+
+class HashCache:
+    """Hashes of runs of blocks that prompts have in common: a known run costs one hash of its bytes.
+
+    A run is named by the hash before it and its own tokens, so equal names mean equal prefixes, and
+    a conversation's next turn computes its new blocks only. Bounded by `max_runs`, about 1.5 KB each.
+    """
+
+    RUN_BLOCKS = 32
+
+    def __init__(self, max_runs: int = 20_000) -> None:
+        self._max_runs = max_runs
+        self._runs: OrderedDict[int, list[BlockHash]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def hash_blocks(
+        self,
+        tokens: Tokens,
+        block_size: int,
+        parent: BlockHash,
+        extra_keys: Sequence[ExtraKeys] | None = None,
+    ) -> list[BlockHash]:
+        """Equal to the function of that name."""
+        size, num_blocks = self.RUN_BLOCKS, len(tokens) // block_size
+        hashes: list[BlockHash] = []
+        for first in range(0, num_blocks - num_blocks % size, size):
+            run = tokens[first * block_size : (first + size) * block_size]
+            hashes += self._run(
+                run, block_size, parent, extra_keys[first : first + size] if extra_keys else None
+            )
+            parent = hashes[-1]
+        rest = len(hashes)
+        tail = tokens[rest * block_size :]
+        return hashes + hash_blocks(tail, block_size, parent, extra_keys[rest:] if extra_keys else None)
+
+    def _run(
+        self, tokens: Tokens, block_size: int, parent: BlockHash, extra_keys: Sequence[ExtraKeys] | None
+    ) -> list[BlockHash]:
+        data = tokens.tobytes() + pack_extra(extra_keys) if extra_keys else tokens
+        name = xxh3_64_intdigest(data, parent) ^ block_size
+        if (known := self._runs.get(name)) is not None:
+            self._runs.move_to_end(name)
+            return known
+        self._runs[name] = hashes = hash_blocks(tokens, block_size, parent, extra_keys)
+        if len(self._runs) > self._max_runs:
+            self._runs.popitem(last=False)
+        return hashes
 
 
 def pack_extra(key: ExtraKey) -> bytes:

@@ -191,7 +191,8 @@ def _part(part: object, where: str) -> dict[str, Any]:
         return {"type": kind, "name": part.get("name")}
     text = part.get(TEXT_FIELD.get(str(kind), ""))
     if not isinstance(text, str):
-        raise PromptError(f"{where}: a content part of type {kind!r} is not text")
+        called = f"of type {kind!r}" if str(kind) in PART_FIELDS else "of unknown type"
+        raise PromptError(f"{where}: a content part {called} is not text")
     extra = {key: value for key, value in part.items() if key not in PART_FIELDS}
     return {"type": "text", "text": text, **extra}
 

@@ -9,19 +9,17 @@ For workers with events a second is kept, time enough for the event to arrive.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
-from gateway.index.masks import HolderMasks
 
 
 @dataclass(slots=True, eq=False)
 class _Assumed:
     """`pins` counts requests in flight per block; `until` holds expiry times, soonest first."""
 
-    bit: int
     keep_s: float
     max_blocks: int
     pins: dict[BlockHash, int] = field(default_factory=dict)
@@ -31,14 +29,14 @@ class _Assumed:
 class AssumedIndex:
     def __init__(self) -> None:
         self._workers: dict[WorkerId, _Assumed] = {}
-        self._masks = HolderMasks()
 
     def __repr__(self) -> str:
-        return f"AssumedIndex(workers={len(self._workers)}, blocks={len(self._masks)})"
+        num_blocks = sum(map(self.num_blocks, self._workers))
+        return f"AssumedIndex(workers={len(self._workers)}, blocks={num_blocks})"
 
     def add_worker(self, worker: WorkerId, *, keep_s: float, max_blocks: int) -> None:
         self.drop_worker(worker)
-        self._workers[worker] = _Assumed(self._masks.take_bit(worker), keep_s, max_blocks)
+        self._workers[worker] = _Assumed(keep_s, max_blocks)
 
     def set_keep(self, worker: WorkerId, keep_s: float) -> None:
         """From now on its blocks are kept for so long; what was to be kept for longer is forgotten."""
@@ -48,23 +46,16 @@ class AssumedIndex:
             known.keep_s = keep_s
 
     def drop_worker(self, worker: WorkerId) -> None:
-        if known := self._workers.pop(worker, None):
-            for block in known.pins.keys() | known.until.keys():
-                self._masks.remove(block, known.bit)
-            self._masks.free_bit(known.bit)
+        self._workers.pop(worker, None)
 
     def reset_worker(self, worker: WorkerId) -> None:
         """Its engine restarted: forget all but what is in flight there now."""
-        known = self._workers[worker]
-        for block in known.until.keys() - known.pins.keys():
-            self._masks.remove(block, known.bit)
-        known.until.clear()
+        self._workers[worker].until.clear()
 
     def pin(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> None:
         if known := self._workers.get(worker):
             pins = known.pins
             for block in hashes:
-                self._masks.add(block, known.bit)
                 pins[block] = pins.get(block, 0) + 1
 
     def unpin(self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, *, was_run: bool) -> None:
@@ -81,15 +72,23 @@ class AssumedIndex:
             if was_run:
                 known.until[block] = now + known.keep_s
                 known.until.move_to_end(block)
-                self._masks.add(block, known.bit)
-            elif left == 0 and block not in known.until:
-                self._masks.remove(block, known.bit)
         while len(known.until) > known.max_blocks:
-            self._forget_first(known)
+            known.until.popitem(last=False)
 
-    def overlap(self, hashes: Sequence[BlockHash], now: float) -> Mapping[WorkerId, int]:
+    def extend(self, hashes: Sequence[BlockHash], held: dict[WorkerId, int], now: float) -> None:
+        """Lengthen each worker's overlap by the blocks that follow and are assumed to be there.
+
+        `held` is what events tell, in leading blocks; pins are of what lies behind that only.
+        """
         self._expire(now)
-        return self._masks.walk(hashes)
+        num = len(hashes)
+        for worker, known in self._workers.items():
+            depth = first = held.get(worker, 0)
+            pins, until = known.pins, known.until
+            while depth < num and (hashes[depth] in pins or hashes[depth] in until):
+                depth += 1
+            if depth > first:
+                held[worker] = depth
 
     def num_blocks(self, worker: WorkerId) -> int:
         known = self._workers[worker]
@@ -98,9 +97,4 @@ class AssumedIndex:
     def _expire(self, now: float) -> None:
         for known in self._workers.values():
             while known.until and next(iter(known.until.values())) <= now:
-                self._forget_first(known)
-
-    def _forget_first(self, known: _Assumed) -> None:
-        block, _ = known.until.popitem(last=False)
-        if block not in known.pins:
-            self._masks.remove(block, known.bit)
+                known.until.popitem(last=False)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.blocks import hash_blocks, pack_extra, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.blocks import HashCache, hash_blocks, pack_extra, prompt_extra_keys, root_hash, tokens_of
 
 ROOT = root_hash("m")
 IDS = st.lists(st.integers(0, 2**32 - 1), max_size=70)
@@ -26,6 +26,17 @@ def test_equal_hashes_mean_equal_prefixes(left: list[int], right: list[int]) -> 
     a, b = (hash_blocks(tokens_of(ids), 2, ROOT) for ids in (left, right))
     for i, (x, y) in enumerate(zip(a, b, strict=False)):
         assert (x == y) == (left[: 2 * i + 2] == right[: 2 * i + 2])
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=300), max_size=4), st.booleans(), st.integers(0, 20))
+def test_cached_hashes_are_the_hashes(prompts: list[list[int]], with_adapter: bool, max_runs: int) -> None:
+    cache = HashCache(max_runs)
+    for ids in prompts + prompts:
+        tokens = tokens_of(ids)
+        extra = prompt_extra_keys("lora" if with_adapter else None, "salt", len(ids) // 2)
+        for keys in (extra, None):
+            assert cache.hash_blocks(tokens, 2, ROOT, keys) == hash_blocks(tokens, 2, ROOT, keys)
+    assert len(cache) <= max_runs
 
 
 def test_another_model_adapter_or_salt_is_another_block() -> None:

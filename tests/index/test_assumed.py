@@ -16,18 +16,33 @@ def make(keep_s: float = 10.0, max_blocks: int = 100) -> AssumedIndex:
     return index
 
 
+def overlap(index: AssumedIndex, now: float) -> dict[WorkerId, int]:
+    held: dict[WorkerId, int] = {}
+    index.extend(RUN, held, now)
+    return held
+
+
+def test_what_is_assumed_goes_on_where_events_end() -> None:
+    index = make()
+    index.pin(A, RUN[2:4])
+    assert overlap(index, 0) == {}
+    held = {A: 2, B: 1}
+    index.extend(RUN, held, now=0)
+    assert held == {A: 4, B: 1}
+
+
 def test_a_request_in_flight_counts_at_once_and_without_end() -> None:
     index = make()
     index.pin(A, RUN[:3])
-    assert dict(index.overlap(RUN, now=1e9)) == {A: 3}
+    assert overlap(index, 1e9) == {A: 3}
 
 
 def test_after_its_end_it_counts_until_it_expires() -> None:
     index = make(keep_s=10)
     index.pin(A, RUN)
     index.unpin(A, RUN, now=100, was_run=True)
-    assert dict(index.overlap(RUN, now=109.9)) == {A: 5}
-    assert dict(index.overlap(RUN, now=110)) == {}
+    assert overlap(index, 109.9) == {A: 5}
+    assert overlap(index, 110) == {}
     assert index.num_blocks(A) == 0
 
 
@@ -36,14 +51,14 @@ def test_a_request_that_never_ran_leaves_nothing() -> None:
     index.pin(A, RUN)
     index.pin(A, RUN[:2])
     index.unpin(A, RUN, now=0, was_run=False)
-    assert dict(index.overlap(RUN, now=0)) == {A: 2}
+    assert overlap(index, 0) == {A: 2}
 
 
 def test_the_budget_evicts_tails_before_heads() -> None:
     index = make(max_blocks=3)
     index.pin(A, RUN)
     index.unpin(A, RUN, now=0, was_run=True)
-    assert dict(index.overlap(RUN, now=1)) == {A: 3}
+    assert overlap(index, 1) == {A: 3}
 
 
 def test_a_reset_keeps_what_is_in_flight() -> None:
@@ -52,7 +67,7 @@ def test_a_reset_keeps_what_is_in_flight() -> None:
     index.unpin(A, RUN, now=0, was_run=True)
     index.pin(A, RUN[:1])
     index.reset_worker(A)
-    assert dict(index.overlap(RUN, now=1)) == {A: 1}
+    assert overlap(index, 1) == {A: 1}
 
 
 def test_a_shorter_keep_forgets_what_was_kept_for_longer() -> None:
@@ -60,7 +75,7 @@ def test_a_shorter_keep_forgets_what_was_kept_for_longer() -> None:
     index.pin(A, RUN)
     index.unpin(A, RUN, now=0, was_run=True)
     index.set_keep(A, 1)
-    assert dict(index.overlap(RUN, now=0)) == {}
+    assert overlap(index, 0) == {}
 
 
 def test_workers_that_are_unknown_or_gone_are_no_error() -> None:
@@ -70,7 +85,7 @@ def test_workers_that_are_unknown_or_gone_are_no_error() -> None:
     index.unpin(A, RUN, now=0, was_run=True)
     index.add_worker(A, keep_s=1, max_blocks=9)
     index.unpin(A, RUN, now=0, was_run=False)
-    assert dict(index.overlap(RUN, now=0)) == {}
+    assert overlap(index, 0) == {}
     index.pin(WorkerId("x"), RUN)
 
 
@@ -86,9 +101,9 @@ def test_everything_pinned_and_unpinned_expires(steps: list[tuple[WorkerId, int,
             pinned, held = open_pins.pop()
             index.unpin(pinned, RUN[:held], now, was_run=was_run)
         deepest = {w: max((d for p, d in open_pins if p == w), default=0) for w in (A, B)}
-        found = index.overlap(RUN, now)
+        found = overlap(index, now)
         assert all(found.get(w, 0) >= depth for w, depth in deepest.items())
     for worker, depth in open_pins:
         index.unpin(worker, RUN[:depth], 1000, was_run=False)
-    assert dict(index.overlap(RUN, 1e6)) == {}
+    assert overlap(index, 1e6) == {}
     assert repr(index) == "AssumedIndex(workers=2, blocks=0)"
