@@ -22,7 +22,7 @@ from engines import ENGINES
 from gateway.admin import Admin
 from gateway.api import Api
 from gateway.check import Checker, check_all
-from gateway.config import Config
+from gateway.config import Config, load
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
@@ -244,11 +244,9 @@ async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Ro
     """A live router for programs: knows the fleet as the gateway does, listens to nothing.
 
     Every worker has been asked once when the block begins; one that did not answer joins when it does.
-    `options` are fields of Config. Leaves the block when the fleet is no longer needed.
+    `options` are fields of Config. Leaves the block when the fleet is no longer needed. Raises ConfigError.
     """
-    import msgspec
-
-    gateway = Gateway(msgspec.convert({"worker": list(workers), **options}, Config))
+    gateway = Gateway(load({"worker": list(workers), **options}, environ={}))
     await gateway.start(serve=False)
     try:
         await gateway.roster.first_look()

@@ -11,10 +11,9 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
 from pathlib import Path
 
 from gateway.app import bundled_tokenizer
@@ -93,10 +92,8 @@ class Materials:
 
     def prompts(self) -> Path:
         """What the workers hold: every known conversation under both templates, and the documents."""
-        path, prompts = self._directory / "prompts", self._known()
-        write_prompts(path, prompts)
-        lengths = [len(self._tokens("bundled", c)) for c in self._conversations["16k"]]
-        print(f"{len(prompts)} known prompts; a warm one of 16 KB has {sum(lengths) // len(lengths)} tokens")
+        path = self._directory / "prompts"
+        write_prompts(path, self._known())
         return path
 
     def bodies(self, name: str) -> Path:
@@ -128,22 +125,24 @@ class Materials:
         raise ValueError(f"no bodies are called {name}")
 
     def _known(self) -> list[Tokens]:
-        prompts = Prompts.load(self.tokenizers["bundled"])
-        known = [prompts.completion({"prompt": document})[0] for document in self._documents]
-        for template in self.tokenizers:
-            for conversations in self._conversations.values():
-                known += [self._tokens(template, conversation) for conversation in conversations]
-        return known
-
-    def _tokens(self, template: str, messages: Sequence[dict[str, str]]) -> Tokens:
-        prompts = Prompts.load(self.tokenizers[template])
-        return prompts.chat({"messages": messages, "add_generation_prompt": False}, datetime.now())
+        known: list[Tokens] = []
+        for template, directory in self.tokenizers.items():
+            prompts = Prompts.load(directory)
+            for size, conversations in self._conversations.items():
+                tokens = [_prompt(prompts, conversation) for conversation in conversations]
+                print(f"known under {template}: {len(tokens)} of {size}, {len(tokens[0])} tokens each")
+                known += tokens
+        return known + [prompts.completion({"prompt": document})[0] for document in self._documents]
 
     def _qwen3(self) -> Path:
         path = self._directory / "qwen3"
         shutil.copytree(bundled_tokenizer(), path)
         shutil.copy(QWEN3, path / "chat_template.jinja")
         return path
+
+
+def _prompt(prompts: Prompts, messages: Sequence[Mapping[str, str]]) -> Tokens:
+    return prompts.chat({"messages": messages, "add_generation_prompt": False}, datetime.now())
 
 
 @dataclass(slots=True)
@@ -191,15 +190,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(materials: Materials, only: set[str] | None) -> Results:
-    """Scenarios whose workers answer alike share these."""
+    """Each scenario has workers of its own: what they have published since is replayed to each gateway."""
     results = Results()
     if why := missing_nginx():
         print(f"without nginx's figures: {why}")
-    chosen = [s for s in (LATENCY, *SCENARIOS) if only is None or s.name in only]
     prompts = materials.prompts()
-    for gap_ms, scenarios in groupby(chosen, lambda scenario: scenario.gap_ms):
-        with fake_workers(NUM_WORKERS, gap_ms, prompts) as ports:
-            for scenario in scenarios:
+    for scenario in (LATENCY, *SCENARIOS):
+        if only is None or scenario.name in only:
+            materials.bodies(scenario.bodies)  # made before anything runs
+            with fake_workers(NUM_WORKERS, scenario.gap_ms, prompts) as ports:
                 for _ in range(ROUNDS):
                     run_round(scenario, materials, ports, results)
     return results

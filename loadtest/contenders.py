@@ -90,12 +90,13 @@ class GatewayContender(Contender):
 def fake_workers(num: int, gap_ms: int, prompts: Path) -> Iterator[list[int]]:
     """Ports of workers that hold the prompts of the file, and publish so."""
     with ExitStack() as stack:
-        ports = []
+        publishers = []
         for index in range(num):
             command = [sys.executable, "-m", "loadtest.publisher", str(prompts), str(index), str(num)]
-            publisher = stack.enter_context(_process(command, "publisher"))
-            sources = _first_line(publisher)
-            flags = ["-g", str(gap_ms), "-k", str(NUM_GPU_BLOCKS), "-e", sources]
+            publishers.append(stack.enter_context(_process(command)))
+        ports = []
+        for publisher in publishers:
+            flags = ["-g", str(gap_ms), "-k", str(NUM_GPU_BLOCKS), "-e", _first_line(publisher)]
             ports.append(stack.enter_context(fake_worker(*flags)))
         yield ports
 
@@ -110,7 +111,7 @@ def nginx(worker_ports: Sequence[int], directory: Path) -> Iterator[Contender]:
     conf = directory / "nginx.conf"
     conf.write_text(NGINX_CONF.format(directory=directory, servers=servers, port=port))
     command = ["nginx", "-p", str(directory), "-e", str(directory / "error.log"), "-c", str(conf)]
-    with _process(command, "nginx") as process:
+    with _process(command) as process:
         _until(lambda: _answers(f"http://127.0.0.1:{port}/health"), process, "nginx")
         yield Contender("nginx", port, process.pid)
 
@@ -127,7 +128,7 @@ def gateway(worker_ports: Sequence[int], tokenizer: Path) -> Iterator[GatewayCon
     command += ["--tokenizer", str(tokenizer)]
     for port in worker_ports:
         command += ["--worker", f"http://127.0.0.1:{port}"]
-    with _process(command, "gateway") as process:
+    with _process(command) as process:
         url, admin_url = _first_match(process)
         _until(lambda: _all_exact(admin_url, len(worker_ports)), process, "gateway")
         port = int(url.rpartition(":")[2])
@@ -144,7 +145,7 @@ def metric_sum(exposition: str, name: str) -> float:
 
 
 @contextmanager
-def _process(command: Sequence[str], name: str) -> Iterator["subprocess.Popen[str]"]:
+def _process(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -185,8 +186,10 @@ def _drain(process: "subprocess.Popen[str]") -> None:
 def _until(is_true: Any, process: "subprocess.Popen[str]", name: str) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not is_true():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise InstrumentError(f"{name} did not become ready")
+        if (code := process.poll()) is not None:
+            raise InstrumentError(f"{name} ended with {code} before it was ready")
+        if time.monotonic() > deadline:
+            raise InstrumentError(f"{name} was not ready after {START_TIMEOUT_S:.0f} s")
         time.sleep(0.02)
 
 

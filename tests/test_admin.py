@@ -1,10 +1,10 @@
 """The admin API over HTTP, before a fleet that the test writes."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
@@ -171,7 +171,9 @@ async def test_a_worker_joins_and_leaves(admined: Admined) -> None:
     assert len(admined.world.fleet) == 1
 
 
-@pytest.mark.parametrize("name", ["http://w:1", "http://w:1/", "w:1", quote("http://w:1", safe=""), "w:1%230"])
+@pytest.mark.parametrize(
+    "name", ["http://w:1", "http://w:1/", "w:1", quote("http://w:1", safe=""), "w:1%230"]
+)
 async def test_a_worker_is_dropped_by_url_or_id(name: str) -> None:
     world = World()
     world.probe().ranks = {0: RANK, 1: RANK}
@@ -237,10 +239,12 @@ async def test_the_latest_decisions_newest_first(admined: Admined) -> None:
 
 
 async def test_a_decision_explains_itself(admined: Admined) -> None:
-    admined.records.add(replace(decision("d1", "a:1", "b:1"), terms=(1.0, float("inf"))))
+    admined.records.add(msgspec.structs.replace(decision("d1", "a:1", "b:1"), terms=(1.0, float("inf"))))
     record = await admined.get("/admin/decisions/d1")
     assert [candidate["cost"] for candidate in record["candidates"]] == [1.0, None]
-    assert (await admined.get("/admin/decisions/none", 404))["error"]["message"].startswith("no such decision")
+    assert (await admined.get("/admin/decisions/none", 404))["error"]["message"].startswith(
+        "no such decision"
+    )
 
 
 async def test_the_state_of_a_stream_is_a_word(admined: Admined) -> None:

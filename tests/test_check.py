@@ -143,7 +143,11 @@ async def test_a_worker_that_tells_no_cached_tokens_is_exact_but_not_verified(ch
     ("sources", "obstacle", "words"),
     [
         ([], None, "it publishes no KV events"),
-        ([SOURCE | {"replay_endpoint": None}], None, "it publishes KV events at tcp://*:5557 but replays none"),
+        (
+            [SOURCE | {"replay_endpoint": None}],
+            None,
+            "it publishes KV events at tcp://*:5557 but replays none",
+        ),
         ([SOURCE], "no replay answers", "no replay answers"),
     ],
     ids=["no events", "no replay", "not reachable"],

@@ -116,7 +116,12 @@ def test_check_without_workers_validates_only(capsys: pytest.CaptureFixture[str]
 
 def test_the_simulator_has_its_own_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr(gateway.app, "simulate", lambda arguments: seen.append(list(arguments)) or 3)
+
+    def simulate(arguments: list[str]) -> int:
+        seen.append(arguments)
+        return 3
+
+    monkeypatch.setattr(gateway.app, "simulate", simulate)
     assert cli.main(["sim", "--port", "0", "--help"]) == 3
     assert seen == [["--port", "0", "--help"]]
 

@@ -126,9 +126,20 @@ def test_a_prompt_that_fails_is_counted_each_time_and_logged_once(caplog: pytest
     assert [prompts.tokenize(chat()), prompts.tokenize(chat())] == [Prompt((), "failed")] * 2
     assert metrics.prompt_failures == {"m": 2}
     (record,) = caplog.records
-    assert record.getMessage() == (
-        "routing on load: prompt of model 'm' could not be tokenized: no images"
-    )
+    assert record.getMessage() == ("routing on load: prompt of model 'm' could not be tokenized: no images")
+
+
+def test_what_other_code_said_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A chat template may quote the prompt in its complaint."""
+
+    class Quoting(FakePrompts):
+        def _tokens(self) -> Tokens:
+            raise PromptError("bad: my secret") from ValueError("my secret")
+
+    prompts, _ = source(m=Quoting())
+    assert prompts.tokenize(chat()).source == "failed"
+    assert "ValueError in the template or tokenizer" in caplog.text
+    assert "my secret" not in caplog.records[0].getMessage()
 
 
 def test_each_model_and_reason_is_logged_for_itself(caplog: pytest.LogCaptureFixture) -> None:

@@ -88,3 +88,14 @@ def test_usage_without_details_tells_no_cached_tokens() -> None:
     usage = read_usage(b'{"usage":{"prompt_tokens":5,"prompt_tokens_details":null}}')
     assert usage is not None
     assert usage.cached_tokens is None
+
+
+def test_it_tells_whether_a_whole_event_went_last() -> None:
+    scanner = SseScanner()
+    assert scanner.is_whole
+    scanner.feed(b"data: a\n\ndata: b")
+    assert scanner.is_whole  # the rest is held
+    scanner.feed(b"x" * (MAX_HELD_BYTES + 1))
+    assert not scanner.is_whole  # too long to hold
+    scanner.feed(b"\n\n")
+    assert scanner.is_whole

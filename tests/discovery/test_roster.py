@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from gateway.core.blocks import BlockHash
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.fleet import Fleet, Member
 from gateway.core.stream import StreamState
@@ -121,6 +122,17 @@ class World:
 
     def subscription(self, name: WorkerId = W, url: str = URL) -> Subscription:
         return self.endpoint(url).feeds[name][1]
+
+    def sent(self, *blocks: int) -> None:
+        """A request with these blocks ran at the worker and ended at time 0."""
+        hashes = list(map(BlockHash, blocks))
+        self.known.assumed.pin(W, hashes)
+        self.known.assumed.unpin(W, hashes, now=0.0, was_run=True)
+
+    def assumed_overlap(self, *blocks: int, now: float) -> int:
+        held: dict[WorkerId, int] = {}
+        self.known.assumed.extend(list(map(BlockHash, blocks)), held, now)
+        return held.get(W, 0)
 
     def store(self, *blocks: int) -> None:
         """The worker's engine published from its start: these blocks."""
@@ -248,17 +260,13 @@ async def test_an_event_source_that_cannot_be_used_costs_the_events_only(
 async def test_decisions_stand_in_until_events_are_exact(world: World) -> None:
     """Also while a publisher cannot be reached: its events may never come."""
     await world.add()
-    assumed = world.known.assumed
-    hashes = [1, 2, 3]
-    assumed.pin(W, hashes)  # type: ignore[arg-type]
-    assumed.unpin(W, hashes, now=0.0, was_run=True)  # type: ignore[arg-type]
-    assert assumed.overlap(hashes, now=500.0) == {W: 3}  # type: ignore[arg-type]
+    world.sent(1, 2, 3)
+    assert world.assumed_overlap(1, 2, 3, now=500.0) == 3
     world.store(1)
-    assert assumed.overlap(hashes, now=0.0) == {}  # type: ignore[arg-type]
-    assumed.pin(W, hashes)  # type: ignore[arg-type]
-    assumed.unpin(W, hashes, now=0.0, was_run=True)  # type: ignore[arg-type]
-    assert assumed.overlap(hashes, now=EVENT_GRACE_S - 0.1) == {W: 3}  # type: ignore[arg-type]
-    assert assumed.overlap(hashes, now=EVENT_GRACE_S) == {}  # type: ignore[arg-type]
+    assert world.assumed_overlap(1, 2, 3, now=0.0) == 0
+    world.sent(1, 2, 3)
+    assert world.assumed_overlap(1, 2, 3, now=EVENT_GRACE_S - 0.1) == 3
+    assert world.assumed_overlap(1, 2, 3, now=EVENT_GRACE_S) == 0
 
 
 async def test_the_state_of_a_stream_is_seen_in_the_fleet(world: World) -> None:

@@ -16,7 +16,6 @@ W = WorkerId("w:1")
 QUICK = Times(replay_s=0.1, knock_s=0.1, settle_s=0.02, unanswered_s=0.2)
 
 
-
 @pytest.mark.parametrize(
     ("endpoint", "host", "reached"),
     [
@@ -39,7 +38,7 @@ QUICK = Times(replay_s=0.1, knock_s=0.1, settle_s=0.02, unanswered_s=0.2)
         ("tcp://events.example:5557", "10.0.0.1", "tcp://events.example:5557"),
         ("tcp://[fd00::9]:5557", "10.0.0.1", "tcp://[fd00::9]:5557"),
         # what cannot be read fails when it is used
-        ("ipc:///tmp/kv", "10.0.0.1", "ipc:///tmp/kv"),
+        ("ipc://kv", "10.0.0.1", "ipc://kv"),
         ("tcp://*:*", "10.0.0.1", "tcp://*:*"),
         ("tcp://*", "10.0.0.1", "tcp://*"),
         ("tcp://[::", "10.0.0.1", "tcp://[::"),
@@ -53,10 +52,14 @@ def test_endpoints_as_they_are_reached_from_here(endpoint: str, host: str, reach
 class Publisher:
     """As an engine's: numbers its batches, keeps them, replays them when asked."""
 
-    def __init__(self, ports: tuple[int, int] = (0, 0), *, answers: bool = True, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, ports: tuple[int, int] = (0, 0), *, answers: bool = True, host: str = "127.0.0.1"
+    ) -> None:
         self.context = zmq.Context()
         self.pub, self.router = self.context.socket(zmq.PUB), self.context.socket(zmq.ROUTER)
-        self.port, self.replay_port = (self._bind(s, p, host) for s, p in zip(self._sockets, ports, strict=True))
+        self.port, self.replay_port = (
+            self._bind(s, p, host) for s, p in zip(self._sockets, ports, strict=True)
+        )
         self.answers = answers
         self.kept: list[bytes] = []
         self.asked: list[int] = []
@@ -87,7 +90,7 @@ class Publisher:
             self.pub.send_multipart([b"kv", seq_frame(seq), body])
 
     def answer(self) -> None:
-        while self.router.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while int(self.router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             client, _, start = self.router.recv_multipart()
             self.asked.append(int.from_bytes(start, "big"))
             if self.answers:
@@ -267,6 +270,19 @@ async def test_batches_right_after_a_restart_are_not_lost(world: World) -> None:
         world.publisher.publish(payload(*range(10 * run, 10 * run + 5), ts=100 * run))
         await world.exact(5)
         assert world.subscription.stream.counts.num_gaps == 0
+
+
+@pytest.mark.process
+async def test_every_change_of_the_connection_makes_the_socket_used(world: World) -> None:
+    world.open()
+    await world.exact(0)
+    wakes: list[bool] = []
+    world.feed._live.wake = lambda: wakes.append(world.feed.is_connected)  # type: ignore[method-assign]
+    ports = world.publisher.close()
+    await world.until(lambda: bool(wakes))
+    num_wakes = len(wakes)
+    world.publisher = Publisher(ports)
+    await world.until(lambda: len(wakes) > num_wakes and world.feed.is_connected)
 
 
 @pytest.mark.process

@@ -37,7 +37,5 @@ def test_the_file_says_what_was_measured_where_and_with_what(
     publish("b", [best_of("b.fast", "us", 60, [50])])
     document = json.loads((tmp_path / "results" / "b.json").read_text())
     assert document.keys() == {"bench", "date", "commit", "machine", "versions", "figures"}
-    assert document["figures"] == [
-        {"name": "b.fast", "value": 50, "unit": "us", "goal": 60, "rounds": [50]}
-    ]
+    assert document["figures"] == [{"name": "b.fast", "value": 50, "unit": "us", "goal": 60, "rounds": [50]}]
     assert "uvloop" in document["versions"]

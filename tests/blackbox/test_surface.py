@@ -1,0 +1,151 @@
+"""The OpenAI surface: what goes to which worker, and that it arrives as it was sent."""
+
+import json
+
+import pytest
+
+from tests.blackbox.harness import (
+    CHAT,
+    COMPLETIONS,
+    DONE,
+    SSE_HEAD,
+    Bench,
+    Call,
+    chunked,
+    completion,
+    event,
+    post,
+    request,
+    wire,
+)
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    "prompt", ["one text", ["two", "texts"], [1, 2, 3], [[1, 2, 3], [4, 5]]], ids=lambda p: json.dumps(p)
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_completions_in_all_prompt_forms(bench: Bench, prompt: object, stream: bool) -> None:
+    sent = [event("a"), event("b"), DONE]
+    reply = SSE_HEAD + chunked(*sent) if stream else wire(200, b'{"choices":[]}')
+
+    async def script(call: Call) -> None:
+        await call.send(reply)
+
+    worker = await bench.worker(script=script)
+    body = completion(prompt, stream=stream)
+    answer = await bench.ask(post(body))
+    assert answer.status == 200
+    assert answer.body == (b"".join(sent) if stream else b'{"choices":[]}')
+    call = worker.calls[0]
+    assert (call.method, call.target, call.body) == (b"POST", COMPLETIONS.encode(), body)
+
+
+ODD_BODY = (
+    b'{ "model" :"m","messages":[{"role":"user","content":"\\u00e9 \xc3\xa9 \\/"}],'
+    b'"prompt":"x", "temperature":0.70, "new_field":{"z":1,"a":[1e3,-0.0]},\n\t"n":1 }\n'
+)
+ROUTES = [
+    CHAT,
+    COMPLETIONS,
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/score",
+    "/score",
+    "/v1/responses",
+    "/v1/messages",
+    "/tokenize",
+    "/detokenize",
+]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_bodies_and_answers_pass_byte_for_byte(bench: Bench, route: str) -> None:
+    reply = b'{"b" : 1,\n "a":"\\u00e9","usage":{"prompt_tokens":"many"}} trailing\x00\xff'
+    worker = await bench.worker(script=lambda call: call.send(wire(200, reply)))
+    answer = await bench.ask(post(ODD_BODY, target=route))
+    assert (answer.status, answer.body) == (200, reply)
+    assert (worker.calls[0].target, worker.calls[0].body) == (route.encode(), ODD_BODY)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_model_goes_to_its_worker(bench: Bench, route: str) -> None:
+    one, other = await bench.worker("m"), await bench.worker("other")
+    client = await bench.client()
+    for _ in range(3):
+        answer = await client.ask(post(ODD_BODY.replace(b'"m"', b'"other"'), target=route))
+        assert answer.status == 200
+    assert (len(one.calls), len(other.calls)) == (0, 3)
+
+
+async def test_the_query_passes(bench: Bench) -> None:
+    worker = await bench.worker()
+    assert (await bench.ask(post(completion(), target=COMPLETIONS + "?api-version=1&x=%20y"))).status == 200
+    assert worker.calls[0].target == b"/v1/completions?api-version=1&x=%20y"
+
+
+async def test_models_is_the_union(bench: Bench) -> None:
+    await bench.worker("m", "org/name", {"id": "tuned", "parent": "m"})
+    await bench.worker("m", {"id": "other", "max_model_len": 4096})
+    client = await bench.client()
+    answer = await client.ask(request("GET", "/v1/models"))
+    assert answer.json["object"] == "list"
+    cards = {card["id"]: card for card in answer.json["data"]}
+    assert list(cards) == ["m", "org/name", "other", "tuned"]
+    assert all(card["object"] == "model" for card in cards.values())
+    assert cards["tuned"]["parent"] == "m"
+    assert cards["other"]["max_model_len"] == 4096
+    for path in ("/v1/models/org/name", "/v1/models/org%2Fname"):
+        assert (await client.ask(request("GET", path))).json["id"] == "org/name"
+    missing = await client.ask(request("GET", "/v1/models/org"))
+    assert missing.status == 404
+    assert missing.error["code"] == "model_not_found"
+
+
+STEERING = [
+    '"kv_transfer_params":{"remote_host":"10.0.0.9","remote_port":1}',
+    '"kv\\u005ftransfer\\u005fparams":{"do_remote_prefill":true}',
+    '"kv_transfer_params":null,"kv_transfer_params":{"remote_host":"10.0.0.9"}',
+    '"kv_transfer_params":{"remote_host":"10.0.0.9"},"kv\\u005ftransfer_params":null',
+    '"bootstrap_host":"10.0.0.9"',
+    '"bootstrap_port":8998',
+    '"bootstrap_room":[1,2]',
+    '"bootstrap\\u005froom":7',
+    '"disaggregated_params":{"request_type":"context_only"}',
+    '"kv_cache_report_mode":"full"',
+    '"vllm_xargs":{"kv_cache_report_mode":"full"}',
+    '"vllm_xargs":{"kv_transfer_params":{"a":1},"bootstrap_host":"x"}',
+    '"vllm\\u005fxargs":{"kv\\u005fcache_report_mode":"full"}',
+    '"vllm_xargs":{},"vllm_xargs":{"kv_cache_report_mode":"full"}',
+    '"vllm_xargs":{"kv_cache_report_mode":"full"},"vllm_xargs":{}',
+]
+
+
+@pytest.mark.parametrize("route", [CHAT, COMPLETIONS, "/v1/responses"])
+@pytest.mark.parametrize("steering", STEERING)
+async def test_clients_cannot_steer_engines(bench: Bench, route: str, steering: str) -> None:
+    worker = await bench.worker()
+    kept = '"model":"m","messages":[{"role":"user"}],"prompt":"x","temperature":0.50'
+    body = "{" + kept + "," + steering + ',"last":[1, 2]}'
+    assert (await bench.ask(post(body.encode(), target=route))).status == 200
+    forwarded = json.loads(worker.calls[0].body)  # where names repeat the last counts, as in engines
+    names = [*forwarded, *forwarded.get("vllm_xargs", {})]
+    assert not [n for n in names if n.startswith(("kv_", "bootstrap_", "disaggregated"))], worker.calls[
+        0
+    ].body
+    forwarded.pop("vllm_xargs", None)
+    assert forwarded == {**json.loads("{" + kept + "}"), "last": [1, 2]}
+    assert b"0.50" in worker.calls[0].body
+    assert worker.calls[0].value(b"content-length") == b"%d" % len(worker.calls[0].body)
+
+
+async def test_an_engines_own_refusal_passes_unchanged(bench: Bench) -> None:
+    reply = b'{"object":"error","message":"prompt is too long","type":"BadRequestError","code":400}'
+    head = (b"Content-Type", b"application/json"), (b"X-Engine", b"1")
+    worker = await bench.worker(script=lambda call: call.send(wire(400, reply, *head)))
+    answer = await bench.ask(post(completion()))
+    assert (answer.status, answer.body, answer.value(b"x-engine")) == (400, reply, b"1")
+    assert len(worker.calls) == 1

@@ -1,0 +1,74 @@
+"""What is seen of an answer on its way through."""
+
+import pytest
+
+from gateway.core.answer import MAX_JSON_BYTES, Answer, Piece
+from gateway.core.http import ResponseHead
+
+EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
+JSON = [(b"content-type", b"application/json")]
+ROLE = b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'
+TOKEN = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7}}\n\n'
+
+
+def stream(status: int = 200) -> Answer:
+    return Answer(ResponseHead(status, EVENTS))
+
+
+def test_a_stream_has_its_first_token_in_its_body() -> None:
+    answer = stream()
+    assert answer.head(1.0) is Piece.OTHER
+    assert answer.feed(ROLE, 2.0) == (ROLE, Piece.OTHER, 0.0)
+    assert repr(answer) == "Answer(200, stream, first_token_s=None)"
+    assert answer.feed(TOKEN, 3.0) == (TOKEN, Piece.FIRST_TOKEN, 0.0)
+    assert answer.feed(TOKEN, 3.5) == (TOKEN, Piece.TOKEN, 0.5)
+    assert answer.feed(TOKEN, 3.75) == (TOKEN, Piece.TOKEN, 0.25)
+    assert answer.first_token_s == 3.0
+    assert repr(answer) == "Answer(200, stream, first_token_s=3.0)"
+
+
+def test_half_an_event_waits_and_is_no_token() -> None:
+    answer = stream()
+    answer.feed(TOKEN, 1.0)
+    assert answer.can_be_ended
+    assert answer.feed(TOKEN[:9], 2.0) == (b"", Piece.OTHER, 0.0)
+    assert answer.feed(TOKEN[9:], 3.0) == (TOKEN, Piece.TOKEN, 2.0)
+    answer.feed(TOKEN[:9], 4.0)
+    assert answer.flush() == TOKEN[:9]
+
+
+def test_a_plain_answer_has_its_first_token_with_its_head() -> None:
+    answer = Answer(ResponseHead(200, JSON))
+    assert answer.head(1.5) is Piece.FIRST_TOKEN
+    assert answer.first_token_s == 1.5
+    assert answer.feed(b'{"usage":{"prompt', 2.0) == (b'{"usage":{"prompt', Piece.OTHER, 0.0)
+    assert answer.usage() is None
+    answer.feed(b'_tokens":7}}', 2.0)
+    usage = answer.usage()
+    assert usage is not None and usage.prompt_tokens == 7
+    assert (answer.can_be_ended, answer.flush()) == (False, b"")
+
+
+def test_a_stream_tells_its_usage() -> None:
+    answer = stream()
+    for event in (TOKEN, USAGE, b"data: [DONE]\n\n"):
+        answer.feed(event, 1.0)
+    usage = answer.usage()
+    assert usage is not None and usage.prompt_tokens == 7
+
+
+@pytest.mark.parametrize("headers", [EVENTS, JSON])
+def test_an_error_has_no_token_and_no_usage(headers: list[tuple[bytes, bytes]]) -> None:
+    answer = Answer(ResponseHead(500, headers))
+    assert answer.head(1.0) is Piece.OTHER
+    assert answer.feed(TOKEN + USAGE, 2.0) == (TOKEN + USAGE, Piece.OTHER, 0.0)
+    assert (answer.first_token_s, answer.usage(), answer.can_be_ended) == (None, None, False)
+
+
+def test_a_large_answer_is_passed_on_and_not_kept() -> None:
+    answer = Answer(ResponseHead(200, JSON))
+    half = b" " * (MAX_JSON_BYTES // 2)
+    for data in (half, half, b"{}"):
+        assert answer.feed(data, 1.0)[0] == data
+    assert answer.usage() is None

@@ -1,0 +1,10 @@
+from tests.fakes import decision
+
+
+def test_what_is_not_held_must_be_computed() -> None:
+    made = decision("d1", "a:1", "b:1")
+    assert (made.num_tokens, made.overlap_tokens, made.uncached_tokens) == (100, 64, 36)
+
+
+def test_a_candidate_is_named_as_its_worker() -> None:
+    assert [candidate.id for candidate in decision("d1", "a:1", "b:1").candidates] == ["a:1", "b:1"]

@@ -1,0 +1,133 @@
+"""Which route is answered how; the wire is in tests/blackbox."""
+
+import logging
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from gateway.api import Api
+from gateway.core.errors import GatewayError
+from gateway.core.fleet import Fleet
+from gateway.core.http import Header, HttpRequest
+from gateway.core.worker import Served
+from gateway.metrics import Metrics
+from gateway.proxy import Proxy
+from gateway.server import Exchange, Responder
+from tests.fakes import worker
+
+
+class Kept:
+    """A responder that keeps the answer."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body: Any = None
+
+    def send(self, status: int, headers: list[Header], body: bytes) -> None:
+        self.status, self.headers, self.body = status, dict(headers), msgspec.json.decode(body)
+
+    def fail(self, error: GatewayError, headers: list[Header]) -> None:
+        self.send(error.status, headers, error.body())
+
+
+class FakeProxy:
+    """Takes every inference request, or raises `error`."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.error: Exception | None = None
+
+    def handle(self, http: HttpRequest, responder: Responder) -> Exchange:
+        if self.error:
+            raise self.error
+        self.paths.append(http.path)
+        return cast(Exchange, self)
+
+
+class World:
+    def __init__(self) -> None:
+        self.fleet, self.metrics, self.proxy = Fleet(), Metrics(), FakeProxy()
+        served = Served("org/name", "root", max_model_len=4096), Served("tuned", "root", "tuned")
+        self.member = self.fleet.add(worker("w:1", *served))
+        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics)
+
+    def ask(self, method: str, target: str, *headers: Header) -> Kept:
+        kept = Kept()
+        self.api.handle(HttpRequest(method, target.encode(), list(headers)), cast(Responder, kept))
+        return kept
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/health", 200),
+        ("HEAD", "/health", 200),
+        ("GET", "/ready", 200),
+        ("GET", "/ready?model=org/name", 200),
+        ("GET", "/ready?model=org%2Fname&x=1", 200),
+        ("GET", "/ready?model=none", 503),
+        ("GET", "/v1/models", 200),
+        ("GET", "/v1/models/org/name", 200),
+        ("GET", "/v1/models/org%2Fname", 200),
+        ("GET", "/v1/models/none", 404),
+        ("POST", "/v1/models", 405),
+        ("GET", "/v1/chat/completions", 405),
+        ("GET", "/metrics", 404),
+        ("GET", "http://gateway/health", 404),
+    ],
+)
+def test_routes(world: World, method: str, target: str, status: int) -> None:
+    kept = world.ask(method, target, (b"x-request-id", b"7"))
+    assert kept.status == status
+    assert kept.headers[b"x-request-id"] == b"7"
+    assert world.metrics.responses == {status: 1}
+    assert not world.proxy.paths
+    if status >= 400:
+        assert set(kept.body["error"]) == {"message", "type", "param", "code"}
+
+
+def test_inference_goes_to_the_proxy(world: World) -> None:
+    kept = world.ask("POST", "/v1/completions?x=1")
+    assert world.proxy.paths == ["/v1/completions"]
+    assert kept.status == 0
+    assert world.metrics.responses == {}  # counted where it ends
+
+
+def test_models(world: World) -> None:
+    cards = {card["id"]: card for card in world.ask("GET", "/v1/models").body["data"]}
+    assert (cards["org/name"]["root"], cards["org/name"]["max_model_len"]) == ("root", 4096)
+    assert (cards["tuned"]["root"], cards["tuned"]["parent"]) == ("tuned", "root")
+    world.member.is_up = False
+    assert len(world.ask("GET", "/v1/models").body["data"]) == 2
+
+
+def test_readiness(world: World) -> None:
+    world.member.is_up = False
+    assert world.ask("GET", "/ready").status == 503
+    assert world.ask("GET", "/health").status == 200
+    world.member.is_up = True
+    world.api.is_stopping = True
+    assert world.ask("GET", "/ready").status == 503
+
+
+@pytest.mark.parametrize(("path", "allowed"), [("/v1/completions", b"POST"), ("/health", b"GET, HEAD")])
+def test_allow(world: World, path: str, allowed: bytes) -> None:
+    assert world.ask("PATCH", path).headers[b"allow"] == allowed
+
+
+def test_a_bug_is_answered_and_logged_without_the_body(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.proxy.error = ZeroDivisionError("bug")
+    with caplog.at_level(logging.ERROR):
+        kept = world.ask("POST", "/v1/completions")
+    assert (kept.status, kept.body["error"]["code"]) == (500, "internal_error")
+    assert "bug" not in kept.body["error"]["message"]
+    assert "POST /v1/completions failed" in caplog.text

@@ -1,0 +1,67 @@
+"""Every source file has its test file, and none grows past what can be read at a sitting."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 40
+
+NO_TEST_OF_THEIR_OWN = {
+    "gateway/core/engine.py": "types only; the adapters keep its promises in tests/engines/test_contract.py",
+    "gateway/core/events.py": "types only",
+    "gateway/index/base.py": "types only; the backends keep its promises in tests/index/contract.py",
+    "gateway/app.py": "tests/blackbox, tests/test_stories.py and tests/test_library.py run all of it",
+}
+"""Beside maps of packages and entry points (`__init__`, `__main__`), which hold no logic."""
+
+LONG_FILES = {
+    "gateway/server.py": "one protocol class, from parser callbacks to back-pressure",
+}
+LONG_FUNCTIONS = {
+    "gateway/router.py:decide": "the stages of a decision in their order, a stopwatch between them",
+}
+
+SOURCES = sorted(
+    path.relative_to(ROOT).as_posix() for top in ("gateway", "engines") for path in (ROOT / top).rglob("*.py")
+)
+
+
+def _test_of(source: str) -> Path:
+    """gateway/ is the root of tests/; engines/ keeps its name there."""
+    path = Path(source.removeprefix("gateway/"))
+    return ROOT / "tests" / path.with_name(f"test_{path.name}")
+
+
+def _functions(source: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse((ROOT / source).read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield f"{source}:{node.name}", node.end_lineno - node.lineno + 1
+
+
+@pytest.mark.parametrize("source", [path for path in SOURCES if not path.endswith("__.py")])
+def test_every_source_file_has_its_test_file(source: str) -> None:
+    assert _test_of(source).is_file() or source in NO_TEST_OF_THEIR_OWN, (
+        f"write {_test_of(source).relative_to(ROOT)}"
+    )
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_file_is_long(source: str) -> None:
+    num_lines = len((ROOT / source).read_text().splitlines())
+    assert num_lines <= MAX_FILE_LINES or source in LONG_FILES, f"{num_lines} lines"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_function_is_long(source: str) -> None:
+    long = {name: num for name, num in _functions(source) if num > MAX_FUNCTION_LINES}
+    assert long.keys() <= LONG_FUNCTIONS.keys(), long
+
+
+def test_exceptions_are_of_files_that_are_there() -> None:
+    listed = [*NO_TEST_OF_THEIR_OWN, *LONG_FILES, *(name.partition(":")[0] for name in LONG_FUNCTIONS)]
+    assert [source for source in listed if source not in SOURCES] == []

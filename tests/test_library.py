@@ -1,0 +1,103 @@
+"""The gateway as a library, as the docstring of the package shows it, before two simulated engines."""
+
+import ast
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+import gateway
+from engines.sim import Sim, SimConfig
+from gateway.app import bundled_tokenizer
+from gateway.core.errors import ConfigError, InvalidRequest, NoWorker
+
+pytestmark = pytest.mark.process
+
+PROMPT = list(range(100, 180))
+
+
+@pytest.fixture
+async def sims() -> AsyncIterator[list[Sim]]:
+    running = [await Sim(SimConfig(seed=seed, decode_tokens_per_s=1000.0)).start() for seed in range(2)]
+    yield running
+    for sim in running:
+        await sim.stop()
+
+
+def _documented() -> str:
+    """The lines in backticks under "As a library"."""
+    return "\n".join(re.findall(r"`([^`]+)`\n", (gateway.__doc__ or "").partition("As a library:")[2] + "\n"))
+
+
+async def test_the_lines_of_the_docstring_run_as_they_stand(sims: list[Sim]) -> None:
+    source = _documented().replace("http://10.0.0.1:8000", sims[0].url)
+    assert sims[0].url in source and len(source.splitlines()) == 3
+    names: dict[str, object] = {"gateway": gateway}
+    await eval(compile(source, "docstring", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+    decision = names["decision"]
+    assert isinstance(decision, gateway.Decision)
+    assert decision.worker.url == sims[0].url
+
+
+async def test_a_decision_goes_to_the_worker_that_holds_the_prompt(sims: list[Sim]) -> None:
+    body = {"model": "m", "prompt": PROMPT, "max_tokens": 1}
+    async with gateway.connect([sim.url for sim in sims]) as router:
+        assert len(router.fleet) == 2
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{sims[1].url}/v1/completions", json=body) as answer,
+        ):
+            assert answer.status == 200
+        async with asyncio.timeout(10):
+            while not router.index.num_blocks(list(router.fleet)[1].worker.id):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        decision = router.decide(gateway.request("/v1/completions", body))
+        assert (decision.worker.url, decision.overlap_tokens) == (sims[1].url, 64)
+        assert router.ledger.load(decision.worker.id).num_in_flight == 1
+        assert [router.finish(decision), router.finish(decision)] == [True, False]
+        assert router.ledger.load(decision.worker.id).num_in_flight == 0
+
+
+async def test_text_is_tokenized_with_the_given_tokenizer(sims: list[Sim]) -> None:
+    async with gateway.connect([sims[0].url], tokenizer=[str(bundled_tokenizer())], events="off") as router:
+        messages = [{"role": "user", "content": "Tell me of rivers."}]
+        decision = router.decide(
+            gateway.request("/v1/chat/completions", {"model": "m", "messages": messages})
+        )
+        assert decision.num_tokens > 4
+        assert decision.prompt_from in ("fastokens", "tokenizers")
+
+
+async def test_a_worker_that_is_not_there_yet_is_no_reason_to_fail() -> None:
+    async with gateway.connect(["http://127.0.0.1:9"]) as router:
+        with pytest.raises(NoWorker, match="no worker has joined yet"):
+            router.decide(gateway.request("/v1/completions", {"model": "m", "prompt": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "words"),
+    [
+        (["10.0.0.1:8000"], {}, "worker: '10.0.0.1:8000' is not an http"),
+        ([], {"policy": "random"}, "--policy: Invalid enum value 'random'"),
+        ([], {"prot": 1}, "unknown option `prot`"),
+    ],
+)
+async def test_options_that_cannot_be_are_refused(
+    workers: list[str], options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        async with gateway.connect(workers, **options):
+            pass
+
+
+def test_a_request_is_read_as_the_server_reads_it() -> None:
+    assert gateway.request("/v1/completions", b'{"model": "m", "prompt": "x"}').model == "m"
+    with pytest.raises(InvalidRequest):
+        gateway.request("/v1/completions", {"model": "m"})
+
+
+def test_what_the_package_does_not_have() -> None:
+    with pytest.raises(AttributeError, match="module 'gateway' has no attribute 'nothing'"):
+        _ = gateway.nothing

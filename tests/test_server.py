@@ -1,0 +1,234 @@
+"""Client connections without sockets or time. What bytes mean on the wire is in tests/blackbox."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.http import HttpRequest, ResponseHead
+from gateway.server import LINGER_S, ClientConnection, Exchange, Limits, Responder
+from tests.transports import FakeLoop, FakeTransport
+
+GET, SLOW = b"GET /now HTTP/1.1\r\n\r\n", b"GET /slow HTTP/1.1\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+LIMITS = Limits(keep_alive_s=75.0, head_timeout_s=30.0, body_timeout_s=60.0, max_pipelined=4)
+
+
+class Told:
+    """An exchange that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def client_gone(self) -> None:
+        self.events.append("gone")
+
+    def client_full(self) -> None:
+        self.events.append("full")
+
+    def client_free(self) -> None:
+        self.events.append("free")
+
+
+class Server:
+    """One connection; /now is answered at once, /slow when the test says so."""
+
+    def __init__(self, loop: FakeLoop, limits: Limits = LIMITS) -> None:
+        self.loop = loop
+        self.requests: list[HttpRequest] = []
+        self.slow: list[tuple[Responder, Told]] = []
+        self.registry: set[ClientConnection] = set()
+        self.connection = ClientConnection(self.handle, limits, self.registry)
+        self.transport = FakeTransport(self.connection)
+
+    def handle(self, request: HttpRequest, responder: Responder) -> Exchange | None:
+        self.requests.append(request)
+        if request.path == "/slow":
+            told = Told()
+            self.slow.append((responder, told))
+            return told
+        responder.send(200, [], b"ok")
+        return None
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    return Server(FakeLoop.install(monkeypatch))
+
+
+STREAM = (
+    b"POST /a HTTP/1.1\r\nA: 1\r\nContent-Length: 3\r\n\r\nabc"
+    b"POST /b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;x=1\r\nde\r\n1\r\nf\r\n0\r\nT: 1\r\n\r\n"
+    b"POST /c HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\ngh"
+    b"GET /d HTTP/1.1\r\nConnection: close\r\n\r\n"
+)
+
+
+@given(cuts=st.lists(st.integers(1, len(STREAM) - 1)))
+def test_requests_are_the_same_in_any_splits(cuts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        server = Server(FakeLoop.install(patch))
+        borders = [0, *sorted(cuts), len(STREAM)]
+        server.transport.feed(*(STREAM[a:b] for a, b in zip(borders, borders[1:], strict=False)))
+    seen = [(r.method, r.path, r.body, r.keep_alive) for r in server.requests]
+    assert seen == [
+        ("POST", "/a", b"abc", True),
+        ("POST", "/b", b"def", True),
+        ("POST", "/c", b"gh", True),
+        ("GET", "/d", b"", False),
+    ]
+    assert [r.headers[0][0] for r in server.requests] == [
+        b"a",
+        b"transfer-encoding",
+        b"connection",
+        b"connection",
+    ]
+    assert server.transport.end == "closed"
+
+
+def test_answers_keep_the_order_of_their_requests(server: Server) -> None:
+    server.transport.feed(GET + SLOW + GET + SLOW + GET)
+    assert server.transport.taken() == OK
+    assert len(server.requests) == 2  # one at a time
+    server.slow[0][0].send(200, [], b"ok")
+    assert server.transport.taken() == OK * 2
+    server.slow[1][0].send(200, [], b"ok")
+    assert server.transport.taken() == OK * 2
+    assert repr(server.connection) == "ClientConnection(idle, queued=0)"
+
+
+def test_reading_stops_while_too_many_are_queued(server: Server) -> None:
+    server.transport.feed(SLOW + GET * 5)
+    assert not server.transport.is_reading
+    assert repr(server.connection) == "ClientConnection(answering, queued=5)"
+    server.slow[0][0].send(200, [], b"ok")
+    assert server.transport.is_reading
+    assert server.transport.taken() == OK * 6
+
+
+def test_a_head_is_not_charged_for_the_body_before_it(server: Server) -> None:
+    large = b"POST /now HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
+    server.transport.feed(large + GET[:5], GET[5:6], GET[6:])
+    assert server.transport.out == OK * 2
+
+
+@pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nA: "])
+def test_a_head_that_never_ends(server: Server, begun: bytes) -> None:
+    server.transport.feed(begun, *[b"x" * 4096] * 15)
+    assert server.transport.out == b""
+    server.transport.feed(*[b"x" * 4096] * 2)
+    assert server.transport.out.startswith(b"HTTP/1.1 431 ")
+    assert server.transport.end == "eof"
+
+
+def test_a_trailer_is_no_header(server: Server) -> None:
+    framed = b"POST /now HTTP/1.1\r\nA: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: 2\r\nB: 3\r\n\r\n"
+    server.transport.feed(framed)
+    assert server.requests[0].headers == [(b"a", b"1"), (b"transfer-encoding", b"chunked")]
+
+
+def test_an_answer_may_take_hours(server: Server) -> None:
+    """Also one whose request was queued behind another: its clock is the exchange's, not ours."""
+    server.transport.feed(GET + SLOW)
+    server.loop.advance(36_000)
+    responder, told = server.slow[0]
+    responder.head(ResponseHead(200, []), b"a")
+    server.loop.advance(36_000)
+    responder.end(b"b")
+    assert told.events == []
+    assert server.transport.taken().endswith(b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
+    assert server.transport.end == ""
+    server.loop.advance(75.1)
+    assert server.transport.end == "closed"
+
+
+@pytest.mark.parametrize(
+    ("sent", "seconds", "status"),
+    [(b"GET /now HT", 30.1, b"408"), (b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc", 60.1, b"408")],
+)
+def test_a_request_that_does_not_come(server: Server, sent: bytes, seconds: float, status: bytes) -> None:
+    server.transport.feed(sent)
+    server.loop.advance(seconds - 0.2)
+    assert server.transport.out == b""
+    server.loop.advance(0.2)
+    assert server.transport.out.startswith(b"HTTP/1.1 " + status)
+    assert server.transport.end == "eof"
+    server.loop.advance(LINGER_S + 0.1)
+    assert server.transport.end == "aborted"
+
+
+def test_a_body_that_moves_has_no_limit(server: Server) -> None:
+    server.transport.feed(b"POST /now HTTP/1.1\r\nContent-Length: 100\r\n\r\n")
+    for _ in range(100):
+        server.loop.advance(59)
+        server.transport.feed(b"x")
+    assert server.transport.out == OK
+
+
+def test_an_answer_that_is_never_read_does_not_hold_the_connection(server: Server) -> None:
+    server.transport.feed(b"GET /now HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert server.transport.end == "closed"  # but its bytes are still to be read
+    server.loop.advance(75.1)
+    assert server.transport.end == "aborted"
+
+
+def test_the_exchange_hears_of_its_client_once(server: Server) -> None:
+    server.transport.feed(SLOW)
+    told = server.slow[0][1]
+    server.connection.pause_writing()
+    server.connection.resume_writing()
+    server.transport.lose()
+    assert told.events == ["full", "free", "gone"]
+    assert server.registry == set()
+    server.slow[0][0].data(b"late")  # does no harm
+    server.slow[0][0].end()
+    assert told.events == ["full", "free", "gone"]
+
+
+def test_a_client_full_of_an_earlier_answer_is_told_so(server: Server) -> None:
+    server.transport.feed(SLOW)
+    server.connection.pause_writing()
+    server.slow[0][0].send(200, [], b"ok")
+    server.transport.feed(SLOW)
+    assert server.slow[1][0].client_is_full
+    server.connection.resume_writing()
+    assert not server.slow[1][0].client_is_full
+    assert server.slow[1][1].events == ["free"]
+
+
+def test_draining(server: Server) -> None:
+    server.transport.feed(SLOW + SLOW)
+    server.connection.drain()
+    assert server.transport.end == ""
+    server.slow[0][0].send(200, [], b"ok")
+    assert b"connection: close" in server.transport.out
+    assert server.transport.end == "closed"
+    assert len(server.requests) == 1
+
+
+def test_draining_an_idle_connection(server: Server) -> None:
+    server.connection.drain()
+    assert server.transport.end == "closed"
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "end"),
+    [
+        (b"1.1", None, b"\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n"),
+        (b"1.1", 1, b"\r\ncontent-length: 1\r\n\r\na"),
+        (b"1.0", None, b"\r\nconnection: close\r\n\r\na"),
+    ],
+)
+def test_framing(server: Server, version: bytes, length: int | None, end: bytes) -> None:
+    server.transport.feed(b"GET /slow HTTP/%b\r\nConnection: keep-alive\r\n\r\n" % version)
+    server.slow[0][0].head(ResponseHead(200, [], length), b"a")
+    server.slow[0][0].end()
+    assert server.transport.out == b"HTTP/1.1 200 OK" + end
+
+
+def test_a_handler_that_answers_with_an_error(server: Server) -> None:
+    server.transport.feed(b"POST /now HTTP/1.1\r\nExpect: magic\r\nX-Request-Id: 7\r\n\r\n")
+    head, _, body = server.transport.out.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 417 ")
+    assert b"\r\nx-request-id: 7" in head
+    assert b'"code":"expectation_failed"' in body
+    assert not server.requests
