@@ -14,7 +14,8 @@ from gateway.core.request import ROUTES
 from gateway.core.worker import Served
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
-from gateway.server import Exchange, Responder, request_id
+from gateway.responder import Responder, request_id
+from gateway.server import Exchange
 
 log = logging.getLogger("kvgate.api")
 

@@ -25,8 +25,8 @@ from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
 from gateway.metrics import WorkerMetrics
+from gateway.responder import Responder
 from gateway.router import Prompt
-from gateway.server import Responder
 from gateway.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -203,14 +203,13 @@ class InferenceExchange:
 
     def upstream_data(self, data: bytes) -> None:
         self._touch()
-        assert self._answer is not None, "a body follows its head"
-        data, piece, since_s = self._answer.feed(data, self._last_activity)
-        self._saw(piece, since_s)
-        self._responder.data(data)
+        self._responder.data(self._watched(data))
 
-    def upstream_ended(self) -> None:
+    def upstream_ended(self, data: bytes) -> None:
+        self._touch()
         self._upstream = None
-        rest = self._answer.flush() if self._answer else b""
+        assert self._answer is not None, "an end follows its head"
+        rest = self._watched(data) + self._answer.flush()
         self._close("ended")
         self._responder.end(rest)
 
@@ -222,6 +221,13 @@ class InferenceExchange:
             self._start("connect", self._connect())  # it had closed the resting connection: try anew
         else:
             self._attempt_failed(reason)
+
+    def _watched(self, data: bytes) -> bytes:
+        """What may be passed on now; the rest is kept until its event is whole."""
+        assert self._answer is not None, "a body follows its head"
+        data, piece, since_s = self._answer.feed(data, self._last_activity)
+        self._saw(piece, since_s)
+        return data
 
     def _saw(self, piece: Piece, since_s: float) -> None:
         metrics, decision = self._worker_metrics, self._decision

@@ -14,8 +14,8 @@ from gateway.exchange import InferenceExchange
 from gateway.metrics import Metrics
 from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.records import Records
+from gateway.responder import Responder
 from gateway.router import Router
-from gateway.server import Responder
 from gateway.tasks import Tasks
 from gateway.upstream import Pool
 

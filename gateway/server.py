@@ -9,7 +9,6 @@ or gone. Limits and deadlines apply before anything is handed on.
 """
 
 import asyncio
-import secrets
 import socket
 import struct
 from collections import deque
@@ -28,7 +27,8 @@ from gateway.core.errors import (
     NotSupported,
     RequestTimeout,
 )
-from gateway.core.http import LAST_CHUNK, Header, HttpRequest, ResponseHead, chunk, encode_head, status_line
+from gateway.core.http import Header, HttpRequest, encode_head
+from gateway.responder import Responder, request_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,87 +57,8 @@ LINGER_S = 2.0
 """How long a refused client's bytes are read and dropped before its connection is closed."""
 
 
-def request_id(http: HttpRequest) -> Header:
-    """The client's own, so that its log and ours meet, or a new one."""
-    return b"x-request-id", http.header(b"x-request-id") or secrets.token_hex(16).encode()
-
-
-Handle = Callable[[HttpRequest, "Responder"], Exchange | None]
+Handle = Callable[[HttpRequest, Responder], Exchange | None]
 """Answers a request at once (None) or later, through the Responder."""
-
-
-class Responder:
-    """The way back for one request. `send` for a whole answer, else `head`, `data` ..., `end`."""
-
-    __slots__ = ("_connection", "_request", "_is_chunked", "_has_body", "_ends_at_close", "has_begun")
-
-    def __init__(self, connection: "ClientConnection", request: HttpRequest) -> None:
-        self._connection = connection
-        self._request = request
-        self._is_chunked = False
-        self._has_body = request.method != "HEAD"
-        self._ends_at_close = False
-        self.has_begun = False
-
-    @property
-    def client_is_full(self) -> bool:
-        """Also with what was answered before."""
-        return self._connection.is_full
-
-    def send(self, status: int, headers: list[Header], body: bytes) -> None:
-        self.head(ResponseHead(status, headers, len(body)), body)
-        self.end()
-
-    def fail(self, error: GatewayError, headers: list[Header] | None = None) -> None:
-        """Answer with an OpenAI error object."""
-        all_headers = [(b"content-type", b"application/json"), *(headers or [])]
-        if error.retry_after_s is not None:
-            all_headers.append((b"retry-after", b"%d" % error.retry_after_s))
-        self.send(error.status, all_headers, error.body())
-
-    def head(self, head: ResponseHead, data: bytes = b"") -> None:
-        """Begin the answer; `data` is the body's first part, sent in the same write."""
-        self.has_begun = True
-        if self._connection.is_draining:
-            self._request.keep_alive = False
-        headers = list(head.headers)
-        if head.status in (204, 304):
-            self._has_body = False
-        elif head.length is not None:
-            headers.append((b"content-length", b"%d" % head.length))
-        elif self._request.is_http10:
-            self._ends_at_close = True
-            self._request.keep_alive = False
-        else:
-            headers.append((b"transfer-encoding", b"chunked"))
-            self._is_chunked = self._has_body
-        if not self._request.keep_alive:
-            headers.append((b"connection", b"close"))
-        elif self._request.is_http10:
-            headers.append((b"connection", b"keep-alive"))
-        out = encode_head(status_line(head.status), headers)
-        self._connection.write(out + self._frame(data))
-
-    def data(self, data: bytes) -> None:
-        if data:
-            self._connection.write(self._frame(data))
-
-    def end(self, data: bytes = b"") -> None:
-        """The answer is complete; the connection goes on with the next request or closes."""
-        out = self._frame(data) + (LAST_CHUNK if self._is_chunked else b"")
-        if out:
-            self._connection.write(out)
-        self._connection.answered(self._request.keep_alive)
-
-    def abort(self) -> None:
-        """The answer cannot be completed: the client must see that it is cut. Where the end of the
-        connection is the end of the body, only a reset tells it."""
-        self._connection.abort(with_reset=self._ends_at_close)
-
-    def _frame(self, data: bytes) -> bytes:
-        if not data or not self._has_body:
-            return b""
-        return chunk(data) if self._is_chunked else data
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from gateway.core.http import Header, ResponseHead
 
 class Sink(Protocol):
     """Whoever sent a request on a connection; gets the answer in order, then exactly one of
-    `upstream_ended` and `upstream_lost`."""
+    `upstream_ended`, with the last of the body, and `upstream_lost`. After each read from the worker
+    one of the three behind `upstream_head` is called: what was begun can be written in one go."""
 
     def upstream_head(self, head: ResponseHead) -> None: ...
     def upstream_data(self, data: bytes) -> None: ...
-    def upstream_ended(self) -> None: ...
+    def upstream_ended(self, data: bytes) -> None: ...
     def upstream_lost(self, reason: str) -> None: ...
 
 
@@ -34,6 +35,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers: list[Header] = []
         self._length: int | None = None
         self._body: list[bytes] = []
+        self._has_news = False
         self._is_paused = False
         self._is_interim = False
         self._is_complete = False
@@ -54,7 +56,7 @@ class UpstreamConnection(asyncio.Protocol):
         assert self._transport is not None, "send on a closed connection"
         self._sink = sink
         self.num_requests += 1
-        self._is_complete = False
+        self._is_complete = self._has_news = False
         if len(body) > 1 << 16:
             self._transport.write(head)
             self._transport.write(body)
@@ -102,16 +104,21 @@ class UpstreamConnection(asyncio.Protocol):
                 self._deliver()
                 return self._fail(f"not HTTP: {exc}")
             self._is_reusable = False  # bytes behind a complete answer: the answer itself stands
-        self._deliver()
-        if self._is_complete and self._sink:
+        if self._is_complete:
             self._finish()
+        else:
+            self._deliver()
         return None
 
     def _deliver(self) -> None:
-        if self._body and self._sink:
-            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            self._body.clear()
-            self._sink.upstream_data(body)
+        if self._sink and self._has_news:
+            self._has_news = False
+            self._sink.upstream_data(self._take_body())
+
+    def _take_body(self) -> bytes:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        return body
 
     # parser ------------------------------------------------------------------------------------
 
@@ -136,11 +143,13 @@ class UpstreamConnection(asyncio.Protocol):
                 self._length = int(value)
             elif name == b"transfer-encoding":
                 is_chunked = True
+        self._has_news = True
         self._ends_at_close = not is_chunked and self._length is None and status not in (204, 304)
         self._sink.upstream_head(ResponseHead(status, self._headers, None if is_chunked else self._length))
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
+        self._has_news = True
 
     def on_message_complete(self) -> None:
         if not self._is_interim:
@@ -157,7 +166,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._transport:
             self._transport.close()
         if sink:
-            sink.upstream_ended()
+            sink.upstream_ended(self._take_body())
 
     def _fail(self, reason: str) -> None:
         sink, self._sink = self._sink, None

@@ -235,15 +235,15 @@ def run_load(
     load = scenario.load
     timed = Load(load.path, load.connections, seconds, load.warm_up_s, load.think_ms, load.is_stream)
     reading = measure(contender.port, materials.bodies(scenario.bodies), timed, contender.pids)
+    if reading.num_errors or not (reading.num_chunks if load.is_stream else reading.num_requests):
+        raise BenchError(
+            f"{scenario.name}, {contender.name}: {reading.num_requests} answered, {reading.num_errors} failed"
+        )
     unit = f"{reading.num_chunks} chunks" if load.is_stream else f"{reading.requests_per_s:,.0f} requests/s"
     times = f"p50 {reading.latency_p50_us} us, p99 {reading.latency_p99_us} us"
     if load.is_stream:
         times = f"one way p50 {reading.one_way_p50_us} us, p99 {reading.one_way_p99_us} us"
     print(f"{scenario.name:15} {contender.name:7} {scenario.cost_us(reading):8.1f} us  {unit}, {times}")
-    if reading.num_errors or not reading.num_requests:
-        raise BenchError(
-            f"{scenario.name}, {contender.name}: {reading.num_errors} of {reading.num_requests} failed"
-        )
     return reading
 
 

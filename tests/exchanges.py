@@ -14,8 +14,8 @@ from gateway.policies.round_robin import RoundRobin
 from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.proxy import Proxy, ProxyOptions
 from gateway.records import Records
+from gateway.responder import Responder
 from gateway.router import Router
-from gateway.server import Responder
 from gateway.tasks import Tasks
 from gateway.upstream import Pool, UpstreamConnection
 from tests.fakes import Known, worker

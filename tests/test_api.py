@@ -13,7 +13,8 @@ from gateway.core.http import Header, HttpRequest
 from gateway.core.worker import Served
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
-from gateway.server import Exchange, Responder
+from gateway.responder import Responder
+from gateway.server import Exchange
 from tests.fakes import worker
 
 

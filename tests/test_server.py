@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.http import HttpRequest, ResponseHead
-from gateway.server import LINGER_S, ClientConnection, Exchange, Limits, Responder
+from gateway.responder import Responder
+from gateway.server import LINGER_S, ClientConnection, Exchange, Limits
 from tests.transports import FakeLoop, FakeTransport
 
 GET, SLOW = b"GET /now HTTP/1.1\r\n\r\n", b"GET /slow HTTP/1.1\r\n\r\n"
@@ -131,7 +132,8 @@ def test_an_answer_may_take_hours(server: Server) -> None:
     server.transport.feed(GET + SLOW)
     server.loop.advance(36_000)
     responder, told = server.slow[0]
-    responder.head(ResponseHead(200, []), b"a")
+    responder.head(ResponseHead(200, []))
+    responder.data(b"a")
     server.loop.advance(36_000)
     responder.end(b"b")
     assert told.events == []
@@ -220,7 +222,8 @@ def test_draining_an_idle_connection(server: Server) -> None:
 )
 def test_framing(server: Server, version: bytes, length: int | None, end: bytes) -> None:
     server.transport.feed(b"GET /slow HTTP/%b\r\nConnection: keep-alive\r\n\r\n" % version)
-    server.slow[0][0].head(ResponseHead(200, [], length), b"a")
+    server.slow[0][0].head(ResponseHead(200, [], length))
+    server.slow[0][0].data(b"a")
     server.slow[0][0].end()
     assert server.transport.out == b"HTTP/1.1 200 OK" + end
 

@@ -52,7 +52,7 @@ class Story:
 
     async def until(self, is_true: Callable[[], object]) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while not is_true():
+            while not is_true():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async def held(self, sim: Sim) -> set[int]:
@@ -78,7 +78,7 @@ class Story:
     async def settled(self) -> None:
         """The index becomes the truth, and says so."""
         async with asyncio.timeout(DEADLINE_S):
-            while not await self.is_true():
+            while not await self.is_true():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         await self.until(lambda: self.states() == {StreamState.EXACT})
 

@@ -25,9 +25,11 @@ class Told:
             self._on_head()
 
     def upstream_data(self, data: bytes) -> None:
-        self.events.append(data)
+        if data:
+            self.events.append(data)
 
-    def upstream_ended(self) -> None:
+    def upstream_ended(self, data: bytes) -> None:
+        self.upstream_data(data)
         self.events.append("ended")
 
     def upstream_lost(self, reason: str) -> None:

@@ -1,0 +1,108 @@
+"""The way back to a client: answers, framed for the request that they belong to."""
+
+import secrets
+from typing import Protocol
+
+from gateway.core.errors import GatewayError
+from gateway.core.http import LAST_CHUNK, Header, HttpRequest, ResponseHead, chunk, encode_head, status_line
+
+
+class Connection(Protocol):
+    """The client's connection, as far as an answer needs it."""
+
+    is_draining: bool
+    is_full: bool
+
+    def write(self, data: bytes) -> None: ...
+    def answered(self, keep_alive: bool) -> None: ...
+    def abort(self, *, with_reset: bool = False) -> None: ...
+
+
+class Responder:
+    """The way back for one request. `send` for a whole answer, else `head`, `data` ..., `end`."""
+
+    __slots__ = (
+        "_connection",
+        "_request",
+        "_is_chunked",
+        "_has_body",
+        "_ends_at_close",
+        "_head",
+        "has_begun",
+    )
+
+    def __init__(self, connection: Connection, request: HttpRequest) -> None:
+        self._connection = connection
+        self._request = request
+        self._is_chunked = False
+        self._has_body = request.method != "HEAD"
+        self._ends_at_close = False
+        self._head = b""
+        self.has_begun = False
+
+    @property
+    def client_is_full(self) -> bool:
+        """Also with what was answered before."""
+        return self._connection.is_full
+
+    def send(self, status: int, headers: list[Header], body: bytes) -> None:
+        self.head(ResponseHead(status, headers, len(body)))
+        self.end(body)
+
+    def fail(self, error: GatewayError, headers: list[Header] | None = None) -> None:
+        """Answer with an OpenAI error object."""
+        all_headers = [(b"content-type", b"application/json"), *(headers or [])]
+        if error.retry_after_s is not None:
+            all_headers.append((b"retry-after", b"%d" % error.retry_after_s))
+        self.send(error.status, all_headers, error.body())
+
+    def head(self, head: ResponseHead) -> None:
+        """Begin the answer; it goes out with what follows, be it nothing yet: `data(b"")`."""
+        self.has_begun = True
+        if self._connection.is_draining:
+            self._request.keep_alive = False
+        headers = list(head.headers)
+        if head.status in (204, 304):
+            self._has_body = False
+        elif head.length is not None:
+            headers.append((b"content-length", b"%d" % head.length))
+        elif self._request.is_http10:
+            self._ends_at_close = True
+            self._request.keep_alive = False
+        else:
+            headers.append((b"transfer-encoding", b"chunked"))
+            self._is_chunked = self._has_body
+        if not self._request.keep_alive:
+            headers.append((b"connection", b"close"))
+        elif self._request.is_http10:
+            headers.append((b"connection", b"keep-alive"))
+        self._head = encode_head(status_line(head.status), headers)
+
+    def data(self, data: bytes) -> None:
+        self._write(self._frame(data))
+
+    def end(self, data: bytes = b"") -> None:
+        """The answer is complete; the connection goes on with the next request or closes."""
+        self._write(self._frame(data) + (LAST_CHUNK if self._is_chunked else b""))
+        self._connection.answered(self._request.keep_alive)
+
+    def abort(self) -> None:
+        """The answer cannot be completed: the client must see that it is cut. Where the end of the
+        connection is the end of the body, only a reset tells it."""
+        self._connection.abort(with_reset=self._ends_at_close)
+
+    def _write(self, out: bytes) -> None:
+        if self._head:
+            out, self._head = self._head + out, b""
+        if out:
+            self._connection.write(out)
+
+    def _frame(self, data: bytes) -> bytes:
+        if not data or not self._has_body:
+            return b""
+        return chunk(data) if self._is_chunked else data
+
+
+def request_id(http: HttpRequest) -> Header:
+    """The client's own, so that its log and ours meet, or a new one."""
+    return b"x-request-id", http.header(b"x-request-id") or secrets.token_hex(16).encode()
