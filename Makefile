@@ -4,7 +4,7 @@ PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check test-vllm bench soak lock docs clean
+.PHONY: run test check test-vllm bench bench-proxy soak lock docs clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -24,6 +24,9 @@ test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench
+
+bench-proxy: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_proxy
 
 MINUTES ?= 10
 soak: $(VENV)/.installed-dev

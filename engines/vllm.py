@@ -213,7 +213,7 @@ def _batch(seq: int, payload: bytes) -> EventBatch:
             where = f"event {len(events)}"
             events.append(_event(raw))
     except UNREADABLE as exc:
-        raise DecodeError(f"vllm seq {seq}, {where}: {exc or type(exc).__name__}") from exc
+        raise DecodeError(f"vllm seq {seq}, {where}: {str(exc) or type(exc).__name__}") from exc
     return EventBatch(seq, batch.ts, batch.data_parallel_rank, events, xxh3_64_intdigest(payload))
 
 

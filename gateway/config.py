@@ -228,7 +228,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {option.variable: option for option in options()}
     values: dict[str, Any] = {}
     for variable, text in environ.items():
-        if not variable.startswith(ENV_PREFIX):
+        if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
             continue
         if variable not in known:
             raise ConfigError(f"environment: {variable} is no option; see kvgate serve --help")
@@ -244,6 +244,12 @@ def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         _convert({name: value}, f"--{name.replace('_', '-')}")
     return values
+
+
+def _is_service_link(variable: str, text: str) -> bool:
+    """Kubernetes gives each pod such variables for a Service that is named kvgate."""
+    rest = variable.removeprefix(ENV_PREFIX)
+    return rest.startswith(("SERVICE_", "PORT_")) or (rest == "PORT" and "://" in text)
 
 
 def _convert(values: Mapping[str, Any], source: str, *, strict: bool = False) -> Config:

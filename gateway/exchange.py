@@ -12,7 +12,7 @@ while a connection is opened or a prompt is tokenized elsewhere.
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from gateway.core.answer import Answer, Piece
@@ -83,6 +83,10 @@ class InferenceExchange:
         self._is_fresh = True
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def _log_id(self) -> str:
+        return self._request_id[:128].decode("latin-1")
+
     def __repr__(self) -> str:
         worker = self._decision.worker.id if self._decision else None
         return f"InferenceExchange({self._request_id!r}, worker={worker}, closed={self._is_closed})"
@@ -94,30 +98,34 @@ class InferenceExchange:
         proxy, request = self._proxy, self._request
         proxy.exchanges.add(self)
         if not proxy.prompts.is_local(request):
-            self._start("tokenize at a worker", self._ask_worker())
+            self._start("tokenize at a worker", self._tokenize(self._ask_worker))
         elif len(request.body) > proxy.options.max_inline_body_bytes:
-            self._start("tokenize in a thread", self._ask_thread())
+            self._start("tokenize in a thread", self._tokenize(self._ask_thread))
         else:
             self._route_or_fail(None)
 
-    async def _ask_worker(self) -> None:
-        proxy, request = self._proxy, self._request
-        authorization = self._http.header(b"authorization")
+    async def _tokenize(self, ask: Callable[[str], Awaitable[Prompt]]) -> None:
+        """Tokens from elsewhere, then on as usual; `ask` is given the URL of a worker of the model."""
+        proxy, model = self._proxy, self._request.model
         try:
-            url = proxy.router.fleet.eligible(request.model)[0].member.worker.url
-            prompt = await proxy.worker_tokenizer.ask(
-                url, request, authorization.decode("latin-1") if authorization else None
-            )
+            prompt = await ask(proxy.router.fleet.eligible(model)[0].member.worker.url)
         except PromptError as exc:
-            prompt = proxy.prompts.failed(request.model, str(exc))
+            prompt = proxy.prompts.failed(model, str(exc))
         except GatewayError as exc:
             return self._fail(exc)
-        self._route_or_fail(prompt)
+        except Exception:  # noqa: BLE001  a bug must not leave the client waiting
+            log.exception("request %s: tokenizing failed", self._log_id)
+            prompt = proxy.prompts.failed(model, "a bug, see the log")
+        return self._route_or_fail(prompt)
 
-    async def _ask_thread(self) -> None:
+    async def _ask_worker(self, url: str) -> Prompt:
+        authorization = self._http.header(b"authorization")
+        key = authorization.decode("latin-1") if authorization else None
+        return await self._proxy.worker_tokenizer.ask(url, self._request, key)
+
+    async def _ask_thread(self, url: str) -> Prompt:
         """A long prompt must not hold the loop; the tokenizer works without the interpreter lock."""
-        prompt = await self._loop.run_in_executor(None, self._proxy.prompts.tokenize, self._request)
-        self._route_or_fail(prompt)
+        return await self._loop.run_in_executor(None, self._proxy.prompts.tokenize, self._request)
 
     def _route_or_fail(self, prompt: Prompt | None) -> None:
         if self._is_closed:
@@ -249,6 +257,7 @@ class InferenceExchange:
         worker = decision.worker.id
         self._worker_metrics.num_failed += 1
         proxy.router.finish(decision)
+        proxy.records.finish(decision.id, "failed", 0, None, None)
         proxy.suspect(worker, reason, is_refused)
         self._failed[worker] = reason
         if len(self._failed) >= proxy.options.max_attempts:
@@ -258,12 +267,12 @@ class InferenceExchange:
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
             return self._fail(self._gave_up())
         proxy.metrics.retries["worker_failed"] += 1
-        log.info("request %s: worker %s failed (%s), trying another", self._request_id, worker, reason)
+        log.info("request %s: worker %s failed (%s), trying another", self._log_id, worker, reason)
         return None
 
     def _gave_up(self) -> WorkerFailed:
         tried = "; ".join(f"{worker}: {reason}" for worker, reason in self._failed.items())
-        log.warning("request %s: no worker answered: %s", self._request_id, tried)
+        log.warning("request %s: no worker answered: %s", self._log_id, tried)
         return WorkerFailed(f"no worker answered, {len(self._failed)} tried", retry_after_s=1)
 
     def _cut(self, reason: str) -> None:
@@ -271,9 +280,7 @@ class InferenceExchange:
         decision = self._decision
         assert decision is not None and self._worker_metrics is not None
         self._worker_metrics.num_failed += 1
-        log.warning(
-            "request %s: worker %s died in mid-answer: %s", self._request_id, decision.worker.id, reason
-        )
+        log.warning("request %s: worker %s died in mid-answer: %s", self._log_id, decision.worker.id, reason)
         self._proxy.suspect(decision.worker.id, reason, False)
         can_tell = self._answer is not None and self._answer.can_be_ended
         self._close("cut")
@@ -316,7 +323,7 @@ class InferenceExchange:
     def cancel(self, reason: str) -> None:
         """The server stops and its drain time is over."""
         if not self._is_closed:
-            log.warning("request %s cut: %s", self._request_id, reason)
+            log.warning("request %s cut: %s", self._log_id, reason)
             self._close("cut")
             self._responder.abort()
 

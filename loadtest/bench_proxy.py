@@ -271,7 +271,7 @@ def figures(results: Results) -> Iterator[Figure]:
     if results.added_p50_ms:
         yield best_of("proxy.added_p50_ms", "ms", 0.3, results.added_p50_ms)
         yield best_of("proxy.added_p99_ms", "ms", 2, results.added_p99_ms)
-    yield best_of("proxy.rss_mb", "MB", 120, results.rss_mb)
+    yield best_of("proxy.rss_mb", "MB", 120, results.rss_mb[:ROUNDS])
 
 
 def print_ratios(results: Results) -> None:

@@ -164,3 +164,13 @@ def test_policies_of_the_table_and_of_the_option_are_the_same() -> None:
 
     policy = next(option for option in OPTIONS if option.name == "policy")
     assert sorted(policy.choices) == sorted(POLICIES)
+
+
+def test_the_links_of_a_kubernetes_service_are_no_options() -> None:
+    links = {
+        "KVGATE_PORT": "tcp://10.0.0.1:8000",
+        "KVGATE_SERVICE_HOST": "10.0.0.1",
+        "KVGATE_SERVICE_PORT": "8000",
+        "KVGATE_PORT_8000_TCP_ADDR": "10.0.0.1",
+    }
+    assert load({}, environ=links) == Config()

@@ -38,6 +38,7 @@ class HttpRequest:
     path: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
+        self.target = _origin_form(self.target)
         self.path = self.target.partition(b"?")[0].decode("latin-1")
 
     def header(self, name: bytes) -> bytes | None:
@@ -45,6 +46,14 @@ class HttpRequest:
             if known == name:
                 return value
         return None
+
+
+def _origin_form(target: bytes) -> bytes:
+    """Clients that take us for a forward proxy send whole URLs; a server must take them (RFC 9112, 3.2.2)."""
+    if target[:7].lower() != b"http://" and target[:8].lower() != b"https://":
+        return target
+    _, slash, path = target.partition(b"://")[2].partition(b"/")
+    return slash + path if slash else b"/"
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,8 @@
     |                  |                          | seq < next, newer: engine restarted, start afresh  |
     | replayed(batch)  | last one again, next ... | other digest under a known number: restarted       |
     |                  |                          | first number too high: gap cannot be filled        |
+    |                  |                          | a later one too high: dropped on the way, ask again|
+    | replay_stalled   |                          | got somewhere: ask again from there                |
     | replay_ended     | held batches follow on   | last one never came: restarted; hole: ask again    |
     | replay_failed    |                          | forget what may be stale, go on BLIND              |
     | disconnected     |                          | hold until a replay proves it is the same engine;  |
@@ -80,6 +82,7 @@ class Stream:
         self.counts = StreamCounts()
         self.blind_reason = None if can_replay else "no replay endpoint: what was stored before is unknown"
         self._replay_start: int | None = None
+        self._has_replayed = self._has_progressed = False
         self._is_holding = can_replay
         self._is_verified = True
         self._last_digest = 0
@@ -108,14 +111,11 @@ class Stream:
             return self._lose("disconnected, without a replay endpoint")
         self._is_holding = True
         self._replay_start = None
+        self._held = {}  # if it is the same engine the replay has them, if not they are worth nothing
         return []
 
-    def restarted(self) -> list[Command]:
-        """The engine's identity changed: another process behind the same address."""
-        return self._start_afresh("engine restarted")
-
     def resync(self) -> list[Command]:
-        """Try again to know everything, after a replay that failed for want of an answer."""
+        """Try again to know everything: after a replay that nobody answered, or a doubt."""
         return self._start_afresh("resync")
 
     def live(self, batch: EventBatch) -> list[Command]:
@@ -148,10 +148,14 @@ class Stream:
     def replayed(self, batch: EventBatch) -> list[Command]:
         if self._replay_start is None or batch.seq < self.next_seq - 1:
             return []
+        has_replayed, self._has_replayed = self._has_replayed, True
         if batch.seq == self.next_seq - 1:
             return self._verify(batch)
         if self._is_verified and batch.seq == self.next_seq:
+            self._has_progressed = True
             return [self._apply(batch)]
+        if has_replayed:
+            return self._hold(batch)  # some were dropped on their way; they are asked for again
         return [*self._lose("the replay buffer does not reach back"), self._apply(batch)]
 
     def replay_ended(self) -> list[Command]:
@@ -160,6 +164,10 @@ class Stream:
         if not self._is_verified:
             return self._start_afresh("engine restarted")
         return self._resume()
+
+    def replay_stalled(self) -> list[Command]:
+        """Neither more of a replay nor its end comes: on from where it got to, if it got anywhere."""
+        return [self._ask()] if self._replay_start is not None and self._has_progressed else []
 
     def replay_failed(self) -> list[Command]:
         if not self._is_holding:
@@ -173,6 +181,7 @@ class Stream:
         self._is_holding = True
         self._is_verified = not self.next_seq or not self._last_digest
         self._replay_start = max(self.next_seq - 1, 0)
+        self._has_replayed = self._has_progressed = False
         return AskReplay(self._replay_start)
 
     def _hold(self, batch: EventBatch) -> list[Command]:
@@ -228,7 +237,7 @@ class Stream:
     def _resume(self) -> list[Command]:
         """The replay is complete: go on with what was held, or ask again if a hole is left."""
         first = min((seq for seq in self._held if seq >= self.next_seq), default=self.next_seq)
-        if first > self.next_seq and self._replay_start != max(self.next_seq - 1, 0):
+        if first > self.next_seq and self._has_progressed:
             return [self._ask()]
         if first > self.next_seq:
             return self._lose("the replay left a hole") + self._drain()

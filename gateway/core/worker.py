@@ -27,7 +27,6 @@ class Worker:
 
     `url` is the endpoint's base URL without a trailing slash. `block_size` is None where the engine
     does not tell: such a worker is routed by load. `num_blocks` is its cache size in blocks.
-    `has_events` says whether its KV events are subscribed to.
     """
 
     id: WorkerId
@@ -37,7 +36,6 @@ class Worker:
     dp_size: int = 1
     block_size: int | None = None
     num_blocks: int | None = None
-    has_events: bool = False
     engine: str = "vllm"
     version: str | None = None
 

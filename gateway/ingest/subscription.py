@@ -41,6 +41,8 @@ class Subscription:
         self._on_state = on_state
         self._last_state: StreamState | None = None
         self._num_doubts = 0
+        self._resynced_epoch = -1
+        self._wants_resync = False
         self._logged_errors = 0
 
     def __repr__(self) -> str:
@@ -51,10 +53,6 @@ class Subscription:
 
     def disconnected(self) -> None:
         self._run(self.stream.disconnected())
-
-    def restarted(self) -> None:
-        """The worker's identity changed between two probes."""
-        self._run(self.stream.restarted())
 
     def live(self, frames: Sequence[bytes]) -> None:
         try:
@@ -76,6 +74,12 @@ class Subscription:
         self._run(self.stream.replayed(batch))
         return False
 
+    def replay_stalled(self) -> bool:
+        """A replay ended without its end mark; True if it goes on from where it got to."""
+        commands = self.stream.replay_stalled()
+        self._run(commands)
+        return bool(commands)
+
     def replay_failed(self, reason: str) -> None:
         log.warning("worker %s: replay of KV events failed: %s", self.worker, reason)
         self._run(self.stream.replay_failed())
@@ -96,9 +100,15 @@ class Subscription:
                     self._assumed.reset_worker(self.worker)
                 case AskReplay(start_seq):
                     self.ask_replay(start_seq)
+        if self._wants_resync:
+            self._wants_resync = False
+            commands = self.stream.resync()
+            self._resynced_epoch = self.stream.epoch
+            return self._run(commands)
         if self.stream.state is not self._last_state:
             self._last_state = self.stream.state
             self._on_state(self.worker, self.stream.state)
+        return None
 
     def _apply(self, batch: EventBatch) -> None:
         applied = self._index.applied(self.worker)
@@ -109,7 +119,11 @@ class Subscription:
             self._doubt(batch.seq)
 
     def _doubt(self, seq: int) -> None:
-        """Blocks that cannot be placed: what we know of this worker is not complete."""
+        """Blocks that cannot be placed: what we know of this worker is not complete.
+
+        A replay from the start may tell (an event that was lost on the way, say). It is asked for
+        once per epoch: if it does not, the engine itself speaks of what it never announced.
+        """
         self._num_doubts += 1
         if self._num_doubts == 1:
             log.warning(
@@ -118,7 +132,10 @@ class Subscription:
                 self.worker,
                 seq,
             )
+        was_exact = self.stream.state is StreamState.EXACT
         self.stream.doubt("blocks with an unknown parent or another block size")
+        if was_exact and self.stream.can_replay and self.stream.epoch != self._resynced_epoch:
+            self._wants_resync = True  # behind what is being carried out now
 
     def _undecodable(self, frames: Sequence[bytes], exc: DecodeError, *, is_replay: bool) -> None:
         self._logged_errors += 1

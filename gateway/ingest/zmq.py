@@ -19,6 +19,8 @@ from gateway.core.stream import StreamState
 from gateway.ingest.subscription import Subscription
 
 MAX_MESSAGE_BYTES = 64 << 20
+MAX_QUEUED = 100_000
+"""Messages that wait in a socket for the loop: a replay of vLLM's whole buffer is 10,000."""
 MAX_BATCHES_PER_TURN = 64
 MAX_REPLAY_TRIES = 3
 
@@ -30,6 +32,8 @@ OnMessage = Callable[[list[bytes]], None]
 @dataclass(frozen=True, slots=True)
 class Times:
     """replay_s      a replay that brings nothing for this long has failed
+    quiet_s       one that has begun and brings no more: engines send it in one go, but their ROUTER
+                  drops what is not taken quickly, the end mark too
     knock_s       between two looks whether replays are answered by now, after all tries failed
     settle_s      between the handshake and the first replay: the subscription must have reached the
                   publisher, or a batch published in between would be in neither
@@ -37,6 +41,7 @@ class Times:
     """
 
     replay_s: float = 5.0
+    quiet_s: float = 1.0
     knock_s: float = 30.0
     settle_s: float = 0.05
     unanswered_s: float = 5.0
@@ -135,7 +140,6 @@ class ZmqFeed:
     def _subscribe(self) -> None:
         sub = _open(self._context, zmq.SUB, self.endpoint)
         sub.setsockopt(zmq.SUBSCRIBE, self._topic.encode())
-        sub.setsockopt(zmq.RCVHWM, 100_000)
         sub.setsockopt(zmq.RECONNECT_IVL, 100)
         sub.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         monitor = sub.get_monitor_socket(
@@ -199,10 +203,13 @@ class ZmqFeed:
 
     def _try_replay(self, start_seq: int, tries_left: int) -> None:
         """A replay that brings nothing in time is tried again; after the last try it has failed."""
+
+        def on_silence() -> None:
+            if not self._subscription.replay_stalled():
+                self._try_replay(start_seq, tries_left - 1)
+
         if tries_left:
-            self._open_replay(
-                start_seq, self._subscription.replayed, lambda: self._try_replay(start_seq, tries_left - 1)
-            )
+            self._open_replay(start_seq, self._subscription.replayed, on_silence)
         else:
             self._subscription.replay_failed(f"no answer from {self.replay_endpoint}")
             self._knock_later()
@@ -229,7 +236,7 @@ class ZmqFeed:
         if self.replay_endpoint:
             socket = _connected(self._context, zmq.DEALER, self.replay_endpoint)
             socket.send_multipart(self._engine.replay_request(start_seq))
-            self._replay = _Replay(socket, on_message, on_silence, self._times.replay_s)
+            self._replay = _Replay(socket, on_message, on_silence, self._times)
 
 
 class _Replay:
@@ -240,16 +247,17 @@ class _Replay:
         socket: "zmq.Socket[bytes]",
         on_message: Callable[[list[bytes]], bool],
         on_silence: Callable[[], None],
-        timeout_s: float,
+        times: Times,
     ) -> None:
         self._socket = socket
         self._take = on_message
         self._on_silence = on_silence
-        self._timeout_s = timeout_s
+        self._quiet_s = times.quiet_s
+        self._timeout_s = times.replay_s
         self._loop = asyncio.get_running_loop()
         self._last_message = self._loop.time()
         self._reader = _Reader(self._socket, self._on_message)
-        self._timer = self._loop.call_later(timeout_s, self._on_timer)
+        self._timer = self._loop.call_later(self._timeout_s, self._on_timer)
 
     def close(self) -> None:
         self._timer.cancel()
@@ -258,6 +266,10 @@ class _Replay:
 
     def _on_message(self, frames: list[bytes]) -> None:
         self._last_message = self._loop.time()
+        if self._timeout_s != self._quiet_s:
+            self._timeout_s = self._quiet_s
+            self._timer.cancel()
+            self._timer = self._loop.call_later(self._timeout_s, self._on_timer)
         if self._take(frames):
             self.close()
 
@@ -295,6 +307,7 @@ def _open(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, endpoint: str) -
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     # With IPV6 on, "localhost" is ::1 alone, where a publisher at "tcp://*" does not listen.
     socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+    socket.setsockopt(zmq.RCVHWM, MAX_QUEUED)
     # A publisher whose host vanishes sends no FIN: heartbeats notice within seconds.
     socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)

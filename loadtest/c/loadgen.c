@@ -29,6 +29,7 @@
 #include "buffer.h"
 #include "histogram.h"
 #include "processes.h"
+#include "words.h"
 
 enum {
     IN_CAPACITY = 262144,
@@ -37,19 +38,17 @@ enum {
 };
 
 static struct {
-    int port, num_connections, think_ms, num_prefixes, num_messages;
-    size_t prompt_bytes, new_bytes;
+    int port, num_connections, think_ms;
     double seconds, warm_up_seconds;
     bool is_stream, is_json;
-    const char *path, *pids, *model, *bearer, *bodies;
+    const char *path, *pids, *bearer, *bodies;
+    struct wording wording;
 } options = {.num_connections = 8,
-             .num_prefixes = 16,
-             .prompt_bytes = 64,
              .seconds = 5,
              .warm_up_seconds = 1,
              .path = "/v1/chat/completions",
              .pids = "",
-             .model = "m"};
+             .wording = {.model = "m", .num_prefixes = 16, .prompt_bytes = 64}};
 
 // What is known of the answer under way.
 struct answer {
@@ -75,7 +74,6 @@ struct connection {
 static struct connection **connections;
 static struct bodies bodies;
 static struct histogram latency, first_byte, one_way;
-static char **prefixes;
 static uint64_t num_made, num_errors, num_bodies_sent;
 static bool is_measuring;
 static int epoll_fd;
@@ -83,66 +81,6 @@ static int epoll_fd;
 static const long UNTIL_CLOSED = 1l << 60;
 
 // --- requests ---
-
-static const char *const WORDS[] = {"the",     "of",     "cache",  "router", "prefix", "block",
-                                    "token",   "worker", "and",    "latency", "system", "model",
-                                    "prompt",  "answer", "question", "please", "with",  "hash"};
-
-static void make_prefixes(void) {
-    prefixes = calloc(options.num_prefixes, sizeof *prefixes);
-    srand48(7);
-    for (int i = 0; i < options.num_prefixes; i++) {
-        size_t bytes = options.prompt_bytes > 5 ? options.prompt_bytes : 5;
-        prefixes[i] = malloc(bytes + 64);
-        size_t used = sprintf(prefixes[i], "doc%02d", i);
-        while (used < bytes) {
-            used += sprintf(prefixes[i] + used, " %s", WORDS[lrand48() % (sizeof WORDS / sizeof *WORDS)]);
-        }
-        prefixes[i][bytes] = 0;
-    }
-}
-
-static void append_text(struct buffer *body, const char *text) {
-    append(body, text, strlen(text));
-}
-
-static void append_conversation(struct buffer *body, const char *prefix, const char *unique, uint64_t made) {
-    size_t bytes = strlen(prefix), each = bytes / options.num_messages;
-    for (int i = 0; i < options.num_messages; i++) {
-        append_text(body, i % 2 ? "{\"role\":\"assistant\",\"content\":\"" : "{\"role\":\"user\",\"content\":\"");
-        append(body, prefix + i * each, each);
-        append_text(body, "\"},");
-    }
-    append_text(body, "{\"role\":\"user\",\"content\":\"");
-    append_text(body, unique);
-    if (options.new_bytes > 0 && options.new_bytes < bytes) {
-        append(body, prefix + made * 7919 % (bytes - options.new_bytes), options.new_bytes);
-    }
-    append_text(body, "\"}]");
-}
-
-// A body of words, unlike every one before in its last characters.
-static void make_body(struct buffer *body) {
-    char unique[64];
-    uint64_t made = num_made++;
-    const char *prefix = prefixes[made % options.num_prefixes];
-    snprintf(unique, sizeof unique, "%016llx ", (unsigned long long)(made * 0x9E3779B97F4A7C15ull));
-    append_text(body, "{\"model\":\"");
-    append_text(body, options.model);
-    if (strstr(options.path, "chat") != NULL && options.num_messages > 0) {
-        append_text(body, "\",\"messages\":[");
-        append_conversation(body, prefix, unique, made);
-    } else {
-        bool is_chat = strstr(options.path, "chat") != NULL;
-        append_text(body, is_chat ? "\",\"messages\":[{\"role\":\"user\",\"content\":\"" : "\",\"prompt\":\"");
-        append_text(body, prefix);
-        append_text(body, " unique suffix ");
-        append_text(body, unique);
-        append_text(body, is_chat ? "\"}]" : "\"");
-    }
-    append_text(body, ",\"max_tokens\":64,\"temperature\":0.7,\"stream\":");
-    append_text(body, options.is_stream ? "true}" : "false}");
-}
 
 static void append_head(struct buffer *out, size_t body_bytes) {
     char head[1024];
@@ -162,7 +100,7 @@ static void build_request(struct connection *c) {
     if (options.bodies == NULL) {
         static struct buffer body;
         body.length = 0;
-        make_body(&body);
+        make_body(&options.wording, num_made++, &body);
         append_head(&c->out, body.length);
         append(&c->out, body.data, body.length);
         return;
@@ -466,16 +404,16 @@ static void set_option(char name, const char *value) {
     case 'c': options.num_connections = atoi(value); break;
     case 'd': options.seconds = atof(value); break;
     case 'w': options.warm_up_seconds = atof(value); break;
-    case 'b': options.prompt_bytes = atol(value); break;
-    case 'k': options.num_prefixes = atoi(value); break;
+    case 'b': options.wording.prompt_bytes = atol(value); break;
+    case 'k': options.wording.num_prefixes = atoi(value); break;
     case 's': options.is_stream = atoi(value) != 0; break;
     case 'p': options.path = value; break;
     case 'z': options.think_ms = atoi(value); break;
     case 'P': options.pids = value; break;
-    case 'm': options.model = value; break;
+    case 'm': options.wording.model = value; break;
     case 'a': options.bearer = value; break;
-    case 'M': options.num_messages = atoi(value); break;
-    case 'N': options.new_bytes = atol(value); break;
+    case 'M': options.wording.num_messages = atoi(value); break;
+    case 'N': options.wording.new_bytes = atol(value); break;
     case 'B': options.bodies = value; break;
     case 'j': options.is_json = atoi(value) != 0; break;
     default:
@@ -497,7 +435,9 @@ int main(int argc, char **argv) {
     if (options.bodies != NULL) {
         load_bodies(&bodies, options.bodies);
     }
-    make_prefixes();
+    options.wording.is_chat = strstr(options.path, "chat") != NULL;
+    options.wording.is_stream = options.is_stream;
+    make_prefixes(&options.wording);
     num_made = now_ns();  // another run must not send the same bodies
     open_histogram(&latency);
     open_histogram(&first_byte);

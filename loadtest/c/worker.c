@@ -22,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -30,9 +29,11 @@
 
 #include "answers.h"
 #include "buffer.h"
+#include "connection.h"
+#include "http.h"
+#include "wheel.h"
 
 enum {
-    WHEEL_SLOTS = 8192,  // one per millisecond: the longest delay
     MIN_ROOM = 65536,    // what a read should find free
     MAX_HEAD = 65536,
     MAX_EVENTS = 256,
@@ -45,105 +46,9 @@ static struct {
     FILE *log;
 } options = {.num_chunks = 64, .gap_ms = 10, .num_gpu_blocks = 65536, .model = "m"};
 
-static struct {
-    unsigned long long requests, streams, aborted, renders;
-} counts;
+static struct { unsigned long long requests, streams, aborted, renders; } counts;
 
-enum phase { READING, STREAMING, DELAYED };
-
-struct connection {
-    int fd;
-    enum phase phase;
-    int chunks_left;
-    bool is_chat, is_timed;
-    struct buffer in, out;
-    struct connection *next, *previous;  // in a slot of the wheel, while is_timed
-};
-
-static struct connection wheel[WHEEL_SLOTS];  // heads of circular lists
-static int num_timed;
-static uint64_t wheel_ms;  // the slot that was served last
-static int epoll_fd;
 static double start_time_s;
-
-// --- timers ---
-
-static void cancel_timer(struct connection *c) {
-    if (c->is_timed) {
-        c->previous->next = c->next;
-        c->next->previous = c->previous;
-        c->is_timed = false;
-        num_timed--;
-    }
-}
-
-static void set_timer(struct connection *c, int delay_ms) {
-    int delay = delay_ms < 1 ? 1 : delay_ms < WHEEL_SLOTS ? delay_ms : WHEEL_SLOTS - 1;
-    struct connection *head = &wheel[(wheel_ms + delay) % WHEEL_SLOTS];
-    c->next = head;
-    c->previous = head->previous;
-    head->previous->next = c;
-    head->previous = c;
-    c->is_timed = true;
-    num_timed++;
-}
-
-// --- writing; false means that the connection is lost ---
-
-static void watch(struct connection *c) {
-    struct epoll_event event = {.events = EPOLLIN | (c->out.length ? EPOLLOUT : 0), .data.ptr = c};
-    epoll_ctl(epoll_fd, EPOLL_CTL_MOD, c->fd, &event);
-}
-
-static bool flush_out(struct connection *c) {
-    ssize_t sent = send(c->fd, c->out.data, c->out.length, MSG_NOSIGNAL);
-    if (sent < 0) {
-        return errno == EAGAIN;
-    }
-    consume(&c->out, sent);
-    watch(c);
-    return true;
-}
-
-// At once where the socket takes it; the rest waits in `out`.
-static bool put(struct connection *c, const char *data, size_t length) {
-    if (c->out.length == 0) {
-        ssize_t sent = send(c->fd, data, length, MSG_NOSIGNAL);
-        if (sent < 0 && errno != EAGAIN) {
-            return false;
-        }
-        sent = sent < 0 ? 0 : sent;
-        if ((size_t)sent == length) {
-            return true;
-        }
-        data += sent;
-        length -= sent;
-    }
-    append(&c->out, data, length);
-    watch(c);
-    return true;
-}
-
-static bool reply(struct connection *c, int status, const char *type, const char *body, size_t length) {
-    char answer[8192];
-    int head = snprintf(
-        answer, 512, "HTTP/1.1 %d %s\r\ncontent-type: %s\r\ncontent-length: %zu\r\nserver: uvicorn\r\n\r\n",
-        status, status == 200 ? "OK" : "Not Found", type, length);
-    if (length > sizeof answer - head) {
-        return put(c, answer, head) && put(c, body, length);
-    }
-    memcpy(answer + head, body, length);  // one write for head and body
-    return put(c, answer, head + length);
-}
-
-static bool reply_json(struct connection *c, const char *body) {
-    return reply(c, 200, "application/json", body, strlen(body));
-}
-
-static bool reply_not_found(struct connection *c) {
-    const char *body = "{\"detail\":\"Not Found\"}";
-    return reply(c, 404, "application/json", body, strlen(body));
-}
 
 // --- answers of a model ---
 
@@ -159,7 +64,7 @@ static bool step(struct connection *c) {
         c->chunks_left--;
         length = snprintf(event, sizeof event, c->is_chat ? CHAT_CHUNK : TEXT_CHUNK, options.model,
                           (unsigned long long)now_ns());
-        set_timer(c, options.gap_ms);
+        set_timer(&c->timer, options.gap_ms);
     }
     const char *end = is_last ? "0\r\n\r\n" : "";
     length = snprintf(chunk, sizeof chunk, "%x\r\n%.*s\r\n%s", length, length, event, end);
@@ -176,7 +81,7 @@ static bool begin_stream(struct connection *c) {
     if (options.ttft_ms == 0) {
         return step(c);
     }
-    set_timer(c, options.ttft_ms);
+    set_timer(&c->timer, options.ttft_ms);
     return true;
 }
 
@@ -207,7 +112,7 @@ static bool generate(struct connection *c, const char *path, const char *body, s
         return answer_whole(c, body, length);
     }
     c->phase = DELAYED;
-    set_timer(c, options.delay_ms);
+    set_timer(&c->timer, options.delay_ms);
     return true;
 }
 
@@ -315,37 +220,6 @@ static bool handle(struct connection *c, const char *head, const char *body, siz
     return tell(c, path);
 }
 
-// The value of a header in a terminated head, or NULL; `name` with its colon.
-static const char *header(const char *head, const char *name) {
-    for (const char *line = strchr(head, '\n'); line != NULL; line = strchr(line + 1, '\n')) {
-        if (strncasecmp(line + 1, name, strlen(name)) == 0) {
-            return line + 1 + strlen(name);
-        }
-    }
-    return NULL;
-}
-
-// Join the chunks of a body. Returns its length as it came, with all framing, or 0 if it is not complete.
-static size_t join_chunks(const char *data, size_t available, struct buffer *body) {
-    size_t at = 0;
-    while (true) {
-        const char *line_end = memmem(data + at, available - at, "\r\n", 2);
-        if (line_end == NULL) {
-            return 0;
-        }
-        size_t size = strtoull(data + at, NULL, 16);
-        size_t start = line_end + 2 - data;
-        if (size > available || start + size + 2 > available) {
-            return 0;
-        }
-        append(body, data + start, size);
-        at = start + size + 2;
-        if (size == 0) {
-            return at;
-        }
-    }
-}
-
 // One request at the beginning of `in`. Returns how many bytes it took, 0 if it is not complete.
 static size_t take_request(struct connection *c, size_t head_length, bool *is_open) {
     char *head = c->in.data, *body = head + head_length;
@@ -409,7 +283,7 @@ static void close_connection(struct connection *c) {
     if (c->phase != READING) {
         counts.aborted++;
     }
-    cancel_timer(c);
+    cancel_timer(&c->timer);
     close(c->fd);
     free(c->in.data);
     free(c->out.data);
@@ -433,7 +307,8 @@ static bool serve(struct connection *c, uint32_t events) {
     return !(events & (EPOLLIN | EPOLLHUP | EPOLLERR)) || receive(c);
 }
 
-static bool timer_fired(struct connection *c) {
+static void timer_fired(struct timer *timer) {
+    struct connection *c = (struct connection *)timer;
     bool is_open;
     if (c->phase == DELAYED) {
         c->phase = READING;
@@ -441,35 +316,8 @@ static bool timer_fired(struct connection *c) {
     } else {
         is_open = step(c);
     }
-    return is_open && (c->phase != READING || process(c));
-}
-
-static void fire_slot(struct connection *head) {
-    struct connection due;
-    if (head->next == head) {
-        return;
-    }
-    // Into a list apart: a connection that is timed anew must not come up twice.
-    due.next = head->next;
-    due.previous = head->previous;
-    due.next->previous = due.previous->next = &due;
-    head->next = head->previous = head;
-    while (due.next != &due) {
-        struct connection *c = due.next;
-        cancel_timer(c);
-        if (!timer_fired(c)) {
-            close_connection(c);
-        }
-    }
-}
-
-static void turn_wheel(uint64_t now_ms) {
-    while (num_timed > 0 && wheel_ms < now_ms) {
-        wheel_ms++;
-        fire_slot(&wheel[wheel_ms % WHEEL_SLOTS]);
-    }
-    if (num_timed == 0) {
-        wheel_ms = now_ms;
+    if (!is_open || (c->phase == READING && !process(c))) {
+        close_connection(c);
     }
 }
 
@@ -490,7 +338,7 @@ static void run(int listener) {
                 close_connection(c);
             }
         }
-        turn_wheel(now_ms);
+        turn_wheel(now_ms, timer_fired);
     }
 }
 
@@ -542,9 +390,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i + 1 < argc; i += 2) {
         set_option(argv[i][1], argv[i + 1]);
     }
-    for (int i = 0; i < WHEEL_SLOTS; i++) {
-        wheel[i].next = wheel[i].previous = &wheel[i];
-    }
+    open_wheel();
     clock_gettime(CLOCK_REALTIME, &now);
     start_time_s = now.tv_sec + now.tv_nsec / 1e9;
     int listener = listen_on_loopback();

@@ -113,6 +113,48 @@ def test_a_hole_inside_a_replay_is_asked_for_again_then_given_up() -> None:
     assert stream.state is StreamState.BLIND
 
 
+def test_what_a_replay_drops_on_its_way_is_asked_for_again() -> None:
+    """An engine's ROUTER keeps 1,000 messages for a reader and drops the rest, from the middle too."""
+    stream = Stream(can_replay=True)
+    stream.connected()
+    assert seqs(stream.replayed(batch(0))) == [0]
+    assert seqs(stream.replayed(batch(2))) == []
+    assert seqs(stream.replayed(batch(3))) == []
+    assert seqs(stream.replay_ended()) == [("ask", 0)]
+    stream = exact(3)
+    stream.live(batch(9))
+    stream.replayed(batch(2))
+    stream.replayed(batch(3))
+    assert seqs(stream.replayed(batch(6))) == []
+    assert seqs(stream.replay_ended()) == [("ask", 3)]
+    for seq in (3, 4, 5, 6, 7, 8):
+        stream.replayed(batch(seq))
+    assert seqs(stream.replay_ended()) == [9]
+    assert stream.state is StreamState.EXACT
+
+
+def test_a_replay_without_its_end_goes_on_from_where_it_got_to() -> None:
+    stream = exact(3)
+    stream.live(batch(6))
+    assert stream.replay_stalled() == []
+    stream.replayed(batch(2))
+    assert stream.replay_stalled() == []
+    stream.replayed(batch(3))
+    assert seqs(stream.replay_stalled()) == [("ask", 3)]
+
+
+def test_what_was_held_before_a_disconnection_is_not_used_after_it() -> None:
+    stream = exact(3)
+    stream.live(batch(5))
+    stream.disconnected()
+    stream.connected()
+    assert seqs(stream.replayed(batch(2, run=1))) == ["reset", ("ask", 0)]
+    for seq in range(5):
+        stream.replayed(batch(seq, run=1))
+    assert seqs(stream.replay_ended()) == []
+    assert (stream.state, stream.next_seq) == (StreamState.EXACT, 5)
+
+
 def test_a_repeated_or_late_batch_is_dropped() -> None:
     stream = exact(5)
     assert seqs(stream.live(batch(4))) == []

@@ -94,12 +94,6 @@ def test_another_engine_under_the_same_numbers_means_an_empty_cache() -> None:
     assert (world.num_blocks, world.states[-1]) == (1, StreamState.EXACT)
 
 
-def test_a_restart_that_the_probe_noticed() -> None:
-    world = exact(payload(1))
-    world.subscription.restarted()
-    assert (world.num_blocks, world.asked[-1], world.states[-1]) == (0, 0, StreamState.CATCHING_UP)
-
-
 def test_a_failed_replay_is_told_and_tried_again_only_while_blind(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.subscription.connected()
@@ -117,21 +111,34 @@ def test_a_failed_replay_is_told_and_tried_again_only_while_blind(caplog: pytest
 # what does not fit -----------------------------------------------------------------------------
 
 
-def test_blocks_without_a_known_parent_make_it_blind_and_are_logged_once(
+def test_blocks_without_a_known_parent_are_asked_for_once_then_make_it_blind(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("WARNING")
     world = exact(payload(1))
     world.live(1, payload(9, parent=77, ts=2))
+    assert (world.num_blocks, world.asked, world.states[-1]) == (0, [0, 0], StreamState.CATCHING_UP)
+    world.replay((0, payload(1)), (1, payload(9, parent=77, ts=2)))
     world.live(2, payload(8, parent=77, ts=3))
-    assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 1)
-    assert world.known.index.applied(W).num_orphans == 2
+    assert (world.num_blocks, world.asked, world.states[-1]) == (1, [0, 0], StreamState.BLIND)
+    assert world.known.index.applied(W).num_orphans == 3
     (record,) = caplog.records
     assert "batch 1 has blocks with an unknown parent" in record.getMessage()
 
 
-def test_a_cleared_cache_heals_doubt() -> None:
+def test_a_replay_without_the_doubtful_blocks_heals_it() -> None:
+    """The parent had been lost on its way: the replay brings it."""
     world = exact(payload(1))
+    world.live(1, payload(3, parent=2, ts=2))
+    world.replay((0, payload(1, 2)), (1, payload(3, parent=2, ts=2)))
+    assert (world.num_blocks, world.states[-1]) == (3, StreamState.EXACT)
+
+
+def test_a_cleared_cache_heals_doubt() -> None:
+    world = World(can_replay=False)
+    world.live(0, payload(1))
     world.live(1, payload(9, parent=77, ts=2))
+    assert world.states[-1] is StreamState.BLIND
     world.live(2, payload(3, clear=True, ts=3))
     assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 1)
 
