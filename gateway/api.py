@@ -42,6 +42,10 @@ class Api:
             self._refuse(http, responder, GatewayError("the gateway failed on this request; see its log"))
         return None
 
+    def refused(self, status: int) -> None:
+        """The listening side answered a request that it could not hand on."""
+        self._metrics.responses[status] += 1
+
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if http.path in ROUTES:
             _require(http, "POST")

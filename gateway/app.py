@@ -123,7 +123,9 @@ class Gateway:
         loop = asyncio.get_running_loop()
         listening = _bind(config.host, config.port, "port")
         self._server = await loop.create_server(
-            lambda: ClientConnection(self.api.handle, limits, self._connections), sock=listening, backlog=2048
+            lambda: ClientConnection(self.api.handle, limits, self._connections, self.api.refused),
+            sock=listening,
+            backlog=2048,
         )
         registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):

@@ -29,7 +29,7 @@ async def demo(port: int) -> int:
     logging.basicConfig(level="INFO", format="%(message)s")
     for quiet in ("kvgate", "kvgate.roster", "kvgate.ingest"):
         logging.getLogger(quiet).setLevel("WARNING")
-    logging.getLogger("kvgate.proxy").setLevel("INFO")
+    logging.getLogger("kvgate.requests").setLevel("INFO")
     stop = stop_event()
     gateway = Gateway(
         Config(

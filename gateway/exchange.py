@@ -22,9 +22,9 @@ from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
-from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
 from gateway.metrics import WorkerMetrics
+from gateway.records import log_request
 from gateway.responder import Responder
 from gateway.router import Prompt
 from gateway.upstream import UpstreamConnection
@@ -391,20 +391,4 @@ class InferenceExchange:
             self._worker_metrics.report(usage, decision.overlap_tokens)
         proxy.records.finish(decision.id, how, self._status, ttft_s, usage)
         if proxy.options.log_requests:
-            _log_request(self._request.model, decision, self._status, how, ttft_s, usage)
-
-
-def _log_request(
-    model: str, decision: Decision, status: int, how: str, ttft_s: float | None, usage: Usage | None
-) -> None:
-    log.info(
-        "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s  %s",
-        model,
-        decision.worker.id,
-        status or "-",
-        decision.overlap_tokens,
-        decision.num_tokens,
-        usage.cached_tokens if usage and usage.cached_tokens is not None else "?",
-        f"{ttft_s * 1000:.0f} ms" if ttft_s is not None else "-",
-        how if how != "ended" else decision.reason,
-    )
+            log_request(self._request.model, decision, self._status, how, ttft_s, usage)

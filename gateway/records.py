@@ -1,5 +1,6 @@
 """The last decisions and what became of them, for `/admin/decisions/{id}`: no prompt, only numbers."""
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import islice
@@ -7,6 +8,8 @@ from typing import Any
 
 from gateway.core.decision import Candidate, Decision
 from gateway.core.sse import Usage
+
+log = logging.getLogger("kvgate.requests")
 
 CANDIDATE_BYTES = 400
 """About what one candidate of a record takes in memory."""
@@ -104,3 +107,20 @@ def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
         "reported_prompt_tokens": outcome.reported_prompt_tokens,
         "reported_cached_tokens": outcome.reported_cached_tokens,
     }
+
+
+def log_request(
+    model: str, decision: Decision, status: int, how: str, ttft_s: float | None, usage: Usage | None
+) -> None:
+    """A line for people, without the prompt."""
+    log.info(
+        "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s  %s",
+        model,
+        decision.worker.id,
+        status or "-",
+        decision.overlap_tokens,
+        decision.num_tokens,
+        usage.cached_tokens if usage and usage.cached_tokens is not None else "?",
+        f"{ttft_s * 1000:.0f} ms" if ttft_s is not None else "-",
+        how if how != "ended" else decision.reason,
+    )

@@ -53,6 +53,8 @@ class Exchange(Protocol):
 
 _LINGER_NONE = struct.pack("ii", 1, 0)
 """The socket option under which closing resets."""
+MAX_QUEUED_BYTES = 1 << 20
+"""Bodies of pipelined requests that a connection may hold before it is read no further."""
 LINGER_S = 2.0
 """How long a refused client's bytes are read and dropped before its connection is closed."""
 
@@ -70,10 +72,18 @@ class _Refusal:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client's connection. `registry` is the server's set of open connections."""
+    """One client's connection. `registry` is the server's set of open connections; `on_refused` is
+    told the status of each request that was answered here and not handed on."""
 
-    def __init__(self, handle: Handle, limits: Limits, registry: "set[ClientConnection]") -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        limits: Limits,
+        registry: "set[ClientConnection]",
+        on_refused: Callable[[int], None] = lambda status: None,
+    ) -> None:
         self._handle = handle
+        self._on_refused = on_refused
         self._limits = limits
         self._registry = registry
         self._loop = asyncio.get_running_loop()
@@ -223,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
         self._has_ended_in_read = True
         self._queue.append(request)
         self._set_deadline(0)
-        if len(self._queue) > self._limits.max_pipelined:
+        if self._has_too_much_queued():
             self._pause_reading()
         self._answer_next()
 
@@ -248,8 +258,6 @@ class ClientConnection(asyncio.Protocol):
             return self._close()
         if not self._is_receiving and not self._queue:
             self._set_deadline(self._limits.keep_alive_s)
-        if self._is_reading_paused and len(self._queue) <= self._limits.max_pipelined // 2:
-            self._resume_reading()
         if not self._is_starting:
             self._answer_next()
         return None
@@ -267,10 +275,13 @@ class ClientConnection(asyncio.Protocol):
             self._is_answering = True
             item = self._queue.popleft()
             if isinstance(item, _Refusal):
+                self._on_refused(item.error.status)
                 Responder(self, item.request).fail(item.error, [request_id(item.request)])
             else:
                 self._begin(item)
         self._is_starting = False
+        if self._is_reading_paused and not self._has_too_much_queued():
+            self._resume_reading()
         if self._owes_continue and not self._is_answering:
             self._owes_continue = False
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -323,6 +334,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _is_busy(self) -> bool:
         return self._is_answering or bool(self._queue) or self._is_receiving
+
+    def _has_too_much_queued(self) -> bool:
+        """Requests that wait behind the one being answered: a few, or a few bytes of them."""
+        if len(self._queue) > self._limits.max_pipelined:
+            return True
+        bodies = (len(item.body) for item in self._queue if isinstance(item, HttpRequest))
+        return len(self._queue) > 1 and sum(bodies) > MAX_QUEUED_BYTES
 
     def _check_head_size(self, num_bytes: int) -> None:
         """A head that never ends is not seen by the parser's callbacks. A read in which another

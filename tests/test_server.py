@@ -38,7 +38,8 @@ class Server:
         self.requests: list[HttpRequest] = []
         self.slow: list[tuple[Responder, Told]] = []
         self.registry: set[ClientConnection] = set()
-        self.connection = ClientConnection(self.handle, limits, self.registry)
+        self.refused: list[int] = []
+        self.connection = ClientConnection(self.handle, limits, self.registry, self.refused.append)
         self.transport = FakeTransport(self.connection)
 
     def handle(self, request: HttpRequest, responder: Responder) -> Exchange | None:
@@ -235,3 +236,18 @@ def test_a_handler_that_answers_with_an_error(server: Server) -> None:
     assert b"\r\nx-request-id: 7" in head
     assert b'"code":"expectation_failed"' in body
     assert not server.requests
+
+
+def test_a_refusal_is_counted(server: Server) -> None:
+    server.transport.feed(b"GET / HTTP/1.1\r\nbad header\r\n\r\n")
+    assert server.refused == [400]
+
+
+def test_a_connection_with_large_bodies_waiting_is_read_no_further(server: Server) -> None:
+    large = b"POST /slow HTTP/1.1\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000
+    server.transport.feed(large, large)
+    assert server.transport.is_reading
+    server.transport.feed(large)
+    assert not server.transport.is_reading
+    server.slow[0][0].send(200, [], b"")
+    assert server.transport.is_reading

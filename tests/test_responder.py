@@ -1,0 +1,90 @@
+"""Answers on the wire, for each kind of request."""
+
+import pytest
+
+from gateway.core.errors import NoWorker
+from gateway.core.http import HttpRequest, ResponseHead
+from gateway.responder import Responder, request_id
+
+
+class Wire:
+    """A connection that keeps what is written, in writes."""
+
+    def __init__(self) -> None:
+        self.is_draining = self.is_full = False
+        self.writes: list[bytes] = []
+        self.kept_alive: list[bool] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def answered(self, keep_alive: bool) -> None:
+        self.kept_alive.append(keep_alive)
+
+    def abort(self, *, with_reset: bool = False) -> None:
+        self.writes.append(b"RESET" if with_reset else b"CUT")
+
+
+def respond(wire: Wire, method: str = "GET", **request: bool) -> Responder:
+    return Responder(wire, HttpRequest(method, b"/", [], **request))  # type: ignore[arg-type]
+
+
+def test_a_head_goes_out_with_what_follows_it() -> None:
+    wire = Wire()
+    responder = respond(wire)
+    responder.head(ResponseHead(200, []))
+    assert wire.writes == []
+    responder.data(b"a")
+    responder.end(b"b")
+    assert wire.writes == [
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n",
+        b"1\r\nb\r\n0\r\n\r\n",
+    ]
+    assert wire.kept_alive == [True]
+
+
+def test_a_head_without_a_body_yet_goes_out_alone() -> None:
+    wire = Wire()
+    responder = respond(wire)
+    responder.head(ResponseHead(200, []))
+    responder.data(b"")
+    assert wire.writes == [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"]
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
+def test_answers_without_a_body(method: str, status: int) -> None:
+    wire = Wire()
+    responder = respond(wire, method)
+    responder.head(ResponseHead(status, [], 5))
+    responder.end(b"hello")
+    assert not wire.writes[0].endswith(b"hello")
+    assert wire.kept_alive == [True]
+
+
+def test_draining_closes_and_says_so() -> None:
+    wire = Wire()
+    wire.is_draining = True
+    respond(wire).send(200, [], b"")
+    assert b"connection: close" in wire.writes[0]
+    assert wire.kept_alive == [False]
+
+
+def test_an_error_is_told_with_when_to_try_again() -> None:
+    wire = Wire()
+    respond(wire).fail(NoWorker("none is up", retry_after_s=2))
+    assert wire.writes[0].startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 2\r\n" in wire.writes[0]
+
+
+def test_where_the_end_of_the_connection_is_the_end_only_a_reset_tells_a_cut() -> None:
+    wire = Wire()
+    responder = respond(wire, is_http10=True)
+    responder.head(ResponseHead(200, []))
+    responder.data(b"a")
+    responder.abort()
+    assert wire.writes[-1] == b"RESET"
+
+
+def test_the_clients_own_request_id_is_kept() -> None:
+    assert request_id(HttpRequest("GET", b"/", [(b"x-request-id", b"abc")]))[1] == b"abc"
+    assert len(request_id(HttpRequest("GET", b"/", []))[1]) == 32
