@@ -127,6 +127,10 @@ class Gateway:
             sock=listening,
             backlog=2048,
         )
+        await self._listen_admin()
+
+    async def _listen_admin(self) -> None:
+        config = self.config
         registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             registry.register(collector)

@@ -11,7 +11,6 @@ while a connection is opened or a prompt is tokenized elsewhere.
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
 from gateway.core.worker import WorkerId
+from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
 from gateway.records import log_request
 from gateway.responder import Responder
@@ -70,7 +70,7 @@ class InferenceExchange:
         self._responder = responder
         self._request = request
         self._loop = asyncio.get_running_loop()
-        self._request_id = http.header(b"x-request-id") or secrets.token_hex(16).encode()
+        self._request_id = http.header(b"x-request-id") or new_id().encode()
         self._started = self._last_activity = self._loop.time()
         self._prompt: Prompt | None = None
         self._decision: Decision | None = None

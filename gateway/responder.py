@@ -1,10 +1,10 @@
 """The way back to a client: answers, framed for the request that they belong to."""
 
-import secrets
 from typing import Protocol
 
 from gateway.core.errors import GatewayError
 from gateway.core.http import LAST_CHUNK, Header, HttpRequest, ResponseHead, chunk, encode_head, status_line
+from gateway.ids import new_id
 
 
 class Connection(Protocol):
@@ -105,4 +105,4 @@ class Responder:
 
 def request_id(http: HttpRequest) -> Header:
     """The client's own, so that its log and ours meet, or a new one."""
-    return b"x-request-id", http.header(b"x-request-id") or secrets.token_hex(16).encode()
+    return b"x-request-id", http.header(b"x-request-id") or new_id().encode()

@@ -20,6 +20,7 @@ from gateway.core.ledger import Booking, Ledger
 from gateway.core.request import InferenceRequest
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.ids import new_id
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.policies.base import Policy
@@ -74,7 +75,7 @@ class _Stopwatch:
 
 
 class Router:
-    """`clock` is monotonic seconds; `rng` breaks ties and makes decision ids."""
+    """`clock` is monotonic seconds; `rng` breaks ties."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Router:
         self.ledger = Ledger()
         self.tokenize = tokenize
         self._clock = clock
-        self._rng = rng or random.SystemRandom()
+        self._rng = rng or random.Random()
         self._open: dict[str, _Open] = {}
         self._hashes = HashCache()
 
@@ -126,7 +127,7 @@ class Router:
         watch.lap("policy")
         chosen = candidates[choice.index]
         decision = Decision(
-            id=f"{self._rng.getrandbits(96):024x}",
+            id=new_id(12),
             model=request.model,
             policy=self.policy.name,
             worker=chosen.worker,

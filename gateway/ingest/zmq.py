@@ -83,13 +83,10 @@ class _Reader:
 
     def _take(self) -> None:
         for _ in range(MAX_BATCHES_PER_TURN):
-            if not self._is_open:
+            # Asked first: an attempt that finds nothing raises, at ten times the cost.
+            if not self._is_open or not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 return
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._on_message(frames)
+            self._on_message(self._socket.recv_multipart(zmq.NOBLOCK))
         self.wake()
 
 
