@@ -23,6 +23,7 @@ from gateway.admin import Admin
 from gateway.api import Api
 from gateway.check import Checker, check_all
 from gateway.config import Config, load
+from gateway.core.deadlines import Deadlines
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
@@ -67,6 +68,7 @@ class Gateway:
         )
         self.records = Records()
         self._worker_urls = worker_urls(config.worker)
+        self._worker_headers = worker_headers(config.worker_key_file)
         self._engine = ENGINES["vllm"]
         self._tasks = Tasks()
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -174,9 +176,7 @@ class Gateway:
         config = self.config
         options = ProxyOptions(
             connect_timeout_s=config.connect_timeout_s,
-            first_byte_timeout_s=config.first_byte_timeout_s,
-            idle_timeout_s=config.idle_timeout_s,
-            total_timeout_s=config.total_timeout_s,
+            deadlines=Deadlines(config.first_byte_timeout_s, config.idle_timeout_s, config.total_timeout_s),
             pool_idle_s=config.pool_idle_s,
             max_attempts=config.max_attempts,
             expose_headers=config.expose_headers,
@@ -202,9 +202,10 @@ class Gateway:
             index=self.index,
             assumed=self.assumed,
             metrics=self.metrics,
-            make_probe=lambda url: Probe(url, self._engine, self._session, {}),
+            make_probe=lambda url: Probe(url, self._engine, self._session, self._worker_headers),
             open_feed=self._open_feed,
             on_gone=self.proxy.drop_pool,
+            on_down=self.proxy.worker_down,
             options=RosterOptions(
                 probe_interval_s=config.probe_interval_s,
                 assumed_keep_s=config.assumed_keep_s,
@@ -283,6 +284,19 @@ def worker_urls(urls: Sequence[str]) -> list[str]:
         raise ConfigError(f"worker: {exc}") from exc
 
 
+def worker_headers(key_file: str) -> dict[str, str]:
+    """What goes with each probe. Raises ConfigError; the key itself is in no message."""
+    if not key_file:
+        return {}
+    try:
+        key = Path(key_file).expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"worker_key_file: {key_file} cannot be read") from exc
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError(f"worker_key_file: {key_file} holds no key")
+    return {"authorization": f"Bearer {key}"}
+
+
 def _host(worker: Worker) -> str:
     return urlsplit(worker.url).hostname or ""
 
@@ -305,7 +319,8 @@ async def check(config: Config) -> int:
     """Print each worker's mode; 1 if one is not reached."""
     gateway = Gateway(config)
     timeout = aiohttp.ClientTimeout(total=config.probe_timeout_s)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    headers = worker_headers(config.worker_key_file)
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         checker = Checker(
             session=session,
             engine=ENGINES["vllm"],

@@ -5,6 +5,7 @@ Unknown fields and wrong types are refused at start with the file and the field.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -150,6 +151,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             gt=0,
         ),
     ] = 600.0
+    worker_key_file: Annotated[
+        str,
+        _option(
+            "File with the API key that the workers were started with; used for probes. Clients send "
+            "their own, which is passed on.",
+            "path",
+        ),
+    ] = ""
     tokenize_timeout_s: Annotated[
         float,
         _option("For a worker to tokenize a prompt; then it is routed on load.", "seconds", gt=0),
@@ -246,10 +255,13 @@ def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+_SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_(TCP|UDP|SCTP).*)")
+
+
 def _is_service_link(variable: str, text: str) -> bool:
-    """Kubernetes gives each pod such variables for a Service that is named kvgate."""
+    """Kubernetes gives each pod such variables for Services named kvgate or kvgate-something."""
     rest = variable.removeprefix(ENV_PREFIX)
-    return rest.startswith(("SERVICE_", "PORT_")) or (rest == "PORT" and "://" in text)
+    return bool(_SERVICE_LINK.fullmatch(rest)) or (rest.endswith("PORT") and "://" in text)
 
 
 def _convert(values: Mapping[str, Any], source: str, *, strict: bool = False) -> Config:

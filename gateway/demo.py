@@ -97,15 +97,16 @@ async def _stop(worker: Process) -> None:
 
 def _banner(gateway: Gateway, urls: list[str]) -> str:
     base = f"http://127.0.0.1:{gateway.port}"
-    content = "Tell me how rivers find their way from the mountains to the sea, and why they wind."
-    body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "{content}"}}]}}'
+    content = "How do rivers find their way from the mountains to the sea, and why do they wind? " * 24
+    message = f'{{"role": "user", "content": "{content.strip()}"}}'
+    body = f'{{"model": "{MODEL}", "stream": true, "messages": [{message}]}}'
     lines = [
         "",
         f"{len(urls)} simulated vLLM workers, each with its own KV cache: {', '.join(urls)}",
         f"the gateway is at {base}, its admin API and metrics at http://127.0.0.1:{gateway.admin_port}",
         "",
-        "Try it (twice: the second time the prompt's prefix is held, and found):",
-        f"  curl -i {base}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        "Try it twice: the second time the prompt's prefix is held, and the first token comes sooner.",
+        f"  curl -iN {base}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         "",
         "One line per request follows. Ctrl-C stops everything.",
         "",

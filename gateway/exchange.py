@@ -10,13 +10,15 @@ while a connection is opened or a prompt is tokenized elsewhere.
 """
 
 import asyncio
+import errno
 import logging
+import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from gateway.core.answer import Answer, Piece
 from gateway.core.decision import Decision
-from gateway.core.errors import GatewayError, WorkerFailed, WorkerTimeout
+from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.prompt import PromptError
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvgate.proxy")
 
+OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Failures to connect that are this host's and no worker's."""
+
+UNAVAILABLE = 503
+"""An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
+
 CLIENT_GONE = 499
 """The status under which a request is counted whose client left (nginx's number for it)."""
 
@@ -41,26 +49,13 @@ CLIENT_GONE = 499
 class InferenceExchange:
     """One client request, its attempts, and the answer on its way back."""
 
+    # fmt: off
     __slots__ = (
-        "_proxy",
-        "_http",
-        "_responder",
-        "_request",
-        "_loop",
-        "_request_id",
-        "_started",
-        "_prompt",
-        "_decision",
-        "_worker_metrics",
-        "_upstream",
-        "_failed",
-        "_is_closed",
-        "_status",
-        "_answer",
-        "_is_fresh",
-        "_timer",
-        "_last_activity",
+        "_proxy", "_http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
+        "_decision", "_worker_metrics", "_upstream", "_failed", "_is_closed", "_status", "_answer",
+        "_is_fresh", "_timer", "_last_activity",
     )
+    # fmt: on
 
     def __init__(
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
@@ -99,7 +94,7 @@ class InferenceExchange:
         proxy.exchanges.add(self)
         if not proxy.prompts.is_local(request):
             self._start("tokenize at a worker", self._tokenize(self._ask_worker))
-        elif len(request.body) > proxy.options.max_inline_body_bytes:
+        elif request.num_new_bytes > proxy.options.max_inline_body_bytes:
             self._start("tokenize in a thread", self._tokenize(self._ask_thread))
         else:
             self._route_or_fail(None)
@@ -108,7 +103,7 @@ class InferenceExchange:
         """Tokens from elsewhere, then on as usual; `ask` is given the URL of a worker of the model."""
         proxy, model = self._proxy, self._request.model
         try:
-            prompt = await ask(proxy.router.fleet.eligible(model)[0].member.worker.url)
+            prompt = await ask(random.choice(proxy.router.fleet.eligible(model)).member.worker.url)
         except PromptError as exc:
             prompt = proxy.prompts.failed(model, str(exc))
         except GatewayError as exc:
@@ -142,25 +137,14 @@ class InferenceExchange:
         decision = proxy.router.decide(self._request, prompt=prompt, exclude=self._failed, attempt=attempt)
         self._decision = decision
         self._prompt = prompt
-        self._worker_metrics = proxy.metrics.worker(decision.worker.id)
-        self._count_decision(decision)
+        self._worker_metrics = proxy.metrics.decided(decision)
+        proxy.records.add(decision)
         self._is_fresh = False
         connection = proxy.pool(decision.worker.url).take()
         if connection is None:
             self._start("connect", self._connect())
         else:
             self._send(connection)
-
-    def _count_decision(self, decision: Decision) -> None:
-        proxy, metrics = self._proxy, self._worker_metrics
-        assert metrics is not None
-        metrics.num_requests += 1
-        metrics.prompt_tokens += decision.num_tokens
-        metrics.predicted_cached_tokens += decision.overlap_tokens
-        proxy.metrics.prompt_sources[decision.prompt_from] += 1
-        for stage, seconds in decision.timings_s.items():
-            proxy.metrics.stage(stage, seconds)
-        proxy.records.add(decision)
 
     async def _connect(self) -> None:
         decision = self._decision
@@ -171,6 +155,9 @@ class InferenceExchange:
         except TimeoutError:
             self._attempt_failed("connecting took too long")
         except OSError as exc:
+            if exc.errno in OUR_ERRNOS:
+                log.error("request %s: %s; raise the limit of open files", self._log_id, exc.strerror)
+                return self._fail(NoWorker("the gateway is out of connections", retry_after_s=1))
             self._attempt_failed(f"cannot connect: {exc.strerror or exc}", is_refused=True)
         else:
             if self._is_closed or not connection.is_open:
@@ -179,6 +166,7 @@ class InferenceExchange:
                     self._attempt_failed("connection closed")
             else:
                 self._send(connection)
+        return None
 
     def _send(self, connection: UpstreamConnection) -> None:
         decision = self._decision
@@ -203,11 +191,15 @@ class InferenceExchange:
 
     def upstream_head(self, head: ResponseHead) -> None:
         self._touch()
+        if head.status == UNAVAILABLE and self._may_try_another():
+            return self._abandon("answered 503")
         self._status = head.status
         self._answer = Answer(head)
-        self._saw(self._answer.head(self._last_activity), 0.0)
+        if self._answer.is_plain and self._decision:
+            self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
         exposed = self._decision if self._proxy.options.expose_headers else None
         self._responder.head(head_to_client(head, self._request_id, exposed))
+        return None
 
     def upstream_data(self, data: bytes) -> None:
         self._touch()
@@ -224,7 +216,7 @@ class InferenceExchange:
     def upstream_lost(self, reason: str) -> None:
         self._upstream = None
         if self._answer:
-            self._cut(reason)
+            self._cut(f"the worker died: {reason}")
         elif not self._is_fresh:
             self._start("connect", self._connect())  # it had closed the resting connection: try anew
         else:
@@ -247,6 +239,24 @@ class InferenceExchange:
             self._proxy.router.first_token(decision)
 
     # failures ----------------------------------------------------------------------------------
+
+    def worker_down(self, worker: WorkerId) -> None:
+        """Its probes fail: what it has not begun to answer another one can."""
+        if self._decision and self._decision.worker.id == worker and self._upstream and not self._answer:
+            self._abandon("it does not answer its probes")
+
+    def _abandon(self, reason: str) -> None:
+        if self._upstream:
+            self._upstream.abort()
+            self._upstream = None
+        self._attempt_failed(reason)
+
+    def _may_try_another(self) -> bool:
+        decision, proxy = self._decision, self._proxy
+        assert decision is not None
+        if len(self._failed) + 1 >= proxy.options.max_attempts:
+            return False
+        return proxy.router.fleet.has_another(self._request.model, {*self._failed, decision.worker.id})
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
         """Nothing of an answer has come: the next worker gets the request, if one is left."""
@@ -275,22 +285,25 @@ class InferenceExchange:
         log.warning("request %s: no worker answered: %s", self._log_id, tried)
         return WorkerFailed(f"no worker answered, {len(self._failed)} tried", retry_after_s=1)
 
-    def _cut(self, reason: str) -> None:
-        """The worker died in mid-answer: a stream ends with an error event, anything else is cut."""
+    def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
+        """No more of the answer will come: a stream ends with an error event, anything else is cut."""
         decision = self._decision
         assert decision is not None and self._worker_metrics is not None
-        self._worker_metrics.num_failed += 1
-        log.warning("request %s: worker %s died in mid-answer: %s", self._log_id, decision.worker.id, reason)
-        self._proxy.suspect(decision.worker.id, reason, False)
+        log.warning("request %s: answer of %s cut: %s", self._log_id, decision.worker.id, reason)
+        if is_workers_fault:
+            self._worker_metrics.num_failed += 1
+            self._proxy.suspect(decision.worker.id, reason, False)
         can_tell = self._answer is not None and self._answer.can_be_ended
         self._close("cut")
         if can_tell:
-            error = WorkerFailed("the worker died before the answer was complete")
+            error = WorkerFailed(f"the answer was cut before it was complete: {reason}")
             self._responder.end(b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
         else:
             self._responder.abort()
 
     def _fail(self, error: GatewayError) -> None:
+        if self._is_closed:
+            return
         self._status = error.status
         self._close("failed")
         if self._responder.has_begun:
@@ -315,11 +328,6 @@ class InferenceExchange:
         if self._upstream:
             self._upstream.resume()
 
-    def _client_stalled(self) -> None:
-        """It reads nothing for as long as a worker may say nothing; the worker is not to blame."""
-        self.client_gone()
-        self._responder.abort()
-
     def cancel(self, reason: str) -> None:
         """The server stops and its drain time is over."""
         if not self._is_closed:
@@ -338,14 +346,12 @@ class InferenceExchange:
             self._timer = self._loop.call_later(max(left, 0.001), self._on_timer)
 
     def _time_left(self) -> float | None:
-        options, now = self._proxy.options, self._loop.time()
-        idle = options.idle_timeout_s if self._answer else options.first_byte_timeout_s
-        ends = [self._last_activity + idle] if idle else []
-        if options.total_timeout_s:
-            ends.append(self._started + options.total_timeout_s)
-        if not self._answer and options.idle_timeout_s:
-            ends.append(now + options.idle_timeout_s)
-        return min(ends) - now if ends else None
+        return self._proxy.options.deadlines.left(
+            self._loop.time(),
+            started=self._started,
+            last_activity=self._last_activity,
+            has_answer=self._answer is not None,
+        )
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -354,17 +360,15 @@ class InferenceExchange:
             return
         if left > 0:
             return self._arm()
-        if self._responder.client_is_full:
-            return self._client_stalled()
+        if self._responder.client_is_full:  # it reads nothing; the worker is not to blame
+            self.client_gone()
+            return self._responder.abort()
         if self._answer:
-            return self._cut("the answer stalled")
+            is_over = self._proxy.options.deadlines.is_total_over(self._loop.time(), self._started)
+            return self._cut("its time is over" if is_over else "it stalled", is_workers_fault=not is_over)
         return self._fail(WorkerTimeout("the worker did not begin to answer in time"))
 
     # the end -----------------------------------------------------------------------------------
-
-    def _ttft_s(self) -> float | None:
-        first = self._answer.first_token_s if self._answer else None
-        return first - self._started if first is not None else None
 
     def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
         self._proxy.tasks.start(name, coro)
@@ -386,9 +390,11 @@ class InferenceExchange:
             return
         proxy.router.finish(decision)
         usage = self._answer.usage() if self._answer and how == "ended" else None
-        ttft_s = self._ttft_s()
+        first_s = self._answer.first_token_s if self._answer else None
+        ttft_s = first_s - self._started if first_s is not None else None
+        total_s = self._loop.time() - self._started
         if usage and self._worker_metrics:
             self._worker_metrics.report(usage, decision.overlap_tokens)
         proxy.records.finish(decision.id, how, self._status, ttft_s, usage)
         if proxy.options.log_requests:
-            log_request(self._request.model, decision, self._status, how, ttft_s, usage)
+            log_request(self._request.model, decision, self._status, how, ttft_s, total_s, usage)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from gateway.core.decision import Decision
 from gateway.core.fleet import Fleet, Member
 from gateway.core.ledger import Ledger
 from gateway.core.sse import Usage
@@ -92,6 +93,7 @@ class Metrics:
         self.retries: Counter[str] = Counter()
         self.prompt_sources: Counter[str] = Counter()
         self.prompt_failures: Counter[str] = Counter()
+        self.prompt_mismatches: Counter[str] = Counter()
         self.num_client_disconnects = 0
         self.stages_s: dict[str, Histogram] = {}
 
@@ -99,6 +101,17 @@ class Metrics:
         metrics = self._workers.get(worker)
         if metrics is None:
             metrics = self._workers[worker] = WorkerMetrics()
+        return metrics
+
+    def decided(self, decision: Decision) -> WorkerMetrics:
+        """A request goes to a worker; its metrics, for what follows."""
+        metrics = self.worker(decision.worker.id)
+        metrics.num_requests += 1
+        metrics.prompt_tokens += decision.num_tokens
+        metrics.predicted_cached_tokens += decision.overlap_tokens
+        self.prompt_sources[decision.prompt_from] += 1
+        for stage, seconds in decision.timings_s.items():
+            self.stage(stage, seconds)
         return metrics
 
     def drop_worker(self, worker: WorkerId) -> None:
@@ -153,6 +166,8 @@ class Collector:
         yield _counter("prompts", "Requests by who tokenized the prompt", ["source"], sources)
         failures = m.prompt_failures.items()
         yield _counter("prompt_failures", "Prompts routed on load for want of tokens", ["model"], failures)
+        wrong = m.prompt_mismatches.items()
+        yield _counter("prompt_mismatches", "Failed checks of reused prompt text", ["model"], wrong)
         gone = [("", m.num_client_disconnects)]
         yield _counter("client_disconnects", "Clients that left before their answer ended", [], gone)
         yield _gauge("client_connections", "Open client connections", [], [("", self._num_connections())])
@@ -164,7 +179,12 @@ class Collector:
         for name, text, read in _TRAFFIC:
             yield _counter(name, text, ["worker"], [(worker, read(w)) for worker, w in rows])
         ttft = [(worker, w.ttft_s) for worker, w in rows]
-        yield _histogram("ttft_seconds", "Time to first token, from the request's arrival", ["worker"], ttft)
+        yield _histogram(
+            "ttft_seconds",
+            "Time to first token of streamed answers, from the request's arrival",
+            ["worker"],
+            ttft,
+        )
         itl = [(worker, w.itl_s) for worker, w in rows]
         yield _histogram("itl_seconds", "Time between streamed pieces", ["worker"], itl)
 

@@ -9,6 +9,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -18,6 +19,7 @@ from xxhash import xxh3_128_digest
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import InferenceRequest, Kind
+from gateway.core.runs import Runs
 from gateway.metrics import Metrics
 from gateway.router import Prompt
 
@@ -52,7 +54,7 @@ _decode_tokenized = msgspec.json.Decoder(_Tokenized).decode
 
 
 class PromptSource:
-    """`local` maps model names (or ANY_MODEL) to loaded tokenizers."""
+    """`local` maps model names (or ANY_MODEL) to loaded tokenizers. `runs` is what they know, together."""
 
     def __init__(
         self, local: Mapping[str, Prompts], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
@@ -61,6 +63,9 @@ class PromptSource:
         self._metrics = metrics
         self._clock = clock
         self._logged: set[tuple[str, str]] = set()
+        self.runs = Runs()
+        for model, prompts in local.items():
+            prompts.remember(self.runs, clock(), partial(self._mismatched, model))
 
     def has_local(self, model: str) -> bool:
         return self._find(model) is not None
@@ -91,12 +96,22 @@ class PromptSource:
             log.warning("routing on load: prompt of model %r could not be tokenized: %s", model, reason)
         return Prompt((), "failed")
 
+    def _mismatched(self, model: str, template: str) -> None:
+        """Should never be: a proof of where conversations can be cut did not hold."""
+        self._metrics.prompt_mismatches[model] += 1
+        log.error(
+            "tokenizer of %s: a prompt put together from known text differed from the whole; "
+            "conversations of %s are rendered whole from now on",
+            "all models" if model == ANY_MODEL else model,
+            template,
+        )
+
     def _find(self, model: str) -> Prompts | None:
         return self._local.get(model) or self._local.get(ANY_MODEL)
 
     def _tokens(self, prompts: Prompts, request: InferenceRequest) -> tuple[Tokens, ...]:
         if request.kind is Kind.CHAT:
-            return (prompts.chat(request.fields, self._clock()),)
+            return (prompts.tokens(request, self._clock()),)
         return tuple(prompts.completion(request.fields))
 
 

@@ -7,6 +7,7 @@ answer has ended.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gateway.core.deadlines import Deadlines
 from gateway.core.http import HttpRequest
 from gateway.core.request import parse_request
 from gateway.core.worker import WorkerId
@@ -25,9 +26,7 @@ class ProxyOptions:
     """Seconds, counts and bytes; see `config.py` for their reasons. 0 seconds means no limit."""
 
     connect_timeout_s: float = 5.0
-    first_byte_timeout_s: float = 0.0
-    idle_timeout_s: float = 600.0
-    total_timeout_s: float = 0.0
+    deadlines: Deadlines = Deadlines()
     pool_idle_s: float = 4.0
     max_attempts: int = 3
     expose_headers: bool = False
@@ -53,10 +52,15 @@ class Proxy:
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read;
         all later errors are answered by the exchange."""
-        request = parse_request(http.path, http.body)
+        request = parse_request(http.path, http.body, self.prompts.runs)
         exchange = InferenceExchange(self, http, responder, request)
         exchange.begin()
         return exchange
+
+    def worker_down(self, worker: WorkerId) -> None:
+        """What it has not begun to answer goes to another one."""
+        for exchange in list(self.exchanges):
+            exchange.worker_down(worker)
 
     def pool(self, url: str) -> Pool:
         pool = self.pools.get(url)

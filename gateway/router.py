@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gateway.core.blocks import BlockHash, HashCache, Tokens, prompt_extra_keys, root_hash
 from gateway.core.decision import Candidate, Decision, Query
@@ -37,6 +38,9 @@ class Prompt:
     def num_tokens(self) -> int:
         return sum(map(len, self.tokens))
 
+
+MAX_LOOKED_AT = 256
+"""Open requests whose prefill a decision looks after; each costs a fraction of a microsecond."""
 
 Tokenize = Callable[[InferenceRequest], Prompt]
 """Local tokens for a request, or an empty Prompt where the model has no local tokenizer."""
@@ -110,12 +114,11 @@ class Router:
         exclude: Collection[WorkerId] = (),
         attempt: int = 1,
     ) -> Decision:
-        """Choose a worker and book the work there.
-
-        `prompt` is given where the tokens are known already; `exclude` names workers that failed
-        this request. Raises UnknownModel, NoWorker, or what the tokenizer raises.
+        """Choose a worker and book the work there. `prompt` is given where the tokens are known already,
+        `exclude` names workers that failed this request. Raises UnknownModel or NoWorker.
         """
         watch = _Stopwatch()
+        self._see_prefilled()
         eligible = self.fleet.eligible(request.model, exclude)
         if prompt is None:
             prompt = self.tokenize(request)
@@ -146,8 +149,7 @@ class Router:
     def first_token(self, decision: Decision) -> None:
         """The worker has prefilled the prompt: its tokens are cached there and no work ahead."""
         if opened := self._open.get(decision.id):
-            opened.was_run = True
-            self.ledger.first_token(opened.booking)
+            self._prefilled(opened)
 
     def finish(self, decision: Decision) -> bool:
         """Release what the decision booked; False if that was done before."""
@@ -157,6 +159,19 @@ class Router:
         self.ledger.release(opened.booking)
         self.assumed.unpin(decision.worker.id, opened.hashes, self._clock(), was_run=opened.was_run)
         return True
+
+    def _see_prefilled(self) -> None:
+        """An unstreamed answer tells nothing until its end, but the events of its blocks do: where a
+        prompt's last block is stored, its prefill is no longer work ahead. The oldest are looked at."""
+        for opened in islice(self._open.values(), MAX_LOOKED_AT):
+            if opened.hashes and not opened.was_run:
+                last = opened.hashes[-1]
+                if opened.booking.worker in self.index.overlap((last,)):
+                    self._prefilled(opened)
+
+    def _prefilled(self, opened: _Open) -> None:
+        opened.was_run = True
+        self.ledger.first_token(opened.booking)
 
     # stages ------------------------------------------------------------------------------------
 

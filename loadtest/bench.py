@@ -2,6 +2,7 @@
 
 Decisions are made by the Router that the server uses: parse is done, everything behind it is real:
 template, tokenizer, hashes, index, policy, booking. Warm means that the conversation was seen.
+`prompt.*` is parse, template and tokenizer of bodies that bench-proxy sends, each new in its last words.
 """
 
 import statistics
@@ -9,21 +10,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from gateway import request
 from gateway.app import bundled_tokenizer, load_tokenizers
 from gateway.core.blocks import root_hash, tokens_of
 from gateway.core.events import BlocksStored
 from gateway.core.fleet import Fleet
-from gateway.core.request import InferenceRequest
+from gateway.core.prompt import Prompts
+from gateway.core.request import InferenceRequest, parse_request
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.metrics import Metrics
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.prompts import PromptSource
+from gateway.prompts import ANY_MODEL, PromptSource
 from gateway.router import Router
 from loadtest.report import Figure, best_of, publish
+from loadtest.workloads.bodies import Bodies, Texts, grow, new, small, warm
 from loadtest.workloads.conversations import Conversations
 
 NUM_WORKERS = 8
@@ -31,10 +35,13 @@ BLOCK_SIZE = 16
 ROUNDS = 2
 RUN_BLOCKS = 64
 NUM_BLOCKS = 1_000_000
+PROMPTS_PER_ROUND = 1_000
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+TEMPLATES = Path(__file__).parents[1] / "tests" / "data" / "templates"
 
 
 def main() -> None:
-    figures = [*decision_figures(), rss_figure()]
+    figures = [*decision_figures(), *prompt_figures(), rss_figure()]
     publish("bench", figures)
 
 
@@ -48,6 +55,39 @@ def decision_figures() -> list[Figure]:
         rounds = [decide_p50_us(router, warm) for _ in range(ROUNDS)]
         figures.append(best_of(f"decision.{label}_p50_us", "us", goal, rounds))
     return figures
+
+
+def prompt_figures() -> list[Figure]:
+    texts = Texts("m", seed=1)
+    talks = {size: [texts.conversation(num, size * 1000)] for size, num in ((16, 11), (64, 15))}
+    document = [texts.document(8_000)]
+    num = PROMPTS_PER_ROUND * ROUNDS
+    bodies = (
+        ("small", "", CHAT, small(texts, num)),
+        ("16k_warm", "", CHAT, warm(texts, talks[16], num)),
+        ("16k_warm_qwen3", "qwen3", CHAT, warm(texts, talks[16], num)),
+        ("64k_warm", "", CHAT, warm(texts, talks[64], num)),
+        ("16k_grow", "", COMPLETION, grow(texts, document, num, 1)),
+        ("16k_new", "", COMPLETION, new(texts, num, 16_000)),
+    )
+    return [
+        best_of(f"prompt.{name}_us", "us", None, prompt_rounds_us(template, path, each))
+        for name, template, path, each in bodies
+    ]
+
+
+def prompt_rounds_us(template: str, path: str, bodies: Bodies) -> list[float]:
+    """CPU microseconds per request, parsed and tokenized, by rounds."""
+    source = (TEMPLATES / f"{template}.jinja").read_text() if template else None
+    prompts = PromptSource({ANY_MODEL: Prompts.load(bundled_tokenizer(), source)}, Metrics())
+    rounds = []
+    for first in range(0, len(bodies), PROMPTS_PER_ROUND):
+        given = [bodies[i] for i in range(first, first + PROMPTS_PER_ROUND)]
+        started = time.process_time()
+        for body in given:
+            prompts.tokenize(parse_request(path, body, prompts.runs))
+        rounds.append((time.process_time() - started) / len(given) * 1e6)
+    return rounds
 
 
 def make_router() -> tuple[Router, PromptSource]:

@@ -172,5 +172,7 @@ def test_the_links_of_a_kubernetes_service_are_no_options() -> None:
         "KVGATE_SERVICE_HOST": "10.0.0.1",
         "KVGATE_SERVICE_PORT": "8000",
         "KVGATE_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "KVGATE_ADMIN_SERVICE_HOST": "10.0.0.1",
+        "KVGATE_ADMIN_PORT": "tcp://10.0.0.1:9400",
     }
     assert load({}, environ=links) == Config()

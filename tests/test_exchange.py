@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from gateway.core.deadlines import Deadlines
 from gateway.core.worker import WorkerId
 from gateway.exchange import CLIENT_GONE, InferenceExchange
 from gateway.prompts import PromptSource
@@ -92,7 +93,8 @@ def test_a_client_that_stalls_is_not_the_workers_fault(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "seconds"), [({"first_byte_timeout_s": 5.0}, 5.0), ({"total_timeout_s": 7.0}, 7.0)]
+    ("options", "seconds"),
+    [({"deadlines": Deadlines(first_byte_s=5.0)}, 5.0), ({"deadlines": Deadlines(total_s=7.0)}, 7.0)],
 )
 def test_limits_that_are_set(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, float], seconds: float

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from array import array
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from gateway import request as make_request
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import InferenceRequest
+from gateway.core.runs import Runs
 from gateway.metrics import Metrics
 from gateway.prompts import ANY_MODEL, CACHE_ENTRY_BYTES, PromptSource, WorkerTokenizer
 from gateway.router import Prompt
@@ -32,7 +33,10 @@ class FakePrompts:
         self.ids, self.error = ids, error
         self.calls: list[tuple[str, Any]] = []
 
-    def chat(self, body: Mapping[str, Any], now: datetime) -> Tokens:
+    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+        self.runs, self.mismatch = runs, mismatch
+
+    def tokens(self, request: InferenceRequest, now: datetime) -> Tokens:
         self.calls.append(("chat", now))
         return self._tokens()
 
@@ -156,6 +160,15 @@ def test_endless_reasons_do_not_fill_memory_or_log(caplog: pytest.LogCaptureFixt
         prompts.failed("m", f"reason {i}")
     assert len(caplog.records) == 1000
     assert metrics.prompt_failures["m"] == 1500
+
+
+def test_a_failed_check_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    own = FakePrompts(1)
+    prompts, metrics = source(m=own)
+    assert own.runs is prompts.runs
+    own.mismatch("Template(x)")
+    assert metrics.prompt_mismatches == {"m": 1}
+    assert "conversations of Template(x) are rendered whole" in caplog.text
 
 
 # at a worker -----------------------------------------------------------------------------------

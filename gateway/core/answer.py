@@ -14,7 +14,7 @@ MAX_JSON_BYTES = 1 << 20
 
 
 class Piece(Enum):
-    """What a part of the answer was. An unstreamed answer has its first token with its head."""
+    """What a part of a streamed answer was."""
 
     FIRST_TOKEN = "first token"
     TOKEN = "token"
@@ -44,11 +44,10 @@ class Answer:
         """Whether an error event can follow what was passed on: a stream, and not in mid-event."""
         return self._scanner is not None and self._scanner.is_whole
 
-    def head(self, now: float) -> Piece:
-        if self._json is None:
-            return Piece.OTHER
-        self.first_token_s = self.last_token_s = now
-        return Piece.FIRST_TOKEN
+    @property
+    def is_plain(self) -> bool:
+        """An unstreamed good answer: its head comes with its last token, so it has no first."""
+        return self.status == 200 and self._scanner is None
 
     def feed(self, data: bytes, now: float) -> tuple[bytes, Piece, float]:
         """The bytes to pass on now, what they were, and the seconds since the token before."""

@@ -83,6 +83,11 @@ class Fleet:
             raise NoWorker(f"no worker that serves '{model}' is up", retry_after_s=RETRY_AFTER_S)
         return left
 
+    def has_another(self, model: str, exclude: Iterable[WorkerId]) -> bool:
+        """Whether a worker beside those excluded could answer for `model` now."""
+        known = self._by_model.get(model, ())
+        return any(e.member.is_up and e.member.worker.id not in exclude for e in known)
+
     def is_ready(self, model: str | None) -> bool:
         """Whether a worker for `model` (or any worker) is up."""
         if model is None:

@@ -4,13 +4,25 @@ Exactly or not at all: what cannot be told (media, a template of the request's o
 raises PromptError, and the caller routes without a prompt. An engine's own /tokenize is the judge.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.conversations import Conversations
+from gateway.core.files import (
+    added_tokens,
+    missing_tokens,
+    read_config,
+    read_templates,
+    special_tokens,
+    template_sources,
+)
+from gateway.core.request import InferenceRequest, Messages
+from gateway.core.runs import Runs
+from gateway.core.settings import STUB_TOOLS, Setting, Settings
 from gateway.core.template import HF_PARAMETERS, PromptError, Template, conversation, dump_tools
 from gateway.core.tokenizer import Tokenizer, TokenizerError
 
@@ -18,6 +30,11 @@ __all__ = ["PromptError", "Prompts"]
 
 # Every template must do this much; one that raises on it is broken, or not for chat.
 PROBE = [{"role": "user", "content": "Hello"}]
+
+# Variables by which clients of several models switch reasoning on and off.
+SWITCHES = {"enable_thinking", "thinking"}
+# Of the prompts that were put together from known runs, one in so many is checked against the whole.
+CHECK_EVERY = 256
 
 
 class Prompts:
@@ -36,6 +53,8 @@ class Prompts:
         self._special_tokens = special_tokens
         self._default_kwargs = default_kwargs
         self._max_model_len = max_model_len
+        self._settings: Settings | None = None
+        self._num_known = 0
 
     @classmethod
     def load(
@@ -55,18 +74,20 @@ class Prompts:
             raise PromptError(f"{directory}: no such directory")
         if not (directory / "tokenizer.json").is_file():
             raise PromptError(f"{directory}: no tokenizer.json")
-        config = _config(directory)
+        config = read_config(directory)
         try:
-            tokenizer = Tokenizer.load(directory / "tokenizer.json", _added_tokens(config), _specials(config))
+            tokenizer = Tokenizer.load(
+                directory / "tokenizer.json", added_tokens(config), missing_tokens(config)
+            )
         except TokenizerError as exc:
             raise PromptError(str(exc)) from exc
-        sources = _template_sources(directory, config)
+        sources = template_sources(directory, config)
         if chat_template is not None:
             sources = {"default": sources.get(chat_template, chat_template)}
         prompts = cls(
             tokenizer,
-            _templates(directory, sources),
-            _special_tokens(config),
+            read_templates(directory, sources),
+            special_tokens(config),
             default_kwargs or {},
             max_model_len,
         )
@@ -100,30 +121,112 @@ class Prompts:
         except TokenizerError as exc:
             raise PromptError(str(exc)) from exc
 
+    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+        """From now on `tokens` costs what is new in a conversation, where the template is proved for it.
+
+        `runs` may be shared between models. `mismatch` is told, once for each template, that a proof
+        did not hold; its conversations are rendered whole from then on.
+        """
+        if self._tokenizer.cuts:
+            self._conversations = Conversations(runs, lambda text: self.encode(text, False))
+            self._settings = Settings(self._tokenizer.cuts, self._templates)
+            self._mismatch = mismatch
+            for body in self._usual_bodies():
+                self._prove(body, now)
+
+    def _usual_bodies(self) -> Iterator[dict[str, Any]]:
+        """The settings that most requests have: with tools or without, thinking or not."""
+        names = {name for template in self._templates.values() for name in template.variables}
+        switches = [{}, *({name: value} for name in SWITCHES & names for value in (True, False))]
+        for tools, kwargs in product((None, STUB_TOOLS), switches):
+            yield {"tools": tools, "chat_template_kwargs": kwargs}
+
+    def _prove(self, body: Mapping[str, Any], now: datetime) -> None:
+        assert self._settings is not None
+        try:
+            setting = self._setting(body, now)
+        except PromptError:
+            return  # no template for this, or fields of a wrong shape: requests will hear of it
+        while setting is not None and not self._settings.prove(setting):
+            pass
+
+    def tokens(self, request: InferenceRequest, now: datetime) -> Tokens:
+        """As `chat` of the request's fields, at the cost of what is new in it."""
+        settings, chat = self._settings, request.messages
+        if settings is None or chat is None or not chat.names:
+            return self.chat(request.fields, now)
+        setting = settings.find(chat.setting, now, lambda: self._setting(request.fields, now))
+        if setting is None or not settings.prove(setting):
+            return self.chat(request.fields, now)
+        tokens = self._known(chat, setting)
+        if tokens is None:
+            tokens = self._whole(request, chat, setting, now)
+        elif self._is_wrong(tokens, request, setting, now):
+            return self.chat(request.fields, now)
+        return self._fit(chat.top, tokens, _flag(chat.top, "add_special_tokens", False))
+
+    def _known(self, chat: Messages, setting: Setting) -> "Tokens | None":
+        try:
+            return self._conversations.known(chat, setting)
+        except PromptError:
+            return None  # the whole says what is wrong, if anything is
+
+    def _whole(self, request: InferenceRequest, chat: Messages, setting: Setting, now: datetime) -> Tokens:
+        template, variables = setting.template, setting.variables
+        messages = conversation(chat.decode(0), template.content_format)
+        if variables["tools"]:  # behind a stub others stand for them
+            variables = self._variables(template, self._template_kwargs(request.fields))
+        text = template.render(messages, variables, now)
+        return self._conversations.whole(chat, messages, text, setting)
+
+    def _is_wrong(self, tokens: Tokens, request: InferenceRequest, setting: Setting, now: datetime) -> bool:
+        """Whether a proof failed: one in CHECK_EVERY is done again the long way."""
+        self._num_known += 1
+        if self._num_known % CHECK_EVERY:
+            return False
+        try:
+            if self.encode(self.render(request.fields, now), False) == tokens:
+                return False
+        except PromptError:
+            pass
+        assert self._settings is not None
+        if self._settings.stop(setting.template):
+            self._mismatch(repr(setting.template))
+        return True
+
+    def _setting(self, body: Mapping[str, Any], now: datetime) -> Setting | None:
+        assert self._settings is not None
+        kwargs = self._template_kwargs(body)
+        template = self._template(kwargs.get("tools") is not None)
+        if kwargs["continue_final_message"] or kwargs.get("documents") is not None:
+            return None
+        return self._settings.of(template, self._variables(template, kwargs), now)
+
     def chat(self, body: Mapping[str, Any], now: datetime) -> Tokens:
         """The prompt of a /v1/chat/completions body. `now`: the worker's local time, for strftime_now.
 
         /tokenize reads less of such a body: no reasoning_effort, documents, reasoning_content, truncation.
         """
-        text = self.render(body, now)
-        return self._fit(body, text, _flag(body, "add_special_tokens", False))
+        tokens = self.encode(self.render(body, now), False)
+        return self._fit(body, tokens, _flag(body, "add_special_tokens", False))
 
     def render(self, body: Mapping[str, Any], now: datetime) -> str:
         """The text of a chat body, before the tokenizer."""
         kwargs = self._template_kwargs(body)
-        tools = kwargs.get("tools")
-        template = self._template(tools is not None)
+        template = self._template(kwargs.get("tools") is not None)
         messages = conversation(body.get("messages"), template.content_format)
+        render = template.render_open if kwargs["continue_final_message"] else template.render
+        return render(messages, self._variables(template, kwargs), now)
+
+    def _variables(self, template: Template, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         seen = template.variables - HF_PARAMETERS
-        variables = {
+        return {
             **self._special_tokens,
             **{key: value for key, value in kwargs.items() if key in seen},
-            "tools": tools,
+            "tools": kwargs.get("tools"),
             "documents": kwargs.get("documents"),
             "add_generation_prompt": kwargs["add_generation_prompt"],
         }
-        render = template.render_open if kwargs["continue_final_message"] else template.render
-        return render(messages, variables, now)
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
         """The prompts of a /v1/completions body: text, texts, ids or lists of ids."""
@@ -141,7 +244,7 @@ class Prompts:
 
     def _completion(self, prompt: object, body: Mapping[str, Any], special: bool) -> Tokens:
         if isinstance(prompt, str):
-            return self._fit(body, prompt, special)
+            return self._fit(body, self.encode(prompt, False), special)
         if not isinstance(prompt, list):
             raise PromptError("prompt is neither text nor token ids")
         try:
@@ -150,13 +253,15 @@ class Prompts:
             raise PromptError(f"prompt: {exc}") from exc
         return _keep(tokens, self._limit(body), body.get("truncation_side"))
 
-    def _fit(self, body: Mapping[str, Any], text: str, special: bool) -> Tokens:
-        """Encode and truncate. Without a side the tokenizer truncates, and keeps what frames the prompt."""
+    def _fit(self, body: Mapping[str, Any], tokens: Tokens, special: bool) -> Tokens:
+        """Frame and truncate. Without a side the tokenizer truncates, and keeps what frames the prompt."""
         limit, side = self._limit(body), body.get("truncation_side")
-        if limit is None or side is not None or not special:
-            return _keep(self.encode(text, special), limit, side)
+        if not special:
+            return _keep(tokens, limit, side)
+        if limit is None or side is not None:
+            return _keep(self._tokenizer.frame(tokens), limit, side)
         room = max(0, limit - self._tokenizer.num_frame_tokens)
-        return self._tokenizer.frame(_keep(self.encode(text, False), room, None))
+        return self._tokenizer.frame(_keep(tokens, room, None))
 
     def _limit(self, body: Mapping[str, Any]) -> int | None:
         limit = body.get("truncate_prompt_tokens")
@@ -220,80 +325,3 @@ def _keep(tokens: Tokens, limit: int | None, side: object) -> Tokens:
         return tokens
     # vLLM loads tokenizers of generating models with truncation on the left.
     return tokens[:limit] if side == "right" else tokens[len(tokens) - limit :]
-
-
-# --- the files of a model ---
-
-
-def _config(directory: Path) -> dict[str, Any]:
-    """tokenizer_config.json; older models keep the names of their special tokens in a file apart."""
-    config = _json(directory / "tokenizer_config.json")
-    if "added_tokens_decoder" not in config:
-        config |= _json(directory / "special_tokens_map.json")
-    if config.get("split_special_tokens"):
-        raise PromptError(f"{directory}: split_special_tokens is not supported")
-    return config
-
-
-def _json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as exc:
-        raise PromptError(f"{path}: {exc}") from exc
-    if not isinstance(data, dict):
-        raise PromptError(f"{path}: not an object")
-    return data
-
-
-def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Variables of the template: bos_token and its like, and whatever a model names so itself."""
-    extra = config.get("extra_special_tokens")
-    named = {key: value for key, value in config.items() if key.endswith("_token")}
-    named |= extra if isinstance(extra, dict) else {}
-    texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
-    return {key: text for key, text in texts.items() if isinstance(text, str)}
-
-
-def _added_tokens(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Tokens that the configuration adds to tokenizer.json, or gives other flags."""
-    decoder = config.get("added_tokens_decoder") or {}
-    return [token for _, token in sorted(decoder.items(), key=lambda item: int(item[0]))]
-
-
-def _specials(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Special tokens by content: the configuration may name some that tokenizer.json lacks."""
-    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    values = [
-        value for key, value in config.items() if key.endswith("_token") and not isinstance(value, bool)
-    ]
-    values += extra.values() if isinstance(extra, dict) else extra
-    return [{"content": value} if isinstance(value, str) else value for value in values if value is not None]
-
-
-def _template_sources(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """By name. Files beat the configuration, which has one text or a list of named ones."""
-    files = {"default": directory / "chat_template.jinja"}
-    files |= {path.stem: path for path in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
-    try:
-        found = {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.is_file()}
-    except (OSError, ValueError) as exc:
-        raise PromptError(f"{directory}: {exc}") from exc
-    if found:
-        return found
-    given = config.get("chat_template")
-    if isinstance(given, str):
-        return {"default": given}
-    if isinstance(given, Sequence):
-        return {each["name"]: each["template"] for each in given}
-    return {}
-
-
-def _templates(directory: Path, sources: Mapping[str, str]) -> dict[str, Template]:
-    if not sources:
-        raise PromptError(f"{directory}: no chat template")
-    try:
-        return {name: Template(source) for name, source in sources.items()}
-    except PromptError as exc:
-        raise PromptError(f"{directory}: {exc}") from exc

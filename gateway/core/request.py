@@ -5,12 +5,12 @@ steer an engine: to other hosts (`kv_transfer_params`, `bootstrap_*`, `disaggreg
 other tokens, or to other events (`kv_cache_report_mode`, as a field or in `vllm_xargs`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 import msgspec
+from xxhash import xxh3_128
 
 from gateway.core.errors import InvalidRequest
 
@@ -44,45 +44,169 @@ _STEERING_FIELDS = frozenset({"kv_transfer_params", "disaggregated_params", "kv_
 _STEERING_PREFIX = "bootstrap_"
 _XARGS = "vllm_xargs"
 
+_Value = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
+
 _decode_any = msgspec.json.Decoder().decode
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_top = msgspec.json.Decoder(dict[str, _Value]).decode
+
+PROMPT_FIELDS = (
+    "tools",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+"""What a chat prompt's text depends on beside its messages."""
 
 
-@dataclass(frozen=True, slots=True)
+class Messages(msgspec.Struct, frozen=True):
+    """A chat's messages as they came. `names[i]` names everything that the prompt's text up to message
+    `i` depends on, but for the day; `setting` all of that without messages. `num_known` leading ones
+    were in a request before, and have passed its checks. `top` is the body with its scalars decoded,
+    `new` the messages that are not known.
+    """
+
+    raws: Sequence[msgspec.Raw]
+    names: Sequence[bytes]
+    setting: bytes
+    num_known: int
+    top: Mapping[str, Any]
+    new: Sequence[Any]
+
+    def __repr__(self) -> str:
+        return f"Messages({len(self.raws)}, {self.num_known} known)"
+
+    def decode(self, first: int) -> Sequence[Any]:
+        """The messages from `first` on; they have passed the checks."""
+        if first == self.num_known:
+            return self.new
+        return [_decode_any(raw) for raw in self.raws[first:]]
+
+
 class InferenceRequest:
-    """One request as routing sees it. `body` is what the worker gets; `fields` is it, decoded."""
+    """One request as routing sees it. `body` is what the worker gets; `fields` is it, decoded on demand."""
 
-    kind: Kind
-    path: str
-    model: str
-    body: bytes
-    fields: Mapping[str, Any] = field(repr=False)
-    stream: bool = False
-    cache_salt: str | None = None
-    session: str | None = None
+    __slots__ = ("kind", "path", "model", "body", "stream", "cache_salt", "session", "messages", "_fields")
+
+    def __init__(
+        self,
+        kind: Kind,
+        path: str,
+        body: bytes,
+        top: Mapping[str, Any],
+        *,
+        fields: Mapping[str, Any] | None = None,
+        messages: Messages | None = None,
+    ) -> None:
+        """`top` holds the body's top level with scalars decoded. Raises InvalidRequest for wrong ones."""
+        self.kind = kind
+        self.path = path
+        self.model: str = top["model"]
+        self.body = body
+        self.stream = bool(_typed(top, "stream", bool, "a boolean"))
+        self.cache_salt: str | None = _typed(top, "cache_salt", str, "a string")
+        self.session: str | None = _typed(top, "user", str, "a string")
+        self.messages = messages
+        self._fields = fields
+
+    def __repr__(self) -> str:
+        return f"InferenceRequest({self.kind.name}, model={self.model!r}, {len(self.body)} bytes)"
+
+    @property
+    def num_new_bytes(self) -> int:
+        """About how much of it is not known: what its tokens will cost."""
+        if self.messages is None or not self.messages.num_known:
+            return len(self.body)
+        return sum(memoryview(raw).nbytes for raw in self.messages.raws[self.messages.num_known :])
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        if self._fields is None:
+            self._fields = _decode(self.body)
+        return self._fields
 
 
-def parse_request(path: str, body: bytes) -> InferenceRequest:
-    """Raises InvalidRequest that names the field at fault."""
+def parse_request(path: str, body: bytes, known: Container[bytes] = frozenset()) -> InferenceRequest:
+    """Raises InvalidRequest that names the field at fault.
+
+    `known` has the names (see Messages) of conversations whose messages passed these checks before:
+    they are not decoded again. Everything else is.
+    """
     kind = ROUTES[path]
+    if kind is Kind.PASS:
+        top = _scalars(body)
+        return InferenceRequest(kind, path, _without_steering(top, body), top)
+    if kind is Kind.CHAT and (messages := _messages(body, known)):
+        sent = _without_steering(messages.top, body)
+        return InferenceRequest(kind, path, sent, messages.top, messages=messages)
     fields = _decode(body)
-    model = _typed(fields, "model", str, "a string")
-    if not model:
-        raise InvalidRequest("you must provide a model parameter", param="model")
+    _check_model(fields)
     if kind is Kind.CHAT:
         _check_messages(fields)
-    elif kind is Kind.COMPLETION:
+    else:
         _check_prompt(fields)
-    return InferenceRequest(
-        kind=kind,
-        path=path,
-        model=model,
-        body=_without_steering(fields, body),
-        fields=fields,
-        stream=bool(_typed(fields, "stream", bool, "a boolean")),
-        cache_salt=_typed(fields, "cache_salt", str, "a string"),
-        session=_typed(fields, "user", str, "a string"),
-    )
+    return InferenceRequest(kind, path, _without_steering(fields, body), fields, fields=fields)
+
+
+def _messages(body: bytes, known: Container[bytes]) -> Messages | None:
+    """The messages of a chat; None where the full check will have something to say."""
+    try:
+        top = _decode_top(body)
+        raws, model = top.get("messages"), top.get("model")
+        if type(raws) is not list or type(model) is not str or not model:
+            return None
+        setting, names = _names(model, top, raws)
+        num_known = max(len(raws) - 1, 0)  # the last message is never before a cut
+        while num_known and names[num_known - 1] not in known:
+            num_known -= 1
+        new = [_decode_any(raw) for raw in raws[num_known:]]
+        _decode_nested(top, with_prompt=not num_known)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    if not all(type(message) is dict and type(message.get("role")) is str for message in new):
+        return None
+    return Messages(raws, names, setting, num_known, top, new)
+
+
+def _names(model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw]) -> tuple[bytes, Sequence[bytes]]:
+    """JSON values end where they end, so that one after the other is told from any other sequence."""
+    given = {name: top[name] for name in PROMPT_FIELDS if name in top}
+    chain = xxh3_128(msgspec.json.encode((model, given)))
+    setting, names = chain.digest(), []
+    for raw in raws:
+        chain.update(raw)
+        names.append(chain.digest())
+    return setting, names
+
+
+def _decode_nested(top: Mapping[str, Any], *, with_prompt: bool) -> None:
+    """Objects and lists are only split by now: what is wrong inside must not pass either."""
+    for name, value in top.items():
+        is_new = with_prompt or name not in PROMPT_FIELDS
+        if type(value) in (dict, list) and name != "messages" and is_new:
+            _decode_any(msgspec.json.encode(value))
+
+
+def _scalars(body: bytes) -> dict[str, Any]:
+    """The fields that routing reads of a body that is not looked into, and the names of the others."""
+    try:
+        if not body.isascii():
+            body.decode()
+        top: dict[str, Any] = _decode_raw(body)
+        read = ("model", "stream", "cache_salt", "user", _XARGS)
+        top |= {name: _decode_any(top[name]) for name in read if name in top}
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        top = _decode(body)  # says what is wrong
+    _check_model(top)
+    return top
+
+
+def _check_model(fields: Mapping[str, Any]) -> None:
+    if not _typed(fields, "model", str, "a string"):
+        raise InvalidRequest("you must provide a model parameter", param="model")
 
 
 def _decode(body: bytes) -> dict[str, Any]:
@@ -139,8 +263,8 @@ def _are_ids(ids: list[Any]) -> bool:
 
 def _without_steering(fields: Mapping[str, Any], body: bytes) -> bytes:
     xargs = fields.get(_XARGS)
-    in_xargs = isinstance(xargs, dict) and any(_steers(name) for name in xargs)
-    if not in_xargs and not any(_steers(name) for name in fields):
+    in_xargs = isinstance(xargs, dict) and any(map(_steers, xargs))
+    if not in_xargs and not any(map(_steers, fields)):
         return body
     kept = {name: raw for name, raw in _decode_raw(body).items() if not _steers(name)}
     if in_xargs:

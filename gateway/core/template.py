@@ -1,6 +1,6 @@
 """Chat templates: what vLLM hands to a model's jinja template, and the text that comes out.
 
-Two halves. `Template` renders as Hugging Face does: sandbox, block trimming, its filters and globals.
+Two halves. `Template` renders as Hugging Face does (the environment is in `sandbox.py`).
 `conversation` and `dump_tools` make of a request what vLLM's validation and message parsing make of
 it. Order matters there: templates print tools and calls with `tojson`, and a key in another place is
 another prompt. Read in vLLM 0.32 and transformers 5.19; tests/vllm/test_tokenize.py asks the engine.
@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 import jinja2
 from jinja2 import meta, nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gateway.core.sandbox import ENVIRONMENT
 
 Message: TypeAlias = dict[str, Any]
 ContentFormat: TypeAlias = Literal["string", "openai"]
@@ -36,6 +35,8 @@ CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 BILLING_HEADER = "x-anthropic-billing-header"
 # Where the text of a part is, by type. Any other type is media, or refused by the engine.
 TEXT_FIELD = {"text": "text", "refusal": "refusal", "thinking": "thinking"}
+# A message of these roles with nothing but text is passed on as it is.
+PLAIN_ROLES = ("user", "assistant")
 # Fields of a part that vLLM knows: only the others reach an "openai" template beside the text.
 PART_FIELDS = (
     {"type", "text", "refusal", "thinking", "closed", "name", "data", "uuid", "file"}
@@ -53,13 +54,15 @@ class Template:
 
     def __init__(self, source: str) -> None:
         try:
-            tree = _ENVIRONMENT.parse(source)
-            self._compiled = _ENVIRONMENT.from_string(source)
+            self.tree = ENVIRONMENT.parse(source)
+            self._compiled = ENVIRONMENT.from_string(source)
         except jinja2.TemplateError as exc:
             raise PromptError(f"chat template does not compile: {exc}") from exc
+        # jinja's own chain of maps is walked for each rendering, which costs more than most templates.
+        self._compiled.globals = dict(self._compiled.globals)
         self.source = source
-        self.variables = frozenset(meta.find_undeclared_variables(tree))
-        self.content_format = content_format(tree)
+        self.variables = frozenset(meta.find_undeclared_variables(self.tree))
+        self.content_format = content_format(self.tree)
         # vLLM looks for the quoted word, not for a role test.
         self.knows_developer = '"developer"' in source or "'developer'" in source
 
@@ -135,10 +138,20 @@ def conversation(messages: object, form: ContentFormat) -> list[Message]:
     """The messages that the template sees. Raises PromptError, naming the message and the field."""
     if not isinstance(messages, list):
         raise PromptError("messages is not a list")
-    return [_message(message, f"messages[{i}]", form) for i, message in enumerate(messages)]
+    return [_plain_message(message, form) or _message(message, i, form) for i, message in enumerate(messages)]
 
 
-def _message(message: object, where: str, form: ContentFormat) -> Message:
+def _plain_message(message: object, form: ContentFormat) -> Message | None:
+    """Most messages are a role and a text, and stay so: the short way for these."""
+    if form == "string" and type(message) is dict and len(message) == 2:
+        role, content = message.get("role"), message.get("content")
+        if type(content) is str and role in PLAIN_ROLES:
+            return {"role": role, "content": content}
+    return None
+
+
+def _message(message: object, number: int, form: ContentFormat) -> Message:
+    where = f"messages[{number}]"
     if not isinstance(message, Mapping) or not isinstance(role := message.get("role"), str):
         raise PromptError(f"{where}: no role")
     # Keys in the order in which vLLM sets them, for templates that print a whole message.
@@ -347,45 +360,3 @@ def _content_parameters(tree: nodes.Template, macro: nodes.Macro, names: set[str
         given += [(each.key, each.value) for each in call.kwargs if each.key in declared]
         found |= {key for key, value in given if any(_reads(value, name, "content") for name in names)}
     return found
-
-
-# --- the environment of Hugging Face ---
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks what the model wrote, for training; in a prompt it is only its body."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
-
-
-def _raise(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # jinja's own filter escapes HTML, which no model was trained on.
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise
-    return environment
-
-
-_ENVIRONMENT = _environment()

@@ -63,10 +63,14 @@ class Encoder(Protocol):
 class Tokenizer:
     """A model's tokenizer. `kind` is the encoder in use, `why` the reason for it."""
 
-    def __init__(self, encoder: Encoder, kind: str, why: str, frame: tuple[bytes, bytes]) -> None:
+    def __init__(
+        self, encoder: Encoder, kind: str, why: str, frame: tuple[bytes, bytes], cuts: tuple[str, ...] = ()
+    ) -> None:
+        """`cuts`: see `cut_tokens`."""
         self._encoder = encoder
         self.kind = kind
         self.why = why
+        self.cuts = cuts
         self._prefix, self._suffix = frame
 
     @classmethod
@@ -89,9 +93,10 @@ class Tokenizer:
         frame = _frame(reference, plain, path)
         fast, why = _fast(text, plain, own, cache_bytes)
         if fast is not None:
-            return cls(fast, "fastokens", why, frame)
-        segments = Segments(plain, cut_tokens(plain, own), cache_bytes)
-        return cls(segments, "tokenizers", f"{why}; {segments.why}", frame)
+            return cls(fast, "fastokens", why, frame, cut_tokens(fast, own))
+        cuts = cut_tokens(plain, own)
+        segments = Segments(plain, cuts, cache_bytes)
+        return cls(segments, "tokenizers", f"{why}; {segments.why}", frame, cuts)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}: {self.why})"
@@ -213,7 +218,7 @@ class Plain:
         return [array("I", encoding.ids).tobytes() for encoding in encodings]
 
 
-def cut_tokens(plain: Encoder, added: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def cut_tokens(encoder: Encoder, added: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The added tokens at which text can be cut without changing any id; none where that is not proved.
 
     Candidates are special tokens that match as they stand: no flag that eats white space or asks for a
@@ -230,8 +235,8 @@ def cut_tokens(plain: Encoder, added: Sequence[Mapping[str, Any]]) -> tuple[str,
     if not cuts:
         return ()
     samples = _around(cuts)
-    pieces = Segments(plain, cuts, 0)
-    return cuts if _first_difference(samples, plain.encode(samples), pieces.encode(samples)) is None else ()
+    pieces = Segments(encoder, cuts, 0)
+    return cuts if _first_difference(samples, encoder.encode(samples), pieces.encode(samples)) is None else ()
 
 
 def _apart(texts: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:

@@ -85,8 +85,10 @@ class Roster:
         make_probe: Callable[[str], Probe],
         open_feed: OpenFeed,
         on_gone: Callable[[str], None],
+        on_down: Callable[[WorkerId], None],
         options: RosterOptions,
     ) -> None:
+        """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -94,6 +96,7 @@ class Roster:
         self._make_probe = make_probe
         self._open_feed = open_feed
         self._on_gone = on_gone
+        self._on_down = on_down
         self._options = options
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks = Tasks()
@@ -119,6 +122,8 @@ class Roster:
         endpoint = self._endpoints.pop(url)
         if endpoint.task:
             endpoint.task.cancel()
+        for worker in endpoint.workers:
+            self._metrics.drop_worker(worker.id)
         self._leave(endpoint)
         self._on_gone(url)
         log.info("worker %s dropped", url)
@@ -237,7 +242,6 @@ class Roster:
             self._fleet.drop(worker.id)
             self._index.drop_worker(worker.id)
             self._assumed.drop_worker(worker.id)
-            self._metrics.drop_worker(worker.id)
         endpoint.workers, endpoint.facts = (), None
 
     def _close_feeds(self, endpoint: Endpoint) -> None:
@@ -252,6 +256,9 @@ class Roster:
         endpoint.last_error = reason
         if endpoint.num_failures >= FAILURES_TO_DOWN:
             self._set_up(endpoint, False, reason)
+        if endpoint.num_failures == FAILURES_TO_DOWN:
+            for worker in endpoint.workers:
+                self._on_down(worker.id)
 
     def _set_up(self, endpoint: Endpoint, is_up: bool, reason: str) -> None:
         if is_up:

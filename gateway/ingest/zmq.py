@@ -110,7 +110,7 @@ class ZmqFeed:
         self._times = times
         self.endpoint = endpoint
         self.replay_endpoint = replay_endpoint
-        self.is_connected = False
+        self.is_connected = self._was_connected = False
         self._topic = topic
         self._loop = asyncio.get_running_loop()
         self._readers: list[_Reader] = []
@@ -165,10 +165,12 @@ class ZmqFeed:
         self._live.wake()
         event = parse_monitor_message(frames)["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self.is_connected = True
+            self.is_connected = self._was_connected = True
             self._later(self._times.settle_s, self._settled)
         elif event == zmq.EVENT_DISCONNECTED:
             self.is_connected = False
+            if self._replay:
+                self._replay.close()  # its silence would say nothing
             self._subscription.disconnected()
 
     def _on_live(self, frames: list[bytes]) -> None:
@@ -180,7 +182,7 @@ class ZmqFeed:
             self._subscription.connected()
 
     def _warn_if_unanswered(self) -> None:
-        if not self.is_connected:
+        if not self._was_connected:
             log.warning(
                 "worker %s: nothing answers at %s, so its cache is not known; the publisher must bind "
                 "(an endpoint with '*', as tcp://*:5557) and the port be reachable from here",

@@ -18,7 +18,7 @@ def stream(status: int = 200) -> Answer:
 
 def test_a_stream_has_its_first_token_in_its_body() -> None:
     answer = stream()
-    assert answer.head(1.0) is Piece.OTHER
+    assert not answer.is_plain
     assert answer.feed(ROLE, 2.0) == (ROLE, Piece.OTHER, 0.0)
     assert repr(answer) == "Answer(200, stream, first_token_s=None)"
     assert answer.feed(TOKEN, 3.0) == (TOKEN, Piece.FIRST_TOKEN, 0.0)
@@ -38,12 +38,11 @@ def test_half_an_event_waits_and_is_no_token() -> None:
     assert answer.flush() == TOKEN[:9]
 
 
-def test_a_plain_answer_has_its_first_token_with_its_head() -> None:
+def test_a_plain_answer_has_no_first_token() -> None:
     answer = Answer(ResponseHead(200, JSON))
-    assert answer.head(1.5) is Piece.FIRST_TOKEN
-    assert answer.first_token_s == 1.5
+    assert answer.is_plain
     assert answer.feed(b'{"usage":{"prompt', 2.0) == (b'{"usage":{"prompt', Piece.OTHER, 0.0)
-    assert answer.usage() is None
+    assert (answer.usage(), answer.first_token_s) == (None, None)
     answer.feed(b'_tokens":7}}', 2.0)
     usage = answer.usage()
     assert usage is not None and usage.prompt_tokens == 7
@@ -61,7 +60,7 @@ def test_a_stream_tells_its_usage() -> None:
 @pytest.mark.parametrize("headers", [EVENTS, JSON])
 def test_an_error_has_no_token_and_no_usage(headers: list[tuple[bytes, bytes]]) -> None:
     answer = Answer(ResponseHead(500, headers))
-    assert answer.head(1.0) is Piece.OTHER
+    assert not answer.is_plain
     assert answer.feed(TOKEN + USAGE, 2.0) == (TOKEN + USAGE, Piece.OTHER, 0.0)
     assert (answer.first_token_s, answer.usage(), answer.can_be_ended) == (None, None, False)
 

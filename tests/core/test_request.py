@@ -1,5 +1,7 @@
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import Kind, parse_request
@@ -87,5 +89,103 @@ def test_other_xargs_stay() -> None:
 
 
 def test_routes_without_a_known_prompt_need_a_model_only() -> None:
-    request = parse_request("/v1/embeddings", b'{"model":"e","input":["a"]}')
+    body = b'{"model":"e","input":["a"],"user":"u","cache_salt":"s","stream":true}'
+    request = parse_request("/v1/embeddings", body)
     assert (request.kind, request.model) == (Kind.PASS, "e")
+    assert (request.session, request.cache_salt, request.stream) == ("u", "s", True)
+    assert request.fields["input"] == ["a"]
+
+
+@pytest.mark.parametrize("body", [b'{"model":"e","input":["\xff"]}', b'{"model":"e"', b'{"model":1}', b"[]"])
+def test_routes_without_a_known_prompt_refuse_what_is_no_request(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_request("/v1/embeddings", body)
+
+
+# known messages ----------------------------------------------------------------------------------
+
+FIRST = b'{"role":"user","content":"a"},{"role":"assistant","content":"b"}'
+
+
+def chat(messages: bytes, more: bytes = b"") -> bytes:
+    return b'{"model":"m","messages":[%b]%b}' % (messages, more)
+
+
+def names(body: bytes) -> list[bytes]:
+    messages = parse_request(CHAT, body).messages
+    assert messages
+    return list(messages.names)
+
+
+def test_known_messages_are_not_decoded_again() -> None:
+    body = chat(FIRST + b',{"role":"user","content":"c"}')
+    request = parse_request(CHAT, body, set(names(body)))
+    assert request.messages and request.messages.num_known == 2  # the last is never before a cut
+    assert request.messages.new == [{"role": "user", "content": "c"}]
+    assert request.num_new_bytes == len(b'{"role":"user","content":"c"}')
+    assert request.fields["messages"][0] == {"role": "user", "content": "a"}
+    assert parse_request(CHAT, body).num_new_bytes == len(body)
+
+
+@pytest.mark.parametrize(
+    ("last", "more", "param"),
+    [
+        (b'"hi"', b"", "messages[2]"),
+        (b'{"content":"x"}', b"", "messages[2].role"),
+        (b'{"role":"user","content":"\xff"}', b"", None),
+        (b'{"role":"user","content":1e999}', b"", None),
+        (b'{"role":"user"}', b',"stream":"yes"', "stream"),
+        (b'{"role":"user"}', b',"stop":["\xff"]', None),
+        (b'{"role":"user"}', b',"response_format":{"x":1e999}', None),
+    ],
+)
+def test_what_is_new_behind_known_messages_is_checked(last: bytes, more: bytes, param: str | None) -> None:
+    known = set(names(chat(FIRST)))
+    with pytest.raises(InvalidRequest) as caught:
+        parse_request(CHAT, chat(FIRST + b"," + last, more), known)
+    assert caught.value.param == param
+
+
+def test_steering_fields_beside_known_messages_are_removed() -> None:
+    body = chat(FIRST, b',"bootstrap_host":"x","vllm_xargs":{"kv_cache_report_mode":"full","a":1}')
+    request = parse_request(CHAT, body, set(names(body)))
+    assert request.messages and request.messages.num_known == 1
+    assert request.body == chat(FIRST, b',"vllm_xargs":{"a":1}')
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        chat(FIRST, b',"tools":[]'),
+        chat(FIRST, b',"chat_template_kwargs":{"a":1}'),
+        chat(FIRST, b',"reasoning_effort":"low"'),
+        chat(FIRST, b',"add_generation_prompt":false'),
+        chat(FIRST).replace(b'"m"', b'"n"'),
+        chat(FIRST.replace(b"a", b"A", 1)),
+    ],
+)
+def test_other_surroundings_are_another_conversation(other: bytes) -> None:
+    assert not set(names(other)) & set(names(chat(FIRST)))
+
+
+def test_what_does_not_make_the_prompt_does_not_name_it() -> None:
+    assert names(chat(FIRST, b',"temperature":1,"user":"u","stop":["x"]')) == names(chat(FIRST))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    )
+)
+def test_any_messages_are_judged_as_by_the_full_check(messages: object) -> None:
+    body = {"model": "m", "messages": messages, "other": messages}
+    is_good = isinstance(messages, list) and all(
+        isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages
+    )
+    try:
+        parse_request(CHAT, msgspec.json.encode(body))
+    except InvalidRequest:
+        assert not is_good
+    else:
+        assert is_good

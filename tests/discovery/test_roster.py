@@ -80,6 +80,7 @@ class World:
             make_probe=lambda url: cast(Probe, self.probe(url)),
             open_feed=self._open_feed,
             on_gone=self.gone.append,
+            on_down=lambda worker: None,
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
         )
 

@@ -1,0 +1,31 @@
+"""How long one exchange may go on, in seconds; 0 is no limit."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """`first_byte_s` and `idle_s` run from the last activity, before and after the answer's head;
+    `total_s` from the request's arrival."""
+
+    first_byte_s: float = 0.0
+    idle_s: float = 600.0
+    total_s: float = 0.0
+
+    def left(self, now: float, *, started: float, last_activity: float, has_answer: bool) -> float | None:
+        """Seconds until it is worth to look again; 0 or less: time is over; None: never.
+
+        Before the head without a limit a look is due after `idle_s`, for by then there may be a head.
+        """
+        ends: list[float] = []
+        quiet_s = self.idle_s if has_answer else self.first_byte_s
+        if quiet_s:
+            ends.append(last_activity + quiet_s)
+        elif not has_answer and self.idle_s:
+            ends.append(now + self.idle_s)
+        if self.total_s:
+            ends.append(started + self.total_s)
+        return min(ends) - now if ends else None
+
+    def is_total_over(self, now: float, started: float) -> bool:
+        return bool(self.total_s) and now >= started + self.total_s

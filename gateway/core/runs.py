@@ -1,0 +1,86 @@
+"""What is known of prompts, as a tree: each run holds its own tokens and its parent.
+
+A run is named by everything that its tokens depend on, so equal names mean equal tokens; copies of
+whole prompts would grow quadratically with a conversation's turns. Bounded in bytes, the least used
+leaf goes first, safe across threads.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from gateway.core.blocks import Tokens, tokens_of
+
+MAX_BYTES = 64 << 20
+"""About 4,000 conversations of 4k tokens, those that share a beginning counted once."""
+
+RUN_BYTES = 500
+"""About what a run takes beside its tokens: itself, its name, its places in the dict."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Tokens behind those of `parent`. `proof` is what makes them right: it must be the one in force."""
+
+    name: bytes
+    parent: "Run | None"
+    tokens: Tokens
+    proof: object
+    cut: Any
+    features: int
+
+    @property
+    def num_bytes(self) -> int:
+        return RUN_BYTES + self.tokens.itemsize * len(self.tokens)
+
+    def all_tokens(self) -> Tokens:
+        chain, run = [self.tokens], self.parent
+        while run is not None:
+            chain.append(run.tokens)
+            run = run.parent
+        tokens = tokens_of(())
+        for part in reversed(chain):
+            tokens.extend(part)
+        return tokens
+
+
+class Runs:
+    """`max_bytes` bounds what is kept."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._runs: OrderedDict[bytes, Run] = OrderedDict()
+        self._lock = Lock()
+        self.num_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"Runs({len(self._runs)} runs, {self.num_bytes} of {self._max_bytes} bytes)"
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._runs
+
+    def get(self, name: bytes) -> Run | None:
+        return self._runs.get(name)
+
+    def use(self, run: Run) -> None:
+        """Make it the youngest, and its parents younger: so the oldest has no children."""
+        with self._lock:
+            node: Run | None = run
+            while node is not None:
+                if self._runs.get(node.name) is node:
+                    self._runs.move_to_end(node.name)
+                else:  # new, in another's place, or dropped meanwhile
+                    self._put(node)
+                node = node.parent
+            while self.num_bytes > self._max_bytes:
+                self.num_bytes -= self._runs.popitem(last=False)[1].num_bytes
+
+    def _put(self, run: Run) -> None:
+        if (former := self._runs.pop(run.name, None)) is not None:
+            self.num_bytes -= former.num_bytes
+        self._runs[run.name] = run
+        self.num_bytes += run.num_bytes
