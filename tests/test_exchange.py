@@ -1,5 +1,6 @@
 """One request's life, with workers and clock moved by hand: every way out, once, and at what time."""
 
+import errno
 import logging
 from collections.abc import Callable
 
@@ -279,3 +280,55 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenized(
     assert answered.events == []
     assert world.is_clean()
     assert not world.pools["w:1"].transports
+
+
+# another worker ----------------------------------------------------------------------------------
+
+UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
+
+
+def test_what_a_silent_worker_has_not_begun_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, waiting = world.ask()
+    _, begun = world.ask()
+    world.transport("w:2").feed(HEAD, chunk(EVENT))
+    for name in ("w:2", "w:1"):
+        world.proxy.worker_down(WorkerId(name))
+    assert world.transport("w:1").end == "aborted"
+    world.pools["w:2"].transports[0].feed(END)
+    assert begun.events == [200, EVENT, "end"]
+    assert len(world.pools["w:2"].transports) == 2
+    world.transport("w:2").feed(PLAIN)
+    assert waiting.events == [200, b"{}", "end"]
+    assert world.is_clean()
+    assert world.metrics.retries == {"worker_failed": 1}
+
+
+def test_an_unavailable_worker_is_passed_over_while_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, answered = world.ask()
+    world.transport("w:1").feed(UNAVAILABLE)
+    assert answered.events == []
+    world.transport("w:2").feed(UNAVAILABLE)
+    assert answered.events == [503, b"busy", "end"]  # the last one's own words
+    assert world.is_clean()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EADDRNOTAVAIL])
+def test_running_out_of_connections_is_no_workers_fault(world: World, number: int) -> None:
+    world.pools["w:1"].error = OSError(number, "too many")
+    _, answered = world.ask()
+    assert answered.events == [503, "no_worker"]
+    assert not world.suspected
+    assert world.is_clean()
+
+
+def test_a_total_time_that_is_over_is_no_workers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", deadlines=Deadlines(total_s=7.0))
+    _, answered = world.ask()
+    world.transport().feed(HEAD, chunk(EVENT))
+    world.loop.advance(8)
+    assert answered.events[-1] == "end"
+    assert b"its time is over" in answered.events[-2]  # type: ignore[operator]
+    assert not world.suspected
+    assert world.metrics.worker(WorkerId("w:1")).num_failed == 0

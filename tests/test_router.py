@@ -162,3 +162,16 @@ def test_decision_ids_cannot_be_guessed_from_one_another() -> None:
     ids = {world.decide([1]).id for _ in range(50)}
     assert len(ids) == 50
     assert all(len(i) == 24 for i in ids)
+
+
+def test_the_prefill_of_a_request_is_over_when_its_blocks_are_stored() -> None:
+    """An unstreamed answer tells nothing until its end; the events do."""
+    world = World(worker("a"), worker("b"))
+    first = world.decide(range(800))
+    name = first.worker.id
+    assert world.router.ledger.load(name).booked_tokens == 800
+    world.store(name, range(800))
+    second = world.decide([*range(800), 5, 6])
+    assert world.router.ledger.load(name).booked_tokens == (2 if second.worker.id == name else 0)
+    assert (second.worker.id, second.overlap_tokens) == (name, 800)
+    assert [world.router.finish(first), world.router.finish(second)] == [True, True]
