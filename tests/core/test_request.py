@@ -58,7 +58,8 @@ def test_bad_bodies_name_the_field(path: str, body: bytes, param: str | None) ->
 
 @pytest.mark.parametrize("prompt", ['"a"', '["a","b"]', "[1,2]", "[[1],[2,3]]", '""'])
 def test_all_prompt_forms_are_taken(prompt: str) -> None:
-    parse_request(COMPLETIONS, b'{"model":"m","prompt":%b}' % prompt.encode())
+    request = parse_request(COMPLETIONS, b'{"model":"m","prompt":%b}' % prompt.encode())
+    assert request.fields["prompt"] == msgspec.json.decode(prompt)
 
 
 @pytest.mark.parametrize(
