@@ -10,7 +10,6 @@ while a connection is opened or a prompt is tokenized elsewhere.
 """
 
 import asyncio
-import errno
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
@@ -29,15 +28,12 @@ from gateway.metrics import WorkerMetrics
 from gateway.records import log_request
 from gateway.responder import Responder
 from gateway.router import Prompt
-from gateway.upstream import UpstreamConnection
+from gateway.upstream import OUR_ERRNOS, UpstreamConnection
 
 if TYPE_CHECKING:
     from gateway.proxy import Proxy
 
 log = logging.getLogger("kvgate.proxy")
-
-OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""Failures to connect that are this host's and no worker's."""
 
 UNAVAILABLE = 503
 """An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
@@ -64,7 +60,7 @@ class InferenceExchange:
         self._http = http
         self._responder = responder
         self._request = request
-        self._loop = asyncio.get_running_loop()
+        self._loop = proxy.loop
         self._request_id = http.header(b"x-request-id") or new_id().encode()
         self._started = self._last_activity = self._loop.time()
         self._prompt: Prompt | None = None
@@ -198,7 +194,8 @@ class InferenceExchange:
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
         exposed = self._decision if self._proxy.options.expose_headers else None
-        self._responder.head(head_to_client(head, self._request_id, exposed))
+        crossing = head_to_client(head, self._request_id, exposed, is_stream=self._answer.is_stream)
+        self._responder.head(crossing)
         return None
 
     def upstream_data(self, data: bytes) -> None:

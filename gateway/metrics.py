@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from gateway.core.decision import Decision
+from gateway.core.decision import Decision, Timings
 from gateway.core.fleet import Fleet, Member
 from gateway.core.ledger import Ledger
 from gateway.core.sse import Usage
@@ -95,7 +95,7 @@ class Metrics:
         self.prompt_failures: Counter[str] = Counter()
         self.prompt_mismatches: Counter[str] = Counter()
         self.num_client_disconnects = 0
-        self.stages_s: dict[str, Histogram] = {}
+        self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__struct_fields__}
 
     def worker(self, worker: WorkerId) -> WorkerMetrics:
         metrics = self._workers.get(worker)
@@ -110,8 +110,11 @@ class Metrics:
         metrics.prompt_tokens += decision.num_tokens
         metrics.predicted_cached_tokens += decision.overlap_tokens
         self.prompt_sources[decision.prompt_from] += 1
-        for stage, seconds in decision.timings_s.items():
-            self.stage(stage, seconds)
+        stages, timings = self.stages_s, decision.timings_s
+        stages["prompt"].observe(timings.prompt)
+        stages["hash"].observe(timings.hash)
+        stages["index"].observe(timings.index)
+        stages["policy"].observe(timings.policy)
         return metrics
 
     def drop_worker(self, worker: WorkerId) -> None:
@@ -119,12 +122,6 @@ class Metrics:
 
     def items(self) -> Iterable[tuple[WorkerId, WorkerMetrics]]:
         return self._workers.items()
-
-    def stage(self, name: str, seconds: float) -> None:
-        histogram = self.stages_s.get(name)
-        if histogram is None:
-            histogram = self.stages_s[name] = Histogram(STAGE_BOUNDS_S)
-        histogram.observe(seconds)
 
 
 class Collector:

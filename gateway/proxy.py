@@ -4,6 +4,7 @@
 answer has ended.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class Proxy:
     suspect: Callable[[WorkerId, str, bool], None]
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
+    loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read;

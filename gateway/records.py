@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from msgspec.structs import asdict
+
 from gateway.core.decision import Candidate, Decision
 from gateway.core.sse import Usage
 
@@ -69,7 +71,7 @@ class Records:
             "prompt_tokens": decision.num_tokens,
             "overlap_tokens": decision.overlap_tokens,
             "tokenized_by": decision.prompt_from,
-            "timings_us": {stage: round(s * 1e6, 1) for stage, s in decision.timings_s.items()},
+            "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
             "candidates": [_candidate(decision, i, c) for i, c in enumerate(decision.candidates)],
             "outcome": _outcome(outcome),
         }

@@ -61,7 +61,7 @@ class Responder:
         self.has_begun = True
         if self._connection.is_draining:
             self._request.keep_alive = False
-        headers = list(head.headers)
+        headers = head.headers.copy()
         if head.status in (204, 304):
             self._has_body = False
         elif head.length is not None:
@@ -83,7 +83,8 @@ class Responder:
 
     def end(self, data: bytes = b"") -> None:
         """The answer is complete; the connection goes on with the next request or closes."""
-        self._write(self._frame(data) + (LAST_CHUNK if self._is_chunked else b""))
+        data = self._frame(data)
+        self._write(data + LAST_CHUNK if self._is_chunked else data)
         self._connection.answered(self._request.keep_alive)
 
     def abort(self) -> None:

@@ -11,11 +11,13 @@ one sees it; whoever asked must call `finish` exactly once (further calls do not
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+import msgspec
 
 from gateway.core.blocks import BlockHash, HashCache, Tokens, prompt_extra_keys, root_hash
-from gateway.core.decision import Candidate, Decision, Query
+from gateway.core.decision import Candidate, Decision, Query, Timings
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.request import InferenceRequest
@@ -27,8 +29,7 @@ from gateway.index.base import Index
 from gateway.policies.base import Policy
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom."""
 
     tokens: Sequence[Tokens] = ()
@@ -40,7 +41,10 @@ class Prompt:
 
 
 MAX_LOOKED_AT = 256
-"""Open requests whose prefill a decision looks after; each costs a fraction of a microsecond."""
+"""Open requests whose prefill is looked after at once; each costs a fraction of a microsecond."""
+
+LOOK_EVERY_S = 0.005
+"""How often: a prefill takes longer, and under load decisions come faster."""
 
 Tokenize = Callable[[InferenceRequest], Prompt]
 """Local tokens for a request, or an empty Prompt where the model has no local tokenizer."""
@@ -61,21 +65,8 @@ class _Lookup:
     and the leading tokens that it holds or will hold of all of them."""
 
     hashes: list[list[BlockHash]]
-    told: list[Mapping[WorkerId, int]] = field(default_factory=list)
-    held_tokens: dict[WorkerId, int] = field(default_factory=dict)
-
-
-class _Stopwatch:
-    """Seconds by stage, for the record of a decision; nothing is decided by them."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.laps[stage] = now - self._last
-        self._last = now
+    told: list[Mapping[WorkerId, int]]
+    held_tokens: dict[WorkerId, int]
 
 
 class Router:
@@ -102,6 +93,7 @@ class Router:
         self._rng = rng or random.Random()
         self._open: dict[str, _Open] = {}
         self._hashes = HashCache()
+        self._looked_s = 0.0
 
     def __repr__(self) -> str:
         return f"Router({self.policy.name}, {self.fleet}, open={len(self._open)})"
@@ -117,31 +109,32 @@ class Router:
         """Choose a worker and book the work there. `prompt` is given where the tokens are known already,
         `exclude` names workers that failed this request. Raises UnknownModel or NoWorker.
         """
-        watch = _Stopwatch()
-        self._see_prefilled()
+        began, now = time.perf_counter(), self._clock()
+        self._see_prefilled(now)
         eligible = self.fleet.eligible(request.model, exclude)
-        if prompt is None:
-            prompt = self.tokenize(request)
-        watch.lap("prompt")
-        lookups = self._look_up(request, prompt, eligible, watch)
-        candidates = self._candidates(eligible, lookups, prompt.num_tokens)
-        query = Query(request.model, prompt.num_tokens, request.session)
-        choice = self.policy.choose(query, candidates, self._rng)
-        watch.lap("policy")
+        prompt = self.tokenize(request) if prompt is None else prompt
+        num_tokens, has_prompt = prompt.num_tokens, time.perf_counter()
+        hashed = self._hash_all(request, prompt, eligible)
+        has_hashes = time.perf_counter()
+        lookups = {group: self._hold(prompt, group, hashes, now) for group, hashes in hashed.items()}
+        has_overlap = time.perf_counter()
+        candidates = self._candidates(eligible, lookups, num_tokens)
+        choice = self.policy.choose(Query(request.model, num_tokens, request.session), candidates, self._rng)
+        has_choice = time.perf_counter()
         chosen = candidates[choice.index]
         decision = Decision(
             id=new_id(12),
             model=request.model,
             policy=self.policy.name,
             worker=chosen.worker,
-            num_tokens=prompt.num_tokens,
+            num_tokens=num_tokens,
             overlap_tokens=chosen.overlap_tokens,
             reason=choice.reason,
             candidates=candidates,
             terms=choice.terms,
             attempt=attempt,
             prompt_from=prompt.source,
-            timings_s=watch.laps,
+            timings_s=_timings(began, has_prompt, has_hashes, has_overlap, has_choice),
         )
         self._book(decision, chosen, lookups.get(eligible[choice.index].group))
         return decision
@@ -160,9 +153,12 @@ class Router:
         self.assumed.unpin(decision.worker.id, opened.hashes, self._clock(), was_run=opened.was_run)
         return True
 
-    def _see_prefilled(self) -> None:
+    def _see_prefilled(self, now: float) -> None:
         """An unstreamed answer tells nothing until its end, but the events of its blocks do: where a
         prompt's last block is stored, its prefill is no longer work ahead. The oldest are looked at."""
+        if now - self._looked_s < LOOK_EVERY_S:
+            return
+        self._looked_s = now
         for opened in islice(self._open.values(), MAX_LOOKED_AT):
             if opened.hashes and not opened.was_run:
                 last = opened.hashes[-1]
@@ -175,16 +171,18 @@ class Router:
 
     # stages ------------------------------------------------------------------------------------
 
-    def _look_up(
-        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible], watch: _Stopwatch
-    ) -> dict[Group, _Lookup]:
-        """Hashes and holders, once for each group of workers that share them."""
-        groups = {e.group for e in eligible if e.group.block_size} if prompt.tokens else ()
-        hashed = {group: self._hash(prompt, group, request.cache_salt) for group in groups}
-        watch.lap("hash")
-        lookups = {group: self._hold(prompt, group, hashes) for group, hashes in hashed.items()}
-        watch.lap("index")
-        return lookups
+    def _hash_all(
+        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
+    ) -> dict[Group, list[list[BlockHash]]]:
+        """The prompts' block hashes, once for each group of workers that share them."""
+        hashed: dict[Group, list[list[BlockHash]]] = {}
+        last = None
+        for e in eligible if prompt.tokens else ():
+            if e.group is not last:
+                last = e.group
+                if last.block_size and last not in hashed:
+                    hashed[last] = self._hash(prompt, last, request.cache_salt)
+        return hashed
 
     def _hash(self, prompt: Prompt, group: Group, cache_salt: str | None) -> list[list[BlockHash]]:
         root, size = root_hash(group.root), group.block_size
@@ -194,29 +192,34 @@ class Router:
             hashes.append(self._hashes.hash_blocks(tokens, size, root, extra))
         return hashes
 
-    def _hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]]) -> _Lookup:
+    def _hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]], now: float) -> _Lookup:
         """Leading prompt tokens per holder: what its events say, and behind it what we have sent."""
-        now, size = self._clock(), group.block_size
-        lookup = _Lookup(hashes)
+        size = group.block_size
+        lookup = _Lookup(hashes, [], {})
+        held_tokens = lookup.held_tokens
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
             told = self.index.overlap(blocks)
+            lookup.told.append(told)
             held = dict(told)
             self.assumed.extend(blocks, held, now)
             most = max_hit_blocks(len(tokens), size)
             for worker, depth in held.items():
-                lookup.held_tokens[worker] = lookup.held_tokens.get(worker, 0) + size * min(depth, most)
-            lookup.told.append(told)
+                held_tokens[worker] = held_tokens.get(worker, 0) + size * min(depth, most)
         return lookup
 
     def _candidates(
         self, eligible: Sequence[Eligible], lookups: Mapping[Group, _Lookup], num_tokens: int
     ) -> tuple[Candidate, ...]:
         candidates: list[Candidate] = []
+        load_of, group, held = self.ledger.load, None, _NOTHING
         for e in eligible:
-            member, worker = e.member, e.member.worker
-            lookup = lookups.get(e.group)
-            overlap = lookup.held_tokens.get(worker.id, 0) if lookup else 0
-            load = self.ledger.load(worker.id)
+            if e.group is not group:
+                group = e.group
+                lookup = lookups.get(group)
+                held = lookup.held_tokens if lookup else _NOTHING
+            member = e.member
+            worker, reported = member.worker, member.reported
+            overlap, load = held.get(worker.id, 0), load_of(worker.id)
             candidates.append(
                 Candidate(
                     worker,
@@ -224,8 +227,8 @@ class Router:
                     num_tokens - overlap,
                     load.booked_tokens,
                     load.num_in_flight,
-                    member.reported.num_waiting,
-                    member.reported.kv_usage,
+                    reported.num_waiting,
+                    reported.kv_usage,
                     member.stream is StreamState.EXACT,
                 )
             )
@@ -240,6 +243,13 @@ class Router:
                 added += blocks[told.get(chosen.id, 0) :]
         self.assumed.pin(chosen.id, added)
         self._open[decision.id] = _Open(booking, added)
+
+
+_NOTHING: Mapping[WorkerId, int] = {}
+
+
+def _timings(*marks: float) -> Timings:
+    return Timings(*[end - begin for begin, end in pairwise(marks)])
 
 
 def max_hit_blocks(num_tokens: int, block_size: int) -> int:

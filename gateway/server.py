@@ -337,10 +337,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _has_too_much_queued(self) -> bool:
         """Requests that wait behind the one being answered: a few, or a few bytes of them."""
-        if len(self._queue) > self._limits.max_pipelined:
-            return True
+        if len(self._queue) < 2:
+            return False
         bodies = (len(item.body) for item in self._queue if isinstance(item, HttpRequest))
-        return len(self._queue) > 1 and sum(bodies) > MAX_QUEUED_BYTES
+        return len(self._queue) > self._limits.max_pipelined or sum(bodies) > MAX_QUEUED_BYTES
 
     def _check_head_size(self, num_bytes: int) -> None:
         """A head that never ends is not seen by the parser's callbacks. A read in which another

@@ -6,6 +6,7 @@ connection would be lost. One that the worker closed while it rested is seen at 
 """
 
 import asyncio
+import errno
 from collections import deque
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -13,6 +14,9 @@ from urllib.parse import urlsplit
 import httptools
 
 from gateway.core.http import Header, ResponseHead
+
+OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Failures to connect that are this host's and no worker's."""
 
 
 class Sink(Protocol):
@@ -46,7 +50,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "busy" if self._sink else "idle"
-        return f"UpstreamConnection({self._pool.netloc}, {state}, requests={self.num_requests})"
+        return f"UpstreamConnection({self._pool.netloc.decode()}, {state}, requests={self.num_requests})"
 
     @property
     def is_open(self) -> bool:
@@ -183,23 +187,24 @@ class Pool:
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in ("http", "https"):
             raise ValueError(f"not an http(s) URL: {url!r}")
-        self.netloc = parts.netloc.rpartition("@")[2]
-        self.path_prefix = parts.path.rstrip("/")
+        self.netloc = parts.netloc.rpartition("@")[2].encode()
+        self.path_prefix = parts.path.rstrip("/").encode()
         self._host = parts.hostname
         self._is_tls = parts.scheme == "https"
         self._port = parts.port or (443 if self._is_tls else 80)
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
+        self._loop = asyncio.get_running_loop()  # kept: asking again costs a system call (Python < 3.12)
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"Pool({self.netloc}, open={len(self._open)}, idle={len(self._idle)})"
+        return f"Pool({self.netloc.decode()}, open={len(self._open)}, idle={len(self._idle)})"
 
     def take(self) -> UpstreamConnection | None:
         """A resting connection that is still open; the last used first, so that the others age."""
-        oldest = asyncio.get_running_loop().time() - self._idle_s
+        oldest = self._loop.time() - self._idle_s
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open and connection.rested_since >= oldest:
@@ -209,9 +214,8 @@ class Pool:
 
     async def connect(self) -> UpstreamConnection:
         """A new connection. Raises OSError (TimeoutError is one)."""
-        loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._connect_timeout_s):
-            _, protocol = await loop.create_connection(
+            _, protocol = await self._loop.create_connection(
                 lambda: UpstreamConnection(self), self._host, self._port, ssl=self._is_tls or None
             )
         return protocol
@@ -233,19 +237,17 @@ class Pool:
     def rest(self, connection: UpstreamConnection) -> None:
         if not self._idle_s:
             return connection.abort()  # the pool was closed meanwhile
-        loop = asyncio.get_running_loop()
-        connection.rested_since = loop.time()
+        connection.rested_since = self._loop.time()
         self._idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = loop.call_later(self._idle_s, self._sweep)
+            self._sweeper = self._loop.call_later(self._idle_s, self._sweep)
         return None
 
     def _sweep(self) -> None:
         """Close what has rested too long; the oldest are in front."""
         self._sweeper = None
-        loop = asyncio.get_running_loop()
-        while self._idle and self._idle[0].rested_since <= loop.time() - self._idle_s:
+        while self._idle and self._idle[0].rested_since <= self._loop.time() - self._idle_s:
             self._idle.popleft().abort()
         if self._idle:
-            due = self._idle[0].rested_since + self._idle_s - loop.time()
-            self._sweeper = loop.call_later(max(due, 0.05), self._sweep)
+            due = self._idle[0].rested_since + self._idle_s - self._loop.time()
+            self._sweeper = self._loop.call_later(max(due, 0.05), self._sweep)

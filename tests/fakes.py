@@ -9,7 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from gateway.core.blocks import root_hash, tokens_of
-from gateway.core.decision import Candidate, Decision
+from gateway.core.decision import Candidate, Decision, Timings
 from gateway.core.engine import EngineFlags, EngineMetrics, EnginePaths, EventSource, ModelInfo
 from gateway.core.events import BlocksCleared, BlocksStored, DecodeError, EventBatch, KvEvent
 from gateway.core.worker import Served, Worker, WorkerId
@@ -114,7 +114,7 @@ def decision(id: str = "d1", *names: str, reason: str = "because") -> Decision:
         candidates=candidates,
         terms=terms,
         prompt_from="ids",
-        timings_s={"prompt": 0.00025},
+        timings_s=Timings(prompt=0.00025),
     )
 
 

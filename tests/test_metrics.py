@@ -108,7 +108,7 @@ def test_process_counts() -> None:
     m.prompt_sources["ids"] += 4
     m.prompt_failures[""] += 1
     m.num_client_disconnects = 5
-    m.stage("index", 1e-4)
+    m.stages_s["index"].observe(1e-4)
     assert world.value("responses_total", code="200") == 2
     assert world.value("retries_total", cause="worker_failed") == 1
     assert world.value("prompts_total", source="ids") == 4

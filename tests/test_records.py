@@ -30,7 +30,7 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
         "prompt_tokens": 100,
         "overlap_tokens": 64,
         "tokenized_by": "ids",
-        "timings_us": {"prompt": 250.0},
+        "timings_us": {"prompt": 250.0, "hash": 0.0, "index": 0.0, "policy": 0.0},
         "candidates": [
             {
                 "worker": name,

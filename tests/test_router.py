@@ -2,6 +2,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import astuple
 
 from gateway import request as make_request
 from gateway.core.blocks import root_hash, tokens_of
@@ -14,7 +15,7 @@ from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.router import Prompt, Router, max_hit_blocks
+from gateway.router import LOOK_EVERY_S, Prompt, Router, max_hit_blocks
 
 
 class World:
@@ -63,7 +64,7 @@ def test_the_holder_is_chosen_and_the_overlap_told() -> None:
     assert (decision.worker.id, decision.overlap_tokens, decision.num_tokens) == ("b", 64, 114)
     assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 0, "b": 64}
     assert decision.reason == "longest prefix held"
-    assert set(decision.timings_s) == {"prompt", "hash", "index", "policy"}
+    assert all(seconds > 0 for seconds in astuple(decision.timings_s))
 
 
 def test_the_last_token_is_never_cached() -> None:
@@ -171,6 +172,7 @@ def test_the_prefill_of_a_request_is_over_when_its_blocks_are_stored() -> None:
     name = first.worker.id
     assert world.router.ledger.load(name).booked_tokens == 800
     world.store(name, range(800))
+    world.now += LOOK_EVERY_S
     second = world.decide([*range(800), 5, 6])
     assert world.router.ledger.load(name).booked_tokens == (2 if second.worker.id == name else 0)
     assert (second.worker.id, second.overlap_tokens) == (name, 800)

@@ -196,9 +196,10 @@ def test_closing_the_pool_lets_requests_finish(world: World) -> None:
     ("url", "netloc", "prefix"),
     [("http://w:8000", "w:8000", ""), ("http://w/a/b/", "w", "/a/b"), ("http://[::1]:80", "[::1]:80", "")],
 )
-def test_urls(url: str, netloc: str, prefix: str) -> None:
+def test_urls(monkeypatch: pytest.MonkeyPatch, url: str, netloc: str, prefix: str) -> None:
+    FakeLoop.install(monkeypatch)
     pool = Pool(url)
-    assert (pool.netloc, pool.path_prefix) == (netloc, prefix)
+    assert (pool.netloc, pool.path_prefix) == (netloc.encode(), prefix.encode())
 
 
 @pytest.mark.parametrize("url", ["w:8000", "ftp://w", "http://", ""])

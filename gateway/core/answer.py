@@ -45,6 +45,11 @@ class Answer:
         return self._scanner is not None and self._scanner.is_whole
 
     @property
+    def is_stream(self) -> bool:
+        """A good answer that comes as events."""
+        return self._scanner is not None
+
+    @property
     def is_plain(self) -> bool:
         """An unstreamed good answer: its head comes with its last token, so it has no first."""
         return self.status == 200 and self._scanner is None

@@ -60,6 +60,8 @@ class Conversations:
         self, run: Run | None, text: str, new: Sequence[Message], names: Sequence[bytes], setting: Setting
     ) -> Tokens:
         """The tokens of `text`, rendered from `new`, behind those of `run`; saved at its last cuts."""
+        if run is None and len(new) == 1:
+            return self._encode(text)  # no next turn can begin before its only message
         stubs = setting.stubs or {}
         kind, is_led = (stubs[run.cut].kind, run.cut in LED) if run else ("", new[0]["role"] == "system")
         known, at, start = run, 0, 0

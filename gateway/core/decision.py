@@ -3,8 +3,6 @@
 msgspec structs, not dataclasses: one is made per candidate and request, at a tenth of the time.
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
 from gateway.core.worker import Worker, WorkerId
@@ -52,11 +50,20 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     terms: tuple[float, ...] = ()
 
 
+class Timings(msgspec.Struct, frozen=True, gc=False):
+    """Seconds that the stages of a decision took."""
+
+    prompt: float = 0.0
+    hash: float = 0.0
+    index: float = 0.0
+    policy: float = 0.0
+
+
 class Decision(msgspec.Struct, frozen=True):
     """The worker chosen for one request, and why.
 
     `candidates` are the numbers as they were at that moment; `terms[i]` is what the policy made of
-    candidate i. `timings_s` holds the seconds spent by stage (prompt, hash, index, policy).
+    candidate i.
     """
 
     id: str
@@ -70,7 +77,7 @@ class Decision(msgspec.Struct, frozen=True):
     terms: tuple[float, ...] = ()
     attempt: int = 1
     prompt_from: str = "none"
-    timings_s: Mapping[str, float] = {}
+    timings_s: Timings = Timings()
 
     @property
     def uncached_tokens(self) -> int:

@@ -1,6 +1,6 @@
 """All known workers, and which of them are eligible for a model now."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,10 @@ class Member:
 
 
 class Group(NamedTuple):
-    """Workers of one group see the same block hashes for a prompt; 0 means an unknown block size."""
+    """Workers of one group see the same block hashes for a prompt; 0 means an unknown block size.
+
+    A fleet has one object for each, so that `is` tells them apart.
+    """
 
     root: str
     adapter: str | None
@@ -70,7 +73,7 @@ class Fleet:
         """Every name that some worker of the fleet answers to, up or not."""
         return {name: eligible[0].served for name, eligible in sorted(self._by_model.items())}
 
-    def eligible(self, model: str, exclude: Iterable[WorkerId] = ()) -> list[Eligible]:
+    def eligible(self, model: str, exclude: Collection[WorkerId] = ()) -> list[Eligible]:
         """Workers that are up and serve `model`.
 
         Raises UnknownModel if no known worker serves it, NoWorker if none that does is up.
@@ -78,7 +81,9 @@ class Fleet:
         known = self._by_model.get(model)
         if known is None:
             raise _unknown(model, list(self._by_model), len(self))
-        left = [e for e in known if e.member.is_up and e.member.worker.id not in exclude]
+        left = [e for e in known if e.member.is_up]
+        if exclude:
+            left = [e for e in left if e.member.worker.id not in exclude]
         if not left:
             raise NoWorker(f"no worker that serves '{model}' is up", retry_after_s=RETRY_AFTER_S)
         return left
@@ -96,9 +101,11 @@ class Fleet:
 
     def _index_models(self) -> None:
         self._by_model = {}
+        groups: dict[Group, Group] = {}
         for member in self:
             for served in member.worker.served:
                 group = Group(served.root, served.adapter, member.worker.block_size or 0)
+                group = groups.setdefault(group, group)
                 self._by_model.setdefault(served.name, []).append(Eligible(member, served, group))
 
 

@@ -1,42 +1,51 @@
 """The heads that a proxy sends on: to a worker, and back to a client (RFC 9110, section 7.6)."""
 
 from gateway.core.decision import Decision
-from gateway.core.http import Header, HttpRequest, ResponseHead, encode_head, end_to_end
+from gateway.core.http import HOP_BY_HOP, Header, HttpRequest, ResponseHead, encode_head, end_to_end
 from gateway.core.worker import Worker
 
-_OURS = b"x-kvgate-"
-"""Headers by which the gateway speaks; from anybody else they are dropped."""
-
-_NOT_TO_WORKER = frozenset({b"host", b"content-length", b"expect", b"x-request-id", b"x-data-parallel-rank"})
-_NOT_TO_CLIENT = frozenset({b"content-length"})
+_NOT_TO_WORKER = HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"expect",
+    b"x-request-id",
+    b"x-data-parallel-rank",
+}
+_NOT_TO_CLIENT = HOP_BY_HOP | {b"content-length"}
 
 
 def head_to_worker(
-    http: HttpRequest, worker: Worker, *, netloc: str, prefix: str, num_bytes: int, request_id: bytes
+    http: HttpRequest, worker: Worker, *, netloc: bytes, prefix: bytes, num_bytes: int, request_id: bytes
 ) -> bytes:
     """Request line and headers for a body of `num_bytes`; `prefix` is the endpoint's base path."""
-    crossing = end_to_end(http.headers, _NOT_TO_WORKER)
-    headers = [header for header in crossing if not header[0].startswith(_OURS)]
-    headers.append((b"host", netloc.encode()))
-    headers.append((b"content-length", b"%d" % num_bytes))
-    headers.append((b"x-request-id", request_id))
-    headers.append((b"via", b"1.1 kvgate"))
+    headers = end_to_end(http.headers, _NOT_TO_WORKER)
+    headers += (
+        (b"host", netloc),
+        (b"content-length", b"%d" % num_bytes),
+        (b"x-request-id", request_id),
+        (b"via", b"1.1 kvgate"),
+    )
     if worker.dp_size > 1:
         headers.append((b"x-data-parallel-rank", b"%d" % worker.dp_rank))
-    line = b"%b %b%b HTTP/1.1" % (http.method.encode(), prefix.encode(), http.target)
-    return encode_head(line, headers)
+    return encode_head(b"%b %b%b HTTP/1.1" % (http.method.encode(), prefix, http.target), headers)
 
 
-def head_to_client(head: ResponseHead, request_id: bytes, exposed: Decision | None) -> ResponseHead:
-    """The worker's head without what concerns its connection; with the decision where it may be shown."""
-    crossing = end_to_end(head.headers, _NOT_TO_CLIENT)
-    headers = [header for header in crossing if not header[0].startswith(_OURS)]
-    if not any(name == b"x-request-id" for name, _ in headers):
+def head_to_client(
+    head: ResponseHead, request_id: bytes, exposed: Decision | None, *, is_stream: bool
+) -> ResponseHead:
+    """The worker's head without what concerns its connection; with the decision where it may be shown.
+
+    A stream has no length: an error event may end it elsewhere.
+    """
+    headers = end_to_end(head.headers, _NOT_TO_CLIENT)
+    for name, _ in headers:
+        if name == b"x-request-id":
+            break
+    else:
         headers.append((b"x-request-id", request_id))
     if exposed:
         headers += _decision_headers(exposed)
-    length = None if is_event_stream(head) else head.length  # an error event may end it elsewhere
-    return ResponseHead(head.status, headers, length)
+    return ResponseHead(head.status, headers, None if is_stream else head.length)
 
 
 def is_event_stream(head: ResponseHead) -> bool:

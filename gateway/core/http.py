@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TypeAlias
 
@@ -22,6 +23,9 @@ HOP_BY_HOP = frozenset(
     }
 )
 
+OURS = b"x-kvgate-"
+"""Headers by which the gateway speaks begin so; from anybody else they are dropped."""
+
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
@@ -38,7 +42,8 @@ class HttpRequest:
     path: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        self.target = _origin_form(self.target)
+        if self.target[:1] != b"/":
+            self.target = _origin_form(self.target)
         self.path = self.target.partition(b"?")[0].decode("latin-1")
 
     def header(self, name: bytes) -> bytes | None:
@@ -65,18 +70,22 @@ class ResponseHead:
     length: int | None = None
 
 
-def end_to_end(headers: Iterable[Header], drop: Collection[bytes] = ()) -> list[Header]:
-    """The headers that cross a proxy: not hop-by-hop, not named by Connection, not in `drop`."""
-    headers = list(headers)
-    named: set[bytes] = set()
-    for name, value in headers:
-        if name == b"connection":
-            named.update(token.strip().lower() for token in value.split(b","))
-    return [
-        (name, value)
-        for name, value in headers
-        if name not in HOP_BY_HOP and name not in named and name not in drop
-    ]
+def end_to_end(headers: Iterable[Header], drop: Collection[bytes] = HOP_BY_HOP) -> list[Header]:
+    """The headers that cross a proxy: not in `drop` (HOP_BY_HOP, and more where that is asked), not named
+    by Connection, and not ours to say."""
+    crossing: list[Header] = []
+    connection = b""
+    for header in headers:
+        name = header[0]
+        if name in drop:
+            if name == b"connection":
+                connection += b"," + header[1]
+        elif name[:9] != OURS:
+            crossing.append(header)
+    if connection:
+        named = {token.strip().lower() for token in connection.split(b",")}
+        return [header for header in crossing if header[0] not in named]
+    return crossing
 
 
 def encode_head(first_line: bytes, headers: Sequence[Header]) -> bytes:
@@ -85,6 +94,7 @@ def encode_head(first_line: bytes, headers: Sequence[Header]) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
 
+@lru_cache(maxsize=1024)
 def status_line(status: int) -> bytes:
     return b"HTTP/1.1 %d %b" % (status, REASONS.get(status, b"Unknown"))
 

@@ -166,6 +166,8 @@ class Prompts:
         return self._fit(chat.top, tokens, _flag(chat.top, "add_special_tokens", False))
 
     def _known(self, chat: Messages, setting: Setting) -> "Tokens | None":
+        if len(chat.names) == 1:
+            return None
         try:
             return self._conversations.known(chat, setting)
         except PromptError:
@@ -313,7 +315,7 @@ def _set(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
     value = body.get(name, default)
-    if not isinstance(value, bool):
+    if value is not True and value is not False:
         raise PromptError(f"{name} is not true or false")
     return value
 

@@ -5,7 +5,7 @@ steer an engine: to other hosts (`kv_transfer_params`, `bootstrap_*`, `disaggreg
 other tokens, or to other events (`kv_cache_report_mode`, as a field or in `vllm_xargs`).
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -263,8 +263,8 @@ def _are_ids(ids: list[Any]) -> bool:
 
 def _without_steering(fields: Mapping[str, Any], body: bytes) -> bytes:
     xargs = fields.get(_XARGS)
-    in_xargs = isinstance(xargs, dict) and any(map(_steers, xargs))
-    if not in_xargs and not any(map(_steers, fields)):
+    in_xargs = isinstance(xargs, dict) and _any_steers(xargs)
+    if not in_xargs and not _any_steers(fields):
         return body
     kept = {name: raw for name, raw in _decode_raw(body).items() if not _steers(name)}
     if in_xargs:
@@ -273,8 +273,14 @@ def _without_steering(fields: Mapping[str, Any], body: bytes) -> bytes:
     return msgspec.json.encode(kept)
 
 
+def _any_steers(names: Iterable[str]) -> bool:
+    if not _STEERING_FIELDS.isdisjoint(names):
+        return True
+    return any([name[:10] == _STEERING_PREFIX for name in names])
+
+
 def _steers(name: str) -> bool:
-    return name in _STEERING_FIELDS or name.startswith(_STEERING_PREFIX)
+    return _any_steers((name,))
 
 
 def _json_type(value: object) -> str:

@@ -6,9 +6,10 @@ leaf goes first, safe across threads.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
+
+import msgspec
 
 from gateway.core.blocks import Tokens, tokens_of
 
@@ -19,8 +20,7 @@ RUN_BYTES = 500
 """About what a run takes beside its tokens: itself, its name, its places in the dict."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class Run(msgspec.Struct, frozen=True, eq=False):
     """Tokens behind those of `parent`. `proof` is what makes them right: it must be the one in force."""
 
     name: bytes

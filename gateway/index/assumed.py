@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
 
+SWEEP_EVERY_S = 0.1
+
 
 @dataclass(slots=True, eq=False)
 class _Assumed:
@@ -29,6 +31,7 @@ class _Assumed:
 class AssumedIndex:
     def __init__(self) -> None:
         self._workers: dict[WorkerId, _Assumed] = {}
+        self._sweep_s = 0.0
 
     def __repr__(self) -> str:
         num_blocks = sum(map(self.num_blocks, self._workers))
@@ -80,21 +83,25 @@ class AssumedIndex:
 
         `held` is what events tell, in leading blocks; pins are of what lies behind that only.
         """
-        self._expire(now)
+        if now >= self._sweep_s:
+            self._sweep(now)
         num = len(hashes)
         for worker, known in self._workers.items():
-            depth = first = held.get(worker, 0)
             pins, until = known.pins, known.until
-            while depth < num and (hashes[depth] in pins or hashes[depth] in until):
-                depth += 1
-            if depth > first:
-                held[worker] = depth
+            if pins or until:
+                depth = first = held.get(worker, 0)
+                while depth < num and (hashes[depth] in pins or until.get(hashes[depth], 0.0) > now):
+                    depth += 1
+                if depth > first:
+                    held[worker] = depth
 
     def num_blocks(self, worker: WorkerId) -> int:
         known = self._workers[worker]
         return len(known.pins.keys() | known.until.keys())
 
-    def _expire(self, now: float) -> None:
+    def _sweep(self, now: float) -> None:
+        """Forget what has expired; a lookup asks for the time itself, so this is for memory alone."""
+        self._sweep_s = now + SWEEP_EVERY_S
         for known in self._workers.values():
             while known.until and next(iter(known.until.values())) <= now:
                 known.until.popitem(last=False)

@@ -9,7 +9,7 @@ from tests.fakes import decision
 def to_worker(*headers: Header, rank: int = 0, size: int = 1) -> bytes:
     worker = Worker(WorkerId("w:1"), "http://w:1", (), dp_rank=rank, dp_size=size)
     http = HttpRequest("POST", b"/v1/completions?x=1", list(headers))
-    return head_to_worker(http, worker, netloc="w:1", prefix="/base", num_bytes=3, request_id=b"7")
+    return head_to_worker(http, worker, netloc=b"w:1", prefix=b"/base", num_bytes=3, request_id=b"7")
 
 
 OURS = b"host: w:1\r\ncontent-length: 3\r\nx-request-id: 7\r\nvia: 1.1 kvgate\r\n\r\n"
@@ -43,14 +43,15 @@ def test_the_head_to_a_client() -> None:
         [(b"content-length", b"3"), (b"x-kvgate-worker", b"forged"), (b"connection", b"close"), (b"a", b"1")],
         3,
     )
-    sent = head_to_client(head, b"7", None)
+    sent = head_to_client(head, b"7", None, is_stream=False)
     assert (sent.status, sent.headers, sent.length) == (201, [(b"a", b"1"), (b"x-request-id", b"7")], 3)
-    theirs = head_to_client(ResponseHead(200, [(b"x-request-id", b"8")]), b"7", None)
+    theirs = head_to_client(ResponseHead(200, [(b"x-request-id", b"8")]), b"7", None, is_stream=False)
     assert theirs.headers == [(b"x-request-id", b"8")]
 
 
 def test_a_decision_that_may_be_shown() -> None:
-    sent = head_to_client(ResponseHead(200, [(b"x-kvgate-worker", b"forged")]), b"7", decision("d1", "w:1"))
+    forged = ResponseHead(200, [(b"x-kvgate-worker", b"forged")])
+    sent = head_to_client(forged, b"7", decision("d1", "w:1"), is_stream=False)
     assert sent.headers[1:] == [
         (b"x-kvgate-worker", b"w:1"),
         (b"x-kvgate-overlap-tokens", b"64"),
@@ -73,4 +74,4 @@ def test_event_streams_have_no_length(headers: list[Header], is_events: bool) ->
     """One may end with an error event of ours, which no length told before would fit."""
     head = ResponseHead(200, headers, 10)
     assert is_event_stream(head) == is_events
-    assert head_to_client(head, b"7", None).length == (None if is_events else 10)
+    assert head_to_client(head, b"7", None, is_stream=is_events).length == (None if is_events else 10)

@@ -1,4 +1,4 @@
-from gateway.core.http import HttpRequest, chunk, encode_head, end_to_end, status_line
+from gateway.core.http import HOP_BY_HOP, HttpRequest, chunk, encode_head, end_to_end, status_line
 
 
 def test_hop_by_hop_headers_do_not_cross() -> None:
@@ -14,8 +14,9 @@ def test_hop_by_hop_headers_do_not_cross() -> None:
         (b"authorization", b"Bearer k"),
         (b"traceparent", b"00-1-2-01"),
         (b"host", b"a"),
+        (b"x-kvgate-worker", b"forged"),
     ]
-    assert end_to_end(headers, drop={b"host"}) == [
+    assert end_to_end(headers, drop=HOP_BY_HOP | {b"host"}) == [
         (b"authorization", b"Bearer k"),
         (b"traceparent", b"00-1-2-01"),
     ]
