@@ -36,6 +36,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.zmq import ZmqFeed, reach, resolve
+from gateway.lag import Lag
 from gateway.metrics import Collector, Metrics
 from gateway.policies import POLICIES
 from gateway.prompts import ANY_MODEL, PromptSource, WorkerTokenizer
@@ -80,6 +81,8 @@ class Gateway:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=config.probe_timeout_s))
         self._worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s)
         self.proxy = self._make_proxy()
+        self.lag = Lag(self.metrics.loop_lag_s)
+        self.lag.start()
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)
         if serve:
@@ -96,6 +99,8 @@ class Gateway:
             await self._admin_runner.cleanup()
         await self.roster.stop()
         await self._tasks.stop()
+        self.lag.stop()
+        self.proxy.long_prompts.close()
         for pool in self.proxy.pools.values():
             pool.close()
         await self._worker_tokenizer.close()

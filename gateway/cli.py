@@ -93,7 +93,13 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 async def _serve_until_stopped(gateway: Any) -> int:
+    from gateway import host
+    from gateway.garbage import Garbage
+
     stop = stop_event()
+    host.prepare()
+    garbage = Garbage(gateway.metrics.gc_pause_s)
+    garbage.settle()
     try:
         await gateway.start()
         logging.getLogger("kvgate").info(
@@ -106,6 +112,7 @@ async def _serve_until_stopped(gateway: Any) -> int:
         await stop.wait()
     finally:
         await gateway.stop()
+        garbage.release()
     return 0
 
 

@@ -90,7 +90,7 @@ class InferenceExchange:
         proxy.exchanges.add(self)
         if not proxy.prompts.is_local(request):
             self._start("tokenize at a worker", self._tokenize(self._ask_worker))
-        elif request.num_new_bytes > proxy.options.max_inline_body_bytes:
+        elif proxy.long_prompts.is_long(request):
             self._start("tokenize in a thread", self._tokenize(self._ask_thread))
         else:
             self._route_or_fail(None)
@@ -115,8 +115,7 @@ class InferenceExchange:
         return await self._proxy.worker_tokenizer.ask(url, self._request, key)
 
     async def _ask_thread(self, url: str) -> Prompt:
-        """A long prompt must not hold the loop; the tokenizer works without the interpreter lock."""
-        return await self._loop.run_in_executor(None, self._proxy.prompts.tokenize, self._request)
+        return await self._proxy.long_prompts.ask(self._request, self._proxy.router.hasher(self._request))
 
     def _route_or_fail(self, prompt: Prompt | None) -> None:
         if self._is_closed:
@@ -189,8 +188,9 @@ class InferenceExchange:
         self._touch()
         if head.status == UNAVAILABLE and self._may_try_another():
             return self._abandon("answered 503")
-        self._status = head.status
-        self._answer = Answer(head)
+        self._status, self._answer = head.status, Answer(head)
+        self._prompt = None  # there will be no other attempt, and a stream may last for an hour
+        self._request.let_go()
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
         exposed = self._decision if self._proxy.options.expose_headers else None

@@ -26,6 +26,8 @@ TTFT_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.
 ITL_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
 STAGE_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.2)
 
+PAUSE_BOUNDS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1.0)
+
 
 class Histogram:
     """Counts per bucket; the last is everything above the highest bound."""
@@ -49,6 +51,25 @@ class Histogram:
             total += count
             out.append((bound, total))
         return out
+
+
+class Pauses(Histogram):
+    """Times in which nobody was served, and the worst of them since it was last asked for."""
+
+    __slots__ = ("_worst_s",)
+
+    def __init__(self) -> None:
+        super().__init__(PAUSE_BOUNDS_S)
+        self._worst_s = 0.0
+
+    def observe(self, value: float) -> None:
+        super().observe(value)
+        if value > self._worst_s:
+            self._worst_s = value
+
+    def take_worst_s(self) -> float:
+        worst, self._worst_s = self._worst_s, 0.0
+        return worst
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +117,8 @@ class Metrics:
         self.prompt_mismatches: Counter[str] = Counter()
         self.num_client_disconnects = 0
         self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__struct_fields__}
+        self.loop_lag_s = Pauses()
+        self.gc_pause_s = Pauses()
 
     def worker(self, worker: WorkerId) -> WorkerMetrics:
         metrics = self._workers.get(worker)
@@ -150,6 +173,7 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         yield from self._process()
+        yield from self._pauses()
         yield from self._traffic()
         yield from self._members()
         yield from self._stream_counts()
@@ -170,6 +194,16 @@ class Collector:
         yield _gauge("client_connections", "Open client connections", [], [("", self._num_connections())])
         stages = sorted(m.stages_s.items())
         yield _histogram("decision_seconds", "Time of a decision by stage", ["stage"], stages)
+
+    def _pauses(self) -> Iterator[Metric]:
+        """The worst of each is that since the last scrape."""
+        for name, text, pauses in (
+            ("loop_lag", "How late the event loop came to what was due", self._metrics.loop_lag_s),
+            ("gc_pause", "Time that the garbage collector held everything", self._metrics.gc_pause_s),
+        ):
+            yield _histogram(f"{name}_seconds", text, [], [("", pauses)])
+            worst = [("", pauses.take_worst_s())]
+            yield _gauge(f"{name}_worst_seconds", f"{text}: the worst since the last scrape", [], worst)
 
     def _traffic(self) -> Iterator[Metric]:
         rows = sorted(self._metrics.items())
@@ -261,5 +295,5 @@ def _gauge(name: str, text: str, labels: list[str], rows: Iterable[tuple[object,
 def _histogram(name: str, text: str, labels: list[str], rows: Iterable[tuple[str, Histogram]]) -> Metric:
     family = HistogramMetricFamily(f"kvgate_{name}", text, labels=labels)
     for key, histogram in rows:
-        family.add_metric([key], histogram.buckets(), histogram.sum)
+        family.add_metric([key] if labels else [], histogram.buckets(), histogram.sum)
     return family

@@ -13,6 +13,7 @@ from gateway.core.http import HttpRequest
 from gateway.core.request import parse_request
 from gateway.core.worker import WorkerId
 from gateway.exchange import InferenceExchange
+from gateway.long_prompts import LongPrompts
 from gateway.metrics import Metrics
 from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.records import Records
@@ -32,7 +33,6 @@ class ProxyOptions:
     max_attempts: int = 3
     expose_headers: bool = False
     log_requests: bool = False
-    max_inline_body_bytes: int = 64 << 10
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +50,16 @@ class Proxy:
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
+    long_prompts: LongPrompts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.long_prompts = LongPrompts(self.prompts)
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read;
         all later errors are answered by the exchange."""
         request = parse_request(http.path, http.body, self.prompts.runs)
+        http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         exchange = InferenceExchange(self, http, responder, request)
         exchange.begin()
         return exchange

@@ -139,6 +139,16 @@ class Router:
         self._book(decision, chosen, lookups.get(eligible[choice.index].group))
         return decision
 
+    def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
+        """Makes the hashes of a long prompt, in a thread: `decide` finds them there already."""
+        groups = {e.group for e in self.fleet.eligible(request.model) if e.group.block_size}
+
+        def hash_ahead(prompt: Prompt) -> None:
+            for group in groups:
+                self._hash(prompt, group, request.cache_salt)
+
+        return hash_ahead
+
     def first_token(self, decision: Decision) -> None:
         """The worker has prefilled the prompt: its tokens are cached there and no work ahead."""
         if opened := self._open.get(decision.id):

@@ -121,6 +121,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        del self._parser  # it holds our methods: a cycle, which nobody looks for (garbage.py)
         self._registry.discard(self)
         self._queue.clear()
         if self._timer:

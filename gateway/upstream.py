@@ -91,6 +91,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        del self._parser  # as in server.py
         self._pool.closed(self)
         if self._sink:
             if self._ends_at_close and exc is None:

@@ -13,6 +13,7 @@ import gateway.app
 from gateway import __version__, cli
 from gateway.config import Config, options
 from gateway.core.errors import ConfigError
+from gateway.metrics import Metrics
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -130,6 +131,8 @@ def test_what_was_started_is_stopped_also_when_starting_fails() -> None:
     calls: list[str] = []
 
     class Fake:
+        metrics = Metrics()
+
         async def start(self) -> None:
             calls.append("start")
             raise ConfigError("port: taken")

@@ -3,12 +3,15 @@
 import errno
 import logging
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from gateway.core.deadlines import Deadlines
+from gateway.core.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.exchange import CLIENT_GONE, InferenceExchange
+from gateway.long_prompts import LongPrompts
 from gateway.prompts import PromptSource
 from gateway.router import Prompt
 from tests.exchanges import BODY, Answered, World
@@ -44,6 +47,42 @@ def test_an_answer(world: World) -> None:
     assert world.metrics.responses == {200: 1}
     world.ask()
     assert len(world.pools["w:1"].transports) == 1  # the connection is used again
+
+
+def test_an_answer_that_has_begun_holds_no_prompt(world: World) -> None:
+    exchange, answered = world.ask()
+    assert exchange._request.body == BODY  # another worker may have to be asked
+    world.transport().feed(HEAD, chunk(EVENT))
+    assert (exchange._request.body, exchange._request.fields, exchange._http.body) == (b"", {}, b"")
+    world.transport().feed(END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+
+
+def test_a_long_prompt_is_made_elsewhere_and_kept_until_the_first_byte(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    asked: list[Prompt] = []
+
+    class Elsewhere:
+        def is_long(self, request: InferenceRequest) -> bool:
+            return request.num_new_bytes == len(BODY)
+
+        async def ask(self, request: InferenceRequest, hash_ahead: Callable[[Prompt], None]) -> Prompt:
+            asked.append(world.proxy.prompts.tokenize(request))
+            hash_ahead(asked[-1])
+            return asked[-1]
+
+    world.proxy.long_prompts = cast(LongPrompts, Elsewhere())
+    exchange, answered = world.ask()
+    first = world.transport("w:1")
+    first.lose(ConnectionResetError())
+    assert exchange._prompt is asked[0]
+    world.transport("w:2").feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+    assert (len(asked), exchange._prompt) == (1, None)  # the next worker's decision had its tokens
+    assert world.is_clean()
 
 
 # time --------------------------------------------------------------------------------------------

@@ -177,3 +177,19 @@ def test_the_prefill_of_a_request_is_over_when_its_blocks_are_stored() -> None:
     assert world.router.ledger.load(name).booked_tokens == (2 if second.worker.id == name else 0)
     assert (second.worker.id, second.overlap_tokens) == (name, 800)
     assert [world.router.finish(first), world.router.finish(second)] == [True, True]
+
+
+def test_hashes_made_ahead_are_those_that_a_decision_makes() -> None:
+    world = World(worker("a"), worker("b"))
+    ids = list(range(32 * 16 * 3))
+    world.store("a", ids)
+    request = make_request("/v1/completions", {"model": "m", "prompt": ids})
+    world.router.hasher(request)(world.router.tokenize(request))
+    assert len(world.router._hashes) == 3
+    assert world.decide(ids).overlap_tokens == len(ids) - 16  # the last token is always computed
+    assert len(world.router._hashes) == 3
+
+
+def test_no_hashes_ahead_for_a_model_that_nobody_serves() -> None:
+    with pytest.raises(UnknownModel):
+        World(worker("a")).router.hasher(make_request("/v1/completions", {"model": "x", "prompt": [1]}))

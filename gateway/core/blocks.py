@@ -12,6 +12,7 @@ A block of another size has other tokens, so engines with different block sizes 
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NewType, TypeAlias
 
@@ -67,6 +68,7 @@ class HashCache:
 
     A run is named by the hash before it and its own tokens, so equal names mean equal prefixes, and
     a conversation's next turn computes its new blocks only. Bounded by `max_runs`, about 1.5 KB each.
+    Threads may share it: one that finds a run just dropped has its hashes all the same.
     """
 
     RUN_BLOCKS = 32
@@ -106,7 +108,8 @@ class HashCache:
         data = tokens.tobytes() + pack_extra(extra_keys) if extra_keys else tokens
         name = xxh3_64_intdigest(data, parent) ^ block_size
         if (known := self._runs.get(name)) is not None:
-            self._runs.move_to_end(name)
+            with suppress(KeyError):
+                self._runs.move_to_end(name)
             return known
         self._runs[name] = hashes = hash_blocks(tokens, block_size, parent, extra_keys)
         if len(self._runs) > self._max_runs:

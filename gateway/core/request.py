@@ -122,6 +122,10 @@ class InferenceRequest:
             return len(self.body)
         return sum(memoryview(raw).nbytes for raw in self.messages.raws[self.messages.num_known :])
 
+    def let_go(self) -> None:
+        """It has been answered: no other worker will be asked, and its text is not kept."""
+        self.body, self.messages, self._fields = b"", None, {}
+
     @property
     def fields(self) -> Mapping[str, Any]:
         if self._fields is None:

@@ -8,7 +8,6 @@ Text between special tokens is encoded independently, so a conversation's next t
 segments only. fastokens keeps segments itself; for `tokenizers` we cut and remember, see `Segments`.
 """
 
-import json
 import re
 import sys
 from array import array
@@ -18,6 +17,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 import fastokens
+import msgspec
 import tokenizers
 
 from gateway.core.blocks import Tokens
@@ -55,6 +55,15 @@ class TokenizerError(ValueError):
     """The tokenizer's files cannot be used, or text is not text (lone surrogates)."""
 
 
+class _File(msgspec.Struct):
+    """What we read of a tokenizer.json ourselves."""
+
+    added_tokens: list[dict[str, Any]] | None = None
+
+
+_decode_file = msgspec.json.Decoder(_File).decode
+
+
 class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> list[bytes]:
         """Ids without those that frame a prompt, as u32 LE bytes; one item per text."""
@@ -85,13 +94,16 @@ class Tokenizer:
 
         `added` tokens are added or given other flags, `specials` are added only where they are missing.
         """
-        text = _read(path, added, specials)
+        text, own = _read(path, added, specials)
+        # First, so that what stays lies below what goes: the reference's memory can then be given back.
+        fast, why = _load_fast(text, cache_bytes)
         reference = _reference(text, path)
         reference.no_truncation()
         reference.no_padding()
-        plain, own = Plain(reference), json.loads(text).get("added_tokens") or []
+        plain = Plain(reference)
         frame = _frame(reference, plain, path)
-        fast, why = _fast(text, plain, own, cache_bytes)
+        if fast is not None:
+            fast, why = _agreed(fast, plain, own)
         if fast is not None:
             return cls(fast, "fastokens", why, frame, cut_tokens(fast, own))
         cuts = cut_tokens(plain, own)
@@ -119,11 +131,14 @@ class Tokenizer:
         return array("I", self._prefix) + tokens + array("I", self._suffix)
 
 
-def _read(path: Path, added: Sequence[Mapping[str, Any]], specials: Sequence[Mapping[str, Any]]) -> str:
-    """tokenizer.json with `added` and `specials` worked in, as Hugging Face does when it loads a model."""
+def _read(
+    path: Path, added: Sequence[Mapping[str, Any]], specials: Sequence[Mapping[str, Any]]
+) -> tuple[str, list[dict[str, Any]]]:
+    """tokenizer.json with `added` and `specials` worked in, as Hugging Face does when it loads a model;
+    and its added tokens."""
     try:
         text = path.read_text(encoding="utf-8")
-        present = json.loads(text).get("added_tokens") or []
+        present = _added_tokens(text)
         known = {token["content"]: _flags(token) for token in present}
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as exc:
         raise TokenizerError(f"{path}: {exc!r}") from exc
@@ -131,12 +146,18 @@ def _read(path: Path, added: Sequence[Mapping[str, Any]], specials: Sequence[Map
     known |= {token["content"]: _flags(token) for token in added}
     changes += [{**token, "special": True} for token in specials if token["content"] not in known]
     if not changes:
-        return text
+        return text, present
     changed = _reference(text, path)
     for token in changes:
         flags = dict(zip(FLAGS, _flags(token), strict=True))
         changed.add_tokens([tokenizers.AddedToken(token["content"], **flags)])
-    return str(changed.to_str())
+    text = str(changed.to_str())
+    return text, _added_tokens(text)
+
+
+def _added_tokens(text: str) -> list[dict[str, Any]]:
+    """Without making objects of the vocabulary, which would take more memory than the tokenizer."""
+    return _decode_file(text).added_tokens or []
 
 
 def _reference(text: str, path: Path) -> Any:
@@ -175,16 +196,21 @@ def _first_difference(texts: Sequence[str], one: list[bytes], other: list[bytes]
     return next((text for text, a, b in zip(texts, one, other, strict=True) if a != b), None)
 
 
-def _fast(
-    text: str, plain: "Plain", added: Sequence[Mapping[str, Any]], cache_bytes: int
-) -> tuple["Fast | None", str]:
+def _load_fast(text: str, cache_bytes: int) -> tuple["Fast | None", str]:
+    """fastokens, or the reason against it."""
+    try:
+        return Fast(text, cache_bytes), ""
+    except Exception as exc:  # noqa: BLE001 - whatever it cannot do, the reference can
+        return None, f"fastokens does not load it: {exc}"
+
+
+def _agreed(fast: "Fast", plain: "Plain", added: Sequence[Mapping[str, Any]]) -> tuple["Fast | None", str]:
     """fastokens if it agrees with `plain`, and the reason for or against it."""
     samples = [*SAMPLES, *_around([token["content"] for token in added])]
     try:
-        fast = Fast(text, cache_bytes)
         differs = _first_difference(samples, plain.encode(samples), fast.encode(samples))
     except Exception as exc:  # noqa: BLE001 - whatever it cannot do, the reference can
-        return None, f"fastokens does not load it: {exc}"
+        return None, f"fastokens fails on it: {exc}"
     if differs is not None:
         return None, f"fastokens differs from tokenizers on {differs[:60]!r}"
     return fast, f"agrees with tokenizers on {len(samples)} texts"
@@ -200,11 +226,8 @@ class Fast:
         self._tokenizer.enable_segment_cache(cache_bytes)
 
     def encode(self, texts: Sequence[str]) -> list[bytes]:
-        ids, offsets = self._tokenizer.encode_batch_flat(list(texts), add_special_tokens=False)
-        if len(texts) == 1:
-            return [ids]
-        ends = array("Q", offsets)
-        return [ids[4 * a : 4 * b] for a, b in zip(ends, ends[1:], strict=False)]
+        """One by one: a batch goes to threads of its own, each with megabytes of caches that stay."""
+        return [self._tokenizer.encode_batch_flat([text], add_special_tokens=False)[0] for text in texts]
 
 
 class Plain:

@@ -213,7 +213,7 @@ def test_without_a_default_template(tmp_path: Path) -> None:
     ("file", "content", "reason"),
     [
         ("tokenizer.json", None, "no tokenizer.json"),
-        ("tokenizer.json", "{", "tokenizer.json: .*line 1"),
+        ("tokenizer.json", "{", "tokenizer.json: .*truncated"),
         ("tokenizer.json", "[]", "tokenizer.json"),
         ("tokenizer.json", "{}", "tokenizer.json"),
         ("tokenizer_config.json", "{", "tokenizer_config.json: "),
