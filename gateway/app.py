@@ -35,6 +35,7 @@ from gateway.discovery.roster import Roster, RosterOptions
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.ingest.subscription import Subscription
+from gateway.ingest.turns import Turns
 from gateway.ingest.zmq import ZmqFeed, reach, resolve
 from gateway.lag import Lag
 from gateway.metrics import Collector, Metrics
@@ -73,6 +74,7 @@ class Gateway:
         self._engine = ENGINES["vllm"]
         self._tasks = Tasks()
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._turns = Turns()
         self._connections: set[ClientConnection] = set()
 
     async def start(self, *, serve: bool = True) -> None:
@@ -237,6 +239,7 @@ class Gateway:
             endpoint=resolve(source.endpoint, host),
             replay_endpoint=resolve(source.replay_endpoint, host) if source.replay_endpoint else None,
             topic=source.topic,
+            turns=self._turns,
         )
         feed.start()
         return feed, subscription

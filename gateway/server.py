@@ -115,7 +115,9 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=64 << 10)
+        # What one read from the worker brought (up to 250 KB) and the client's socket did not take is all
+        # that a slow reader costs.
+        self._transport.set_write_buffer_limits(high=0)
         self._registry.add(self)
         self._set_deadline(self._limits.head_timeout_s)
 

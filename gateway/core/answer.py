@@ -7,10 +7,8 @@ from enum import Enum
 
 from gateway.core.headers import is_event_stream
 from gateway.core.http import ResponseHead
-from gateway.core.sse import SseScanner, Usage, read_usage
-
-MAX_JSON_BYTES = 1 << 20
-"""Unstreamed answers up to this size are kept to read their usage from."""
+from gateway.core.plain import PlainScanner
+from gateway.core.sse import SseScanner, Usage
 
 
 class Piece(Enum):
@@ -24,7 +22,7 @@ class Piece(Enum):
 class Answer:
     """One answer. `first_token_s` is the time of the first token on the caller's clock."""
 
-    __slots__ = ("status", "first_token_s", "last_token_s", "_scanner", "_json", "_num_bytes")
+    __slots__ = ("status", "first_token_s", "last_token_s", "_scanner", "_plain")
 
     def __init__(self, head: ResponseHead) -> None:
         self.status = head.status
@@ -32,8 +30,7 @@ class Answer:
         self.last_token_s = 0.0
         is_ok = head.status == 200
         self._scanner = SseScanner() if is_ok and is_event_stream(head) else None
-        self._json: list[bytes] | None = [] if is_ok and self._scanner is None else None
-        self._num_bytes = 0
+        self._plain = PlainScanner() if is_ok and self._scanner is None else None
 
     def __repr__(self) -> str:
         kind = "stream" if self._scanner else "plain"
@@ -57,7 +54,8 @@ class Answer:
     def feed(self, data: bytes, now: float) -> tuple[bytes, Piece, float]:
         """The bytes to pass on now, what they were, and the seconds since the token before."""
         if self._scanner is None:
-            self._keep(data)
+            if self._plain:
+                self._plain.feed(data)
             return data, Piece.OTHER, 0.0
         had_token = self._scanner.has_token
         data = self._scanner.feed(data)
@@ -77,12 +75,4 @@ class Answer:
         """As the engine reported it; only a complete answer tells."""
         if self._scanner:
             return self._scanner.usage()
-        return read_usage(b"".join(self._json)) if self._json else None
-
-    def _keep(self, data: bytes) -> None:
-        if self._json is not None:
-            self._num_bytes += len(data)
-            if self._num_bytes > MAX_JSON_BYTES:
-                self._json = None
-            else:
-                self._json.append(data)
+        return self._plain.usage() if self._plain else None

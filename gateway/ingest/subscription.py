@@ -1,18 +1,21 @@
 """One worker's events, applied: transport in, stream state machine, index.
 
 The transport (`zmq.py`) calls `connected`, `disconnected`, `live`, `replayed`, `replay_ended`,
-`replay_failed`; commands of the state machine are carried out here, in order.
+`replay_failed`; commands of the state machine are carried out here, in order and in portions: what is
+left of a large one waits for `go_on`, and new ones wait behind it.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.core.engine import Engine
-from gateway.core.events import DecodeError, EventBatch
+from gateway.core.events import DecodeError, EventBatch, KvEvent
 from gateway.core.stream import Apply, AskReplay, Command, Reset, Stream, StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
+from gateway.ingest.portions import PORTION_BLOCKS, num_blocks, portions
 
 log = logging.getLogger("kvgate.ingest")
 
@@ -20,7 +23,8 @@ _SEQ_BYTES = 8
 
 
 class Subscription:
-    """`ask_replay` starts a replay from a sequence number, in place of one under way."""
+    """`ask_replay` starts a replay from a sequence number, in place of one under way. `behind` is told
+    that `go_on` has something to do."""
 
     def __init__(
         self,
@@ -35,6 +39,10 @@ class Subscription:
         self.worker = worker
         self.stream = Stream(can_replay=can_replay)
         self.ask_replay: Callable[[int], None] = lambda start_seq: None
+        self.behind: Callable[[], None] = lambda: None
+        self._todo: deque[Command] = deque()
+        self._rest: Iterator[KvEvent] | None = None  # of the batch that is first in `_todo`
+        self._num_bad = 0  # events that could not be placed before that batch
         self._engine = engine
         self._index = index
         self._assumed = assumed
@@ -89,34 +97,56 @@ class Subscription:
         if self.stream.state is StreamState.BLIND:
             self._run(self.stream.resync())
 
-    def _run(self, commands: Iterable[Command]) -> None:
-        for command in commands:
+    def go_on(self) -> bool:
+        """Carry out a portion of what is to be done; whether some is left."""
+        room = PORTION_BLOCKS
+        while self._todo and room > 0:
+            command = self._todo[0]
+            if isinstance(command, Apply):
+                room = self._apply(command.batch, room)
+                if self._rest is not None:
+                    break
+            self._todo.popleft()
             match command:
-                case Apply(batch):
-                    self._apply(batch)
                 case Reset(reason):
                     log.info("worker %s: its blocks are forgotten: %s", self.worker, reason)
                     self._index.reset_worker(self.worker)
                     self._assumed.reset_worker(self.worker)
                 case AskReplay(start_seq):
                     self.ask_replay(start_seq)
-        if self._wants_resync:
-            self._wants_resync = False
-            commands = self.stream.resync()
-            self._resynced_epoch = self.stream.epoch
-            return self._run(commands)
+            if not self._todo and self._wants_resync:
+                self._wants_resync = False
+                self._todo.extend(self.stream.resync())
+                self._resynced_epoch = self.stream.epoch
+        if self._todo:
+            return True
         if self.stream.state is not self._last_state:
             self._last_state = self.stream.state
             self._on_state(self.worker, self.stream.state)
-        return None
+        return False
 
-    def _apply(self, batch: EventBatch) -> None:
-        applied = self._index.applied(self.worker)
-        before = applied.num_orphans + applied.num_mismatched
-        for event in batch.events:
+    def _run(self, commands: Iterable[Command]) -> None:
+        self._todo.extend(commands)
+        if self.go_on():
+            self.behind()
+
+    def _apply(self, batch: EventBatch, room: int) -> int:
+        """As much of it as there is room for, in blocks; the room that is left. `_rest` is None behind it."""
+        if self._rest is None:
+            self._rest, self._num_bad = portions(batch.events), self._count_bad()
+        for event in self._rest:
             self._index.apply(self.worker, event)
-        if applied.num_orphans + applied.num_mismatched > before:
+            room -= num_blocks(event)
+            if room <= 0:
+                return room
+        self._rest = None
+        if self._count_bad() > self._num_bad:
             self._doubt(batch.seq)
+        return room
+
+    def _count_bad(self) -> int:
+        applied = self._index.applied(self.worker)
+        return applied.num_orphans + applied.num_mismatched
 
     def _doubt(self, seq: int) -> None:
         """Blocks that cannot be placed: what we know of this worker is not complete.

@@ -1,8 +1,8 @@
 """KV events over ZeroMQ: a SUB socket for live batches, a DEALER for replays, without a task.
 
 libzmq's file descriptor is edge-triggered: after each wake-up (and each send) a socket is read
-until it has nothing left, a bounded number at a time, so that a replay of thousands of batches
-does not hold the loop.
+until it has nothing left, a few messages at a time and in turn with those of all other workers
+(turns.py), so that a replay of thousands of batches does not hold the loop.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -17,11 +18,13 @@ from zmq.utils.monitor import parse_monitor_message
 from gateway.core.engine import Engine
 from gateway.core.stream import StreamState
 from gateway.ingest.subscription import Subscription
+from gateway.ingest.turns import Turns
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_QUEUED = 100_000
 """Messages that wait in a socket for the loop: a replay of vLLM's whole buffer is 10,000."""
-MAX_BATCHES_PER_TURN = 64
+MAX_BATCHES_PER_TURN = 8
+"""Few: the turns of all feeds are short, and each may have large batches."""
 MAX_REPLAY_TRIES = 3
 
 log = logging.getLogger("kvgate.ingest")
@@ -51,11 +54,20 @@ _TIMES = Times()
 
 
 class _Reader:
-    """Calls `on_message` for each message of a socket; fair to the rest of the loop."""
+    """Calls `on_message` for each message of a socket, in turn with other readers. While `go_on` says
+    that more of the last messages is to be done, further ones wait."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]", on_message: OnMessage) -> None:
+    def __init__(
+        self,
+        socket: "zmq.Socket[bytes]",
+        on_message: OnMessage,
+        turns: Turns,
+        go_on: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._socket = socket
         self._on_message = on_message
+        self._turns = turns
+        self._go_on = go_on
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.getsockopt(zmq.FD))
         self._is_open = True
@@ -66,12 +78,17 @@ class _Reader:
     def wake(self) -> None:
         if self._is_open and not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._read)
+            self._turns.add(self._read)
 
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
             self._loop.remove_reader(self._fd)
+
+    @property
+    def has_more(self) -> bool:
+        """Messages wait in the socket."""
+        return self._is_open and bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def poll(self) -> None:
         """Read what is there now, before something else that depends on its order is acted on."""
@@ -83,8 +100,9 @@ class _Reader:
 
     def _take(self) -> None:
         for _ in range(MAX_BATCHES_PER_TURN):
-            # Asked first: an attempt that finds nothing raises, at ten times the cost.
-            if not self._is_open or not int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            if self._is_open and self._go_on():
+                break
+            if not self.has_more:  # an attempt that finds nothing raises, at ten times the cost
                 return
             self._on_message(self._socket.recv_multipart(zmq.NOBLOCK))
         self.wake()
@@ -103,8 +121,11 @@ class ZmqFeed:
         replay_endpoint: str | None,
         topic: str = "",
         times: Times = _TIMES,
+        turns: Turns | None = None,
     ) -> None:
+        """`turns` are shared with the other feeds of the loop."""
         self._subscription = subscription
+        self._turns = turns or Turns()
         self._engine = engine
         self._context = context
         self._times = times
@@ -143,7 +164,9 @@ class ZmqFeed:
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
         )
         self._sockets = [monitor, sub]
-        self._monitor, self._live = _Reader(monitor, self._on_monitor), _Reader(sub, self._on_live)
+        self._monitor = _Reader(monitor, self._on_monitor, self._turns)
+        self._live = _Reader(sub, self._on_live, self._turns, self._subscription.go_on)
+        self._subscription.behind = self._live.wake
         self._readers = [self._monitor, self._live]
         sub.connect(self.endpoint)
 
@@ -235,7 +258,8 @@ class ZmqFeed:
         if self.replay_endpoint:
             socket = _connected(self._context, zmq.DEALER, self.replay_endpoint)
             socket.send_multipart(self._engine.replay_request(start_seq))
-            self._replay = _Replay(socket, on_message, on_silence, self._times)
+            reader = partial(_Reader, socket, turns=self._turns, go_on=self._subscription.go_on)
+            self._replay = _Replay(socket, reader, on_message, on_silence, self._times)
 
 
 class _Replay:
@@ -244,6 +268,7 @@ class _Replay:
     def __init__(
         self,
         socket: "zmq.Socket[bytes]",
+        reader: Callable[[OnMessage], _Reader],
         on_message: Callable[[list[bytes]], bool],
         on_silence: Callable[[], None],
         times: Times,
@@ -255,7 +280,7 @@ class _Replay:
         self._timeout_s = times.replay_s
         self._loop = asyncio.get_running_loop()
         self._last_message = self._loop.time()
-        self._reader = _Reader(self._socket, self._on_message)
+        self._reader = reader(self._on_message)
         self._timer = self._loop.call_later(self._timeout_s, self._on_timer)
 
     def close(self) -> None:
@@ -273,6 +298,8 @@ class _Replay:
             self.close()
 
     def _on_timer(self) -> None:
+        if self._reader.has_more:  # it is we who are late
+            self._last_message = self._loop.time()
         left = self._last_message + self._timeout_s - self._loop.time()
         if left > 0:
             self._timer = self._loop.call_later(left, self._on_timer)
@@ -357,7 +384,7 @@ _FAR_SEQ = 1 << 62
 async def _first_message(socket: "zmq.Socket[bytes]", timeout_s: float) -> bool:
     loop = asyncio.get_running_loop()
     first: asyncio.Future[None] = loop.create_future()
-    reader = _Reader(socket, lambda frames: None if first.done() else first.set_result(None))
+    reader = _Reader(socket, lambda frames: None if first.done() else first.set_result(None), Turns())
     try:
         async with asyncio.timeout(timeout_s):
             await first

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.answer import MAX_JSON_BYTES, Answer, Piece
+from gateway.core.answer import Answer, Piece
 from gateway.core.http import ResponseHead
 
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -65,9 +65,9 @@ def test_an_error_has_no_token_and_no_usage(headers: list[tuple[bytes, bytes]]) 
     assert (answer.first_token_s, answer.usage(), answer.can_be_ended) == (None, None, False)
 
 
-def test_a_large_answer_is_passed_on_and_not_kept() -> None:
+def test_a_large_answer_is_passed_on_and_its_usage_read() -> None:
     answer = Answer(ResponseHead(200, JSON))
-    half = b" " * (MAX_JSON_BYTES // 2)
-    for data in (half, half, b"{}"):
+    for data in (b'{"text":"', b" " * (1 << 20), b'","usage":{"prompt_tokens":7}}'):
         assert answer.feed(data, 1.0)[0] == data
-    assert answer.usage() is None
+    usage = answer.usage()
+    assert usage is not None and usage.prompt_tokens == 7

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.ingest.portions import PORTION_BLOCKS
 from gateway.ingest.subscription import Subscription
 from tests.fakes import END, FakeEngine, Known, payload, seq_frame
 
@@ -176,3 +177,46 @@ def test_states_are_told_when_they_change_and_only_then() -> None:
     for seq in range(1, 5):
         world.live(seq, payload(seq + 1, parent=seq, ts=seq + 1))
     assert len(world.states) == 2
+
+
+# portions ----------------------------------------------------------------------------------------
+
+
+def many(num_portions: int) -> bytes:
+    return payload(*range(1, num_portions * PORTION_BLOCKS + 1))
+
+
+def test_a_large_batch_is_applied_in_portions_and_the_state_told_behind_it() -> None:
+    world, asked = World(), list[int]()
+    world.subscription.behind = lambda: asked.append(world.num_blocks)
+    world.subscription.connected()
+    assert not world.subscription.replayed([b"", seq_frame(0), many(3)])
+    assert asked == [PORTION_BLOCKS]
+    assert world.subscription.replayed([b"", END, b""])
+    assert world.states == [StreamState.CATCHING_UP]
+    while world.subscription.go_on():
+        assert world.states == [StreamState.CATCHING_UP]
+    assert world.num_blocks == 3 * PORTION_BLOCKS
+    assert world.states == [StreamState.CATCHING_UP, StreamState.EXACT]
+    assert not world.subscription.go_on()
+
+
+def test_what_comes_meanwhile_waits_behind_it() -> None:
+    world = exact(payload(1))
+    world.live(1, many(2))
+    world.live(2, payload(clear=True, ts=2))
+    world.live(3, payload(9, ts=3))
+    while world.subscription.go_on():
+        assert world.num_blocks > 1
+    assert world.num_blocks == 1
+
+
+def test_a_doubt_in_the_last_portion_is_one_of_its_batch() -> None:
+    world = exact(payload(1))
+    world.live(1, many(2))
+    world.live(2, payload(99_999, parent=77_777, ts=2))  # nobody knows that parent
+    assert world.asked == [0]
+    while world.subscription.go_on():
+        pass
+    assert world.asked == [0, 0]  # everything, once more
+    assert world.states[-1] is StreamState.CATCHING_UP

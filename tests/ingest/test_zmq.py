@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import count
 
 import pytest
 import zmq
@@ -9,6 +10,7 @@ import zmq
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.ingest.subscription import Subscription
+from gateway.ingest.turns import TURN_S, Turns
 from gateway.ingest.zmq import MAX_BATCHES_PER_TURN, Times, ZmqFeed, reach, resolve
 from tests.fakes import END, FakeEngine, Known, payload, seq_frame
 
@@ -116,6 +118,7 @@ class World:
         self.known = Known("w:1")
         self.publisher = Publisher()
         self.states: list[StreamState] = []
+        self.turns = Turns()
         self._changed = asyncio.Event()
 
     def open(self, *, can_replay: bool = True, times: Times = QUICK, topic: str = "kv") -> ZmqFeed:
@@ -135,6 +138,7 @@ class World:
             replay_endpoint=self.publisher.replay_endpoint if can_replay else None,
             topic=topic,
             times=times,
+            turns=self.turns,
         )
         self.feed.start()
         return self.feed
@@ -241,6 +245,7 @@ async def test_a_whole_buffer_is_replayed(world: World) -> None:
 
 @pytest.mark.process
 async def test_a_long_burst_leaves_the_loop_to_others(world: World) -> None:
+    world.turns = Turns(clock=count(0, TURN_S / 2).__next__)  # two reads each
     world.open()
     await world.exact(0)
     turns = 0
