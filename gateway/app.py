@@ -27,6 +27,7 @@ from gateway.core.deadlines import Deadlines
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
+from gateway.core.framing import Limits
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.facts import endpoint_url, event_source
@@ -44,7 +45,7 @@ from gateway.prompts import ANY_MODEL, PromptSource, WorkerTokenizer
 from gateway.proxy import Proxy, ProxyOptions
 from gateway.records import Records
 from gateway.router import Router
-from gateway.server import ClientConnection, Limits
+from gateway.server import ClientConnection
 from gateway.tasks import Tasks
 
 log = logging.getLogger("kvgate")
@@ -127,6 +128,7 @@ class Gateway:
             max_head_bytes=config.max_head_bytes,
             head_timeout_s=config.head_timeout_s,
             body_timeout_s=config.body_timeout_s,
+            min_body_rate=config.min_body_rate,
             keep_alive_s=config.keep_alive_s,
         )
         loop = asyncio.get_running_loop()

@@ -80,9 +80,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     head_timeout_s: Annotated[
         float, _option("For a request's head to arrive, from its first byte.", "seconds", gt=0)
     ] = 30.0
-    body_timeout_s: Annotated[float, _option("Between two pieces of a request's body.", "seconds", gt=0)] = (
-        60.0
-    )
+    body_timeout_s: Annotated[
+        float,
+        _option("Between two pieces of a request's body; for all of it see the next.", "seconds", gt=0),
+    ] = 60.0
+    min_body_rate: Annotated[
+        float,
+        _option(
+            "A request's body may take --body-timeout-s plus its bytes at this rate, as in Apache: a byte "
+            "now and then holds no connection for long, and 64 MiB over any real link pass.",
+            "bytes/s",
+            gt=0,
+        ),
+    ] = 500.0
     keep_alive_s: Annotated[
         float, _option("How long an idle client connection is kept.", "seconds", gt=0)
     ] = 75.0

@@ -20,27 +20,15 @@ import httptools
 
 from gateway.core.errors import (
     BodyTooLarge,
-    ExpectationFailed,
     GatewayError,
     HeadTooLarge,
     InvalidRequest,
     NotSupported,
     RequestTimeout,
 )
+from gateway.core.framing import Limits, check_request
 from gateway.core.http import Header, HttpRequest, encode_head
 from gateway.responder import Responder, request_id
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a client may send, in bytes and seconds."""
-
-    max_body_bytes: int = 64 << 20
-    max_head_bytes: int = 64 << 10
-    head_timeout_s: float = 30.0
-    body_timeout_s: float = 60.0
-    keep_alive_s: float = 75.0
-    max_pipelined: int = 16
 
 
 class Exchange(Protocol):
@@ -96,14 +84,15 @@ class ClientConnection(asyncio.Protocol):
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
         self._is_closing = False
         self._is_reading_paused = False
-        self._has_ended_in_read = False
+        self._has_body_in_read = False
         self.is_draining = False
         self.is_full = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._deadline = 0.0
+        self._deadline = self._body_began = 0.0
         self._headers: list[Header] = []
         self._body: list[bytes] = []
+        self._body_bytes = 0
         self._begin_message()
         self._in_head = self._is_receiving = False
 
@@ -145,13 +134,13 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refusing or self._is_closing:
             return
-        self._has_ended_in_read = False
+        self._has_body_in_read = False
         try:
             self._feed(data)
         except httptools.HttpParserError as exc:
             self._refuse(InvalidRequest(f"malformed HTTP request: {exc}"))
         else:
-            self._check_head_size(len(data))
+            self._check_framing_size(len(data))
 
     def eof_received(self) -> bool:
         return False  # a client that closes its side is gone: the transport closes, and tells us
@@ -180,6 +169,8 @@ class ClientConnection(asyncio.Protocol):
     # parser ------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._is_refusing:
+            return
         self._begin_message()
         self._set_deadline(self._limits.head_timeout_s)
 
@@ -187,26 +178,27 @@ class ClientConnection(asyncio.Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            return  # a trailer, which must not pass for a header (RFC 9110, 6.5.1)
-        self._headers.append((name.lower(), value))
         self._head_bytes += len(name) + len(value) + 4
+        if self._in_head:  # else it is a trailer, which must not pass for a header (RFC 9110, 6.5.1)
+            self._headers.append((name.lower(), value))
+        elif self._head_bytes > self._limits.max_head_bytes:
+            self._refuse(self._head_too_large())
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if self._parser.should_upgrade():
+        if self._is_refusing or self._parser.should_upgrade():
             return None  # this head comes again, see _without_upgrade
-        self._set_deadline(self._limits.body_timeout_s)
-        if self._head_bytes + len(self._target) > self._limits.max_head_bytes:
-            return self._refuse(HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes"))
-        expected = None
-        for name, value in self._headers:
-            if name == b"content-length" and int(value) > self._limits.max_body_bytes:
-                return self._refuse(self._too_large())
-            if name == b"expect":
-                expected = value
-        if expected is not None:
-            self._expect(expected)
+        self._restart_body_clock()
+        limits, version = self._limits, self._parser.get_http_version()
+        if self._head_bytes + len(self._target) > limits.max_head_bytes:
+            return self._refuse(self._head_too_large())
+        try:
+            expects = check_request(version, self._target, self._headers, limits.max_body_bytes)
+        except GatewayError as exc:
+            return self._refuse(exc)
+        if expects:
+            self._owes_continue = True  # behind the answers to what came before
+            self._answer_next()
         return None
 
     def on_body(self, body: bytes) -> None:
@@ -217,7 +209,10 @@ class ClientConnection(asyncio.Protocol):
             self._body.clear()
             return self._refuse(self._too_large())
         self._body.append(body)
-        self._set_deadline(self._limits.body_timeout_s)
+        self._has_body_in_read = True
+        self._fed_between = 0
+        left_s = self._limits.body_left_s(self._loop.time(), self._body_began, self._body_bytes)
+        self._set_deadline(left_s or 0.001)
         return None
 
     def on_message_complete(self) -> None:
@@ -233,7 +228,7 @@ class ClientConnection(asyncio.Protocol):
         )
         self._body = []
         self._is_receiving = self._owes_continue = False
-        self._has_ended_in_read = True
+        self._has_body_in_read = True
         self._queue.append(request)
         self._set_deadline(0)
         if self._has_too_much_queued():
@@ -287,6 +282,7 @@ class ClientConnection(asyncio.Protocol):
             self._resume_reading()
         if self._owes_continue and not self._is_answering:
             self._owes_continue = False
+            self._restart_body_clock()
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _begin(self, request: HttpRequest) -> None:
@@ -296,18 +292,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse(self, error: GatewayError) -> None:
         """Answer what came before, then this, then close; read nothing more."""
+        if self._is_refusing:
+            return
         self._is_refusing = True
         self._owes_continue = False
         self._set_deadline(0)
         self._queue.append(_Refusal(error, HttpRequest("GET", b"", self._headers, keep_alive=False)))
         self._answer_next()
-
-    def _expect(self, value: bytes) -> None:
-        if value.lower() != b"100-continue":
-            self._refuse(ExpectationFailed("only 'Expect: 100-continue' is understood"))
-        elif self._parser.get_http_version() == "1.1":
-            self._owes_continue = True  # behind the answers to what came before
-            self._answer_next()
 
     def _close(self) -> None:
         """After a refusal what the client still sends is read and dropped for a moment: closing on
@@ -330,7 +321,7 @@ class ClientConnection(asyncio.Protocol):
         self._target = b""
         self._headers = []
         self._head_bytes = 0
-        self._fed_in_head = 0
+        self._fed_between = 0
         self._body = []
         self._body_bytes = 0
         self._owes_continue = False
@@ -345,13 +336,16 @@ class ClientConnection(asyncio.Protocol):
         bodies = (len(item.body) for item in self._queue if isinstance(item, HttpRequest))
         return len(self._queue) > self._limits.max_pipelined or sum(bodies) > MAX_QUEUED_BYTES
 
-    def _check_head_size(self, num_bytes: int) -> None:
-        """A head that never ends is not seen by the parser's callbacks. A read in which another
-        message ended does not count: most of it may have been a body."""
-        if self._in_head and not self._has_ended_in_read:
-            self._fed_in_head += num_bytes
-            if self._fed_in_head > self._limits.max_head_bytes:
-                self._refuse(HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes"))
+    def _check_framing_size(self, num_bytes: int) -> None:
+        """A head, chunk extension or trailer that never ends is not seen by the parser's callbacks. A
+        read with a body or its end does not count: most of it may have been that body."""
+        if self._is_receiving and not self._has_body_in_read:
+            self._fed_between += num_bytes
+            if self._fed_between > self._limits.max_head_bytes:
+                self._refuse(self._head_too_large())
+
+    def _head_too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes")
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"the body is over {self._limits.max_body_bytes} bytes")
@@ -365,6 +359,12 @@ class ClientConnection(asyncio.Protocol):
         if self._transport:
             self._is_reading_paused = False
             self._transport.resume_reading()
+            if self._is_receiving:
+                self._restart_body_clock()
+
+    def _restart_body_clock(self) -> None:
+        self._body_began = self._loop.time()
+        self._set_deadline(self._limits.body_timeout_s)
 
     def _set_deadline(self, seconds: float) -> None:
         """One lazy timer per connection: it looks at the deadline when it fires. 0 means none."""
@@ -389,6 +389,8 @@ class ClientConnection(asyncio.Protocol):
             self._arm(left)
         elif self._is_closing:
             self._transport.abort()
+        elif self._is_reading_paused or self._owes_continue:
+            self._restart_body_clock()  # it is us whom the rest of the request waits for
         elif self._is_receiving:
             self._refuse(RequestTimeout("the request did not arrive in time"))
         else:

@@ -13,10 +13,14 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from gateway.core.framing import BadAnswer, check_answer
 from gateway.core.http import Header, ResponseHead
 
 OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Failures to connect that are this host's and no worker's."""
+MAX_HEAD_BYTES = 256 << 10
+"""Of one answer: its heads, interim ones and trailers too, and all that comes between two pieces of its
+body. Several times what any engine sends; a worker without measure must not fill our memory."""
 
 
 class Sink(Protocol):
@@ -37,7 +41,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._sink: Sink | None = None
         self._headers: list[Header] = []
-        self._length: int | None = None
+        self._num_head_bytes = 0
+        self._fed_between = 0
         self._body: list[bytes] = []
         self._has_news = False
         self._is_paused = False
@@ -61,6 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self.num_requests += 1
         self._is_complete = self._has_news = False
+        self._num_head_bytes = self._fed_between = 0
         if len(body) > 1 << 16:
             self._transport.write(head)
             self._transport.write(body)
@@ -102,12 +108,15 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
             return self.abort()  # nobody asked: what follows cannot be trusted
+        self._fed_between += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            if self._fed_between > MAX_HEAD_BYTES and not self._has_news:
+                raise _too_large()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, BadAnswer) as exc:
             if not self._is_complete:
                 self._deliver()
-                return self._fail(f"not HTTP: {exc}")
+                return self._fail(f"not HTTP: {exc.__context__ or exc}")
             self._is_reusable = False  # bytes behind a complete answer: the answer itself stands
         if self._is_complete:
             self._finish()
@@ -131,30 +140,28 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_complete:
             raise ValueError("bytes behind a complete answer")
         self._headers = []
-        self._length = None
         self._ends_at_close = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._num_head_bytes += len(name) + len(value) + 4
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise _too_large()
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
+        status, version = self._parser.get_status_code(), self._parser.get_http_version()
+        length, is_chunked = check_answer(version, status, self._headers)
         self._is_interim = status < 200
         if self._is_interim or self._sink is None:
             return
-        is_chunked = False
-        for name, value in self._headers:
-            if name == b"content-length":
-                self._length = int(value)
-            elif name == b"transfer-encoding":
-                is_chunked = True
         self._has_news = True
-        self._ends_at_close = not is_chunked and self._length is None and status not in (204, 304)
-        self._sink.upstream_head(ResponseHead(status, self._headers, None if is_chunked else self._length))
+        self._ends_at_close = not is_chunked and length is None and status not in (204, 304)
+        self._sink.upstream_head(ResponseHead(status, self._headers, length))
 
     def on_body(self, body: bytes) -> None:
         self._body.append(body)
         self._has_news = True
+        self._fed_between = 0
 
     def on_message_complete(self) -> None:
         if not self._is_interim:
@@ -165,7 +172,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _finish(self) -> None:
         sink, self._sink = self._sink, None
-        if self._is_reusable and self.is_open:
+        if self._is_reusable and self._has_sent_all():
             self.resume()
             self._pool.rest(self)
         elif self._transport:
@@ -173,12 +180,21 @@ class UpstreamConnection(asyncio.Protocol):
         if sink:
             sink.upstream_ended(self._take_body())
 
+    def _has_sent_all(self) -> bool:
+        """A worker may answer before it has the whole request; what it then takes the rest for is its
+        own affair, and must not be the next client's."""
+        return self._transport is not None and self.is_open and not self._transport.get_write_buffer_size()
+
     def _fail(self, reason: str) -> None:
         sink, self._sink = self._sink, None
         if self._transport:
             self._transport.abort()
         if sink:
             sink.upstream_lost(reason)
+
+
+def _too_large() -> BadAnswer:
+    return BadAnswer(f"its head is over {MAX_HEAD_BYTES} bytes")
 
 
 class Pool:

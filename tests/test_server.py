@@ -4,12 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.framing import Limits
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.responder import Responder
-from gateway.server import LINGER_S, ClientConnection, Exchange, Limits
+from gateway.server import LINGER_S, ClientConnection, Exchange
 from tests.transports import FakeLoop, FakeTransport
 
-GET, SLOW = b"GET /now HTTP/1.1\r\n\r\n", b"GET /slow HTTP/1.1\r\n\r\n"
+GET, SLOW = b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 LIMITS = Limits(keep_alive_s=75.0, head_timeout_s=30.0, body_timeout_s=60.0, max_pipelined=4)
 
@@ -58,10 +59,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
 
 
 STREAM = (
-    b"POST /a HTTP/1.1\r\nA: 1\r\nContent-Length: 3\r\n\r\nabc"
-    b"POST /b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2;x=1\r\nde\r\n1\r\nf\r\n0\r\nT: 1\r\n\r\n"
-    b"POST /c HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\ngh"
-    b"GET /d HTTP/1.1\r\nConnection: close\r\n\r\n"
+    b"POST /a HTTP/1.1\r\nHost: a\r\nA: 1\r\nContent-Length: 3\r\n\r\nabc"
+    b"POST /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"2;x=1\r\nde\r\n1\r\nf\r\n0\r\nT: 1\r\n\r\n"
+    b"POST /c HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\ngh"
+    b"GET /d HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 )
 
 
@@ -78,7 +80,7 @@ def test_requests_are_the_same_in_any_splits(cuts: list[int]) -> None:
         ("POST", "/c", b"gh", True),
         ("GET", "/d", b"", False),
     ]
-    assert [r.headers[0][0] for r in server.requests] == [
+    assert [r.headers[1][0] for r in server.requests] == [
         b"a",
         b"transfer-encoding",
         b"connection",
@@ -108,12 +110,12 @@ def test_reading_stops_while_too_many_are_queued(server: Server) -> None:
 
 
 def test_a_head_is_not_charged_for_the_body_before_it(server: Server) -> None:
-    large = b"POST /now HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
+    large = b"POST /now HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000
     server.transport.feed(large + GET[:5], GET[5:6], GET[6:])
     assert server.transport.out == OK * 2
 
 
-@pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nA: "])
+@pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nHost: a\r\nA: "])
 def test_a_head_that_never_ends(server: Server, begun: bytes) -> None:
     server.transport.feed(begun, *[b"x" * 4096] * 15)
     assert server.transport.out == b""
@@ -123,9 +125,10 @@ def test_a_head_that_never_ends(server: Server, begun: bytes) -> None:
 
 
 def test_a_trailer_is_no_header(server: Server) -> None:
-    framed = b"POST /now HTTP/1.1\r\nA: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: 2\r\nB: 3\r\n\r\n"
+    head = b"POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    framed = head + b"0\r\nA: 2\r\nB: 3\r\n\r\n"
     server.transport.feed(framed)
-    assert server.requests[0].headers == [(b"a", b"1"), (b"transfer-encoding", b"chunked")]
+    assert server.requests[0].headers == [(b"host", b"a"), (b"transfer-encoding", b"chunked")]
 
 
 def test_an_answer_may_take_hours(server: Server) -> None:
@@ -146,7 +149,10 @@ def test_an_answer_may_take_hours(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("sent", "seconds", "status"),
-    [(b"GET /now HT", 30.1, b"408"), (b"POST /a HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc", 60.1, b"408")],
+    [
+        (b"GET /now HT", 30.1, b"408"),
+        (b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 60.1, b"408"),
+    ],
 )
 def test_a_request_that_does_not_come(server: Server, sent: bytes, seconds: float, status: bytes) -> None:
     server.transport.feed(sent)
@@ -159,16 +165,93 @@ def test_a_request_that_does_not_come(server: Server, sent: bytes, seconds: floa
     assert server.transport.end == "aborted"
 
 
-def test_a_body_that_moves_has_no_limit(server: Server) -> None:
-    server.transport.feed(b"POST /now HTTP/1.1\r\nContent-Length: 100\r\n\r\n")
-    for _ in range(100):
-        server.loop.advance(59)
-        server.transport.feed(b"x")
+SLOW_BODY = b"POST /now HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"
+
+
+def test_a_body_on_a_slow_link_has_all_the_time_it_needs(server: Server) -> None:
+    """A thousand pieces at twice the lowest rate: nothing but the rate counts."""
+    server.transport.feed(SLOW_BODY)
+    for _ in range(1000):
+        server.loop.advance(1)
+        server.transport.feed(b"x" * 1000)
     assert server.transport.out == OK
 
 
+def test_a_body_that_drips_does_not_hold_the_connection(server: Server) -> None:
+    server.transport.feed(SLOW_BODY)
+    for _ in range(30):  # each long before the limit between two pieces
+        server.loop.advance(2)
+        server.transport.feed(b"x")
+    assert server.transport.out == b""
+    server.loop.advance(2)
+    assert server.transport.out.startswith(b"HTTP/1.1 408 ")
+    assert server.transport.end == "eof"
+
+
+def test_a_chunked_body_that_drips_between_its_bytes_does_not_either(server: Server) -> None:
+    server.transport.feed(b"POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;")
+    for _ in range(61):
+        server.loop.advance(1)
+        server.transport.feed(b"x")
+    assert server.transport.out.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_request_is_not_late_while_we_do_not_read_it(server: Server) -> None:
+    """Its beginning came with others that are answered first, however long that takes."""
+    server.transport.feed(SLOW + GET * 5 + SLOW_BODY[:-9])
+    assert not server.transport.is_reading
+    server.loop.advance(3600)
+    server.slow[0][0].send(200, [], b"ok")
+    server.loop.advance(59)
+    assert server.transport.taken() == OK * 6
+    server.loop.advance(2)
+    assert server.transport.out.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_request_is_not_late_while_it_waits_for_our_100(server: Server) -> None:
+    expects = b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    server.transport.feed(SLOW + expects)
+    server.loop.advance(3600)
+    server.slow[0][0].send(200, [], b"ok")
+    assert server.transport.taken() == OK + b"HTTP/1.1 100 Continue\r\n\r\n"
+    server.loop.advance(59)
+    server.transport.feed(b"ab")
+    assert server.transport.taken() == OK
+
+
+CHUNKS = b"POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [b"1;", b"0\r\nA: ", b"1\r\na\r\n0\r\nA: b\r\nB", b"0" * 9])
+def test_what_frames_a_body_has_an_end(server: Server, begun: bytes) -> None:
+    server.transport.feed(CHUNKS + begun, *[b"0" * 4096] * 15)
+    assert server.transport.out == b""
+    server.transport.feed(*[b"0" * 4096] * 2)
+    assert server.transport.out.startswith(b"HTTP/1.1 431 ")
+
+
+def test_trailers_are_limited_as_the_head_is(server: Server) -> None:
+    trailers = b"".join(b"A%d: %b\r\n" % (i, b"x" * 990) for i in range(66))
+    server.transport.feed(CHUNKS + b"0\r\n" + trailers + b"\r\n")
+    assert server.transport.out.startswith(b"HTTP/1.1 431 ")
+    assert not server.requests
+
+
+def test_nothing_follows_a_refusal_that_waits_its_turn(server: Server) -> None:
+    """What is behind it in the same read is parsed, but neither answered nor told to go on."""
+    bad = b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: magic\r\n\r\n"
+    expects = b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    server.transport.feed(SLOW + bad + expects)
+    server.loop.advance(100)
+    server.slow[0][0].send(200, [], b"ok")
+    assert server.transport.out.startswith(OK + b"HTTP/1.1 417 ")
+    assert server.transport.out.count(b"HTTP/1.1 ") == 2
+    assert server.transport.end == "eof"
+    assert server.refused == [417]
+
+
 def test_an_answer_that_is_never_read_does_not_hold_the_connection(server: Server) -> None:
-    server.transport.feed(b"GET /now HTTP/1.1\r\nConnection: close\r\n\r\n")
+    server.transport.feed(b"GET /now HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     assert server.transport.end == "closed"  # but its bytes are still to be read
     server.loop.advance(75.1)
     assert server.transport.end == "aborted"
@@ -222,7 +305,7 @@ def test_draining_an_idle_connection(server: Server) -> None:
     ],
 )
 def test_framing(server: Server, version: bytes, length: int | None, end: bytes) -> None:
-    server.transport.feed(b"GET /slow HTTP/%b\r\nConnection: keep-alive\r\n\r\n" % version)
+    server.transport.feed(b"GET /slow HTTP/%b\r\nHost: a\r\nConnection: keep-alive\r\n\r\n" % version)
     server.slow[0][0].head(ResponseHead(200, [], length))
     server.slow[0][0].data(b"a")
     server.slow[0][0].end()
@@ -230,7 +313,7 @@ def test_framing(server: Server, version: bytes, length: int | None, end: bytes)
 
 
 def test_a_handler_that_answers_with_an_error(server: Server) -> None:
-    server.transport.feed(b"POST /now HTTP/1.1\r\nExpect: magic\r\nX-Request-Id: 7\r\n\r\n")
+    server.transport.feed(b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: magic\r\nX-Request-Id: 7\r\n\r\n")
     head, _, body = server.transport.out.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 417 ")
     assert b"\r\nx-request-id: 7" in head
@@ -239,12 +322,12 @@ def test_a_handler_that_answers_with_an_error(server: Server) -> None:
 
 
 def test_a_refusal_is_counted(server: Server) -> None:
-    server.transport.feed(b"GET / HTTP/1.1\r\nbad header\r\n\r\n")
+    server.transport.feed(b"GET / HTTP/1.1\r\nHost: a\r\nbad header\r\n\r\n")
     assert server.refused == [400]
 
 
 def test_a_connection_with_large_bodies_waiting_is_read_no_further(server: Server) -> None:
-    large = b"POST /slow HTTP/1.1\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000
+    large = b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n" + b"x" * 900_000
     server.transport.feed(large, large)
     assert server.transport.is_reading
     server.transport.feed(large)

@@ -1,12 +1,13 @@
 """Connections to workers without sockets: what each run of bytes tells the sink, and who rests how long."""
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from gateway.core.http import ResponseHead
 from gateway.proxy import ProxyOptions
-from gateway.upstream import Pool, UpstreamConnection
+from gateway.upstream import MAX_HEAD_BYTES, Pool, UpstreamConnection
 from tests.transports import FakeLoop, FakeTransport
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -76,6 +77,12 @@ HEAD, LOST = (200, 2), "lost"
         ([OK + b"garbage"], [HEAD, b"ok", "ended"], False),
         ([b"SSH-2.0\r\n"], [LOST], False),
         ([b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"], [LOST], False),
+        ([OK.replace(b"200", b"099") + OK], [LOST], False),
+        ([OK.replace(b"200", b"600")], [LOST], False),
+        ([OK.replace(b"HTTP/1.1", b"HTTP/2.0")], [LOST], False),
+        ([CHUNKED.replace(b"chunked", b"gzip, chunked")], [LOST], False),
+        ([CHUNKED.replace(b"chunked", b"gzip") + b"ab"], [LOST], False),
+        ([CHUNKED.replace(b"1.1", b"1.0") + b"1\r\na\r\n0\r\n\r\n"], [(200, None), b"a", "ended"], False),
         ([CHUNKED + b"1\r\na\r\nzz\r\n"], [(200, None), b"a", LOST], False),
     ],
 )
@@ -115,6 +122,64 @@ def test_bytes_that_nobody_asked_for_close_a_resting_connection(world: World) ->
     assert transport.end == "aborted"
     assert sink.events == [HEAD, b"ok", "ended"]
     assert world.pool.take() is None
+
+
+MANY = b"A: " + b"x" * 4000 + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "more", "told"),
+    [
+        (b"HTTP/1.1 200 OK\r\nA: ", b"x" * 4096, [LOST]),
+        (b"HTTP/1.1 200 O", b"x" * 4096, [LOST]),
+        (b"HTTP/1.1 200 OK\r\n", MANY, [LOST]),
+        (b"", b"HTTP/1.1 103 Early\r\n" + MANY + b"\r\n", [LOST]),
+        (b"", b"HTTP/1.1 100 Go on\r\n\r\n" * 190, [LOST]),
+        (b"\r\n", b"\r\n" * 2048, [LOST]),
+        (CHUNKED + b"1;", b"x" * 4096, [(200, None), LOST]),
+        (CHUNKED + b"1\r\na\r\n0\r\n", MANY, [(200, None), b"a", LOST]),
+    ],
+    ids=["header", "reason", "headers", "hints", "interim", "empty lines", "chunk extension", "trailers"],
+)
+def test_an_answer_without_measure(world: World, begun: bytes, more: bytes, told: list[object]) -> None:
+    sink, _, transport = world.ask(begun, *[more] * 60)
+    assert LOST not in sink.events
+    transport.feed(*[more] * 20)
+    assert sink.events == told
+    assert transport.end == "aborted"
+
+
+def test_a_long_body_is_not_taken_for_a_head(world: World) -> None:
+    size = MAX_HEAD_BYTES * 2
+    sink, connection, _ = world.ask(
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, *[b"x" * 65536] * (size // 65536)
+    )
+    assert sink.events[-1] == "ended"
+    for _ in range(20):  # nor are all the heads of one connection taken for one
+        told = Told()
+        connection.send(b"head", b"", told)
+        cast(FakeTransport, connection._transport).feed(OK.replace(b"\r\nC", b"\r\n" + MANY * 20 + b"C"))
+        assert told.events == [HEAD, b"ok", "ended"]
+
+
+def test_an_answer_before_the_request_was_sent_ends_the_connection(world: World) -> None:
+    """The worker may take the rest of that request for another one: its answer would be the next client's."""
+    told, (connection, transport) = Told(), world.connect()
+    connection.send(b"head", b"body", told)
+    transport.num_unsent = 1
+    transport.feed(OK)
+    assert told.events == [HEAD, b"ok", "ended"]
+    assert world.pool.take() is None
+    assert transport.end == "closed"
+
+
+def test_the_reason_says_what_was_wrong(world: World) -> None:
+    reasons: list[str] = []
+    told, (connection, transport) = Told(), world.connect()
+    told.upstream_lost = reasons.append  # type: ignore[method-assign]
+    connection.send(b"head", b"body", told)
+    transport.feed(OK.replace(b"200", b"099"))
+    assert reasons == ["not HTTP: there is no status 99"]
 
 
 def test_an_aborted_exchange_hears_nothing_more(world: World) -> None:

@@ -55,6 +55,7 @@ class FakeTransport:
         self.out = b""
         self.end = ""
         self.is_reading = True
+        self.num_unsent = 0
         protocol.connection_made(cast(asyncio.Transport, self))
 
     def write(self, data: bytes) -> None:
@@ -97,6 +98,9 @@ class FakeTransport:
     def resume_reading(self) -> None:
         assert not self.is_reading
         self.is_reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.num_unsent
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass

@@ -75,6 +75,11 @@ class NotSupported(InvalidRequest):
     code = "not_supported"
 
 
+class VersionNotSupported(InvalidRequest):
+    status = 505
+    code = "version_not_supported"
+
+
 class WorkerFailed(GatewayError):
     """A worker did not answer, or not in HTTP."""
 

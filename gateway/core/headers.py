@@ -7,6 +7,8 @@ from gateway.core.worker import Worker
 _NOT_TO_WORKER = HOP_BY_HOP | {
     b"host",
     b"content-length",
+    b"content_length",  # the same name to servers that make environment variables of headers
+    b"transfer_encoding",
     b"expect",
     b"x-request-id",
     b"x-data-parallel-rank",

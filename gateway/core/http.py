@@ -1,5 +1,6 @@
 """HTTP/1.1 as values: requests, response heads, and which headers cross a proxy (RFC 9110, 9112)."""
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -53,12 +54,15 @@ class HttpRequest:
         return None
 
 
+_AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+
+
 def _origin_form(target: bytes) -> bytes:
     """Clients that take us for a forward proxy send whole URLs; a server must take them (RFC 9112, 3.2.2)."""
-    if target[:7].lower() != b"http://" and target[:8].lower() != b"https://":
+    if target[:1] == b"/" or not (authority := _AUTHORITY.match(target)):
         return target
-    _, slash, path = target.partition(b"://")[2].partition(b"/")
-    return slash + path if slash else b"/"
+    rest = target[authority.end() :]
+    return rest if rest[:1] == b"/" else b"/" + rest
 
 
 @dataclass(slots=True, eq=False)

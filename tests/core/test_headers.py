@@ -22,6 +22,8 @@ def test_the_head_to_a_worker() -> None:
         (b"x-mine", b"1"),
         (b"authorization", b"Bearer k"),
         (b"content-length", b"99"),
+        (b"content_length", b"99"),
+        (b"transfer_encoding", b"chunked"),
         (b"transfer-encoding", b"chunked"),
         (b"expect", b"100-continue"),
         (b"x-request-id", b"other"),

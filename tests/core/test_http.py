@@ -36,10 +36,11 @@ def test_the_path_is_the_target_without_its_query() -> None:
 
 
 def test_whole_urls_are_taken_for_their_path() -> None:
-    targets = [b"http://h:1/v1/models?x=1", b"HTTPS://h/", b"http://h", b"/http://h/"]
+    targets = [b"http://h:1/v1/models?x=1", b"HTTPS://h/", b"http://h", b"/http://h/", b"http://h?a=/b"]
     assert [HttpRequest("GET", target, []).path for target in targets] == [
         "/v1/models",
         "/",
         "/",
         "/http://h/",
+        "/",
     ]
