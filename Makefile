@@ -34,6 +34,7 @@ soak: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway options > docs/options.md
+	$(BIN)/python -m tests.conformance.table > docs/http.md
 
 lock: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet uv
