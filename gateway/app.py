@@ -39,6 +39,7 @@ from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
 from gateway.ingest.zmq import ZmqFeed, reach, resolve
 from gateway.lag import Lag
+from gateway.listening import SocketFile, accept, bind_tcp, bind_unix
 from gateway.metrics import Collector, Metrics
 from gateway.policies import POLICIES
 from gateway.prompts import ANY_MODEL, PromptSource, WorkerTokenizer
@@ -77,6 +78,9 @@ class Gateway:
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._turns = Turns()
         self._connections: set[ClientConnection] = set()
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.AbstractServer] = []
+        self._socket_files: list[SocketFile] = []
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
@@ -96,10 +100,16 @@ class Gateway:
     async def stop(self) -> None:
         """Not ready, stop accepting, let requests finish until the deadline, cut the rest."""
         self.api.is_stopping = True
-        if server := getattr(self, "_server", None):
+        for file in self._socket_files:
+            file.remove()
+        for server in self._servers:
             server.close()
+        if self._servers:
             await self._drain()
-            await self._admin_runner.cleanup()
+        if runner := getattr(self, "_admin_runner", None):
+            await runner.cleanup()
+        for listening in self._sockets:
+            listening.close()  # where the start came no further than this
         await self.roster.stop()
         await self._tasks.stop()
         self.lag.stop()
@@ -113,7 +123,7 @@ class Gateway:
     @property
     def port(self) -> int:
         """The port that clients reach, also where 0 was configured."""
-        port: int = self._server.sockets[0].getsockname()[1]
+        port: int = self._sockets[0].getsockname()[1]
         return port
 
     @property
@@ -131,17 +141,25 @@ class Gateway:
             min_body_rate=config.min_body_rate,
             keep_alive_s=config.keep_alive_s,
         )
-        loop = asyncio.get_running_loop()
-        listening = _bind(config.host, config.port, "port")
-        self._server = await loop.create_server(
-            lambda: ClientConnection(self.api.handle, limits, self._connections, self.api.refused),
-            sock=listening,
-            backlog=2048,
-        )
+        self._bind()
+        for listening in self._sockets:
+            server = await accept(
+                listening,
+                lambda: ClientConnection(self.api.handle, limits, self._connections, self.api.refused),
+            )
+            self._servers.append(server)
         await self._listen_admin()
 
-    async def _listen_admin(self) -> None:
+    def _bind(self) -> None:
+        """All sockets before anything is served, so that a taken address is an error at start."""
         config = self.config
+        self._admin_socket = bind_tcp(config.admin_host, config.admin_port, "admin_port")
+        self._sockets.append(bind_tcp(config.host, config.port, "port"))
+        if config.unix_socket:
+            self._sockets.append(bind_unix(config.unix_socket, int(config.unix_socket_mode, 8)))
+        self._socket_files = [file for file in map(SocketFile.of, self._sockets) if file]
+
+    async def _listen_admin(self) -> None:
         registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             registry.register(collector)
@@ -165,9 +183,7 @@ class Gateway:
         )
         self._admin_runner = web.AppRunner(admin.app(), access_log=None)
         await self._admin_runner.setup()
-        await web.SockSite(
-            self._admin_runner, _bind(config.admin_host, config.admin_port, "admin_port")
-        ).start()
+        await web.SockSite(self._admin_runner, self._admin_socket).start()
 
     async def _drain(self) -> None:
         for connection in list(self._connections):
@@ -309,20 +325,6 @@ def worker_headers(key_file: str) -> dict[str, str]:
 
 def _host(worker: Worker) -> str:
     return urlsplit(worker.url).hostname or ""
-
-
-def _bind(host: str, port: int, option: str) -> socket.socket:
-    """A listening socket. Raises ConfigError that names the address where it is taken."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-    except OSError as exc:
-        raise ConfigError(f"{option}: cannot listen on {host}:{port}: {exc.strerror}") from exc
-    return listening
 
 
 async def check(config: Config) -> int:

@@ -102,6 +102,8 @@ async def _serve_until_stopped(gateway: Any) -> int:
     garbage.settle()
     try:
         await gateway.start()
+        if path := gateway.config.unix_socket:
+            logging.getLogger("kvgate").info("listening on unix:%s", path)
         logging.getLogger("kvgate").info(
             "listening on http://%s:%d, admin on http://%s:%d",
             gateway.config.host,

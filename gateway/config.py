@@ -54,6 +54,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),
     ] = "127.0.0.1"
     port: Annotated[int, _option("Port for clients; 0 takes a free one.", "port", ge=0, le=65535)] = 8000
+    unix_socket: Annotated[
+        str,
+        _option(
+            "Listen on this Unix socket too, for a proxy or clients on the same host. One that a dead "
+            "process left is replaced.",
+            "path",
+        ),
+    ] = ""
+    unix_socket_mode: Annotated[
+        str,
+        _option(
+            "Who may connect there, as its file's permissions; the gateway's own user only, unless said.",
+            "octal",
+            pattern="^0?[0-7]{3}$",
+        ),
+    ] = "600"
     admin_host: Annotated[
         str,
         _option("Address of the admin API and /metrics; apart from traffic and on loopback.", "address"),

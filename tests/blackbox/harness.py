@@ -356,6 +356,10 @@ class Client:
             raise
         return cls(*await asyncio.open_connection(sock=sock, limit=1 << 16))
 
+    @classmethod
+    async def open_unix(cls, path: str) -> "Client":
+        return cls(*await asyncio.open_unix_connection(path, limit=1 << 16))
+
     async def send(self, data: bytes) -> None:
         async with asyncio.timeout(DEADLINE_S):
             self._writer.write(data)
@@ -630,6 +634,21 @@ class Bench:
                 await worker.die()
         faults: Iterable[object] = [f for worker in self.workers for f in worker.faults]
         assert not list(faults)
+
+
+async def refusal(*flags: str) -> str:
+    """What a gateway that does not start says of these flags; it must end with 2 and no traceback."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "serve", "--port", "0", "--admin-port", "0", *flags),
+        cwd=os.environ.get("BLACKBOX_ROOT", ROOT),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        _, printed = await process.communicate()
+    assert process.returncode == 2, printed.decode()
+    assert "Traceback" not in printed.decode(), printed.decode()
+    return printed.decode()
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,137 @@
+"""The sockets that the gateway listens on: bound here, accepted from elsewhere.
+
+    host, port ──► bind_tcp  ─┐
+                              ├─► plain listening sockets ──► this process's loop, or another process
+    path, mode ──► bind_unix ─┘
+
+A socket listens as soon as it is bound, so that a taken address is known before anything else is
+started, and clients that come early wait instead of being refused. A socket file belongs to whoever
+listens on it last: `SocketFile` removes it only as long as that is still the socket it was made for.
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.core.errors import ConfigError
+
+BACKLOG = 2048
+"""Clients that may wait to be accepted: a burst of a whole fleet's clients that connect anew."""
+PROBE_TIMEOUT_S = 1.0
+"""For an existing socket file to show whether somebody listens there; the kernel answers at once."""
+
+
+def bind_tcp(host: str, port: int, option: str) -> socket.socket:
+    """A listening TCP socket. Raises ConfigError that names the option and the address."""
+    listening = None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except (OSError, UnicodeError) as exc:
+        if listening:
+            listening.close()
+        reason = exc.strerror if isinstance(exc, OSError) else "is no host name"
+        raise ConfigError(f"{option}: cannot listen on {host}:{port}: {reason}") from exc
+    listening.setblocking(False)
+    return listening
+
+
+def bind_unix(path: str, mode: int) -> socket.socket:
+    """A listening Unix socket whose file has the permissions `mode` from its first moment on.
+
+    A file that a dead process left is replaced. Raises ConfigError where somebody listens there,
+    where something else is in the way, and where the path cannot be used.
+    """
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _make_way(path)
+        before = os.umask(0o777 & ~mode)  # nobody can connect between bind and a later chmod
+        try:
+            listening.bind(path)
+        finally:
+            os.umask(before)
+        listening.listen(BACKLOG)
+    except ConfigError:
+        listening.close()
+        raise
+    except (OSError, ValueError) as exc:  # a path with a NUL is a ValueError
+        listening.close()
+        reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
+        raise ConfigError(f"unix_socket: cannot listen on {path}: {reason}") from exc
+    listening.setblocking(False)
+    return listening
+
+
+_KEEP_FILE: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""Loops of newer Pythons would remove the file, though another process may go on listening there."""
+
+
+async def accept(
+    listening: socket.socket, make_protocol: Callable[[], asyncio.Protocol]
+) -> asyncio.AbstractServer:
+    """Serve the connections of one socket in this process; closing the server closes the socket."""
+    loop = asyncio.get_running_loop()
+    if listening.family == socket.AF_UNIX:
+        return await loop.create_unix_server(make_protocol, sock=listening, backlog=BACKLOG, **_KEEP_FILE)
+    return await loop.create_server(make_protocol, sock=listening, backlog=BACKLOG)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFile:
+    """The file of a Unix socket, told from one that another process put in its place."""
+
+    path: str
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, listening: socket.socket) -> "SocketFile | None":
+        """None for a TCP socket, and where the file is gone."""
+        if listening.family != socket.AF_UNIX:
+            return None
+        path = os.fsdecode(listening.getsockname())
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return None
+        return cls(path, found.st_dev, found.st_ino)
+
+    def remove(self) -> None:
+        """Take the file away, if it is still this one: call it before the last listener is closed, and
+        not at all where another process goes on listening."""
+        try:
+            found = os.lstat(self.path)
+            if (found.st_dev, found.st_ino) == (self.device, self.inode):
+                os.unlink(self.path)
+        except FileNotFoundError:
+            pass
+
+
+def _make_way(path: str) -> None:
+    """Remove the file of a socket on which nobody listens. Raises ConfigError where that is not so."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ConfigError(f"unix_socket: {path} is there and is no socket; move it away or choose another")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        failure = probe.connect_ex(path)
+    if failure == errno.ECONNREFUSED:
+        os.unlink(path)
+    elif failure == errno.EACCES:
+        raise ConfigError(f"unix_socket: {path} is there, and this user may not connect to see whose it is")
+    elif failure != errno.ENOENT:
+        raise ConfigError(f"unix_socket: another process listens on {path}; stop it or choose another")

@@ -1,0 +1,57 @@
+"""Clients that come through a Unix socket."""
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.blackbox.harness import Client, completion, post, refusal, request, running
+
+
+@pytest.fixture
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("s") / "g")
+    assert len(path) < 100, "set TMPDIR to a shorter path: a socket's has 107 bytes"
+    return path
+
+
+async def test_a_unix_socket_beside_the_port(path: str) -> None:
+    async with running("--unix-socket", path) as bench:
+        await bench.gateway.logged(f"listening on unix:{path}$")
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        await bench.worker()
+        client = await Client.open_unix(path)
+        bench.clients.append(client)
+        for _ in range(2):
+            assert (await client.ask(post(completion()))).json == {"ok": True}
+        assert (await bench.ask(post(completion()))).json == {"ok": True}
+        assert await bench.gateway.stop() == 0
+        assert not os.path.exists(path)
+
+
+async def test_what_a_killed_gateway_left_is_replaced(path: str) -> None:
+    async with running("--unix-socket", path, exit_code=-signal.SIGKILL) as bench:
+        bench.gateway.process.kill()
+        await bench.gateway.exited()
+    assert os.path.exists(path)
+    async with running("--unix-socket", path, "--unix-socket-mode", "660") as bench:
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
+        client = await Client.open_unix(path)
+        bench.clients.append(client)
+        assert (await client.ask(request("GET", "/health"))).status == 200
+        told = await refusal("--unix-socket", path)
+        assert f"unix_socket: another process listens on {path}" in told
+        assert (await client.ask(request("GET", "/health"))).status == 200
+    assert not os.path.exists(path)
+
+
+async def test_a_place_that_is_taken(path: str) -> None:
+    Path(path).write_text("precious")
+    assert f"unix_socket: {path} is there and is no socket" in await refusal("--unix-socket", path)
+    assert Path(path).read_text() == "precious"
+
+
+async def test_a_mode_that_is_none() -> None:
+    assert "--unix-socket-mode" in await refusal("--unix-socket-mode", "rw")
