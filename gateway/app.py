@@ -11,9 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import aiohttp
 import zmq
 from aiohttp import web
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
@@ -23,6 +21,8 @@ from gateway.admin import Admin
 from gateway.api import Api
 from gateway.check import Checker, check_all
 from gateway.config import Config, load
+from gateway.control import ControlSession
+from gateway.core.address import Address
 from gateway.core.deadlines import Deadlines
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
@@ -48,6 +48,7 @@ from gateway.records import Records
 from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.tasks import Tasks
+from gateway.tls import follow, listening_context, listening_tls, worker_tls
 
 log = logging.getLogger("kvgate")
 
@@ -72,6 +73,10 @@ class Gateway:
         )
         self.records = Records()
         self._worker_urls = worker_urls(config.worker)
+        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self.worker_tls = worker_tls(
+            config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file
+        )
         self._worker_headers = worker_headers(config.worker_key_file)
         self._engine = ENGINES["vllm"]
         self._tasks = Tasks()
@@ -85,13 +90,15 @@ class Gateway:
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
         config = self.config
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=config.probe_timeout_s))
-        self._worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s)
+        self._session = ControlSession(self.worker_tls, timeout_s=config.probe_timeout_s)
+        self._worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=self.worker_tls)
         self.proxy = self._make_proxy()
         self.lag = Lag(self.metrics.loop_lag_s)
         self.lag.start()
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)
+        followed = [tls for tls in (self._tls, self.worker_tls) if tls and tls.files]
+        self._tasks.start("follow certificates", follow(followed))
         if serve:
             await self._listen()
         for url in self._worker_urls:
@@ -142,10 +149,13 @@ class Gateway:
             keep_alive_s=config.keep_alive_s,
         )
         self._bind()
+        tls = listening_context(self._tls) if self._tls else None
         for listening in self._sockets:
             server = await accept(
                 listening,
                 lambda: ClientConnection(self.api.handle, limits, self._connections, self.api.refused),
+                tls,
+                config.tls_handshake_timeout_s,
             )
             self._servers.append(server)
         await self._listen_admin()
@@ -218,6 +228,7 @@ class Gateway:
             suspect=lambda worker, reason, is_refused: self.roster.suspect(
                 worker, reason, is_refused=is_refused
             ),
+            tls_context=lambda: self.worker_tls.context,
         )
 
     def _make_roster(self) -> Roster:
@@ -324,15 +335,16 @@ def worker_headers(key_file: str) -> dict[str, str]:
 
 
 def _host(worker: Worker) -> str:
-    return urlsplit(worker.url).hostname or ""
+    return Address.of(worker.url).host
 
 
 async def check(config: Config) -> int:
     """Print each worker's mode; 1 if one is not reached."""
     gateway = Gateway(config)
-    timeout = aiohttp.ClientTimeout(total=config.probe_timeout_s)
     headers = worker_headers(config.worker_key_file)
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+    async with ControlSession(
+        gateway.worker_tls, timeout_s=config.probe_timeout_s, headers=headers
+    ) as session:
         checker = Checker(
             session=session,
             engine=ENGINES["vllm"],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
+from gateway.control import ControlSession
 from gateway.core.engine import Engine, EventSource
 from gateway.core.sse import read_usage
 from gateway.core.worker import Worker
@@ -41,7 +42,7 @@ class Finding:
 class Checker:
     """What a check needs; `source_of` says where a worker's rank publishes, if it does."""
 
-    session: aiohttp.ClientSession
+    session: ControlSession
     engine: Engine
     source_of: Callable[[Facts, int], EventSource | None]
     reach_events: ReachEvents
@@ -106,9 +107,8 @@ class Checker:
         if worker.dp_size > 1:
             headers["x-data-parallel-rank"] = str(worker.dp_rank)
         try:
-            async with self.session.post(
-                worker.url + path, data=msgspec.json.encode(body), headers=headers, allow_redirects=False
-            ) as answer:
+            data = msgspec.json.encode(body)
+            async with self.session.call("POST", worker.url, path, data=data, headers=headers) as answer:
                 return await answer.read() if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None

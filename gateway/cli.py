@@ -105,7 +105,8 @@ async def _serve_until_stopped(gateway: Any) -> int:
         if path := gateway.config.unix_socket:
             logging.getLogger("kvgate").info("listening on unix:%s", path)
         logging.getLogger("kvgate").info(
-            "listening on http://%s:%d, admin on http://%s:%d",
+            "listening on %s://%s:%d, admin on http://%s:%d",
+            "https" if gateway.config.tls_cert_file else "http",
             gateway.config.host,
             gateway.port,
             gateway.config.admin_host,

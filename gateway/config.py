@@ -70,6 +70,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             pattern="^0?[0-7]{3}$",
         ),
     ] = "600"
+    tls_cert_file: Annotated[
+        str,
+        _option(
+            "Certificate chain (PEM) for clients; with it, the port speaks TLS (1.2 or newer) only. Read "
+            "anew when it changes.",
+            "path",
+        ),
+    ] = ""
+    tls_key_file: Annotated[
+        str, _option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
+    ] = ""
+    tls_handshake_timeout_s: Annotated[
+        float, _option("For a client to finish the TLS handshake once connected.", "seconds", gt=0)
+    ] = 10.0
     admin_host: Annotated[
         str,
         _option("Address of the admin API and /metrics; apart from traffic and on loopback.", "address"),
@@ -184,6 +198,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "their own, which is passed on.",
             "path",
         ),
+    ] = ""
+    worker_ca_file: Annotated[
+        str,
+        _option(
+            "Certificates (PEM) by which workers with https URLs are verified, in place of the system's. "
+            "Verification cannot be turned off.",
+            "path",
+        ),
+    ] = ""
+    worker_cert_file: Annotated[
+        str, _option("Certificate chain (PEM) shown to workers that ask for one.", "path")
+    ] = ""
+    worker_cert_key_file: Annotated[
+        str, _option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
     ] = ""
     tokenize_timeout_s: Annotated[
         float,

@@ -13,6 +13,7 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 import stat
 import sys
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from gateway.core.errors import ConfigError
 
 BACKLOG = 2048
 """Clients that may wait to be accepted: a burst of a whole fleet's clients that connect anew."""
+SHUTDOWN_TIMEOUT_S = 5.0
+"""For a client to say farewell in TLS too; then its connection is closed all the same."""
 PROBE_TIMEOUT_S = 1.0
 """For an existing socket file to show whether somebody listens there; the kernel answers at once."""
 
@@ -78,13 +81,26 @@ _KEEP_FILE: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3
 
 
 async def accept(
-    listening: socket.socket, make_protocol: Callable[[], asyncio.Protocol]
+    listening: socket.socket,
+    make_protocol: Callable[[], asyncio.Protocol],
+    tls: ssl.SSLContext | None = None,
+    handshake_timeout_s: float = 10.0,
 ) -> asyncio.AbstractServer:
-    """Serve the connections of one socket in this process; closing the server closes the socket."""
+    """Serve the connections of one socket in this process; closing the server closes the socket. A Unix
+    socket is plain: what goes through it does not leave the host."""
     loop = asyncio.get_running_loop()
     if listening.family == socket.AF_UNIX:
         return await loop.create_unix_server(make_protocol, sock=listening, backlog=BACKLOG, **_KEEP_FILE)
-    return await loop.create_server(make_protocol, sock=listening, backlog=BACKLOG)
+    if tls is None:
+        return await loop.create_server(make_protocol, sock=listening, backlog=BACKLOG)
+    return await loop.create_server(
+        make_protocol,
+        sock=listening,
+        backlog=BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=handshake_timeout_s,
+        ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,14 @@ import aiohttp
 import msgspec
 from xxhash import xxh3_128_digest
 
+from gateway.control import ControlSession
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import InferenceRequest, Kind
 from gateway.core.runs import Runs
 from gateway.metrics import Metrics
 from gateway.router import Prompt
+from gateway.tls import Tls
 
 log = logging.getLogger("kvgate.prompts")
 
@@ -131,9 +133,9 @@ class WorkerTokenizer:
     `max_cache_bytes` the cached tokens.
     """
 
-    def __init__(self, *, timeout_s: float, max_cache_bytes: int = 64 << 20) -> None:
+    def __init__(self, *, timeout_s: float, max_cache_bytes: int = 64 << 20, tls: Tls | None = None) -> None:
         self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self._session = ControlSession(tls)  # `ask` keeps the time
         self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
         self._max_bytes = max_cache_bytes
         self._num_bytes = 0
@@ -149,8 +151,7 @@ class WorkerTokenizer:
         return Prompt(tuple(tokens), "worker")
 
     async def close(self) -> None:
-        if self._session:
-            await self._session.close()
+        await self._session.close()
 
     async def _one(self, url: str, body: Mapping[str, Any], authorization: str | None) -> Tokens:
         raw = msgspec.json.encode(body)
@@ -167,15 +168,11 @@ class WorkerTokenizer:
         return tokens
 
     async def _post(self, url: str, raw: bytes, authorization: str | None) -> Tokens:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout())  # `ask` keeps the time
         headers = {"content-type": "application/json"}
         if authorization:
             headers["authorization"] = authorization
         try:
-            async with self._session.post(
-                f"{url}/tokenize", data=raw, headers=headers, allow_redirects=False
-            ) as answer:
+            async with self._session.call("POST", url, "/tokenize", data=raw, headers=headers) as answer:
                 if answer.status != 200:
                     raise PromptError(f"the worker's /tokenize answered {answer.status}")
                 return tokens_of(_decode_tokenized(await answer.read()).tokens)

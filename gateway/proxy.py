@@ -20,7 +20,7 @@ from gateway.records import Records
 from gateway.responder import Responder
 from gateway.router import Router
 from gateway.tasks import Tasks
-from gateway.upstream import Pool
+from gateway.upstream import Pool, TlsContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Proxy:
     tasks: Tasks
     options: ProxyOptions
     suspect: Callable[[WorkerId, str, bool], None]
+    tls_context: TlsContext = lambda: None
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -74,7 +75,10 @@ class Proxy:
         if pool is None:
             options = self.options
             pool = self.pools[url] = Pool(
-                url, connect_timeout_s=options.connect_timeout_s, idle_s=options.pool_idle_s
+                url,
+                connect_timeout_s=options.connect_timeout_s,
+                idle_s=options.pool_idle_s,
+                tls_context=self.tls_context,
             )
         return pool
 

@@ -7,12 +7,15 @@ connection would be lost. One that the worker closed while it rested is seen at 
 
 import asyncio
 import errno
+import ssl
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol, cast
-from urllib.parse import urlsplit
 
 import httptools
 
+from gateway import tls
+from gateway.core.address import Address
 from gateway.core.framing import BadAnswer, check_answer
 from gateway.core.http import Header, ResponseHead
 
@@ -103,7 +106,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._ends_at_close and exc is None:
                 self._finish()
             else:
-                self._fail(f"connection lost: {exc}" if exc else "connection closed")
+                self._fail(f"connection lost: {tls.reason(exc) or exc}" if exc else "connection closed")
 
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
@@ -197,18 +200,25 @@ def _too_large() -> BadAnswer:
     return BadAnswer(f"its head is over {MAX_HEAD_BYTES} bytes")
 
 
+TlsContext = Callable[[], ssl.SSLContext | None]
+"""How an https endpoint is verified now; None: as the system does it."""
+
+
 class Pool:
     """The connections to one endpoint. `connect_timeout_s` and `idle_s` are seconds."""
 
-    def __init__(self, url: str, *, connect_timeout_s: float = 5.0, idle_s: float = 4.0) -> None:
-        parts = urlsplit(url)
-        if not parts.hostname or parts.scheme not in ("http", "https"):
-            raise ValueError(f"not an http(s) URL: {url!r}")
-        self.netloc = parts.netloc.rpartition("@")[2].encode()
-        self.path_prefix = parts.path.rstrip("/").encode()
-        self._host = parts.hostname
-        self._is_tls = parts.scheme == "https"
-        self._port = parts.port or (443 if self._is_tls else 80)
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float = 5.0,
+        idle_s: float = 4.0,
+        tls_context: TlsContext = lambda: None,
+    ) -> None:
+        self._address = Address.of(url)
+        self.netloc = self._address.netloc.encode()
+        self.path_prefix = self._address.prefix.encode()
+        self._tls_context = tls_context
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()  # kept: asking again costs a system call (Python < 3.12)
@@ -217,7 +227,7 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"Pool({self.netloc.decode()}, open={len(self._open)}, idle={len(self._idle)})"
+        return f"Pool({self._address.name}, open={len(self._open)}, idle={len(self._idle)})"
 
     def take(self) -> UpstreamConnection | None:
         """A resting connection that is still open; the last used first, so that the others age."""
@@ -230,11 +240,21 @@ class Pool:
         return None
 
     async def connect(self) -> UpstreamConnection:
-        """A new connection. Raises OSError (TimeoutError is one)."""
-        async with asyncio.timeout(self._connect_timeout_s):
-            _, protocol = await self._loop.create_connection(
-                lambda: UpstreamConnection(self), self._host, self._port, ssl=self._is_tls or None
-            )
+        """A new connection. Raises OSError (TimeoutError is one), in words where TLS failed."""
+        loop, address = self._loop, self._address
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                if address.unix_path:
+                    _, protocol = await loop.create_unix_connection(
+                        lambda: UpstreamConnection(self), address.unix_path
+                    )
+                    return protocol
+                context = (self._tls_context() or True) if address.is_tls else None
+                _, protocol = await loop.create_connection(
+                    lambda: UpstreamConnection(self), address.host, address.port, ssl=context
+                )
+        except ssl.SSLError as exc:
+            raise ConnectionError(tls.reason(exc)) from exc
         return protocol
 
     def close(self) -> None:

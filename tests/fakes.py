@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from gateway.control import ControlSession
 from gateway.core.blocks import root_hash, tokens_of
 from gateway.core.decision import Candidate, Decision, Timings
 from gateway.core.engine import EngineFlags, EngineMetrics, EnginePaths, EventSource, ModelInfo
@@ -131,5 +131,5 @@ def url_of(server: TestServer) -> str:
     return str(server.make_url("")).rstrip("/")
 
 
-def session(timeout_s: float = 5.0) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s))
+def session(timeout_s: float = 5.0) -> ControlSession:
+    return ControlSession(timeout_s=timeout_s)

@@ -113,7 +113,7 @@ def test_a_connection_that_ends(
     sink, _, transport = world.ask(answer)
     transport.lose(exc)
     assert sink.events == told
-    assert repr(world.pool) == "Pool(w:8000, open=0, idle=0)"
+    assert repr(world.pool) == "Pool(w:8000/base, open=0, idle=0)"
 
 
 def test_bytes_that_nobody_asked_for_close_a_resting_connection(world: World) -> None:

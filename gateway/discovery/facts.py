@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from urllib.parse import urlsplit
 
+from gateway.core.address import Address
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.worker import Reported, Served, Worker, WorkerId, worker_id
 
@@ -40,22 +40,13 @@ class Mode(IntEnum):
 
 def endpoint_url(url: str) -> str:
     """The base URL as it is kept. Raises ValueError that says what is wrong with it."""
-    try:
-        parts = urlsplit(url.rstrip("/"))
-        _ = parts.port  # raises for what is no port
-    except ValueError as exc:
-        raise ValueError(f"'{url}': {exc}") from exc
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"'{url}' is not an http(s) URL such as http://10.0.0.1:8000")
-    if parts.query or parts.fragment or parts.username or parts.password:
-        raise ValueError(f"'{url}' must be a base URL without query, fragment or credentials")
-    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path}"
+    return Address.of(url).url
 
 
 def workers_of(facts: Facts) -> tuple[Worker, ...]:
     """One worker per data-parallel rank."""
     ranks = sorted(facts.ranks) or [0]
-    name = facts.url.partition("://")[2]  # with the path: endpoints may share a host by path
+    name = Address.of(facts.url).name
     served = served_models(facts.models)
     return tuple(_worker(facts, name, served, rank, len(ranks)) for rank in ranks)
 

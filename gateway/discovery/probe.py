@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import aiohttp
 
+from gateway.control import ControlSession, failure
 from gateway.core.engine import Engine, EngineMetrics
 from gateway.core.events import DecodeError
 from gateway.discovery.facts import Facts
@@ -18,9 +19,7 @@ class ProbeError(Exception):
 class Probe:
     """Control calls to one endpoint. `headers` go with each, such as an Authorization."""
 
-    def __init__(
-        self, url: str, engine: Engine, session: aiohttp.ClientSession, headers: Mapping[str, str]
-    ) -> None:
+    def __init__(self, url: str, engine: Engine, session: ControlSession, headers: Mapping[str, str]) -> None:
         self.url = url
         self._engine = engine
         self._session = session
@@ -72,9 +71,7 @@ class Probe:
 
     async def _get(self, path: str) -> tuple[int, bytes]:
         try:
-            async with self._session.get(
-                self.url + path, headers=self._headers, allow_redirects=False
-            ) as answer:
+            async with self._session.call("GET", self.url, path, headers=self._headers) as answer:
                 body = bytearray()
                 async for piece in answer.content.iter_any():
                     body += piece
@@ -84,4 +81,4 @@ class Probe:
         except TimeoutError as exc:
             raise ProbeError(f"{self.url}{path} did not answer in time") from exc
         except (aiohttp.ClientError, OSError) as exc:
-            raise ProbeError(f"{self.url}{path}: {str(exc) or type(exc).__name__}") from exc
+            raise ProbeError(f"{self.url}{path}: {failure(exc)}") from exc

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import urlsplit
 
+from gateway.core.address import Address
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.fleet import Fleet
@@ -279,7 +279,7 @@ class Roster:
         if name in self._endpoints:
             return name
         for endpoint in self._endpoints.values():
-            if name == urlsplit(endpoint.url).netloc or any(w.id == name for w in endpoint.workers):
+            if name == Address.of(endpoint.url).netloc or any(w.id == name for w in endpoint.workers):
                 return endpoint.url
         return None
 

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -206,7 +207,16 @@ class Link(asyncio.Protocol):
 class FakeWorker:
     """A worker that answers probes as vLLM does, and what is forwarded to it by `script`."""
 
-    def __init__(self, models: Sequence[str | dict[str, Any]] = ("m",), script: Script = answer_ok) -> None:
+    def __init__(
+        self,
+        models: Sequence[str | dict[str, Any]] = ("m",),
+        script: Script = answer_ok,
+        *,
+        tls: ssl.SSLContext | None = None,
+        unix_path: str | None = None,
+    ) -> None:
+        self.tls = tls
+        self.unix_path = unix_path
         self.models = models
         self.script = script
         self.calls: list[Call] = []
@@ -217,15 +227,22 @@ class FakeWorker:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        if self.unix_path:
+            return f"unix:{self.unix_path}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def id(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return self.url.removeprefix("http://").removeprefix("https://")
 
     async def start(self) -> "FakeWorker":
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Link(self), "127.0.0.1", self.port, backlog=512)
+        if self.unix_path:
+            self._server = await loop.create_unix_server(lambda: Link(self), self.unix_path)
+            return self
+        self._server = await loop.create_server(
+            lambda: Link(self), "127.0.0.1", self.port, backlog=512, ssl=self.tls
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -269,6 +286,21 @@ class FakeWorker:
         }
         page = pages.get(call.target)
         return wire(404) if page is None else wire(200, page)
+
+
+async def stalls(worker: FakeWorker, num_sent: Callable[[], int]) -> None:
+    """Nothing was written for a while: all buffers on the way are full."""
+    last, same = -1, 0
+
+    def is_same() -> bool:
+        nonlocal last, same
+        now = num_sent()
+        is_blocked = any(not link.can_write.is_set() for link in worker.forwarded_links()) or now == 0
+        same = same + 1 if now == last and is_blocked else 0
+        last = now
+        return same >= 40
+
+    await until(is_same, "the worker is held up")
 
 
 # the client --------------------------------------------------------------------------------------
@@ -344,7 +376,9 @@ class Client:
         self._events = b""
 
     @classmethod
-    async def open(cls, port: int, *, small_buffer: bool = False) -> "Client":
+    async def open(
+        cls, port: int, *, small_buffer: bool = False, tls: ssl.SSLContext | None = None
+    ) -> "Client":
         sock = socket.socket(proto=socket.IPPROTO_TCP)  # or asyncio leaves Nagle on
         if small_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
@@ -354,7 +388,8 @@ class Client:
         except OSError:
             sock.close()
             raise
-        return cls(*await asyncio.open_connection(sock=sock, limit=1 << 16))
+        name = "127.0.0.1" if tls else None
+        return cls(*await asyncio.open_connection(sock=sock, limit=1 << 16, ssl=tls, server_hostname=name))
 
     @classmethod
     async def open_unix(cls, path: str) -> "Client":
@@ -435,6 +470,10 @@ class Client:
             while await self._some(1 << 16):
                 pass
 
+    def certificate(self) -> str:
+        """The serial number of what the gateway showed."""
+        return str(self._writer.get_extra_info("peercert")["serialNumber"])
+
     def half_close(self) -> None:
         self._writer.write_eof()
 
@@ -445,7 +484,7 @@ class Client:
 
     async def close(self) -> None:
         self._writer.close()
-        with contextlib.suppress(ConnectionError, BrokenPipeError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):  # TLS: what we did not read
             await self._writer.wait_closed()
 
     def _frame(self, answer: Answer, is_head: bool) -> None:
@@ -490,6 +529,7 @@ class Gateway:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.log: list[str] = []
+        self.expected: list[str] = []
         self.port = self.admin_port = 0
         self._reader = asyncio.get_running_loop().create_task(self._read_log())
 
@@ -508,7 +548,7 @@ class Gateway:
             limit=1 << 20,
         )
         gateway = cls(process)
-        line = await gateway.logged(r"listening on http://\S+:(\d+), admin on http://\S+:(\d+)")
+        line = await gateway.logged(r"listening on https?://\S+:(\d+), admin on http://\S+:(\d+)")
         gateway.port, gateway.admin_port = int(line[1]), int(line[2])
         return gateway
 
@@ -542,7 +582,11 @@ class Gateway:
         return found[0]
 
     def faults(self) -> list[str]:
-        return [line for line in self.log if FAULTS.search(line)]
+        return [line for line in self.log if FAULTS.search(line) and line not in self.expected]
+
+    async def expect_fault(self, pattern: str) -> None:
+        """What this test makes it log, once; the next such line is a fault."""
+        self.expected.append((await self.logged(pattern)).string)
 
     def rss_bytes(self) -> int:
         pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
@@ -590,21 +634,25 @@ class Gateway:
 
 @dataclass
 class Bench:
-    """A gateway, and what a test puts before and behind it; all is closed and checked at the end."""
+    """A gateway, and what a test puts before and behind it; all is closed and checked at the end.
+    `tls` is how clients verify it, None for plain HTTP."""
 
     gateway: Gateway
+    tls: ssl.SSLContext | None = None
     workers: list[FakeWorker] = field(default_factory=list)
     clients: list[Client] = field(default_factory=list)
 
-    async def worker(self, *models: str | dict[str, Any], script: Script = answer_ok) -> FakeWorker:
+    async def worker(
+        self, *models: str | dict[str, Any], script: Script = answer_ok, **how: Any
+    ) -> FakeWorker:
         """A new worker that has joined; by default it serves the model `m`."""
-        worker = await FakeWorker(models or ("m",), script).start()
+        worker = await FakeWorker(models or ("m",), script, **how).start()
         self.workers.append(worker)
         await self.gateway.join(worker)
         return worker
 
     async def client(self, *, small_buffer: bool = False) -> Client:
-        client = await Client.open(self.gateway.port, small_buffer=small_buffer)
+        client = await Client.open(self.gateway.port, small_buffer=small_buffer, tls=self.tls)
         self.clients.append(client)
         return client
 
@@ -652,10 +700,10 @@ async def refusal(*flags: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def running(*flags: str, exit_code: int = 0) -> AsyncIterator[Bench]:
+async def running(*flags: str, exit_code: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[Bench]:
     """A gateway of its own, with these flags."""
     gateway = await Gateway.start(*flags)
-    bench = Bench(gateway)
+    bench = Bench(gateway, tls)
     try:
         yield bench
     finally:

@@ -13,7 +13,6 @@ from tests.blackbox.harness import (
     Bench,
     Call,
     Cut,
-    FakeWorker,
     chunked,
     completion,
     event,
@@ -21,7 +20,7 @@ from tests.blackbox.harness import (
     request,
     running,
     says,
-    until,
+    stalls,
     wire,
 )
 
@@ -443,13 +442,13 @@ async def test_a_slow_reader_slows_the_worker(bench: Bench, is_pipelined: bool) 
     before = bench.gateway.rss_bytes()
     await client.send((post(completion("small")) if is_pipelined else b"") + post(completion("big")))
     await worker.called()
-    await _stalls(worker, lambda: num_sent)
+    await stalls(worker, lambda: num_sent)
     assert num_sent < num_blocks * 3 // 4
     grown = bench.gateway.rss_bytes() - before
     assert grown < 16 << 20, f"{grown >> 20} MiB"
     if is_pipelined:
         assert (await client.answer()).body == block * 8
-        await _stalls(worker, lambda: num_sent)
+        await stalls(worker, lambda: num_sent)
         assert num_sent < num_blocks * 3 // 4
         grown = bench.gateway.rss_bytes() - before
         assert grown < 16 << 20, f"{grown >> 20} MiB"
@@ -482,22 +481,6 @@ async def test_a_client_that_stops_reading_is_not_the_workers_fault() -> None:
         await bench.nothing_in_flight()
         assert await bench.gateway.total("kvgate_client_disconnects_total") == 1
         assert await bench.gateway.total("kvgate_requests_failed_total") == 0
-
-
-async def _stalls(worker: FakeWorker, num_sent: object) -> None:
-    """Nothing was written for a while: all buffers on the way are full."""
-    assert callable(num_sent)
-    last, same = -1, 0
-
-    def is_same() -> bool:
-        nonlocal last, same
-        now = num_sent()
-        is_blocked = any(not link.can_write.is_set() for link in worker.forwarded_links()) or now == 0
-        same = same + 1 if now == last and is_blocked else 0
-        last = now
-        return same >= 40
-
-    await until(is_same, "the worker is held up")
 
 
 def _cut(data: bytes, size: int) -> list[bytes]:

@@ -143,7 +143,7 @@ async def test_an_endpoint_that_is_not_there() -> None:
 
 async def test_an_error_without_words_is_called_by_its_name(probe: Probe) -> None:
     class Mute:
-        def get(self, *args: object, **kwargs: object) -> None:
+        def call(self, *args: object, **kwargs: object) -> None:
             raise aiohttp.ClientError
 
     probe._session = Mute()  # type: ignore[assignment]

@@ -1,0 +1,68 @@
+"""Control calls to workers: probes, `/tokenize`, `kvgate check`.
+
+One session for all that is TCP, one for each Unix socket; https is verified as on the data path.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+from gateway.core.address import Address
+from gateway.tls import Tls, reason
+
+
+class ControlSession:
+    """`timeout_s` bounds a whole call, None leaves that to the caller; `headers` go with each call."""
+
+    def __init__(
+        self,
+        tls: Tls | None = None,
+        *,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._tls = tls
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._headers = headers
+        self._sessions: dict[str | None, aiohttp.ClientSession] = {}
+
+    async def __aenter__(self) -> "ControlSession":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def call(
+        self, method: str, endpoint: str, path: str, **options: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """An answer of an endpoint, named by its base URL. Raises what aiohttp raises; see `failure`."""
+        address = Address.of(endpoint)
+        base = f"http://{address.netloc}" if address.unix_path else address.url
+        if address.is_tls and self._tls:
+            options["ssl"] = self._tls.context
+        session = self._session(address.unix_path)
+        return session.request(method, base + path, allow_redirects=False, **options)
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+
+    def _session(self, unix_path: str | None) -> aiohttp.ClientSession:
+        session = self._sessions.get(unix_path)
+        if session is None:
+            connector = aiohttp.UnixConnector(unix_path) if unix_path else aiohttp.TCPConnector()
+            session = self._sessions[unix_path] = aiohttp.ClientSession(
+                connector=connector, timeout=self._timeout, headers=self._headers
+            )
+        return session
+
+
+def failure(exc: Exception) -> str:
+    """Why a call failed, for people."""
+    return reason(exc) or str(exc) or type(exc).__name__

@@ -1,0 +1,276 @@
+"""Workers behind https and behind Unix sockets: who is trusted, what is said of the others."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.blackbox.harness import (
+    DEADLINE_S,
+    DONE,
+    ROOT,
+    SSE_HEAD,
+    Bench,
+    Call,
+    FakeWorker,
+    Script,
+    chunked,
+    completion,
+    event,
+    post,
+    refusal,
+    running,
+    until,
+    wire,
+)
+from tests.certificates import Authority
+
+QUICK = ("--probe-interval-s", "0.2")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bench(authority: Authority) -> AsyncIterator[Bench]:
+    async with running("--worker-ca-file", authority.file, *QUICK) as bench:
+        yield bench
+
+
+async def echo(call: Call) -> None:
+    await call.send(wire(200, call.body))
+
+
+async def stream(call: Call) -> None:
+    await call.send(SSE_HEAD + chunked(event("a"), event("b"), DONE))
+
+
+async def check(*flags: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "check", *flags),
+        cwd=os.environ.get("BLACKBOX_ROOT", ROOT),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        out, _ = await process.communicate()
+    return process.returncode, out.decode()
+
+
+# trusted ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [echo, stream])
+async def test_a_worker_of_that_authority(bench: Bench, authority: Authority, script: Script) -> None:
+    """Probes, the prompt's tokens and the request itself; the connection is used again."""
+    worker = await bench.worker(script=script, tls=authority.issue().context())
+    for _ in range(3):
+        answer = await bench.ask(post(completion("text")))
+        assert answer.status == 200
+    assert len(worker.calls) == 3
+    assert len(worker.forwarded_links()) == 1
+    assert await bench.gateway.total("kvgate_prompt_failures_total") == 0
+    assert (await bench.gateway.metrics())['kvgate_prompts_total{source="worker"}'] == 3
+
+
+async def test_large_bodies_both_ways(bench: Bench, authority: Authority) -> None:
+    await bench.worker(script=echo, tls=authority.issue().context())
+    large = completion("x" * (4 << 20))
+    assert (await bench.ask(post(large))).body == large
+
+
+async def test_a_worker_that_asks_who_we_are(authority: Authority) -> None:
+    ours = authority.issue("gateway")
+    shown = ("--worker-cert-file", ours.cert, "--worker-cert-key-file", ours.key)
+    async with running("--worker-ca-file", authority.file, *shown, *QUICK) as bench:
+        worker = await bench.worker(script=echo, tls=authority.issue().context(clients_of=authority))
+        assert (await bench.ask(post(completion()))).body == completion()
+        code, printed = await check("--worker", worker.url, "--worker-ca-file", authority.file, *shown)
+        assert (code, "not reached" in printed) == (0, False), printed
+
+
+# not trusted -----------------------------------------------------------------------------------
+
+
+async def reason(bench: Bench, worker: FakeWorker) -> str:
+    """Why it does not join, as an operator sees it."""
+    bench.workers.append(worker)
+    await bench.gateway.admin("POST", "/admin/workers", b'{"url":"%b"}' % worker.url.encode())
+
+    async def is_told() -> bool:
+        endpoint = await bench.gateway.endpoint(worker)
+        return bool(endpoint and endpoint["last_error"])
+
+    await until(is_told, "a reason")
+    endpoint = await bench.gateway.endpoint(worker)
+    assert endpoint and endpoint["state"] == "waiting"
+    told = str(endpoint["last_error"])
+    await bench.gateway.logged(rf"waiting for worker {worker.url}: .*{told[-20:]}")
+    return told.removeprefix(f"{worker.url}/health: ")
+
+
+async def test_why_a_worker_does_not_join(bench: Bench, authority: Authority, tmp_path: Path) -> None:
+    stranger = await FakeWorker(tls=Authority(tmp_path).issue().context()).start()
+    assert await reason(bench, stranger) == (
+        "its certificate is not trusted: unable to get local issuer certificate; "
+        "is its CA in --worker-ca-file?"
+    )
+    expired = await FakeWorker(tls=authority.issue(is_expired=True).context()).start()
+    assert await reason(bench, expired) == "its certificate is not trusted: certificate has expired"
+    elsewhere = await FakeWorker(tls=authority.issue("elsewhere.example").context()).start()
+    assert "certificate is not valid for '127.0.0.1'" in await reason(bench, elsewhere)
+
+
+async def test_the_check_says_why(authority: Authority) -> None:
+    worker = await FakeWorker(tls=authority.issue().context()).start()
+    code, printed = await check("--worker", worker.url)
+    assert code == 1
+    assert "its certificate is not trusted: unable to get local issuer certificate" in printed
+    await worker.die()
+
+
+async def turn(worker: FakeWorker, tls: ssl.SSLContext) -> None:
+    """The worker comes back with another certificate."""
+    await worker.die()
+    worker.tls = tls
+    await worker.start()
+
+
+@pytest.mark.parametrize("is_expired", [True, False])
+async def test_one_that_is_not_trusted_any_more_costs_no_request(
+    authority: Authority, tmp_path: Path, is_expired: bool
+) -> None:
+    """Nothing but a request finds out here: it is tried elsewhere, and the log says why."""
+    flags = ("--worker-ca-file", authority.file, "--probe-interval-s", "600", "--policy", "round_robin")
+    async with running(*flags) as bench:
+        good = await bench.worker(script=echo, tls=authority.issue().context())
+        bad = await bench.worker(script=echo, tls=authority.issue().context())
+        issuer = authority if is_expired else Authority(tmp_path)
+        await turn(bad, issuer.issue(is_expired=is_expired).context())
+        for i in range(4):
+            assert (await bench.ask(post(completion([i])))).status == 200
+        assert (len(good.calls), len(bad.calls)) == (4, 0)
+        what = "certificate has expired" if is_expired else "unable to get local issuer certificate"
+        await bench.gateway.logged(
+            rf"worker {bad.id} failed \(cannot connect: its certificate is not trusted: {what}"
+        )
+        assert await bench.gateway.total("kvgate_requests_failed_total") == 1
+        assert not await bench.gateway.is_up(bad)
+
+        async def is_told() -> bool:
+            endpoint = await bench.gateway.endpoint(bad)
+            return bool(endpoint and what in str(endpoint["last_error"]))
+
+        await until(is_told, "the reason")
+
+
+Greet = Callable[[socket.socket], None]
+
+
+@contextlib.asynccontextmanager
+async def greeting(bench: Bench, greet: Greet) -> AsyncIterator[str]:
+    """An https worker's URL behind which each connection gets `greet`, on blocking sockets, whose TLS
+    sends its alerts where that of event loops only hangs up."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+
+    def serve() -> None:
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                if is_over:
+                    return
+                greet(connection)
+
+    is_over = False
+    serving = asyncio.get_running_loop().run_in_executor(None, serve)
+    url = f"https://127.0.0.1:{port}"
+    await bench.gateway.admin("POST", "/admin/workers", b'{"url":"%b"}' % url.encode())
+    try:
+        yield url
+    finally:
+        await bench.gateway.admin("DELETE", f"/admin/workers/{url}")
+        is_over = True
+        with socket.create_connection(("127.0.0.1", port)):
+            await serving
+        listening.close()
+
+
+async def test_a_worker_that_does_not_speak_tls(bench: Bench) -> None:
+    def greet(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(wire(400))
+
+    async with greeting(bench, greet) as url:
+        told = "TLS: it does not speak TLS on this port"
+        await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: {told}$")
+
+
+async def test_a_worker_that_we_show_no_certificate(bench: Bench, authority: Authority) -> None:
+    context = authority.issue().context(clients_of=authority)
+
+    def greet(connection: socket.socket) -> None:
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            context.wrap_socket(connection, server_side=True).close()
+
+    async with greeting(bench, greet) as url:
+        told = "TLS: it wants a client certificate, see --worker-cert-file"
+        await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: .*{told}$")
+
+
+async def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None:
+    missing = str(tmp_path / "ca.pem")
+    assert f"worker_ca_file: {missing} cannot be read" in await refusal("--worker-ca-file", missing)
+    one, two = authority.issue(), authority.issue()
+    told = await refusal("--worker-cert-file", one.cert, "--worker-cert-key-file", two.key)
+    assert f"worker_cert_key_file: {two.key} is not the key of {one.cert}" in told
+
+
+async def test_a_new_authority_is_taken_up(authority: Authority, tmp_path: Path) -> None:
+    """An old and a new one side by side, as operators change them; then the new one alone."""
+    new, file = Authority(tmp_path / "new"), tmp_path / "ca.pem"
+    file.write_bytes(Path(authority.file).read_bytes())
+    async with running("--worker-ca-file", str(file), *QUICK) as bench:
+        before = await bench.worker(script=echo, tls=authority.issue().context())
+        file.write_bytes(Path(new.file).read_bytes())
+        await bench.gateway.logged("TLS to workers changed and is in use")
+        await bench.worker("other", script=echo, tls=new.issue().context())
+        assert (await bench.ask(post(completion(model="other")))).status == 200
+        await turn(before, authority.issue().context())
+        await until(lambda: _is_down(bench, before), "the old authority is not trusted any more")
+
+
+async def _is_down(bench: Bench, worker: FakeWorker) -> bool:
+    return not await bench.gateway.is_up(worker)
+
+
+# Unix sockets ----------------------------------------------------------------------------------
+
+
+async def test_a_worker_behind_a_unix_socket(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = str(tmp_path_factory.mktemp("s") / "w")
+    worker = await bench.worker(script=echo, unix_path=path)
+    for _ in range(2):
+        assert (await bench.ask(post(completion("text")))).body == completion("text")
+    assert worker.calls[0].value(b"host") == b"localhost"
+    assert len(worker.forwarded_links()) == 1
+    endpoint = await bench.gateway.endpoint(worker)
+    assert endpoint and endpoint["workers"][0]["id"] == worker.id == f"unix:{path}"
+    code, printed = await check("--worker", worker.url)
+    assert (code, f"unix:{path}: " in printed) == (0, True), printed
+    await worker.die()
+    os.unlink(path)
+    await until(lambda: _is_down(bench, worker), "down")
+    assert (await bench.ask(post(completion()))).status == 503
+    await worker.start()
+    await until(lambda: bench.gateway.is_up(worker), "up again")
+    assert (await bench.ask(post(completion()))).status == 200
