@@ -4,7 +4,10 @@ PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check test-vllm bench bench-proxy soak lock docs clean
+WHEEL_VENV := .venv-wheel
+SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
+
+.PHONY: run test check wheel test-wheel test-vllm bench bench-proxy soak lock docs clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -25,8 +28,13 @@ test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench
 
-bench-proxy: $(VENV)/.installed-dev
-	$(BIN)/python -m loadtest.bench_proxy
+bench-proxy: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_proxy
+
+wheel: dist/.built
+
+test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m pytest -m "process and not vllm"
 
 MINUTES ?= 10
 soak: $(VENV)/.installed-dev
@@ -42,7 +50,7 @@ lock: $(VENV)/.installed-dev
 	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
 
 clean:
-	rm -rf $(VENV) .venv-vllm .cache
+	rm -rf $(VENV) $(WHEEL_VENV) .venv-vllm .cache build dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvgate needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
@@ -55,6 +63,17 @@ $(VENV)/.installed: requirements.lock pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: requirements-dev.lock $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@touch $@
+
+dist/.built: $(SOURCES) | $(VENV)/.installed-dev
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
+	@touch $@
+
+$(WHEEL_VENV)/.installed: dist/.built requirements.lock
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	@touch $@
 
 .venv-vllm/.installed: tests/vllm/install.sh

@@ -21,8 +21,11 @@ import msgspec
 from gateway.core.decision import Decision
 from gateway.core.request import InferenceRequest, parse_request
 from gateway.router import Router
+from gateway.router import __file__ as _router_file
 
 __version__ = "0.1.0"
+is_compiled = not (_router_file or "").endswith(".py")
+"""Whether the data path runs as machine code, as in the wheel, or as the Python that it is; see setup.py."""
 __all__ = ["Decision", "InferenceRequest", "Router", "connect", "request"]
 
 

@@ -6,11 +6,12 @@ import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from platform import python_implementation, python_version
 from typing import Any
 
 import uvloop
 
-from gateway import __version__
+from gateway import __version__, is_compiled
 from gateway.config import Config, Option, load, options
 from gateway.core.errors import ConfigError
 from gateway.tasks import stop_event
@@ -34,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kvgate", description="A KV-aware gateway for LLM inference fleets."
     )
-    parser.add_argument("--version", action="version", version=f"kvgate {__version__}")
+    parser.add_argument("--version", action="version", version=f"kvgate {__version__} ({_build()})")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the gateway in front of your workers")
     _add_options(serve)
@@ -49,6 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     page = commands.add_parser("options", help="print the options reference as Markdown")
     page.set_defaults(run=_options)
     return parser
+
+
+def _build() -> str:
+    form = "compiled" if is_compiled else "interpreted"
+    return f"{form}, {python_implementation()} {python_version()}"
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +106,7 @@ async def _serve_until_stopped(gateway: Any) -> int:
     host.prepare()
     garbage = Garbage(gateway.metrics.gc_pause_s)
     garbage.settle()
+    logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
     try:
         await gateway.start()
         if path := gateway.config.unix_socket:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from gateway.core.answer import Answer, Piece
-from gateway.core.decision import Decision
+from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
@@ -27,7 +27,6 @@ from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
 from gateway.records import log_request
 from gateway.responder import Responder
-from gateway.router import Prompt
 from gateway.upstream import OUR_ERRNOS, UpstreamConnection
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from gateway.core.decision import Prompt
 from gateway.core.request import InferenceRequest
 from gateway.prompts import PromptSource
-from gateway.router import Prompt
 
 NUM_THREADS = 2
 """More would take turns with the loop more often, and each keeps an encoder's megabytes of caches. Not the

@@ -18,11 +18,11 @@ from xxhash import xxh3_128_digest
 
 from gateway.control import ControlSession
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.decision import Prompt
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import InferenceRequest, Kind
 from gateway.core.runs import Runs
 from gateway.metrics import Metrics
-from gateway.router import Prompt
 from gateway.tls import Tls
 
 log = logging.getLogger("kvgate.prompts")
@@ -52,11 +52,9 @@ _CHAT_FIELDS = (
 )
 
 
-class _Tokenized(msgspec.Struct):
-    tokens: list[int]
-
-
-_decode_tokenized = msgspec.json.Decoder(_Tokenized).decode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_NO_TOKENS = (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, OverflowError)
+"""What an answer raises that holds no list of token ids."""
 
 
 class PromptSource:
@@ -175,8 +173,8 @@ class WorkerTokenizer:
             async with self._session.call("POST", url, "/tokenize", data=raw, headers=headers) as answer:
                 if answer.status != 200:
                     raise PromptError(f"the worker's /tokenize answered {answer.status}")
-                return tokens_of(_decode_tokenized(await answer.read()).tokens)
-        except (aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError, OverflowError) as exc:
+                return tokens_of(_decode(await answer.read())["tokens"])
+        except (aiohttp.ClientError, OSError, *_NO_TOKENS) as exc:
             raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
 
 

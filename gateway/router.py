@@ -14,10 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-import msgspec
-
-from gateway.core.blocks import BlockHash, HashCache, Tokens, prompt_extra_keys, root_hash
-from gateway.core.decision import Candidate, Decision, Query, Timings
+from gateway.core.blocks import BlockHash, HashCache, prompt_extra_keys, root_hash
+from gateway.core.decision import Candidate, Decision, Prompt, Query, Timings
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.request import InferenceRequest
@@ -27,18 +25,6 @@ from gateway.ids import new_id
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.policies.base import Policy
-
-
-class Prompt(msgspec.Struct, frozen=True):
-    """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom."""
-
-    tokens: Sequence[Tokens] = ()
-    source: str = "none"
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(map(len, self.tokens))
-
 
 MAX_LOOKED_AT = 256
 """Open requests whose prefill is looked after at once; each costs a fraction of a microsecond."""

@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import httptools
 
@@ -76,7 +76,7 @@ class ClientConnection(asyncio.Protocol):
         self._registry = registry
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._queue: deque[HttpRequest | _Refusal] = deque()
         self._exchange: Exchange | None = None
         self._is_answering = False
@@ -112,7 +112,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        del self._parser  # it holds our methods: a cycle, which nobody looks for (garbage.py)
+        self._parser = None  # it holds our methods: a cycle, which nobody looks for (garbage.py)
         self._registry.discard(self)
         self._queue.clear()
         if self._timer:
@@ -148,10 +148,10 @@ class ClientConnection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         while data:
             try:
-                return self._parser.feed_data(data)
+                self._parser.feed_data(data)
+                return
             except httptools.HttpParserUpgrade as exc:
                 data = self._without_upgrade(data[exc.args[0] :])
-        return None
 
     def _without_upgrade(self, rest: bytes) -> bytes:
         """Offers of another protocol are ignored (RFC 9110, 7.8). The parser takes what is behind such

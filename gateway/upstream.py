@@ -10,7 +10,7 @@ import errno
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import httptools
 
@@ -41,7 +41,7 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._sink: Sink | None = None
         self._headers: list[Header] = []
         self._num_head_bytes = 0
@@ -100,7 +100,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        del self._parser  # as in server.py
+        self._parser = None  # as in server.py
         self._pool.closed(self)
         if self._sink:
             if self._ends_at_close and exc is None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.fleet import LISTENING, rss_mb
+from loadtest.fleet import GATEWAY, LISTENING, rss_mb
 from loadtest.instruments import InstrumentError, fake_worker, stop
 
 NUM_GPU_BLOCKS = 65_536
@@ -124,7 +124,7 @@ def missing_nginx() -> str | None:
 @contextmanager
 def gateway(worker_ports: Sequence[int], tokenizer: Path) -> Iterator[GatewayContender]:
     """Ready: every worker is up and what it publishes is known."""
-    command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--admin-port", "0"]
+    command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0"]
     command += ["--tokenizer", str(tokenizer)]
     for port in worker_ports:
         command += ["--worker", f"http://127.0.0.1:{port}"]

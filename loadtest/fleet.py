@@ -10,6 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+GATEWAY = [os.environ.get("GATEWAY_PYTHON", sys.executable), "-P", "-m", "gateway"]
+"""The command that is measured and tested: this environment's gateway, or another's, such as the wheel's.
+-P: as it is installed there, not as it lies in the current directory."""
+
 LISTENING = re.compile(r"listening on (http://\S+), admin on (http://\S+)")
 SIM_READY = re.compile(r"sim ready: (http://\S+)")
 
@@ -48,7 +52,7 @@ def rss_mb(pid: int) -> float:
 
 @contextmanager
 def _running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "gateway", *arguments]
+    command = [*GATEWAY, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield process

@@ -5,13 +5,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from types import TracebackType
 from typing import Any
+
+from loadtest.fleet import GATEWAY
 
 LISTENING = re.compile(r"listening on (http://\S+), admin on (http://\S+)")
 START_TIMEOUT_S = 30.0
@@ -33,7 +34,7 @@ class GatewayProcess:
         self.url = self.admin_url = ""
 
     def __enter__(self) -> "GatewayProcess":
-        command = [sys.executable, "-m", "gateway", "serve", "--port", "0", "--admin-port", "0", *self._flags]
+        command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *self._flags]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=clean_environment()
         )
@@ -105,7 +106,7 @@ class GatewayProcess:
     @staticmethod
     def check(*flags: str) -> str:
         """What `kvgate check` prints; it must have succeeded."""
-        command = [sys.executable, "-m", "gateway", "check", *flags]
+        command = [*GATEWAY, "check", *flags]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

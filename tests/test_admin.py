@@ -12,13 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin import MAX_RECENT, Admin
 from gateway.api import Api
+from gateway.core.decision import Prompt
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, WorkerId
 from gateway.metrics import Collector
 from gateway.policies.least_load import LeastLoad
 from gateway.proxy import Proxy
 from gateway.records import Records
-from gateway.router import Prompt, Router
+from gateway.router import Router
 from tests.discovery.test_roster import RANK, URL, W, World
 from tests.fakes import decision
 

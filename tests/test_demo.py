@@ -4,13 +4,13 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from loadtest.fleet import GATEWAY
 from tests.gateway_process import clean_environment
 
 pytestmark = pytest.mark.process
@@ -28,7 +28,7 @@ def demo() -> Iterator["subprocess.Popen[str]"]:
 
 def start(*flags: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "gateway", "demo", *flags],
+        [*GATEWAY, "demo", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

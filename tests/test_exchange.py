@@ -8,12 +8,12 @@ from typing import cast
 import pytest
 
 from gateway.core.deadlines import Deadlines
+from gateway.core.decision import Prompt
 from gateway.core.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.exchange import CLIENT_GONE, InferenceExchange
 from gateway.long_prompts import LongPrompts
 from gateway.prompts import PromptSource
-from gateway.router import Prompt
 from tests.exchanges import BODY, Answered, World
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

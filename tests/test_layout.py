@@ -46,6 +46,26 @@ def test_every_source_file_has_its_test_file(source: str) -> None:
     )
 
 
+def test_what_is_compiled_defines_no_struct() -> None:
+    """msgspec reads the types of a struct's fields, and compiled classes keep none."""
+    for source in _compiled():
+        tree = ast.parse((ROOT / source).read_text())
+        bases = [
+            ast.unparse(base)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            for base in node.bases
+        ]
+        assert "msgspec.Struct" not in bases, source
+
+
+def _compiled() -> list[str]:
+    for node in ast.parse((ROOT / "setup.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILED":
+            return list(ast.literal_eval(node.value))
+    raise AssertionError("setup.py names no modules")
+
+
 @pytest.mark.parametrize("source", SOURCES)
 def test_no_file_is_long(source: str) -> None:
     num_lines = len((ROOT / source).read_text().splitlines())

@@ -7,12 +7,12 @@ import pytest
 
 from gateway import request as make_request
 from gateway.core.blocks import tokens_of
+from gateway.core.decision import Prompt
 from gateway.core.prompt import Prompts
 from gateway.core.request import InferenceRequest
 from gateway.long_prompts import LongPrompts
 from gateway.metrics import Metrics
 from gateway.prompts import ANY_MODEL, MAX_INLINE_BYTES, PromptSource
-from gateway.router import Prompt
 from tests.test_prompts import FakePrompts
 
 

@@ -12,12 +12,12 @@ from aiohttp import web
 
 from gateway import request as make_request
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.decision import Prompt
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import Runs
 from gateway.metrics import Metrics
 from gateway.prompts import ANY_MODEL, CACHE_ENTRY_BYTES, PromptSource, WorkerTokenizer
-from gateway.router import Prompt
 from tests.fakes import serve, url_of
 
 NOON = datetime(2024, 5, 1, 12)

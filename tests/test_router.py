@@ -6,7 +6,7 @@ from msgspec.structs import astuple
 
 from gateway import request as make_request
 from gateway.core.blocks import root_hash, tokens_of
-from gateway.core.decision import Decision
+from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.events import BlocksStored
 from gateway.core.fleet import Fleet
@@ -15,7 +15,7 @@ from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.router import LOOK_EVERY_S, Prompt, Router, max_hit_blocks
+from gateway.router import LOOK_EVERY_S, Router, max_hit_blocks
 
 
 class World:

@@ -11,8 +11,8 @@ tokenized independently. Whatever is unusual has no cut and is rendered whole.
 from collections.abc import Callable, Sequence
 
 from gateway.core.blocks import Tokens
+from gateway.core.messages import Messages
 from gateway.core.probes import Cut
-from gateway.core.request import Messages
 from gateway.core.runs import Run, Runs
 from gateway.core.settings import Setting
 from gateway.core.stability import BEHIND, features, kind_of

@@ -3,9 +3,23 @@
 msgspec structs, not dataclasses: one is made per candidate and request, at a tenth of the time.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
+from gateway.core.blocks import Tokens
 from gateway.core.worker import Worker, WorkerId
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom."""
+
+    tokens: Sequence[Tokens] = ()
+    source: str = "none"
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self.tokens))
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):

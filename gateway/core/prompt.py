@@ -20,7 +20,8 @@ from gateway.core.files import (
     special_tokens,
     template_sources,
 )
-from gateway.core.request import InferenceRequest, Messages
+from gateway.core.messages import Messages
+from gateway.core.request import InferenceRequest
 from gateway.core.runs import Runs
 from gateway.core.settings import STUB_TOOLS, Setting, Settings
 from gateway.core.template import HF_PARAMETERS, PromptError, Template, conversation, dump_tools

@@ -167,7 +167,7 @@ def _message(message: object, number: int, form: ContentFormat) -> Message:
         if isinstance(message.get(key), str):
             result[key] = message[key]
     if role == "developer":
-        tools = message.get("tools")
+        tools: Any = message.get("tools")
         result["tools"] = tools if tools is None else [_developer_tool(tool, where) for tool in tools]
     return result
 

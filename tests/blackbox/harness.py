@@ -15,11 +15,12 @@ import signal
 import socket
 import ssl
 import struct
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+from loadtest.fleet import GATEWAY
 
 Header = tuple[bytes, bytes]
 
@@ -536,12 +537,11 @@ class Gateway:
     @classmethod
     async def start(cls, *flags: str) -> "Gateway":
         environ = {name: value for name, value in os.environ.items() if not name.startswith("KVGATE_")}
-        arguments = ["-m", "gateway", "serve", "--port", "0", "--admin-port", "0", "--events", "off"]
+        arguments = ["serve", "--port", "0", "--admin-port", "0", "--events", "off"]
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
+            *GATEWAY,
             *arguments,
             *flags,
-            cwd=os.environ.get("BLACKBOX_ROOT", ROOT),  # another tree, to try the suite on it
             env=environ,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -687,8 +687,7 @@ class Bench:
 async def refusal(*flags: str) -> str:
     """What a gateway that does not start says of these flags; it must end with 2 and no traceback."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "serve", "--port", "0", "--admin-port", "0", *flags),
-        cwd=os.environ.get("BLACKBOX_ROOT", ROOT),
+        *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *flags),
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )

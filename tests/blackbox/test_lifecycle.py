@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from loadtest.fleet import GATEWAY
 from tests.blackbox.harness import (
     DONE,
     SSE_HEAD,
@@ -157,10 +158,8 @@ async def test_a_stop_while_a_worker_is_dark() -> None:
     ],
 )
 async def test_a_bad_configuration_is_told_and_ends_with_2(arguments: list[str], told: str) -> None:
-    import sys
-
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", "serve", *arguments, stderr=asyncio.subprocess.PIPE
+        *GATEWAY, "serve", *arguments, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(20):
         _, printed = await process.communicate()
@@ -170,11 +169,8 @@ async def test_a_bad_configuration_is_told_and_ends_with_2(arguments: list[str],
 
 
 async def test_a_taken_port_is_told(bench: Bench) -> None:
-    import sys
-
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "gateway", "serve", "--admin-port", "0", "--port", str(bench.gateway.port)),
+        *(*GATEWAY, "serve", "--admin-port", "0", "--port", str(bench.gateway.port)),
         stderr=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(20):

@@ -5,17 +5,16 @@ import contextlib
 import os
 import socket
 import ssl
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from loadtest.fleet import GATEWAY
 from tests.blackbox.harness import (
     DEADLINE_S,
     DONE,
-    ROOT,
     SSE_HEAD,
     Bench,
     Call,
@@ -56,8 +55,7 @@ async def stream(call: Call) -> None:
 
 async def check(*flags: str) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gateway", "check", *flags),
-        cwd=os.environ.get("BLACKBOX_ROOT", ROOT),
+        *(*GATEWAY, "check", *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
