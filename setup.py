@@ -13,6 +13,7 @@ from setuptools import Extension, setup
 
 COMPILED = [
     "gateway/api.py",
+    "gateway/beyond.py",
     "gateway/core/answer.py",
     "gateway/core/blocks.py",
     "gateway/core/conversations.py",
@@ -26,6 +27,7 @@ COMPILED = [
     "gateway/core/request.py",
     "gateway/core/settings.py",
     "gateway/core/template.py",
+    "gateway/core/upgrade.py",
     "gateway/exchange.py",
     "gateway/index/assumed.py",
     "gateway/index/masks.py",
@@ -38,6 +40,7 @@ COMPILED = [
     "gateway/responder.py",
     "gateway/router.py",
     "gateway/server.py",
+    "gateway/tunnel.py",
     "gateway/upstream.py",
 ]
 """What a request runs through. None of them defines a msgspec struct: the fields' types, which msgspec

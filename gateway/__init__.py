@@ -5,6 +5,8 @@
     ingest/     KV events into the index       discovery/  who is in the fleet
     router      the decision, one call         proxy       one request to a worker and back
     server      the listening side             upstream    connections to workers
+    listening   sockets that are bound         tls         contexts that follow their files
+    tunnel      WebSockets                     control     probes and other calls to workers
     api         the OpenAI surface             admin       /metrics, /admin
     app         puts it together               cli         arguments -> Config -> app
 

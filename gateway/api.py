@@ -7,15 +7,23 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from gateway.core.errors import GatewayError, MethodNotAllowed, NoWorker, UnknownModel, UnknownRoute
+from gateway.core.errors import (
+    GatewayError,
+    MethodNotAllowed,
+    NotSupported,
+    NoWorker,
+    UnknownModel,
+    UnknownRoute,
+    UpgradeRequired,
+)
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.http import Header, HttpRequest
 from gateway.core.request import ROUTES
 from gateway.core.worker import Served
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
-from gateway.responder import Responder, request_id
-from gateway.server import Exchange
+from gateway.responder import Exchange, Responder, request_id
+from gateway.tunnel import REALTIME
 
 log = logging.getLogger("kvgate.api")
 
@@ -47,6 +55,8 @@ class Api:
         self._metrics.responses[status] += 1
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+        if http.path == REALTIME or http.is_upgrade:
+            return self._tunnel(http, responder)
         if http.path in ROUTES:
             _require(http, "POST")
             return self._proxy.handle(http, responder)
@@ -59,6 +69,14 @@ class Api:
         responder.send(status, [_JSON, request_id(http)], msgspec.json.encode(body))
         return None
 
+    def _tunnel(self, http: HttpRequest, responder: Responder) -> Exchange:
+        if http.path != REALTIME or http.is_http10:
+            raise NotSupported(f"{http.path} is no WebSocket; {REALTIME} in HTTP/1.1 is the only one")
+        _require(http, "GET")
+        if not http.is_upgrade:
+            raise UpgradeRequired(f"{http.path} is a WebSocket, and this was no offer to go on as one")
+        return self._proxy.tunnel(http, responder)
+
     def _own_routes(self, path: str) -> Callable[[HttpRequest], tuple[int, Any]] | None:
         if path.startswith(_MODELS + "/"):
             return self._model
@@ -69,6 +87,8 @@ class Api:
         headers = [request_id(http)]
         if isinstance(error, MethodNotAllowed) and error.param:
             headers.append((b"allow", error.param.encode()))
+        elif isinstance(error, UpgradeRequired):
+            headers.append((b"upgrade", b"websocket"))
         responder.fail(error, headers)
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:

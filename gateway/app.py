@@ -98,7 +98,7 @@ class Gateway:
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)
         followed = [tls for tls in (self._tls, self.worker_tls) if tls and tls.files]
-        self._tasks.start("follow certificates", follow(followed))
+        self._tasks.start("follow certificates", follow(followed, self.metrics.tls_loads))
         if serve:
             await self._listen()
         for url in self._worker_urls:

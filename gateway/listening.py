@@ -15,6 +15,7 @@ import os
 import socket
 import ssl
 import stat
+import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,6 +102,12 @@ async def accept(
         ssl_handshake_timeout=handshake_timeout_s,
         ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
     )
+
+
+def reset_at_close(transport: asyncio.Transport) -> None:
+    """The other end is to see that not all was said: its connection ends by a reset."""
+    if sock := transport.get_extra_info("socket"):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,9 @@ class Metrics:
         self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__struct_fields__}
         self.loop_lag_s = Pauses()
         self.gc_pause_s = Pauses()
+        self.num_tunnels_open = 0
+        self.tunnel_bytes: Counter[str] = Counter()
+        self.tls_loads: Counter[str] = Counter()
 
     def worker(self, worker: WorkerId) -> WorkerMetrics:
         metrics = self._workers.get(worker)
@@ -192,6 +195,13 @@ class Collector:
         gone = [("", m.num_client_disconnects)]
         yield _counter("client_disconnects", "Clients that left before their answer ended", [], gone)
         yield _gauge("client_connections", "Open client connections", [], [("", self._num_connections())])
+        yield _gauge("tunnels", "Open WebSockets", [], [("", m.num_tunnels_open)])
+        moved = m.tunnel_bytes.items()
+        yield _counter("tunnel_bytes", "Bytes of WebSockets by who sent them", ["sender"], moved)
+        loads = m.tls_loads.items()
+        yield _counter(
+            "tls_loads", "Changed certificate files that were loaded or refused", ["result"], loads
+        )
         stages = sorted(m.stages_s.items())
         yield _histogram("decision_seconds", "Time of a decision by stage", ["stage"], stages)
 

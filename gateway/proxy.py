@@ -20,6 +20,7 @@ from gateway.records import Records
 from gateway.responder import Responder
 from gateway.router import Router
 from gateway.tasks import Tasks
+from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
 
 
@@ -62,6 +63,13 @@ class Proxy:
         request = parse_request(http.path, http.body, self.prompts.runs)
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         exchange = InferenceExchange(self, http, responder, request)
+        exchange.begin()
+        return exchange
+
+    def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
+        """Take a WebSocket to a worker. Raises InvalidRequest."""
+        request = parse_tunnel(http, self.router.fleet.served())
+        exchange = TunnelExchange(self, http, responder, request)
         exchange.begin()
         return exchange
 

@@ -1,5 +1,6 @@
 """The way back to a client: answers, framed for the request that they belong to."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.core.errors import GatewayError
@@ -16,6 +17,17 @@ class Connection(Protocol):
     def write(self, data: bytes) -> None: ...
     def answered(self, keep_alive: bool) -> None: ...
     def abort(self, *, with_reset: bool = False) -> None: ...
+    def leave_http(self, receive: Callable[[bytes], None]) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Exchange(Protocol):
+    """Whoever answers a request; told what happens to the client meanwhile."""
+
+    def client_gone(self) -> None: ...
+    def client_full(self) -> None: ...
+    def client_free(self) -> None: ...
 
 
 class Responder:
@@ -87,6 +99,20 @@ class Responder:
         self._write(data + LAST_CHUNK if self._is_chunked else data)
         self._connection.answered(self._request.keep_alive)
 
+    def switch(self, head: bytes, receive: Callable[[bytes], None]) -> None:
+        """Answer with this 101. From now on `receive` is given what the client sends, and what it has sent
+        behind its head already; `data` goes to the client as it is, and `end` closes."""
+        self.has_begun = True
+        self._connection.write(head)
+        self._connection.leave_http(receive)
+
+    def hold_client(self, is_held: bool) -> None:
+        """Read no more of what the client sends, or go on; of a connection that has left HTTP."""
+        if is_held:
+            self._connection.pause_reading()
+        else:
+            self._connection.resume_reading()
+
     def abort(self) -> None:
         """The answer cannot be completed: the client must see that it is cut. Where the end of the
         connection is the end of the body, only a reset tells it."""
@@ -102,6 +128,10 @@ class Responder:
         if not data or not self._has_body:
             return b""
         return chunk(data) if self._is_chunked else data
+
+
+Handle = Callable[[HttpRequest, Responder], Exchange | None]
+"""Answers a request at once (None) or later, through the Responder."""
 
 
 def request_id(http: HttpRequest) -> Header:

@@ -9,15 +9,14 @@ or gone. Limits and deadlines apply before anything is handed on.
 """
 
 import asyncio
-import socket
-import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httptools
 
+from gateway.beyond import Beyond
 from gateway.core.errors import (
     BodyTooLarge,
     GatewayError,
@@ -27,28 +26,15 @@ from gateway.core.errors import (
     RequestTimeout,
 )
 from gateway.core.framing import Limits, check_request
-from gateway.core.http import Header, HttpRequest, encode_head
-from gateway.responder import Responder, request_id
+from gateway.core.http import Header, HttpRequest
+from gateway.core.upgrade import HTTP2_REFUSAL, has_body, offers_websocket, without_offer
+from gateway.listening import reset_at_close
+from gateway.responder import Exchange, Handle, Responder, request_id
 
-
-class Exchange(Protocol):
-    """Whoever answers a request; told what happens to the client meanwhile."""
-
-    def client_gone(self) -> None: ...
-    def client_full(self) -> None: ...
-    def client_free(self) -> None: ...
-
-
-_LINGER_NONE = struct.pack("ii", 1, 0)
-"""The socket option under which closing resets."""
 MAX_QUEUED_BYTES = 1 << 20
 """Bodies of pipelined requests that a connection may hold before it is read no further."""
 LINGER_S = 2.0
 """How long a refused client's bytes are read and dropped before its connection is closed."""
-
-
-Handle = Callable[[HttpRequest, Responder], Exchange | None]
-"""Answers a request at once (None) or later, through the Responder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +68,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_answering = False
         self._is_starting = False
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
+        self._beyond: Beyond | None = None  # where an offer to leave HTTP was queued
         self._is_closing = False
         self._is_reading_paused = False
         self._has_body_in_read = False
@@ -111,7 +98,7 @@ class ClientConnection(asyncio.Protocol):
         self._set_deadline(self._limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._beyond = None
         self._parser = None  # it holds our methods: a cycle, which nobody looks for (garbage.py)
         self._registry.discard(self)
         self._queue.clear()
@@ -133,14 +120,15 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_refusing or self._is_closing:
-            return
+            return self._beyond.take(data) if self._beyond else None
         self._has_body_in_read = False
         try:
             self._feed(data)
         except httptools.HttpParserError as exc:
-            self._refuse(InvalidRequest(f"malformed HTTP request: {exc}"))
+            self._refuse_malformed(exc)
         else:
             self._check_framing_size(len(data))
+        return None
 
     def eof_received(self) -> bool:
         return False  # a client that closes its side is gone: the transport closes, and tells us
@@ -156,15 +144,23 @@ class ClientConnection(asyncio.Protocol):
     def _without_upgrade(self, rest: bytes) -> bytes:
         """Offers of another protocol are ignored (RFC 9110, 7.8). The parser takes what is behind such
         a head for that protocol, so a new one reads the head without the offer, then the rest. A
-        WebSocket or a tunnel cannot go on in HTTP."""
-        method = self._parser.get_method()
-        if method == b"CONNECT" or (b"upgrade", b"websocket") in [(n, v.lower()) for n, v in self._headers]:
-            self._refuse(NotSupported("neither WebSockets nor tunnels are supported"))
+        WebSocket cannot go on in HTTP: it is the last request, whoever handles it takes or refuses it."""
+        method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
+        if offers_websocket(headers):
+            self._beyond, rest = Beyond(self, rest), b""
+        if method == b"CONNECT" or (self._beyond and has_body(headers)):
+            self._refuse(NotSupported("neither tunnels nor WebSockets with a body are supported"))
             return b""
-        version = self._parser.get_http_version().encode()
-        headers = [header for header in self._headers if header[0] != b"upgrade"]
         self._parser = httptools.HttpRequestParser(self)
-        return encode_head(b"%b %b HTTP/%b" % (method, self._target, version), headers) + rest
+        return without_offer(method, self._target, version, headers) + rest
+
+    def _refuse_malformed(self, exc: httptools.HttpParserError) -> None:
+        if self._parser.get_method() != b"PRI" or self._is_answering:
+            return self._refuse(InvalidRequest(f"malformed HTTP request: {exc}"))
+        self._is_refusing = True
+        self._on_refused(505)
+        self.write(HTTP2_REFUSAL)
+        return self._close()
 
     # parser ------------------------------------------------------------------------------------
 
@@ -224,15 +220,17 @@ class ClientConnection(asyncio.Protocol):
             headers=self._headers,
             body=b"".join(self._body),
             is_http10=self._parser.get_http_version() in ("0.9", "1.0"),
-            keep_alive=self._parser.should_keep_alive(),
+            keep_alive=self._parser.should_keep_alive() and not self._beyond,
+            is_upgrade=self._beyond is not None,
         )
         self._body = []
         self._is_receiving = self._owes_continue = False
+        self._is_refusing = self._beyond is not None
         self._has_body_in_read = True
         self._queue.append(request)
         self._set_deadline(0)
         if self._has_too_much_queued():
-            self._pause_reading()
+            self.pause_reading()
         self._answer_next()
 
     # answers -----------------------------------------------------------------------------------
@@ -245,9 +243,13 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = None
         if not self._transport:
             return
-        if with_reset and (sock := self._transport.get_extra_info("socket")):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
+        if with_reset:
+            reset_at_close(self._transport)
         self._transport.abort()
+
+    def leave_http(self, receive: Callable[[bytes], None]) -> None:
+        assert self._beyond is not None, "it was not offered"
+        self._beyond.agreed(receive)
 
     def answered(self, keep_alive: bool) -> None:
         self._exchange = None
@@ -279,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
                 self._begin(item)
         self._is_starting = False
         if self._is_reading_paused and not self._has_too_much_queued():
-            self._resume_reading()
+            self.resume_reading()
         if self._owes_continue and not self._is_answering:
             self._owes_continue = False
             self._restart_body_clock()
@@ -301,14 +303,15 @@ class ClientConnection(asyncio.Protocol):
         self._answer_next()
 
     def _close(self) -> None:
-        """After a refusal what the client still sends is read and dropped for a moment: closing on
+        """After a last request what the client still sends is read and dropped for a moment: closing on
         unread bytes would reset the connection and take the answer away from the client. Otherwise
         the client has as long as an idle one to read what is written."""
         if not self._transport or self._is_closing:
             return
         if self._is_refusing and self._transport.can_write_eof():
             self._transport.write_eof()
-            self._set_deadline(LINGER_S)
+            self._set_deadline(self._limits.keep_alive_s if self._beyond else LINGER_S)
+            self._beyond = None
         else:
             self._transport.close()
             self._set_deadline(self._limits.keep_alive_s)
@@ -350,13 +353,13 @@ class ClientConnection(asyncio.Protocol):
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"the body is over {self._limits.max_body_bytes} bytes")
 
-    def _pause_reading(self) -> None:
+    def pause_reading(self) -> None:
         if self._transport and not self._is_reading_paused:
             self._is_reading_paused = True
             self._transport.pause_reading()
 
-    def _resume_reading(self) -> None:
-        if self._transport:
+    def resume_reading(self) -> None:
+        if self._transport and self._is_reading_paused:
             self._is_reading_paused = False
             self._transport.resume_reading()
             if self._is_receiving:

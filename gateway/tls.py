@@ -12,7 +12,8 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gateway.core.errors import ConfigError
@@ -39,27 +40,29 @@ class Tls:
     def __repr__(self) -> str:
         return f"Tls({self._name}, {', '.join(self.files)})"
 
-    def look(self) -> None:
-        """Load the files anew if they have changed, and were the same at the last look."""
+    def look(self) -> str | None:
+        """Load the files anew if they have changed, and were the same at the last look: "loaded" or
+        "refused"; None where there was nothing to do."""
         before, self._seen = self._seen, _fingerprint(self.files)
         if self._seen == self._loaded or self._seen != before:
-            return
+            return None
         self._loaded = self._seen
         try:
             self.context = self._make()
         except ConfigError as exc:
             log.error("%s changed and cannot be used, the one before stays: %s", self._name, exc)
-        else:
-            log.info("%s changed and is in use: %s", self._name, ", ".join(self.files))
+            return "refused"
+        log.info("%s changed and is in use: %s", self._name, ", ".join(self.files))
+        return "loaded"
 
 
-async def follow(every: Iterable[Tls], interval_s: float = LOOK_INTERVAL_S) -> None:
-    """Look at the files for ever; in a thread, since a file may lie on a network."""
-    every = list(every)
+async def follow(every: Sequence[Tls], counts: Counter[str], interval_s: float = LOOK_INTERVAL_S) -> None:
+    """Look at the files for ever, and count what came of it. In a thread: they may lie on a network."""
     while True:
         await asyncio.sleep(interval_s)
         for tls in every:
-            await asyncio.to_thread(tls.look)
+            if result := await asyncio.to_thread(tls.look):
+                counts[result] += 1
 
 
 def listening_tls(cert_file: str, key_file: str) -> Tls | None:

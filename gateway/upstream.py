@@ -76,6 +76,22 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._transport.write(head + body)
 
+    def _leave_http(self) -> Callable[[ResponseHead, bytes], None] | None:
+        """What a sink that offered it has for a worker that agrees: it gets the head and what came behind
+        it, and has to take the connection over. None: it did not offer it."""
+        leave: Callable[[ResponseHead, bytes], None] | None = getattr(self._sink, "upstream_switched", None)
+        return leave
+
+    def hand_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """The connection goes on in another protocol, and is the pool's no more."""
+        assert self._transport is not None, "hand over a closed connection"
+        self.resume()
+        transport, self._transport, self._sink = self._transport, None, None
+        self._parser = None
+        self._pool.closed(self)
+        transport.set_protocol(protocol)
+        return transport
+
     def abort(self) -> None:
         """End the exchange from our side; the worker sees the disconnect and stops computing."""
         self._sink = None
@@ -117,6 +133,8 @@ class UpstreamConnection(asyncio.Protocol):
             if self._fed_between > MAX_HEAD_BYTES and not self._has_news:
                 raise _too_large()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, BadAnswer) as exc:
+            if isinstance(exc, httptools.HttpParserUpgrade) and (leave := self._leave_http()):
+                return leave(ResponseHead(self._parser.get_status_code(), self._headers), data[exc.args[0] :])
             if not self._is_complete:
                 self._deliver()
                 return self._fail(f"not HTTP: {exc.__context__ or exc}")

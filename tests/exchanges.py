@@ -1,6 +1,6 @@
 """A proxy whose workers are fake transports and whose clock is moved by hand."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
@@ -17,6 +17,7 @@ from gateway.records import Records
 from gateway.responder import Responder
 from gateway.router import Router
 from gateway.tasks import Tasks
+from gateway.tunnel import TunnelExchange
 from gateway.upstream import Pool, UpstreamConnection
 from tests.fakes import Known, worker
 from tests.transports import FakeLoop, FakeTransport
@@ -68,6 +69,14 @@ class Answered:
         self.data(data)
         self.events.append("end")
 
+    def switch(self, head: bytes, receive: Callable[[bytes], None]) -> None:
+        self.has_begun = True
+        self.events.append(head.partition(b"\r\n")[0])
+        self.from_client = receive
+
+    def hold_client(self, is_held: bool) -> None:
+        self.events.append("held" if is_held else "let go")
+
     def fail(self, error: GatewayError, headers: object = None) -> None:
         self.events += [error.status, error.code]
 
@@ -110,6 +119,12 @@ class World:
         answered = Answered()
         http = HttpRequest("POST", b"/v1/completions", [(b"x-request-id", b"7")], body)
         return self.proxy.handle(http, cast(Responder, answered)), answered
+
+    def offer(self, target: bytes = b"/v1/realtime?model=m") -> tuple[TunnelExchange, Answered]:
+        """A WebSocket."""
+        answered = Answered()
+        http = HttpRequest("GET", target, [(b"x-request-id", b"7")], is_upgrade=True)
+        return self.proxy.tunnel(http, cast(Responder, answered)), answered
 
     def transport(self, name: str = "w:1") -> FakeTransport:
         return self.pools[name].transports[-1]

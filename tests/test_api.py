@@ -13,8 +13,7 @@ from gateway.core.http import Header, HttpRequest
 from gateway.core.worker import Served
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
-from gateway.responder import Responder
-from gateway.server import Exchange
+from gateway.responder import Exchange, Responder
 from tests.fakes import worker
 
 
@@ -46,6 +45,8 @@ class FakeProxy:
         self.paths.append(http.path)
         return cast(Exchange, self)
 
+    tunnel = handle
+
 
 class World:
     def __init__(self) -> None:
@@ -54,9 +55,10 @@ class World:
         self.member = self.fleet.add(worker("w:1", *served))
         self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics)
 
-    def ask(self, method: str, target: str, *headers: Header) -> Kept:
+    def ask(self, method: str, target: str, *headers: Header, is_upgrade: bool = False) -> Kept:
         kept = Kept()
-        self.api.handle(HttpRequest(method, target.encode(), list(headers)), cast(Responder, kept))
+        http = HttpRequest(method, target.encode(), list(headers), is_upgrade=is_upgrade)
+        self.api.handle(http, cast(Responder, kept))
         return kept
 
 
@@ -81,6 +83,8 @@ def world() -> World:
         ("POST", "/v1/models", 405),
         ("GET", "/v1/chat/completions", 405),
         ("GET", "/metrics", 404),
+        ("GET", "/v1/realtime", 426),
+        ("POST", "/v1/realtime", 405),
         ("GET", "http://gateway/health", 200),
     ],
 )
@@ -99,6 +103,17 @@ def test_inference_goes_to_the_proxy(world: World) -> None:
     assert world.proxy.paths == ["/v1/completions"]
     assert kept.status == 0
     assert world.metrics.responses == {}  # counted where it ends
+
+
+def test_a_websocket_goes_to_the_proxy(world: World) -> None:
+    world.ask("GET", "/v1/realtime?model=m", is_upgrade=True)
+    assert world.proxy.paths == ["/v1/realtime"]
+
+
+def test_what_is_no_websocket(world: World) -> None:
+    assert world.ask("GET", "/health", is_upgrade=True).status == 501
+    assert world.ask("GET", "/v1/realtime").headers[b"upgrade"] == b"websocket"
+    assert world.proxy.paths == []
 
 
 def test_models(world: World) -> None:

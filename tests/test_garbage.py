@@ -14,6 +14,7 @@ from gateway.responder import Responder
 from gateway.server import ClientConnection, Limits
 from gateway.upstream import Pool
 from tests.exchanges import World
+from tests.transports import FakeTransport
 
 
 class Node:
@@ -98,7 +99,17 @@ def no_cycles() -> Iterator[None]:
         gc.garbage.clear()
         gc.enable()
     ours = {"ClientConnection", "UpstreamConnection", "HttpRequestParser", "HttpResponseParser"}
-    ours |= {"InferenceExchange", "InferenceRequest", "Responder", "Answer", "Decision", "HttpRequest"}
+    ours |= {
+        "TunnelExchange",
+        "WorkerEnd",
+        "Beyond",
+        "InferenceExchange",
+        "InferenceRequest",
+        "Responder",
+        "Answer",
+        "Decision",
+        "HttpRequest",
+    }
     assert ours.isdisjoint(left), left
 
 
@@ -145,6 +156,31 @@ async def test_connections_on_both_sides_leave_no_cycle() -> None:
         await ask_and_close(url)
         await until_empty(open_connections)
     server.close()
+
+
+async def test_a_websocket_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1")
+    agreed = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    offer = (
+        b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    )
+
+    def converse() -> None:
+        client = FakeTransport(ClientConnection(world.proxy.tunnel, Limits(), set()))
+        client.feed(offer + b"early")
+        worker = world.transport()
+        worker.feed(agreed + b"a")
+        assert worker.out.endswith(b"early")
+        assert client.out.endswith(b"a")
+        worker.lose()
+        client.lose()
+        world.pools["w:1"].transports.clear()
+        world.loop.timers.clear()
+
+    converse()
+    with no_cycles():
+        converse()
+    assert world.is_clean()
 
 
 def test_a_request_and_its_answer_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,8 @@ index_orphans index_removed index_stored index_unknown_events index_unknown_remo
 loop_lag_seconds loop_lag_worst_seconds predicted_cached_tokens prediction_error_tokens prompt_failures
 prompt_mismatches prompt_tokens prompts reported_cached_tokens reported_prompt_tokens reported_requests
 requests requests_failed requests_in_flight responses retries stream_batches stream_gaps stream_repeats
-stream_resets stream_state stream_undecodable ttft_seconds worker_kv_usage_ratio worker_requests_running
-worker_requests_waiting worker_up
+stream_resets stream_state stream_undecodable tls_loads ttft_seconds tunnel_bytes tunnels
+worker_kv_usage_ratio worker_requests_running worker_requests_waiting worker_up
 """.split()  # noqa: SIM905  a list of forty lines tells less
 )
 
@@ -110,11 +110,17 @@ def test_process_counts() -> None:
     m.prompt_failures[""] += 1
     m.num_client_disconnects = 5
     m.stages_s["index"].observe(1e-4)
+    m.num_tunnels_open = 6
+    m.tunnel_bytes["client"] += 7
+    m.tls_loads["refused"] += 8
     assert world.value("responses_total", code="200") == 2
     assert world.value("retries_total", cause="worker_failed") == 1
     assert world.value("prompts_total", source="ids") == 4
     assert world.value("prompt_failures_total", model="") == 1
     assert world.value("client_disconnects_total") == 5
+    assert world.value("tunnels") == 6
+    assert world.value("tunnel_bytes_total", sender="client") == 7
+    assert world.value("tls_loads_total", result="refused") == 8
     assert world.value("decision_seconds_count", stage="index") == 1
     assert world.value("decision_seconds_bucket", stage="index", le="0.0001") == 1
     assert world.value("decision_seconds_bucket", stage="index", le="5e-05") == 0

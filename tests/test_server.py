@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from gateway.core.framing import Limits
 from gateway.core.http import HttpRequest, ResponseHead
-from gateway.responder import Responder
-from gateway.server import LINGER_S, ClientConnection, Exchange
+from gateway.core.upgrade import HTTP2_REFUSAL
+from gateway.responder import Exchange, Responder
+from gateway.server import LINGER_S, ClientConnection
 from tests.transports import FakeLoop, FakeTransport
 
 GET, SLOW = b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -334,3 +335,76 @@ def test_a_connection_with_large_bodies_waiting_is_read_no_further(server: Serve
     assert not server.transport.is_reading
     server.slow[0][0].send(200, [], b"")
     assert server.transport.is_reading
+
+
+OFFER = b"GET /slow HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+
+def test_a_connection_leaves_http(server: Server) -> None:
+    """What the client sends goes on as it is, and what is answered too; it waits while it has to."""
+    server.transport.feed(GET + OFFER + b"ear", b"ly")
+    assert [(r.path, r.is_upgrade) for r in server.requests] == [("/now", False), ("/slow", True)]
+    assert server.transport.taken() == OK
+    responder, told = server.slow[0]
+    received: list[bytes] = []
+    responder.switch(b"HTTP/1.1 101\r\n\r\n", received.append)
+    server.transport.feed(GET)
+    responder.data(b"abc")
+    assert server.transport.taken() == b"HTTP/1.1 101\r\n\r\nabc"
+    assert received == [b"early", GET]
+    responder.hold_client(True)
+    assert not server.transport.is_reading
+    responder.hold_client(False)
+    assert server.transport.is_reading
+    server.loop.advance(36_000)
+    assert server.transport.end == ""
+    responder.end()
+    assert server.transport.end == "eof"  # its bytes may still have to be read
+    server.transport.feed(GET)
+    assert received == [b"early", GET]
+    assert told.events == []
+    server.loop.advance(75.1)
+    assert server.transport.end == "aborted"
+
+
+def test_an_offer_that_is_not_taken_is_the_last_request(server: Server) -> None:
+    server.transport.feed(OFFER.replace(b"/slow", b"/now") + GET)
+    assert b"connection: close" in server.transport.out
+    assert len(server.requests) == 1
+    assert server.transport.end == "eof"
+    assert server.refused == []
+
+
+def test_a_client_that_sends_without_end_before_it_may(server: Server) -> None:
+    server.transport.feed(OFFER, *[b"x" * 30_000] * 3)
+    assert not server.transport.is_reading
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (OFFER.replace(b"Host: a\r\n", b""), 400),
+        (OFFER.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\nx"), 501),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 501),
+        (OFFER.replace(b"\r\n\r\n", b"\r\nA: " + b"x" * 66_000 + b"\r\n\r\n"), 431),
+    ],
+)
+def test_offers_that_are_refused(server: Server, head: bytes, status: int) -> None:
+    server.transport.feed(head)
+    assert server.refused == [status]
+    assert not server.requests
+    assert server.transport.end == "eof"
+
+
+def test_http_2_is_answered_in_http_2(server: Server) -> None:
+    server.transport.feed(b"PRI * HTTP/2.0\r\n\r\nSM", b"\r\n\r\n" + b"\0" * 9)
+    assert server.transport.out == HTTP2_REFUSAL
+    assert server.transport.end == "eof"
+    assert server.refused == [505]
+
+
+def test_http_2_behind_a_request_is_malformed(server: Server) -> None:
+    server.transport.feed(SLOW + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    server.slow[0][0].send(200, [], b"ok")
+    assert b"HTTP/1.1 400 " in server.transport.out
+    assert HTTP2_REFUSAL not in server.transport.out

@@ -1,7 +1,10 @@
 """Contexts from files, what is wrong with files, and how they follow them; sockets are in tests/blackbox."""
 
+import asyncio
 import logging
+import os
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
 from gateway.core.errors import ConfigError
-from gateway.tls import Tls, listening_context, listening_tls, reason, worker_tls
+from gateway.tls import Tls, follow, listening_context, listening_tls, reason, worker_tls
 from tests.certificates import Authority, Mounted, Pair, serial
 
 
@@ -243,6 +246,19 @@ def test_a_client_whose_session_goes_on_needs_no_certificate(authority: Authorit
             except ssl.SSLWantReadError:
                 continue
     assert again.session_reused
+
+
+async def test_looks_are_counted(authority: Authority) -> None:
+    pair, other = authority.issue(), authority.issue()
+    tls, counts = loaded(pair), Counter[str]()
+    following = asyncio.get_running_loop().create_task(follow([tls], counts, 0.001))
+    for name, result in (("key", "refused"), ("cert", "loaded")):
+        os.replace(getattr(other, name), getattr(pair, name))
+        async with asyncio.timeout(20):
+            while not counts[result]:  # noqa: ASYNC110  looks are of a thread
+                await asyncio.sleep(0.001)
+    following.cancel()
+    assert counts == {"refused": 1, "loaded": 1}
 
 
 def test_its_files_are_seen(authority: Authority) -> None:

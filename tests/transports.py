@@ -13,7 +13,9 @@ class FakeTimer:
         self.is_cancelled = False
 
     def cancel(self) -> None:
+        """As the real one, it holds nothing any more."""
         self.is_cancelled = True
+        self.callback = lambda: None
 
 
 class FakeLoop:
@@ -75,6 +77,9 @@ class FakeTransport:
         """What was written since the last call."""
         out, self.out = self.out, b""
         return out
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = cast(asyncio.Protocol, protocol)
 
     def is_closing(self) -> bool:
         return self.end in ("closed", "aborted")

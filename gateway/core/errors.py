@@ -65,6 +65,11 @@ class ExpectationFailed(InvalidRequest):
     code = "expectation_failed"
 
 
+class UpgradeRequired(InvalidRequest):
+    status = 426
+    code = "upgrade_required"
+
+
 class HeadTooLarge(InvalidRequest):
     status = 431
     code = "header_too_large"

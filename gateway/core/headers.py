@@ -1,7 +1,15 @@
 """The heads that a proxy sends on: to a worker, and back to a client (RFC 9110, section 7.6)."""
 
 from gateway.core.decision import Decision
-from gateway.core.http import HOP_BY_HOP, Header, HttpRequest, ResponseHead, encode_head, end_to_end
+from gateway.core.http import (
+    HOP_BY_HOP,
+    Header,
+    HttpRequest,
+    ResponseHead,
+    encode_head,
+    end_to_end,
+    status_line,
+)
 from gateway.core.worker import Worker
 
 _NOT_TO_WORKER = HOP_BY_HOP | {
@@ -14,6 +22,7 @@ _NOT_TO_WORKER = HOP_BY_HOP | {
     b"x-data-parallel-rank",
 }
 _NOT_TO_CLIENT = HOP_BY_HOP | {b"content-length"}
+_OFFER = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
 def head_to_worker(
@@ -30,6 +39,21 @@ def head_to_worker(
     if worker.dp_size > 1:
         headers.append((b"x-data-parallel-rank", b"%d" % worker.dp_rank))
     return encode_head(b"%b %b%b HTTP/1.1" % (http.method.encode(), prefix, http.target), headers)
+
+
+def upgrade_to_worker(
+    http: HttpRequest, worker: Worker, *, netloc: bytes, prefix: bytes, request_id: bytes
+) -> bytes:
+    """The same for an offer to go on as a WebSocket, which has no body."""
+    head = head_to_worker(http, worker, netloc=netloc, prefix=prefix, num_bytes=0, request_id=request_id)
+    return head.replace(b"\r\ncontent-length: 0\r\n", b"\r\n", 1)[:-2] + _OFFER
+
+
+def upgrade_to_client(head: ResponseHead, request_id: bytes, exposed: Decision | None) -> bytes:
+    """The worker's consent, with what it consents to."""
+    agreed = [header for header in head.headers if header[0] == b"upgrade"]
+    headers = head_to_client(head, request_id, exposed, is_stream=False).headers
+    return encode_head(status_line(head.status), [*headers, (b"connection", b"Upgrade"), *agreed])
 
 
 def head_to_client(

@@ -32,7 +32,8 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 @dataclass(slots=True, eq=False)
 class HttpRequest:
-    """One request as it came from a client, its body complete and de-chunked."""
+    """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
+    wants to go on as a WebSocket."""
 
     method: str
     target: bytes
@@ -40,6 +41,7 @@ class HttpRequest:
     body: bytes = b""
     is_http10: bool = False
     keep_alive: bool = True
+    is_upgrade: bool = False
     path: str = field(default="", init=False)
 
     def __post_init__(self) -> None:

@@ -110,11 +110,20 @@ class Call:
         self.link.write(data)
         await self.link.can_write.wait()
 
+    async def beyond(self, num_bytes: int) -> bytes:
+        """What came behind this request, where it is no other request."""
+        await until(lambda: self.link.num_waiting() >= num_bytes, f"{num_bytes} bytes behind the head")
+        return self.link.take(num_bytes)
+
     def close(self) -> None:
         self.link.close()
 
     def reset(self) -> None:
         self.link.reset()
+
+    def hold(self, is_held: bool) -> None:
+        """Read no more, or go on."""
+        self.link.hold(is_held)
 
 
 Script = Callable[[Call], Awaitable[None]]
@@ -173,6 +182,19 @@ class Link(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if not self.gone.is_set():
             self._transport.write(data)
+
+    def num_waiting(self) -> int:
+        return len(self._buffer)
+
+    def take(self, num_bytes: int) -> bytes:
+        taken, self._buffer = bytes(self._buffer[:num_bytes]), self._buffer[num_bytes:]
+        return taken
+
+    def hold(self, is_held: bool) -> None:
+        if is_held:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def close(self) -> None:
         self._transport.close()
@@ -460,6 +482,19 @@ class Client:
             self._events += piece
         first, _, self._events = self._events.partition(b"\n\n")
         return first + b"\n\n"
+
+    async def switched(self) -> dict[bytes, bytes]:
+        """The headers of the 101 that must come; from then on there is no HTTP."""
+        first, *lines = (await self._until(b"\r\n\r\n"))[:-4].split(b"\r\n")
+        assert first == b"HTTP/1.1 101 Switching Protocols", first
+        headers = [line.split(b": ", 1) for line in lines]
+        found = {name.lower(): value for name, value in headers}
+        assert len(found) == len(headers), "a header came twice"
+        return found
+
+    async def exactly(self, num_bytes: int) -> bytes:
+        """So many bytes, whatever they are."""
+        return await self._exactly(num_bytes)
 
     async def ends(self) -> None:
         """The gateway closes, and sends nothing more."""

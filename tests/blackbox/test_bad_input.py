@@ -150,7 +150,6 @@ async def test_unknown_routes_are_not_forwarded(bench: Bench, path: str) -> None
 MALFORMED = {
     "no HTTP": b"hello\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 32,
-    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "version": b"GET /health HTTP/3.0\r\n\r\n",
     "bare LF": b"GET /health HTTP/1.1\nHost: a\n\n",
     "space before the colon": b"GET /health HTTP/1.1\r\nHost : a\r\n\r\n",

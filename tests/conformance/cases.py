@@ -283,7 +283,7 @@ FIRST_LINES = [
     refused("HTTP/1,1", head(LENGTH, first=b"POST /v1/completions HTTP/1,1") + P, "2.3"),
     refused("http/1.1", head(LENGTH, first=b"POST /v1/completions http/1.1") + P, "2.3: case matters"),
     taken("RTSP/1.0", head(LENGTH, first=b"POST /v1/completions RTSP/1.0") + P, "2.3: another protocol", end="closed"),
-    refused("HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "9113 3.4"),
+    refused("HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "9113 3.4: told in HTTP/2 (GOAWAY)", 505),
     refused("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 32, "3"),
     refused("garbage", b"hello\r\n\r\n", "3"),
     refused("garbage behind a request", OK + b"garbage\r\n\r\n" + OK2, "3", after="200"),

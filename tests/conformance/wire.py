@@ -14,8 +14,9 @@ import pytest
 from gateway.api import Api
 from gateway.core.framing import Limits
 from gateway.core.http import HttpRequest
-from gateway.responder import Responder
-from gateway.server import ClientConnection, Exchange
+from gateway.core.upgrade import HTTP2_REFUSAL
+from gateway.responder import Exchange, Responder
+from gateway.server import ClientConnection
 from tests.exchanges import World
 from tests.transports import FakeTransport
 
@@ -96,6 +97,8 @@ class Wire:
         return _OUR_ID.sub(b"x-request-id: *\r\n", self.client.out)
 
     def answers(self, methods: Sequence[bytes] = ()) -> list[Answered]:
+        if self.client.out == HTTP2_REFUSAL:  # no HTTP/1.1, but counted as this
+            return [Answered(505, [(b"connection", b"close")])]
         return read_answers(self.client.out, methods, is_closed=not self.is_open)
 
     def _feed(self) -> None:

@@ -1,6 +1,12 @@
 import pytest
 
-from gateway.core.headers import head_to_client, head_to_worker, is_event_stream
+from gateway.core.headers import (
+    head_to_client,
+    head_to_worker,
+    is_event_stream,
+    upgrade_to_client,
+    upgrade_to_worker,
+)
 from gateway.core.http import Header, HttpRequest, ResponseHead
 from gateway.core.worker import Worker, WorkerId
 from tests.fakes import decision
@@ -77,3 +83,25 @@ def test_event_streams_have_no_length(headers: list[Header], is_events: bool) ->
     head = ResponseHead(200, headers, 10)
     assert is_event_stream(head) == is_events
     assert head_to_client(head, b"7", None, is_stream=is_events).length == (None if is_events else 10)
+
+
+def test_an_offer_to_a_worker_and_its_consent() -> None:
+    """The only hop-by-hop headers that cross are those of the WebSocket itself."""
+    worker = Worker(WorkerId("w:1"), "http://w:1", ())
+    offered = [
+        (b"connection", b"upgrade, x-mine"),
+        (b"upgrade", b"websocket"),
+        (b"x-mine", b"1"),
+        (b"a", b"1"),
+    ]
+    http = HttpRequest("GET", b"/v1/realtime", offered, is_upgrade=True)
+    assert upgrade_to_worker(http, worker, netloc=b"w:1", prefix=b"", request_id=b"7") == (
+        b"GET /v1/realtime HTTP/1.1\r\na: 1\r\nhost: w:1\r\nx-request-id: 7\r\nvia: 1.1 kvgate\r\n"
+        b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+    )
+    consent = [(b"connection", b"upgrade, keep-alive"), (b"upgrade", b"websocket"), (b"keep-alive", b"5")]
+    head = ResponseHead(101, [*consent, (b"sec-websocket-accept", b"A"), (b"x-kvgate-worker", b"other")])
+    assert upgrade_to_client(head, b"7", None) == (
+        b"HTTP/1.1 101 Switching Protocols\r\nsec-websocket-accept: A\r\nx-request-id: 7\r\n"
+        b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+    )
