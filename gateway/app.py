@@ -64,6 +64,7 @@ class Gateway:
         self.index = MemoryIndex()
         self.assumed = AssumedIndex()
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
+        log_templates(self.prompts)
         self.router = Router(
             fleet=self.fleet,
             index=self.index,
@@ -190,6 +191,10 @@ class Gateway:
             roster=self.roster,
             records=self.records,
             registry=registry,
+            describe_tokenizer=lambda: {
+                **self.prompts.describe(),
+                "asked_of_workers": self._worker_tokenizer.describe(),
+            },
         )
         self._admin_runner = web.AppRunner(admin.app(), access_log=None)
         await self._admin_runner.setup()
@@ -309,8 +314,17 @@ def load_tokenizers(specs: Sequence[str]) -> dict[str, Prompts]:
         except PromptError as exc:
             raise ConfigError(f"tokenizer: {exc}") from exc
         loaded[model or ANY_MODEL] = prompts
-        log.info("tokenizer of %s: %s, from %s", model or "all models", prompts.kind, path)
+        name = model or "all models"
+        log.info("tokenizer of %s: %s (%s), from %s", name, prompts.kind, prompts.why, path)
     return loaded
+
+
+def log_templates(prompts: PromptSource) -> None:
+    """Which conversations cost their new messages only: known when the proofs are led."""
+    for model in prompts.describe()["models"]:
+        for template in model["templates"]:
+            what = model["model"], template["name"], template["rendering"], template["why"]
+            log.info("chat template of %s, %s: %s rendering (%s)", *what)
 
 
 def worker_urls(urls: Sequence[str]) -> list[str]:

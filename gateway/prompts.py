@@ -71,6 +71,11 @@ class PromptSource:
         for model, prompts in local.items():
             prompts.remember(self.runs, clock(), partial(self._mismatched, model))
 
+    def describe(self) -> dict[str, Any]:
+        """Which encoder and templates each model has and why, and what is remembered, in bytes."""
+        models = [{"model": _name(model), **prompts.describe()} for model, prompts in self._local.items()]
+        return {"models": models, "conversations": self.runs.describe()}
+
     def has_local(self, model: str) -> bool:
         return self._find(model) is not None
 
@@ -111,7 +116,7 @@ class PromptSource:
         log.error(
             "tokenizer of %s: a prompt put together from known text differed from the whole; "
             "conversations of %s are rendered whole from now on",
-            "all models" if model == ANY_MODEL else model,
+            _name(model),
             template,
         )
 
@@ -148,6 +153,9 @@ class WorkerTokenizer:
             raise PromptError("the worker's /tokenize did not answer in time") from exc
         return Prompt(tuple(tokens), "worker")
 
+    def describe(self) -> dict[str, int]:
+        return {"entries": len(self._cache), "bytes": self._num_bytes, "max_bytes": self._max_bytes}
+
     async def close(self) -> None:
         await self._session.close()
 
@@ -176,6 +184,10 @@ class WorkerTokenizer:
                 return tokens_of(_decode(await answer.read())["tokens"])
         except (aiohttp.ClientError, OSError, *_NO_TOKENS) as exc:
             raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
+
+
+def _name(model: str) -> str:
+    return "all models" if model == ANY_MODEL else model
 
 
 def _cached_bytes(tokens: Tokens) -> int:

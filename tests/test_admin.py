@@ -52,7 +52,12 @@ class Admined:
             )
         )
         admin = Admin(
-            api=self.api, router=self.router, roster=world.roster, records=self.records, registry=registry
+            api=self.api,
+            router=self.router,
+            roster=world.roster,
+            records=self.records,
+            registry=registry,
+            describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
         )
         self.client = TestClient(TestServer(admin.app()))
 
@@ -252,3 +257,10 @@ async def test_the_state_of_a_stream_is_a_word(admined: Admined) -> None:
     admined.world.roster.stream_changed(WorkerId("w:1"), StreamState.BLIND)
     (worker,) = (await admined.get("/admin/index"))["workers"]
     assert worker["stream"] == "blind"
+
+
+# tokenizer --------------------------------------------------------------------------------------
+
+
+async def test_what_makes_tokens_is_told(admined: Admined) -> None:
+    assert await admined.get("/admin/tokenizer") == {"models": [{"model": "m", "encoder": "fake"}]}

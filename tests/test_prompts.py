@@ -36,6 +36,9 @@ class FakePrompts:
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
         self.runs, self.mismatch = runs, mismatch
 
+    def describe(self) -> dict[str, Any]:
+        return {"encoder": self.kind}
+
     def tokens(self, request: InferenceRequest, now: datetime) -> Tokens:
         self.calls.append(("chat", now))
         return self._tokens()
@@ -330,3 +333,17 @@ async def test_a_worker_that_is_gone(server: TokenizeServer, tokenizer: WorkerTo
 
 async def test_closing_what_never_asked() -> None:
     await WorkerTokenizer(timeout_s=1).close()
+
+
+def test_what_is_in_use_is_told_by_model() -> None:
+    local, _ = source(any=FakePrompts(1), m=FakePrompts(2))
+    told = local.describe()
+    assert told["models"] == [
+        {"model": "all models", "encoder": "fake"},
+        {"model": "m", "encoder": "fake"},
+    ]
+    assert told["conversations"] == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}
+
+
+def test_what_workers_were_asked_is_told() -> None:
+    assert WorkerTokenizer(timeout_s=1).describe() == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}

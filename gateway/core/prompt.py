@@ -116,6 +116,21 @@ class Prompts:
         """Why that one."""
         return self._tokenizer.why
 
+    def describe(self) -> dict[str, Any]:
+        """What is in use and why, in plain values; no text of a prompt."""
+        return {
+            "encoder": self.kind,
+            "why": self.why,
+            "templates": [self._describe(name, template) for name, template in self._templates.items()],
+            "segments": self._tokenizer.cache(),
+        }
+
+    def _describe(self, name: str, template: Template) -> dict[str, str]:
+        is_incremental, why = False, "text is not tokenized independently between its special tokens"
+        if self._settings is not None:
+            is_incremental, why = self._settings.tier(template)
+        return {"name": name, "rendering": "incremental" if is_incremental else "whole", "why": why}
+
     def encode(self, text: str, add_special_tokens: bool) -> Tokens:
         try:
             return self._tokenizer.encode(text, add_special_tokens)

@@ -63,6 +63,9 @@ class Runs:
     def __contains__(self, name: object) -> bool:
         return name in self._runs
 
+    def describe(self) -> dict[str, int]:
+        return {"entries": len(self._runs), "bytes": self.num_bytes, "max_bytes": self._max_bytes}
+
     def get(self, name: bytes) -> Run | None:
         return self._runs.get(name)
 

@@ -124,6 +124,20 @@ class Settings:
         """One step of it; whether it is complete."""
         return setting.prove(self._cuts)
 
+    def tier(self, template: Template) -> tuple[bool, str]:
+        """Whether conversations of `template` cost their new messages only, and why (not)."""
+        nature = self._natures.get(template)
+        if nature is None:
+            return False, "a check failed: a prompt put together differed from the whole"
+        if nature.dates is None:
+            return False, "it prints more of the time than the day, or it cannot be told what"
+        proofs = [setting.stubs for (of, _), setting in self._by_variables.items() if of is template]
+        done = [stubs for stubs in proofs if stubs is not None]
+        cuts = sorted({cut.name.lower() for stubs in done for cut in stubs})
+        if cuts:
+            return True, f"proved in {len(done)} settings at the cuts {', '.join(cuts)}"
+        return False, f"no cut is proved in {len(done)} settings" if done else "no setting is proved yet"
+
     def stop(self, template: Template) -> bool:
         """Cut conversations of `template` no more; False if they were not."""
         stopped = self._natures.pop(template, None)

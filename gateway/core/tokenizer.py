@@ -69,11 +69,21 @@ class Encoder(Protocol):
         """Ids without those that frame a prompt, as u32 LE bytes; one item per text."""
 
 
+class CachingEncoder(Encoder, Protocol):
+    def cache(self) -> dict[str, int]:
+        """What it remembers: `entries`, `bytes`, `max_bytes`."""
+
+
 class Tokenizer:
     """A model's tokenizer. `kind` is the encoder in use, `why` the reason for it."""
 
     def __init__(
-        self, encoder: Encoder, kind: str, why: str, frame: tuple[bytes, bytes], cuts: tuple[str, ...] = ()
+        self,
+        encoder: CachingEncoder,
+        kind: str,
+        why: str,
+        frame: tuple[bytes, bytes],
+        cuts: tuple[str, ...] = (),
     ) -> None:
         """`cuts`: see `cut_tokens`."""
         self._encoder = encoder
@@ -112,6 +122,10 @@ class Tokenizer:
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}: {self.why})"
+
+    def cache(self) -> dict[str, int]:
+        """The segments of text that are remembered: `entries`, `bytes`, `max_bytes`."""
+        return self._encoder.cache()
 
     @property
     def num_frame_tokens(self) -> int:
@@ -226,8 +240,12 @@ class Fast:
         self._tokenizer.enable_segment_cache(cache_bytes)
 
     def encode(self, texts: Sequence[str]) -> list[bytes]:
-        """One by one: a batch goes to threads of its own, each with megabytes of caches that stay."""
+        """One by one: a batch is given to threads, and their caches are tens of megabytes that stay."""
         return [self._tokenizer.encode_batch_flat([text], add_special_tokens=False)[0] for text in texts]
+
+    def cache(self) -> dict[str, int]:
+        stats = self._tokenizer.segment_cache_stats()
+        return {name: stats[name] for name in ("entries", "bytes", "max_bytes")}
 
 
 class Plain:
@@ -295,6 +313,9 @@ class Segments:
 
     def encode(self, texts: Sequence[str]) -> list[bytes]:
         return [self._encode(text) for text in texts]
+
+    def cache(self) -> dict[str, int]:
+        return {"entries": len(self._known), "bytes": self.num_bytes, "max_bytes": self._max_bytes}
 
     def _encode(self, text: str) -> bytes:
         pieces = self._split(text) if self._split else [text]

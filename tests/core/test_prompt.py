@@ -9,6 +9,7 @@ import fastokens
 import pytest
 
 from gateway.core.prompt import PromptError, Prompts
+from gateway.core.runs import Runs
 from tests import corpus
 from tests.corpus import CHATS, COMPLETIONS, REFUSED, TEMPLATE_NAMES, TEMPLATES, Body, digest
 
@@ -265,3 +266,15 @@ def test_committed_tokenizer_is_small_and_whole(prompts: Prompts) -> None:
 
 def test_repr_shows_state(prompts: Prompts) -> None:
     assert "fastokens" in repr(prompts) and "Template(string" in repr(prompts)
+
+
+def test_what_is_in_use_is_told() -> None:
+    prompts = Prompts.load(TOKENIZER)
+    (template,) = prompts.describe()["templates"]
+    assert (template["name"], template["rendering"]) == ("default", "whole")
+    prompts.remember(Runs(), NOW, print)
+    told = prompts.describe()
+    assert (told["encoder"], told["why"]) == (prompts.kind, prompts.why)
+    assert told["templates"][0]["rendering"] == "incremental"
+    assert 0 < told["segments"]["bytes"] <= told["segments"]["max_bytes"]
+    assert json.dumps(told)  # plain values

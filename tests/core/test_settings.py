@@ -90,3 +90,29 @@ def test_a_stopped_template_has_no_setting() -> None:
     assert known.stop(LOOP) and not known.stop(LOOP)
     assert made(known) is None
     assert known.find(b"n", NOW, lambda: None) is None
+
+
+def test_the_tier_of_a_template_and_its_reason() -> None:
+    known = settings()
+    assert known.tier(LOOP) == (False, "no setting is proved yet")
+    setting = made(known)
+    assert setting is not None
+    while not known.prove(setting):
+        assert known.tier(LOOP) == (False, "no setting is proved yet")
+    is_incremental, why = known.tier(LOOP)
+    assert is_incremental and "proved in 1 settings at the cuts" in why and "turn" in why
+    known.stop(LOOP)
+    assert known.tier(LOOP) == (False, "a check failed: a prompt put together differed from the whole")
+
+
+def test_a_template_that_cannot_be_cut_says_why() -> None:
+    assert "more of the time than the day" in settings(HOURLY).tier(HOURLY)[1]
+    backwards = Template(
+        "{% for m in messages | reverse %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}"
+    )
+    known = settings(backwards)
+    setting = made(known, backwards)
+    assert setting is not None
+    while not known.prove(setting):
+        pass
+    assert known.tier(backwards) == (False, "no cut is proved in 1 settings")

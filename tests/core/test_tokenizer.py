@@ -332,3 +332,14 @@ def test_threads_share_a_memory() -> None:
     for thread in threads:
         thread.join()
     assert wrong == [] and segments.num_bytes <= 3_000
+
+
+def test_both_encoders_tell_what_they_remember() -> None:
+    for encoder in (
+        Fast(FILE.read_text("utf-8"), 50_000),
+        Segments(Plain(from_file(FILE)), SPECIALS, 50_000),
+    ):
+        encoder.encode(["<|im_start|>user\nWhat is remembered?<|im_end|>"])
+        told = encoder.cache()
+        assert told["entries"] > 0
+        assert 0 < told["bytes"] <= told["max_bytes"] == 50_000
