@@ -94,7 +94,7 @@ class Gateway:
         self._session = ControlSession(self.worker_tls, timeout_s=config.probe_timeout_s)
         self._worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=self.worker_tls)
         self.proxy = self._make_proxy()
-        self.lag = Lag(self.metrics.loop_lag_s)
+        self.lag = Lag(self.metrics.loop_lag_s, self.metrics.loop_lag_cpu_s)
         self.lag.start()
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)

@@ -1,4 +1,8 @@
-"""How late the event loop comes to what is due: nobody is served while it is held."""
+"""How late the event loop comes to what is due: nobody is served while it is held.
+
+Part of it is the loop's own work, which is the gateway's to mend; the rest is waiting, for a core of a
+crowded host above all.
+"""
 
 import asyncio
 import time
@@ -11,16 +15,27 @@ INTERVAL_S = 0.01
 
 
 class Lag:
-    """Looks at the clock in equal intervals of the running loop; `pauses` hears of each, in seconds."""
+    """Looks at the clock in equal intervals of the running loop; `pauses` hears how late, in seconds,
+    `work` how much of that the loop's thread computed at most."""
 
-    def __init__(self, pauses: Pauses, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        pauses: Pauses,
+        work: Pauses,
+        clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._pauses = pauses
+        self._work = work
         self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._cpu_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._cpu_before = self._cpu_clock()
         self._arm()
 
     def stop(self) -> None:
@@ -33,5 +48,8 @@ class Lag:
         self._timer = self._loop.call_later(INTERVAL_S, self._look)
 
     def _look(self) -> None:
-        self._pauses.observe(max(0.0, self._clock() - self._due))
+        late, cpu = max(0.0, self._clock() - self._due), self._cpu_clock()
+        self._pauses.observe(late)
+        self._work.observe(min(late, cpu - self._cpu_before))
+        self._cpu_before = cpu
         self._arm()

@@ -5,6 +5,7 @@ chain of hashes) takes turns with it, see `host.SWITCH_INTERVAL_S`.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,15 +13,18 @@ from gateway.core.decision import Prompt
 from gateway.core.request import InferenceRequest
 from gateway.prompts import PromptSource
 
-NUM_THREADS = 2
-"""More would take turns with the loop more often, and each keeps an encoder's megabytes of caches. Not the
-loop's own threads: names of workers are looked up there, and must not wait behind prompts."""
+MAX_THREADS = 4
+"""Each keeps an encoder's megabytes of caches, and takes turns with the loop."""
 
 
 class LongPrompts:
+    """Threads of its own: in the loop's names of workers are looked up, which must not wait behind prompts.
+    One core is left to the loop."""
+
     def __init__(self, prompts: PromptSource) -> None:
         self._prompts = prompts
-        self._threads = ThreadPoolExecutor(NUM_THREADS, "kvgate-prompt")
+        num_threads = max(1, min(MAX_THREADS, (os.cpu_count() or 1) - 1))
+        self._threads = ThreadPoolExecutor(num_threads, "kvgate-prompt")
 
     def is_long(self, request: InferenceRequest) -> bool:
         """Whether its tokens would hold the loop for milliseconds."""

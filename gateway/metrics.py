@@ -118,6 +118,7 @@ class Metrics:
         self.num_client_disconnects = 0
         self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__struct_fields__}
         self.loop_lag_s = Pauses()
+        self.loop_lag_cpu_s = Pauses()
         self.gc_pause_s = Pauses()
         self.num_tunnels_open = 0
         self.tunnel_bytes: Counter[str] = Counter()
@@ -209,6 +210,7 @@ class Collector:
         """The worst of each is that since the last scrape."""
         for name, text, pauses in (
             ("loop_lag", "How late the event loop came to what was due", self._metrics.loop_lag_s),
+            ("loop_lag_cpu", "Of that, computed by the loop itself", self._metrics.loop_lag_cpu_s),
             ("gc_pause", "Time that the garbage collector held everything", self._metrics.gc_pause_s),
         ):
             yield _histogram(f"{name}_seconds", text, [], [("", pauses)])

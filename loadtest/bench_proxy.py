@@ -19,6 +19,7 @@ from pathlib import Path
 from gateway.app import bundled_tokenizer
 from gateway.core.blocks import Tokens
 from gateway.core.prompt import Prompts
+from loadtest import bench_memory
 from loadtest.contenders import Contender, GatewayContender, fake_workers, gateway, missing_nginx, nginx
 from loadtest.instruments import InstrumentError, Load, Reading, build, measure
 from loadtest.publisher import write_prompts
@@ -103,6 +104,13 @@ class Materials:
             self._make(name).write(path)
         return path
 
+    def long_bodies(self) -> Path:
+        """New prompts of 256 KB."""
+        path = self._directory / "long.bodies"
+        if not path.exists():
+            new(self._texts, 400, bench_memory.LONG_BYTES).write(path)
+        return path
+
     def nginx_directory(self) -> Path:
         path = self._directory / "nginx"
         path.mkdir(exist_ok=True)
@@ -153,7 +161,7 @@ class Results:
     nginx: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     added_p50_ms: list[float] = field(default_factory=list)
     added_p99_ms: list[float] = field(default_factory=list)
-    rss_mb: list[float] = field(default_factory=list)
+    memory: list[Figure] = field(default_factory=list)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -162,7 +170,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in ("worker", "loadgen"):
             build(name)
         with tempfile.TemporaryDirectory(prefix="kvgate-bench-") as directory:
-            results = run(Materials(Path(directory)), set(args.only.split(",")) if args.only else None)
+            materials = Materials(Path(directory))
+            results = run(materials, set(args.only.split(",")) if args.only else None)
+            names = args.only.split(",") if args.only else bench_memory.NAMES
+            results.memory += bench_memory.figures(names, ROUNDS, materials)
     except (InstrumentError, BenchError) as exc:
         print(f"bench-proxy: {exc}", file=sys.stderr)
         return 1
@@ -177,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    names = [scenario.name for scenario in (*SCENARIOS, LATENCY)]
+    names = [*(scenario.name for scenario in (*SCENARIOS, LATENCY)), *bench_memory.NAMES]
     parser = argparse.ArgumentParser(prog="bench_proxy", description="The gateway's cost beside nginx's.")
     parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(names)}; nothing is written")
     args = parser.parse_args(argv)
@@ -222,7 +233,6 @@ def run_round(scenario: Scenario, materials: Materials, ports: Sequence[int], re
 def run_gateway(scenario: Scenario, materials: Materials, ports: Sequence[int], results: Results) -> Reading:
     """A gateway of its own for each round: none profits from what another has sent."""
     with gateway(ports, materials.tokenizers[scenario.template]) as contender:
-        results.rss_mb.append(contender.start_rss_mb)
         reading = run_load(scenario, materials, contender)
         check_hits(scenario, contender, reading)
     return reading
@@ -271,7 +281,7 @@ def figures(results: Results) -> Iterator[Figure]:
     if results.added_p50_ms:
         yield best_of("proxy.added_p50_ms", "ms", 0.3, results.added_p50_ms)
         yield best_of("proxy.added_p99_ms", "ms", 2, results.added_p99_ms)
-    yield best_of("proxy.rss_mb", "MB", 120, results.rss_mb[:ROUNDS])
+    yield from results.memory
 
 
 def print_ratios(results: Results) -> None:

@@ -81,24 +81,40 @@ class GatewayContender(Contender):
 
     def hit_share(self) -> float:
         """Of all prompt tokens since its start: predicted as cached."""
-        metrics = _get(f"{self.admin_url}/metrics")
+        metrics = self.metrics()
         sent = metric_sum(metrics, "kvgate_prompt_tokens_total")
         return metric_sum(metrics, "kvgate_predicted_cached_tokens_total") / sent if sent else 0.0
 
+    def metrics(self) -> str:
+        return _get(f"{self.admin_url}/metrics")
+
 
 @contextmanager
-def fake_workers(num: int, gap_ms: int, prompts: Path) -> Iterator[list[int]]:
-    """Ports of workers that hold the prompts of the file, and publish so."""
+def fake_workers(num: int, gap_ms: int, prompts: Path, num_others: int = 0) -> Iterator[list[int]]:
+    """Ports of workers that hold the prompts of the file and `num_others` blocks of prompts that nobody
+    will send, each, and publish so."""
     with ExitStack() as stack:
         publishers = []
         for index in range(num):
             command = [sys.executable, "-m", "loadtest.publisher", str(prompts), str(index), str(num)]
+            command.append(str(num_others))
             publishers.append(stack.enter_context(_process(command)))
         ports = []
         for publisher in publishers:
             flags = ["-g", str(gap_ms), "-k", str(NUM_GPU_BLOCKS), "-e", _first_line(publisher)]
             ports.append(stack.enter_context(fake_worker(*flags)))
         yield ports
+
+
+@contextmanager
+def flood_worker() -> Iterator[int]:
+    """The port of a worker that streams without end."""
+    with _process([sys.executable, "-m", "loadtest.flood"]) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline().split()
+        if line[:1] != ["ready"]:
+            raise InstrumentError("the flooding worker did not start")
+        yield int(line[1])
 
 
 @contextmanager
@@ -122,10 +138,10 @@ def missing_nginx() -> str | None:
 
 
 @contextmanager
-def gateway(worker_ports: Sequence[int], tokenizer: Path) -> Iterator[GatewayContender]:
+def gateway(worker_ports: Sequence[int], tokenizer: Path, *flags: str) -> Iterator[GatewayContender]:
     """Ready: every worker is up and what it publishes is known."""
     command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0"]
-    command += ["--tokenizer", str(tokenizer)]
+    command += ["--tokenizer", str(tokenizer), *flags]
     for port in worker_ports:
         command += ["--worker", f"http://127.0.0.1:{port}"]
     with _process(command) as process:
@@ -199,7 +215,7 @@ def _all_exact(admin_url: str, num_workers: int) -> bool:
     except urllib.error.URLError:
         return False
     workers = [worker for endpoint in endpoints for worker in endpoint["workers"]]
-    return len(workers) == num_workers and all(w["is_up"] and w["stream"] == "exact" for w in workers)
+    return len(workers) == num_workers and all(w["is_up"] and w["stream"] in ("exact", None) for w in workers)
 
 
 def _answers(url: str) -> bool:

@@ -1,9 +1,10 @@
-"""The KV events of one fake worker, in a process of its own: `python -m loadtest.publisher FILE INDEX NUM`.
+"""The KV events of one fake worker, in a process of its own.
 
-FILE holds the prompts that the workers' caches have (`write_prompts`); worker INDEX of NUM holds every
-NUM-th. They are published at once as vLLM writes them, so a subscriber that comes later has them
-replayed. Then a steady trickle goes on, stores and removals of an engine at work, whose ingest is part
-of what the gateway's CPU time is. Its first line of output is the body of /kv_event_sources.
+`python -m loadtest.publisher FILE INDEX NUM [OTHERS]`: FILE holds the prompts that the workers' caches
+have (`write_prompts`); worker INDEX of NUM holds every NUM-th, and beside them OTHERS blocks. They are
+published at once as vLLM writes them, so a subscriber that comes later has them replayed. Then a steady
+trickle goes on, stores and removals of an engine at work, whose ingest is part of what the gateway's CPU
+time is. Its first line of output is the body of /kv_event_sources.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ BLOCK_SIZE = 16
 BATCHES_PER_S = 20
 RUN_BLOCKS = 16
 """Blocks of one stored run of the trickle: a prompt of 256 tokens."""
+OTHER_BLOCKS = 64
 RUNS_HELD = 32
 """Runs of the trickle in the cache; an older one is evicted for each new one."""
 BUFFER_BATCHES = 100_000
@@ -51,6 +53,13 @@ class EventSource:
     def stored(self, tokens: Tokens) -> bytes:
         """The full blocks of a prompt, from its beginning."""
         return self._payload([self._run(tokens)])
+
+    def others(self, num_blocks: int) -> Iterator[bytes]:
+        """Prompts that no client sends, OTHER_BLOCKS each: a cache as full as a large one is."""
+        first = (1 + (self._next_name >> 48)) << 26  # tokens that no other worker has
+        for _ in range(num_blocks // OTHER_BLOCKS):
+            yield self.stored(array("I", range(first, first + OTHER_BLOCKS * BLOCK_SIZE)))
+            first += OTHER_BLOCKS * BLOCK_SIZE
 
     def trickle(self) -> Iterator[bytes]:
         """Endless batches: a prompt never seen stored, the oldest of its kind removed."""
@@ -88,7 +97,7 @@ def sources_body(publisher: Publisher) -> bytes:
     return msgspec.json.encode({"0": config})
 
 
-async def publish(path: Path, index: int, num_workers: int) -> None:
+async def publish(path: Path, index: int, num_workers: int, num_others: int = 0) -> None:
     """Until SIGTERM."""
     publisher = Publisher(HOST, "", BUFFER_BATCHES)
     source, stop = EventSource(index), stop_event()
@@ -96,6 +105,8 @@ async def publish(path: Path, index: int, num_workers: int) -> None:
     try:
         for tokens in read_prompts(path)[index::num_workers]:
             publisher.publish(source.stored(tokens))
+        for payload in source.others(num_others):
+            publisher.publish(payload)
         print(sources_body(publisher).decode(), flush=True)
         trickle = source.trickle()
         while not stop.is_set():
@@ -114,4 +125,4 @@ async def _until(stop: asyncio.Event, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(publish(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(publish(Path(sys.argv[1]), *map(int, sys.argv[2:])))

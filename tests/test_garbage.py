@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import pytest
 
 from gateway.core.http import HttpRequest, ResponseHead
-from gateway.garbage import PORTIONS, YOUNG, Garbage
+from gateway.garbage import INTERVAL_S, PORTIONS, YOUNG, Garbage
 from gateway.metrics import Pauses
 from gateway.responder import Responder
 from gateway.server import ClientConnection, Limits
 from gateway.upstream import Pool
 from tests.exchanges import World
-from tests.transports import FakeTransport
+from tests.transports import FakeLoop, FakeTransport
 
 
 class Node:
@@ -32,6 +32,11 @@ def make_cycle() -> None:
     one.other, other.other = other, one
 
 
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
+    return FakeLoop.install(monkeypatch)
+
+
 @contextmanager
 def settled(pauses: Pauses) -> Iterator[None]:
     garbage = Garbage(pauses, iter(range(1_000_000)).__next__)
@@ -43,7 +48,7 @@ def settled(pauses: Pauses) -> Iterator[None]:
         gc.collect()
 
 
-def test_the_policy_is_in_force_and_taken_back() -> None:
+def test_the_policy_is_in_force_and_taken_back(loop: FakeLoop) -> None:
     before = gc.get_threshold(), len(gc.callbacks)
     with settled(Pauses()):
         assert gc.get_threshold() == (YOUNG, PORTIONS, PORTIONS)
@@ -52,7 +57,7 @@ def test_the_policy_is_in_force_and_taken_back() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_what_survives_twice_is_looked_at_no_more() -> None:
+def test_what_survives_twice_is_looked_at_no_more(loop: FakeLoop) -> None:
     with settled(Pauses()):
         held = Node()
         gc.collect(0)
@@ -62,7 +67,7 @@ def test_what_survives_twice_is_looked_at_no_more() -> None:
         assert held is not None
 
 
-def test_a_young_cycle_is_collected() -> None:
+def test_a_young_cycle_is_collected(loop: FakeLoop) -> None:
     with settled(Pauses()):
         make_cycle()
         assert young_nodes() == 2
@@ -70,7 +75,7 @@ def test_a_young_cycle_is_collected() -> None:
         assert young_nodes() == 0
 
 
-def test_each_collection_is_told() -> None:
+def test_each_collection_is_told(loop: FakeLoop) -> None:
     pauses = Pauses()
     with settled(pauses):
         gc.collect(0)
@@ -79,6 +84,21 @@ def test_each_collection_is_told() -> None:
         assert pauses.take_worst_s() == 1.0  # the clock goes on by one each time it is asked
     gc.collect()
     assert sum(pauses.counts) == 2
+
+
+def test_the_young_are_looked_at_in_intervals_and_their_survivors_in_longer_ones(loop: FakeLoop) -> None:
+    pauses = Pauses()
+    with settled(pauses):
+        make_cycle()
+        held = Node()
+        loop.advance(INTERVAL_S)
+        assert young_nodes() == 1
+        loop.advance(INTERVAL_S * (PORTIONS - 1))
+        assert young_nodes() == 0
+        assert sum(pauses.counts) == PORTIONS
+        assert held is not None
+    loop.advance(1)
+    assert sum(pauses.counts) == PORTIONS
 
 
 # nothing is left to it --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from tests.transports import FakeLoop
 def test_what_came_late_is_told_and_what_was_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, pauses = FakeLoop.install(monkeypatch), Pauses()
     held_s = 0.0
-    lag = Lag(pauses, clock=lambda: loop.time() + held_s)
+    lag = Lag(pauses, Pauses(), clock=lambda: loop.time() + held_s)
     lag.start()
     loop.advance(INTERVAL_S)
     assert pauses.take_worst_s() == pytest.approx(0.0)
@@ -22,9 +22,25 @@ def test_what_came_late_is_told_and_what_was_in_time_too(monkeypatch: pytest.Mon
     assert sum(pauses.counts) == 3
 
 
+@pytest.mark.parametrize(("cpu_s", "told_s"), [(0.001, 0.001), (0.03, 0.03), (0.045, 0.04)])
+def test_what_the_loop_computed_meanwhile_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, cpu_s: float, told_s: float
+) -> None:
+    """The rest it waited; what it computed before the look was due is not lag."""
+    loop, pauses, work = FakeLoop.install(monkeypatch), Pauses(), Pauses()
+    held_s = computed_s = 0.0
+    lag = Lag(pauses, work, clock=lambda: loop.time() + held_s, cpu_clock=lambda: 7 + computed_s)
+    lag.start()
+    held_s, computed_s = 0.04, cpu_s
+    loop.advance(INTERVAL_S)
+    assert work.take_worst_s() == pytest.approx(told_s)
+    loop.advance(INTERVAL_S)
+    assert work.take_worst_s() == 0.0
+
+
 def test_a_stopped_one_looks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, pauses = FakeLoop.install(monkeypatch), Pauses()
-    lag = Lag(pauses, clock=loop.time)
+    lag = Lag(pauses, pauses, clock=loop.time)
     lag.start()
     lag.stop()
     lag.stop()  # a second time does nothing

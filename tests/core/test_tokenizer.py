@@ -1,6 +1,8 @@
 """Both encoders, with and without their memory of segments, against `tokenizers` asked afresh."""
 
 import json
+import subprocess
+import sys
 import threading
 from array import array
 from collections.abc import Callable
@@ -343,3 +345,19 @@ def test_both_encoders_tell_what_they_remember() -> None:
         told = encoder.cache()
         assert told["entries"] > 0
         assert 0 < told["bytes"] <= told["max_bytes"] == 50_000
+
+
+def test_fastokens_starts_no_threads_of_its_own() -> None:
+    """They would spin for work beside the event loop. In a process that has not encoded anything yet."""
+    program = (
+        "import os, pathlib, sys\n"
+        "from gateway.core.tokenizer import Fast\n"
+        "fast = Fast(pathlib.Path(sys.argv[1]).read_text('utf-8'), 1 << 20)\n"
+        "fast.encode([f'word {i} ' * 50_000 for i in range(3)])\n"
+        "print(os.environ['FASTOKENS_BPE_THREADS'])\n"
+        "print(len(os.listdir('/proc/self/task')) if os.path.exists('/proc/self/task') else 1)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(FILE)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1", "1"]

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
-from gateway.index.assumed import AssumedIndex
+from gateway.index.assumed import MAX_EXPIRED, AssumedIndex
 
 A, B = WorkerId("a:1"), WorkerId("b:1")
 RUN = [BlockHash(i) for i in range(1, 6)]
@@ -107,3 +107,43 @@ def test_everything_pinned_and_unpinned_expires(steps: list[tuple[WorkerId, int,
         index.unpin(worker, RUN[:depth], 1000, was_run=False)
     assert overlap(index, 1e6) == {}
     assert repr(index) == "AssumedIndex(workers=2, blocks=0)"
+
+
+BLOCKS = st.lists(st.integers(0, 8).map(BlockHash), max_size=6)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["pin", "unpin", "expire", "reset", "keep"]), BLOCKS, st.booleans())
+)
+
+
+@given(STEPS)
+def test_blocks_are_counted_once_however_they_are_assumed(
+    steps: list[tuple[str, list[BlockHash], bool]],
+) -> None:
+    index, now = make(keep_s=2.0, max_blocks=5), 0.0
+    for what, blocks, flag in steps:
+        now += 0.5
+        if what == "pin":
+            index.pin(A, blocks)
+        elif what == "unpin":
+            index.unpin(A, blocks, now, was_run=flag)
+        elif what == "expire":
+            index.extend(blocks, {}, now)
+        elif what == "reset":
+            index.reset_worker(A)
+        else:
+            index.set_keep(A, 1.0 if flag else 3.0)
+        known = index._workers[A]
+        assert index.num_blocks(A) == len(known.pins.keys() | known.until.keys())
+
+
+def test_what_expires_together_is_taken_off_in_portions_and_counts_no_more_at_once() -> None:
+    index, run = make(keep_s=10, max_blocks=10_000), [BlockHash(i) for i in range(3 * MAX_EXPIRED)]
+    index.pin(A, run)
+    index.unpin(A, run, now=0, was_run=True)
+    held: dict[WorkerId, int] = {}
+    index.extend(run, held, now=11)
+    assert held == {}
+    assert index.num_blocks(A) == 2 * MAX_EXPIRED
+    index.extend([], held, now=11)
+    index.extend([], held, now=11)
+    assert index.num_blocks(A) == 0

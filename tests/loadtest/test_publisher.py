@@ -80,3 +80,15 @@ async def test_the_engine_adapter_reads_where_it_publishes() -> None:
         )
     finally:
         publisher.close()
+
+
+def test_others_fill_the_cache_with_what_no_other_worker_has() -> None:
+    index = MemoryIndex()
+    for number in range(2):
+        worker, source = WorkerId(f"w{number}"), EventSource(number)
+        index.add_worker(worker, root_hash("m"), BLOCK_SIZE)
+        for payload in source.others(200):
+            for event in decoded(payload).events:
+                index.apply(worker, event)
+        assert index.num_blocks(worker) == 192
+    assert "blocks=384" in repr(index)

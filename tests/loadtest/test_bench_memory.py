@@ -1,0 +1,69 @@
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from loadtest.bench_memory import NAMES, Worst, _ask, figures
+from loadtest.bench_proxy import main
+from loadtest.instruments import InstrumentError
+
+PAGE = """\
+# TYPE kvgate_loop_lag_worst_seconds gauge
+kvgate_loop_lag_worst_seconds 0.004
+kvgate_loop_lag_cpu_worst_seconds 0.003
+kvgate_gc_pause_worst_seconds 0.0005
+"""
+
+
+class Nothing:
+    """Materials that must not be asked for."""
+
+    def prompts(self) -> Path:
+        raise AssertionError("made for nothing")
+
+    def bodies(self, name: str) -> Path:
+        raise AssertionError("made for nothing")
+
+    long_bodies = prompts
+
+
+def test_the_worst_of_all_pages_is_kept() -> None:
+    worst = Worst()
+    worst.read(PAGE)
+    worst.read(PAGE.replace("0.004", "0.002").replace("0.0005", "0.0007"))
+    assert (worst.lag_ms, worst.cpu_ms) == (pytest.approx(4), pytest.approx(3))
+    assert worst.gc_ms == pytest.approx(0.7)
+
+
+def test_nothing_is_made_where_nothing_is_asked_for() -> None:
+    assert list(figures(["small"], 2, Nothing())) == []
+
+
+def test_its_names_are_known_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(name in "".join(shown.split()) for name in NAMES)
+
+
+def test_each_client_asks_something_else() -> None:
+    assert _ask(1) != _ask(2)
+    head, _, body = _ask(7).partition(b"\r\n\r\n")
+    assert b"content-length: %d" % len(body) in head
+
+
+def test_a_stream_that_does_not_begin_is_an_error() -> None:
+    from loadtest.bench_memory import _expect
+
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"HTTP/1.1 503 no")
+        with pytest.raises(InstrumentError, match="did not begin"):
+            _expect(here)
+
+
+def test_memory_is_read_of_this_process() -> None:
+    from loadtest.fleet import rss_mb
+
+    assert rss_mb(os.getpid()) > 10

@@ -1,0 +1,14 @@
+from pathlib import Path
+
+from gateway.core.prompt import Prompts
+from loadtest.vocabulary import tokenizer_32k
+
+
+def test_a_tokenizer_is_trained_once_and_the_same_each_time(tmp_path: Path) -> None:
+    one, other = (tokenizer_32k(400, 20_000, tmp_path / name) for name in ("a", "b"))
+    assert (one / "tokenizer.json").read_bytes() == (other / "tokenizer.json").read_bytes()
+    before = (one / "tokenizer.json").stat().st_mtime_ns
+    assert tokenizer_32k(400, 20_000, tmp_path / "a") == one
+    assert (one / "tokenizer.json").stat().st_mtime_ns == before
+    assert not list(one.glob("unfinished*"))
+    assert "fastokens" in repr(Prompts.load(one))
