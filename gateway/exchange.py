@@ -48,7 +48,7 @@ class InferenceExchange:
     __slots__ = (
         "_proxy", "_http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
         "_decision", "_worker_metrics", "_upstream", "_failed", "_is_closed", "_status", "_answer",
-        "_is_fresh", "_timer", "_last_activity",
+        "_is_fresh", "_timer", "_task", "_last_activity",
     )
     # fmt: on
 
@@ -72,6 +72,7 @@ class InferenceExchange:
         self._status = 0
         self._is_fresh = True
         self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
 
     @property
     def _log_id(self) -> str:
@@ -141,11 +142,10 @@ class InferenceExchange:
             self._send(connection)
 
     async def _connect(self) -> None:
-        decision = self._decision
-        assert decision is not None
+        assert self._decision is not None
         self._is_fresh = True
         try:
-            connection = await self._proxy.pool(decision.worker.url).connect()
+            connection = await self._proxy.pool(self._decision.worker.url).connect()
         except TimeoutError:
             self._attempt_failed("connecting took too long")
         except OSError as exc:
@@ -156,8 +156,7 @@ class InferenceExchange:
         else:
             if self._is_closed or not connection.is_open:
                 connection.abort()
-                if not self._is_closed:
-                    self._attempt_failed("connection closed")
+                self._attempt_failed("connection closed")
             else:
                 self._send(connection)
         return None
@@ -367,7 +366,7 @@ class InferenceExchange:
     # the end -----------------------------------------------------------------------------------
 
     def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
-        self._proxy.tasks.start(name, coro)
+        self._task = self._proxy.tasks.start(name, coro)
 
     def _close(self, how: str) -> None:
         """Give back everything that was taken; the first call counts."""
@@ -376,8 +375,9 @@ class InferenceExchange:
         self._is_closed = True
         proxy, decision = self._proxy, self._decision
         proxy.exchanges.discard(self)
-        if self._timer:
-            self._timer.cancel()
+        for pending in (self._timer, self._task):
+            if pending:
+                pending.cancel()
         if self._upstream:
             self._upstream.abort()
             self._upstream = None

@@ -2,8 +2,9 @@
 
 import errno
 import logging
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +15,8 @@ from gateway.core.worker import WorkerId
 from gateway.exchange import CLIENT_GONE, InferenceExchange
 from gateway.long_prompts import LongPrompts
 from gateway.prompts import PromptSource
-from tests.exchanges import BODY, Answered, World
+from gateway.tasks import Tasks
+from tests.exchanges import BODY, Answered, InlineTasks, World
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
@@ -371,3 +373,24 @@ def test_a_total_time_that_is_over_is_no_workers_fault(monkeypatch: pytest.Monke
     assert b"its time is over" in answered.events[-2]  # type: ignore[operator]
     assert not world.suspected
     assert world.metrics.worker(WorkerId("w:1")).num_failed == 0
+
+
+class PendingTasks(InlineTasks):
+    """Tasks that are never done."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    def start(self, name: str, coro: Coroutine[Any, Any, Any]) -> Any:
+        coro.close()
+        return SimpleNamespace(cancel=lambda: self.cancelled.append(name))
+
+
+def test_a_client_that_leaves_ends_what_is_done_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1")
+    tasks = PendingTasks()
+    world.proxy.tasks = cast(Tasks, tasks)
+    exchange, _ = world.ask()
+    exchange.client_gone()
+    assert tasks.cancelled == ["connect"]
+    assert world.is_clean()

@@ -1,0 +1,207 @@
+"""Clients that drip, and clients that leave half-way: nothing is held for them, and nothing is logged."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from tests.blackbox.harness import (
+    Bench,
+    Call,
+    Client,
+    Cut,
+    FakeWorker,
+    completion,
+    hang,
+    post,
+    request,
+    running,
+    until,
+)
+from tests.blackbox.test_deadlines import IDS, BlackHole
+
+LIMITS = ("--head-timeout-s", "0.6", "--body-timeout-s", "0.6", "--min-body-rate", "100000")
+CHUNKED = (b"Transfer-Encoding", b"chunked")
+
+DRIPS = {
+    "request line": (b"GET /", b"x"),
+    "header": (b"GET /health HTTP/1.1\r\nA: ", b"x"),
+    "headers": (b"GET /health HTTP/1.1\r\n", b"A: b\r\n"),
+    "body": (post(b"", (b"Content-Length", b"100000")), b"x"),
+    "chunks": (post(b"", CHUNKED), b"1\r\nx\r\n"),
+    "chunk extension": (post(b"1;", CHUNKED), b"x"),
+    "chunk's size": (post(b"", CHUNKED), b"0"),
+    "trailers": (post(b"0\r\n", CHUNKED), b"A: b\r\n"),
+}
+
+
+async def test_what_drips_is_ended() -> None:
+    """Each drop comes long before the limit between two of them."""
+    async with running(*LIMITS) as bench:
+        worker = await bench.worker()
+        await asyncio.gather(*(is_ended(bench, begun, drop) for begun, drop in DRIPS.values()))
+        assert not worker.calls
+
+
+async def is_ended(bench: Bench, begun: bytes, drop: bytes) -> None:
+    client = await bench.client()
+    await client.send(begun)
+    dripping = asyncio.get_running_loop().create_task(drip(client, drop))
+    answer = await client.answer()
+    assert (answer.status, answer.error["code"]) == (408, "request_timeout"), begun
+    await client.ends()
+    dripping.cancel()
+
+
+async def drip(client: Client, drop: bytes) -> None:
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await client.send(drop)
+            await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_drips_empty_lines_is_closed() -> None:
+    """It has asked for nothing, so it is told nothing."""
+    async with running(*LIMITS, "--keep-alive-s", "0.4") as bench:
+        for begun in (b"", request("GET", "/health")):
+            client = await bench.client()
+            await client.send(begun)
+            if begun:
+                assert (await client.answer()).status == 200
+            dripping = asyncio.get_running_loop().create_task(drip(client, b"\r\n"))
+            await client.is_cut()
+            dripping.cancel()
+
+
+# leaving -----------------------------------------------------------------------------------------
+
+
+def log_of(bench: Bench) -> list[str]:
+    return [line for line in bench.gateway.log if " WARNING " in line or " ERROR " in line]
+
+
+async def leave(client: Client, how: str) -> None:
+    if how == "resets":
+        client.reset()
+    elif how == "half-closes":
+        client.half_close()
+        await client.is_cut()
+    else:
+        await client.close()
+
+
+LEAVINGS = ["closes", "resets", "half-closes"]
+
+
+@pytest.mark.parametrize("how", LEAVINGS)
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"\r\n",
+        b"GET /hea",
+        post(completion())[:60],
+        post(completion())[:-5],
+        post(completion(), (b"Expect", b"100-continue"))[: -len(completion())],
+        post(b"1e\r\n{", CHUNKED),
+        post(b"0\r\nA: ", CHUNKED),
+    ],
+    ids=["nothing", "empty line", "line", "head", "body", "100", "chunk", "trailer"],
+)
+async def test_leaving_before_the_request_is_whole(bench: Bench, how: str, begun: bytes) -> None:
+    worker = await bench.worker()
+    logged = log_of(bench)
+    client = await bench.client()
+    await client.send(begun)
+    await leave(client, how)
+    assert (await bench.ask(request("GET", "/health"))).status == 200
+    await bench.nothing_in_flight()
+    assert not worker.calls
+    assert log_of(bench) == logged
+
+
+@pytest.mark.parametrize("how", LEAVINGS)
+async def test_leaving_while_the_worker_computes(bench: Bench, how: str) -> None:
+    worker = await bench.worker(script=hang)
+    logged = log_of(bench)
+    client = await bench.client()
+    await client.send(post(completion(IDS)) * 3)  # two wait behind it
+    call = await worker.called()
+    await leave(client, how)
+    async with asyncio.timeout(20):
+        await call.gone.wait()
+    await bench.nothing_in_flight()
+    assert len(worker.calls) == 1
+    assert log_of(bench) == logged
+
+
+class SlowToTokenize(FakeWorker):
+    """Its /tokenize never answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Call] = []
+
+    async def serve(self, call: Call) -> None:
+        if call.target == b"/tokenize":
+            self.asked.append(call)
+            return await hang(call)
+        return await super().serve(call)
+
+
+@pytest.mark.parametrize("how", LEAVINGS)
+async def test_leaving_while_the_prompt_is_tokenized(how: str) -> None:
+    """The worker is not asked to compute what nobody waits for."""
+    async with running("--tokenize-timeout-s", "600") as bench:
+        worker = SlowToTokenize()
+        bench.workers.append(await worker.start())
+        await bench.gateway.join(worker)
+        logged = log_of(bench)
+        client = await bench.client()
+        await client.send(post(completion("a prompt in words")))
+        await until(lambda: len(worker.asked) == 1, "a prompt at /tokenize")
+        await leave(client, how)
+        await until(lambda: _is_counted(bench), "the client's leaving is counted")
+        await bench.nothing_in_flight()
+        async with asyncio.timeout(20):
+            await worker.asked[0].gone.wait()
+        assert not worker.calls
+        assert log_of(bench) == logged
+
+
+@pytest.mark.parametrize("how", LEAVINGS)
+async def test_leaving_while_we_connect(how: str) -> None:
+    flags = ("--connect-timeout-s", "600", "--probe-interval-s", "60", "--probe-timeout-s", "30")
+    async with running(*flags) as bench:
+        dark = await bench.worker()
+        logged = log_of(bench)
+        await dark.die()
+        hole = BlackHole(dark)
+        try:
+            client = await bench.client()
+            await client.send(post(completion(IDS)))
+            await until(lambda: _is_in_flight(bench), "the request is booked")
+            await leave(client, how)
+            await until(lambda: _is_counted(bench), "the client's leaving is counted")
+            await bench.nothing_in_flight()
+        finally:
+            hole.close()
+        assert log_of(bench) == logged
+
+
+async def _is_counted(bench: Bench) -> bool:
+    return await bench.gateway.total("kvgate_client_disconnects_total") == 1
+
+
+async def _is_in_flight(bench: Bench) -> bool:
+    return await bench.gateway.total("kvgate_requests_in_flight") == 1
+
+
+async def test_a_refused_client_that_goes_on_sending_is_answered(bench: Bench) -> None:
+    """It must not lose the answer to a reset of what it still sends."""
+    client = await bench.client()
+    await client.send(post(b"x" * 100_000, (b"Content-Length", b"99999999999")))
+    with contextlib.suppress(ConnectionError, Cut):
+        for _ in range(100):
+            await client.send(b"x" * 10_000)
+    assert (await client.answer()).status == 413
