@@ -14,7 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import NewType, TypeAlias
+from itertools import zip_longest
+from struct import iter_unpack
+from typing import NewType, TypeAlias, cast
 
 from xxhash import xxh3_64_intdigest
 
@@ -46,20 +48,15 @@ def hash_blocks(
 
     `extra_keys` may be shorter than the number of blocks: the rest have none.
     """
-    data, width = tokens.tobytes(), block_size * 4
-    end = len(data) // width * width
-    extras = [pack_extra(key) if key else b"" for key in extra_keys or ()]
+    num_blocks = len(tokens) // block_size
+    data = memoryview(tokens).cast("B")[: num_blocks * block_size * 4]
+    digest, value = cast(Callable[[bytes, int], BlockHash], xxh3_64_intdigest), parent
+    blocks = iter_unpack(f"{block_size * 4}s", data)  # a slice and a concatenation each would cost the most
+    if not extra_keys:
+        return [value := digest(block, value) for (block,) in blocks]
     hashes: list[BlockHash] = []
-    # To name each hash a BlockHash in the loop would cost a third of it.
-    digest: Callable[[bytes, int], BlockHash] = xxh3_64_intdigest  # type: ignore[assignment]
-    value, first = parent, 0
-    for extra in extras[: end // width]:
-        value = digest(data[first : first + width] + extra, value)
-        hashes.append(value)
-        first += width
-    for at in range(first, end, width):
-        value = digest(data[at : at + width], value)
-        hashes.append(value)
+    for (block,), extra in zip_longest(blocks, extra_keys[:num_blocks]):
+        hashes.append(value := digest(block + pack_extra(extra) if extra else block, value))
     return hashes
 
 

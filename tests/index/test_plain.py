@@ -1,5 +1,6 @@
-from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex, is_prefix_group
+
+from gateway.index.base import Index
 from tests.index.contract import IndexContract
 
 
