@@ -35,6 +35,7 @@ from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
+from gateway.index.sweeper import keep_swept
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
 from gateway.ingest.zmq import ZmqFeed, reach, resolve
@@ -102,6 +103,7 @@ class Gateway:
         self._tasks.start("follow certificates", follow(followed, self.metrics.tls_loads))
         if serve:
             await self._listen()
+        self._tasks.start("sweep index", keep_swept(self.index))
         for url in self._worker_urls:
             self.roster.add(url)
 

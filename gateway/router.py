@@ -38,10 +38,11 @@ Tokenize = Callable[[InferenceRequest], Prompt]
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A decision that is not finished: its booking and the blocks it pinned."""
+    """A decision that is not finished: its booking, the blocks it pinned, its (last) prompt's blocks."""
 
     booking: Booking
     hashes: Sequence[BlockHash]
+    prompt: Sequence[BlockHash]
     was_run: bool = False
 
 
@@ -150,16 +151,18 @@ class Router:
         return True
 
     def _see_prefilled(self, now: float) -> None:
-        """An unstreamed answer tells nothing until its end, but the events of its blocks do: where a
-        prompt's last block is stored, its prefill is no longer work ahead. The oldest are looked at."""
+        """An unstreamed answer tells nothing until its end, but the events of its blocks do: where all of a
+        prompt's blocks are stored, its prefill is no longer work ahead. The oldest are looked at."""
         if now - self._looked_s < LOOK_EVERY_S:
             return
         self._looked_s = now
         for opened in islice(self._open.values(), MAX_LOOKED_AT):
-            if opened.hashes and not opened.was_run:
-                last = opened.hashes[-1]
-                if opened.booking.worker in self.index.overlap((last,)):
-                    self._prefilled(opened)
+            if (
+                opened.hashes
+                and not opened.was_run
+                and self.index.holds(opened.booking.worker, opened.prompt)
+            ):
+                self._prefilled(opened)
 
     def _prefilled(self, opened: _Open) -> None:
         opened.was_run = True
@@ -238,7 +241,7 @@ class Router:
             for blocks, told in zip(lookup.hashes, lookup.told, strict=True):
                 added += blocks[told.get(chosen.id, 0) :]
         self.assumed.pin(chosen.id, added)
-        self._open[decision.id] = _Open(booking, added)
+        self._open[decision.id] = _Open(booking, added, lookup.hashes[-1] if lookup else ())
 
 
 _NOTHING: Mapping[WorkerId, int] = {}

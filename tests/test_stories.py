@@ -14,7 +14,6 @@ import pytest
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import Config
-from gateway.core.blocks import BlockHash
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
 from loadtest.workloads.conversations import Conversations
@@ -65,8 +64,7 @@ class Story:
         """How many of `blocks` the index credits the worker with, and how many it has in all."""
         worker = worker_id(sim)
         index = self.gateway.index
-        found = sum(worker in index.overlap([BlockHash(block)]) for block in blocks)
-        return found, index.num_blocks(worker)
+        return len(blocks.intersection(index.blocks(worker))), index.num_blocks(worker)
 
     async def is_true(self) -> bool:
         for sim in self.sims:

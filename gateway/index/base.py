@@ -2,10 +2,11 @@
 
 Backends stand behind this protocol and one contract suite (`tests/index/contract.py`). Blocks are
 named by our hash (`core/blocks.py`); engine hashes are known per worker only, for parents and
-removals. All calls are synchronous and take effect at once.
+removals. An engine hash is a function of the block: no engine uses one for two blocks at a time.
+All calls are synchronous and take effect at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,10 +46,30 @@ class Index(Protocol):
         """Apply one event of a known worker. Raises KeyError for a worker that was not added."""
 
     def overlap(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
-        """Leading blocks of `hashes` held, for each worker that holds at least the first."""
+        """Leading blocks of `hashes` held in any medium, for each worker that holds at least the first.
+
+        Here and below `hashes` are a prompt's from its first block on.
+        """
+
+    def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
+        """Of the blocks that `overlap` counts, how many lie in each medium; in two media, in both."""
+
+    def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
+        """Whether a worker holds all of `hashes`; False for one that is unknown."""
+
+    def blocks(self, worker: WorkerId) -> Iterator[BlockHash]:
+        """Its blocks, each once, in no order; not to be changed meanwhile."""
+
+    def sweep(self) -> bool:
+        """Do a bounded part, a few milliseconds, of what forgetting has left to do; False if none is left."""
 
     def num_blocks(self, worker: WorkerId) -> int:
         """Distinct blocks (by our hash) that the worker holds."""
 
     def applied(self, worker: WorkerId) -> Applied:
         """Counters of one worker; kept over resets."""
+
+
+def is_prefix_group(group_idx: int, spec_kind: str | None) -> bool:
+    """Whether prefixes are made of this group's blocks: full attention, or the only group there is."""
+    return spec_kind == "full_attention" or (spec_kind is None and group_idx == 0)

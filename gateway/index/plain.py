@@ -1,4 +1,4 @@
-"""The plain index: two dicts, right by inspection.
+"""The plain index: two dicts, right by inspection, and so the oracle of the packed one (`memory.py`).
 
     masks    block hash -> bit mask of the workers that hold it
     places   per worker: (medium, group) -> engine hash -> block hash, for parents and removals
@@ -8,7 +8,7 @@ its bit falls out. Counts are kept only where they differ from one: an engine ma
 several physical copies and removes each under the same hash.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -23,7 +23,7 @@ from gateway.core.events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import Applied
+from gateway.index.base import Applied, is_prefix_group
 from gateway.index.masks import HolderMasks
 
 Place: TypeAlias = tuple[str, int]
@@ -45,14 +45,20 @@ class _Holder:
     num_blocks: int = 0
     applied: Applied = field(default_factory=Applied)
 
+    def by_medium(self) -> dict[str, set[BlockHash]]:
+        blocks: dict[str, set[BlockHash]] = {}
+        for (medium, _), names in self.places.items():
+            blocks.setdefault(medium, set()).update(names.values())
+        return blocks
 
-class MemoryIndex:
+
+class PlainIndex:
     def __init__(self) -> None:
         self._workers: dict[WorkerId, _Holder] = {}
         self._masks = HolderMasks()
 
     def __repr__(self) -> str:
-        return f"MemoryIndex(workers={len(self._workers)}, blocks={len(self._masks)})"
+        return f"PlainIndex(workers={len(self._workers)}, blocks={len(self._masks)})"
 
     def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
         self.drop_worker(worker)
@@ -86,6 +92,23 @@ class MemoryIndex:
     def overlap(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
         return self._masks.walk(hashes)
 
+    def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
+        found = {}
+        for worker, depth in self.overlap(hashes).items():
+            leading, blocks = set(hashes[:depth]), self._workers[worker].by_medium()
+            counts = {medium: len(leading & held) for medium, held in blocks.items()}
+            found[worker] = {medium: count for medium, count in counts.items() if count}
+        return found
+
+    def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
+        return worker in self._workers and self.overlap(hashes).get(worker, 0) == len(hashes)
+
+    def blocks(self, worker: WorkerId) -> Iterator[BlockHash]:
+        yield from set().union(*self._workers[worker].by_medium().values())
+
+    def sweep(self) -> bool:
+        return False
+
     def num_blocks(self, worker: WorkerId) -> int:
         return self._workers[worker].num_blocks
 
@@ -104,7 +127,8 @@ class MemoryIndex:
             holder.applied.num_orphans += len(event.engine_hashes)
             return
         size = event.block_size
-        if len(event.tokens) != size * len(event.engine_hashes) or (holder.block_size or size) != size:
+        num = len(event.engine_hashes)
+        if size < 1 or len(event.tokens) != size * num or (holder.block_size or size) != size:
             holder.applied.num_mismatched += 1
             return
         hashes = hash_blocks(event.tokens, size, parent, event.extra_keys)
@@ -169,11 +193,6 @@ class MemoryIndex:
             for name, block in holder.places.pop(place).items():
                 holder.copies.pop((place, name), None)
                 self._release(holder, block)
-
-
-def is_prefix_group(group_idx: int, spec_kind: str | None) -> bool:
-    """Whether prefixes are made of this group's blocks: full attention, or the only group there is."""
-    return spec_kind == "full_attention" or (spec_kind is None and group_idx == 0)
 
 
 def _one_less(copies: dict[tuple[Place, EngineHash], int], key: tuple[Place, EngineHash]) -> bool:

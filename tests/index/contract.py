@@ -140,6 +140,93 @@ class IndexContract:
         index.apply(A, BlocksRemoved([1], group_idx=1))
         assert dict(index.overlap(prompt(range(8)))) == {A: 1}
 
+    @pytest.mark.parametrize(
+        ("group_idx", "spec_kind", "is_held"),
+        [
+            (0, None, True),
+            (0, "full_attention", True),
+            (2, "full_attention", True),
+            (1, None, False),
+            (0, "sliding_window", False),
+        ],
+    )
+    def test_which_groups_prefixes_are_made_of(
+        self, group_idx: int, spec_kind: str | None, is_held: bool
+    ) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1], group_idx=group_idx, spec_kind=spec_kind))
+        assert index.num_blocks(A) == is_held
+
+    def test_what_lies_in_which_medium(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(12), [1, 2, 3]))
+        index.apply(A, stored(range(12), [1, 2, 3], medium="CPU"))
+        index.apply(A, BlocksRemoved([3]))
+        index.apply(A, BlocksRemoved([1], medium="CPU"))
+        index.apply(B, stored(range(8), [1, 2]))
+        run = prompt(range(20))
+        assert index.media(run) == {A: {"GPU": 2, "CPU": 2}, B: {"GPU": 2}}
+        assert index.media(run[:1]) == {A: {"GPU": 1}, B: {"GPU": 1}}
+        index.apply(A, BlocksCleared())
+        assert (index.media(run), index.num_blocks(A)) == ({B: {"GPU": 2}}, 2)
+        index.apply(A, stored(range(4), [1]))
+        assert index.media(run)[A] == {"GPU": 1, "CPU": 2}
+
+    def test_the_same_block_in_a_slower_medium_is_still_held(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(4), [1], medium="CPU"))
+        index.apply(A, stored(range(4, 8), [2], parent=1))
+        assert index.media(prompt(range(8))) == {A: {"CPU": 1, "GPU": 1}}
+        index.apply(A, BlocksRemoved([1]))
+        assert index.applied(A).num_unknown_removals == 1
+        index.apply(A, BlocksRemoved([1], medium="CPU"))
+        assert dict(index.overlap(prompt(range(8)))) == {}
+        assert list(index.blocks(A)) == prompt(range(8))[1:]
+
+    def test_holds_means_all_of_them(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(12), [1, 2, 3]))
+        run = prompt(range(16))
+        assert [index.holds(A, run[:i]) for i in (1, 3, 4)] == [True, True, False]
+        assert not index.holds(B, run[:1])
+        assert index.holds(B, [])
+        assert not index.holds(WorkerId("gone"), run)
+        index.apply(A, BlocksRemoved([1]))
+        assert not index.holds(A, run[:3])
+
+    def test_blocks_are_told_once_each(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(12), [1, 2, 3]))
+        index.apply(A, stored(range(12), [1, 9, 3], medium="CPU"))
+        index.apply(A, BlocksRemoved([2]))
+        assert sorted(index.blocks(A)) == sorted(prompt(range(12)))
+        assert list(index.blocks(B)) == []
+
+    def test_block_sizes_live_side_by_side(self) -> None:
+        index = self.index()
+        index.add_worker(B, ROOT, 1)
+        index.apply(A, stored(range(8), [1, 2]))
+        index.apply(B, BlocksStored(list(range(8)), None, tokens_of(range(8)), 1))
+        assert dict(index.overlap(prompt(range(8)))) == {A: 2}
+        assert dict(index.overlap(hash_blocks(tokens_of(range(9)), 1, ROOT))) == {B: 8}
+
+    def test_what_is_forgotten_is_forgotten_before_it_is_swept(self) -> None:
+        index = self.index()
+        index.apply(A, stored(range(8), [1, 2]))
+        index.apply(B, stored(range(8), [1, 2]))
+        index.drop_worker(A)
+        index.reset_worker(B)
+        assert dict(index.overlap(prompt(range(8)))) == {}
+        index.add_worker(A, ROOT, SIZE)
+        index.apply(A, stored(range(4), [1]))
+        while index.sweep():
+            pass
+        assert dict(index.overlap(prompt(range(8)))) == {A: 1}
+        index.apply(B, stored(range(4), [7]))
+        index.apply(B, BlocksRemoved([2]))
+        assert index.applied(B).num_unknown_removals == 1
+        assert dict(index.overlap(prompt(range(8)))) == {A: 1, B: 1}
+
     def test_adapters_and_salts_do_not_share(self) -> None:
         index = self.index()
         index.apply(A, stored(range(8), [1, 2], extra_keys=[["lora"], ["lora"]]))

@@ -1,0 +1,271 @@
+"""Runs of blocks, packed: the edges of the prefix tree, and who holds them.
+
+    heads   first hash ─► Edge                one dict for all edges; no edge knows another
+    Edge    hashes  h0 h1 h2 h3 …             8 bytes each, at most MAX_BLOCKS
+            full    0b0110                    the workers that hold all of it, a bit each
+            parts   {0b0011: 0b1000}          which of its blocks ─► the workers that hold just these
+
+A hash names its block and all before it, so after a block comes the next of its edge or an edge that
+begins with the prompt's next hash. Equality at one position is equality before it: an edge is compared
+by its last hash, and where it differs by bisection. An edge is never cut in two: what branches off its
+middle is an edge of its own. A block's *number* (edge number · 256 + position) stays while it is held.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from gateway.core.blocks import BlockHash
+
+POSITION_BITS = 8
+MAX_BLOCKS = 1 << POSITION_BITS
+POSITION = MAX_BLOCKS - 1
+MAX_EDGES = 1 << (32 - POSITION_BITS)
+"""Block numbers have 32 bits: 4 bytes beside each engine hash."""
+
+
+class Edge(Struct, gc=False):
+    """No cycle goes through it, so the garbage collector has nothing to look at: a million are no pause."""
+
+    number: int
+    hashes: bytes
+    last: int
+    num: int
+    full: int
+    parts: dict[int, int] | None = None
+
+    def held(self, bit: int) -> int:
+        """Which of the blocks a worker holds, the first in the lowest bit."""
+        if self.full & bit:
+            return (1 << self.num) - 1
+        for blocks, workers in (self.parts or {}).items():
+            if workers & bit:
+                return blocks
+        return 0
+
+    def hold(self, bit: int, blocks: int, before: int) -> None:
+        """The worker holds `blocks` now, and held `before` until now."""
+        whole = (1 << self.num) - 1
+        if before == whole:
+            self.full &= ~bit
+        elif before:
+            self._leave(before, bit)
+        if blocks == whole:
+            self.full |= bit
+        elif blocks:
+            self.parts = self.parts or {}
+            self.parts[blocks] = self.parts.get(blocks, 0) | bit
+
+    def _leave(self, blocks: int, workers: int) -> None:
+        assert self.parts is not None
+        left = self.parts[blocks] & ~workers
+        if left:
+            self.parts[blocks] = left
+        elif len(self.parts) == 1:
+            self.parts = None
+        else:
+            del self.parts[blocks]
+
+    def extend(self, packed: bytes, last: int, bit: int) -> None:
+        """Append blocks: `bit` holds them if it holds the rest, to all others they are missing."""
+        others = self.full & ~bit
+        if others:
+            self.parts = self.parts or {}
+            self.parts[(1 << self.num) - 1] = others
+            self.full &= bit
+        self.hashes += packed
+        self.num += len(packed) // 8
+        self.last = last
+
+    def trim(self) -> bool:
+        """Give up blocks at the end that nobody holds; True if none is left."""
+        if self.full:
+            return False
+        num = max(map(int.bit_length, self.parts)) if self.parts else 0
+        if 0 < num < self.num:
+            self.num, self.hashes = num, self.hashes[: num * 8]
+            self.last = int.from_bytes(self.hashes[-8:], "little")
+            whole = (1 << num) - 1
+            if self.parts and (workers := self.parts.get(whole, 0)):
+                self._leave(whole, workers)
+                self.full = workers
+        return num == 0
+
+    def forget(self, workers: int) -> bool:
+        """These hold nothing any more; True if no block is left."""
+        self.full &= ~workers
+        if self.parts:
+            left = {blocks: mask & ~workers for blocks, mask in self.parts.items() if mask & ~workers}
+            self.parts = left or None
+        return self.trim()
+
+    def match(self, hashes: Sequence[BlockHash], first: int, position: int = 0) -> int:
+        """How many blocks from `position` on are those of `hashes` from `first` on."""
+        own = memoryview(self.hashes).cast("Q")
+        low, high = 0, min(len(hashes) - first, self.num - position)
+        offset, middle = position - first - 1, high
+        while low < high:  # blocks up to `low` are equal, those over `high` are not
+            if own[first + middle + offset] == hashes[first + middle - 1]:
+                low = middle
+            else:
+                high = middle - 1
+            middle = (low + high + 1) // 2
+        return low
+
+    def holding(self, num: int) -> int:
+        """The workers that hold at least its first `num` blocks."""
+        workers, leading = self.full, (1 << num) - 1
+        if self.parts:
+            for blocks, mask in self.parts.items():
+                if blocks & leading == leading:
+                    workers |= mask
+        return workers
+
+    def leading(self, workers: int) -> Iterator[tuple[int, int]]:
+        """Workers, none of which holds all, by how many of the first blocks they hold."""
+        if self.parts:
+            for blocks, mask in self.parts.items():
+                if mask & workers:
+                    yield mask & workers, (blocks & ~(blocks + 1)).bit_length()
+                    workers &= ~mask
+        if workers:
+            yield workers, 0
+
+
+class Edges:
+    def __init__(self) -> None:
+        self.num_blocks = 0
+        self._heads: dict[int, Edge] = {}
+        self._head_of = array("Q")  # by edge number; a list of edges would be walked by each collection
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def at(self, block: int) -> Edge:
+        """The edge of a block number."""
+        return self._heads[self._head_of[block >> POSITION_BITS]]
+
+    def hash_at(self, block: int) -> BlockHash:
+        position = (block & POSITION) * 8
+        return BlockHash(int.from_bytes(self.at(block).hashes[position : position + 8], "little"))
+
+    # lookup ------------------------------------------------------------------------------------
+
+    def walk(self, hashes: Sequence[BlockHash], workers: int) -> list[tuple[int, int]]:
+        """Of `workers`, who holds how many leading blocks: (workers, blocks), none with 0."""
+        found: list[tuple[int, int]] = []
+        get, depth, num = self._heads.get, 0, len(hashes)
+        while depth < num and (edge := get(hashes[depth])) is not None:
+            end = depth + edge.num
+            if end <= num and hashes[end - 1] == edge.last:
+                still = workers & edge.full
+            else:
+                end = depth + edge.match(hashes, depth)
+                still = workers & edge.holding(end - depth)
+            if still != workers:
+                for some, leading in edge.leading(workers ^ still):
+                    if depth + leading:
+                        found.append((some, depth + leading))
+                if not still:
+                    return found
+                workers = still
+            depth = end
+        if depth:
+            found.append((workers, depth))
+        return found
+
+    def along(self, hashes: Sequence[BlockHash]) -> Iterator[tuple[int, int]]:
+        """The edges that a prompt goes through: number, and how many blocks of it from its first on."""
+        depth = 0
+        while depth < len(hashes) and (edge := self._heads.get(hashes[depth])) is not None:
+            num = edge.match(hashes, depth)
+            yield edge.number, num
+            depth += num
+
+    # change ------------------------------------------------------------------------------------
+
+    def store(self, bit: int, hashes: Sequence[BlockHash], parent: int | None) -> list[tuple[int, int, int]]:
+        """A worker holds a run, which follows the block number `parent`.
+
+        Returns it in parts: number of the first block, number of blocks, which of them the worker held
+        before. Known blocks are found where they are, new ones prolong their edge or make one.
+        """
+        edge, position = (None, 0) if parent is None else (self.at(parent), (parent & POSITION) + 1)
+        done, num = 0, len(hashes)
+        parts: list[tuple[int, int, int]] = []
+        while done < num:
+            before = count = 0
+            if edge and position < edge.num:
+                count = edge.match(hashes, done, position)
+                before = edge.held(bit)
+            if not edge or not count:
+                if (known := self._heads.get(hashes[done])) is not None:
+                    edge, position = known, 0
+                    continue
+                edge, position, before, count = self._add(edge, position, hashes, done, bit)
+            span = ((1 << count) - 1) << position
+            if before & span != span and not edge.full & bit:
+                edge.hold(bit, before | span, before)
+            parts.append((edge.number << POSITION_BITS | position, count, (before & span) >> position))
+            done, position = done + count, position + count
+        return parts
+
+    def _add(
+        self, edge: Edge | None, position: int, hashes: Sequence[BlockHash], first: int, bit: int
+    ) -> tuple[Edge, int, int, int]:
+        """New blocks behind a position, up to one that begins an edge: where they are, and how many."""
+        end = len(hashes)
+        if not self._heads.keys().isdisjoint(hashes[first + 1 :]):
+            end = next(i for i in range(first + 1, end) if hashes[i] in self._heads)
+        before = 0
+        if edge and position == edge.num < MAX_BLOCKS:
+            end = min(end, first + MAX_BLOCKS - position)
+            before = edge.held(bit)
+            edge.extend(array("Q", hashes[first:end]).tobytes(), hashes[end - 1], bit)
+        else:
+            end, position = min(end, first + MAX_BLOCKS), 0
+            edge = self._make(hashes[first:end])
+        self.num_blocks += end - first
+        return edge, position, before, end - first
+
+    def release(self, bit: int, block: int) -> None:
+        """A worker no longer holds a block that it held."""
+        edge = self.at(block)
+        before, num = edge.held(bit), edge.num
+        edge.hold(bit, before & ~(1 << (block & POSITION)), before)
+        self._trimmed(edge, num, is_empty=edge.trim())
+
+    def grant(self, bit: int, number: int, blocks: int) -> None:
+        """A worker holds these blocks of an edge, and held none of it."""
+        self._heads[self._head_of[number]].hold(bit, blocks, 0)
+
+    def forget(self, workers: int, first: int, num: int) -> bool:
+        """These workers hold nothing of `num` edges from number `first` on; False if that was the last."""
+        for head in self._head_of[first : first + num]:
+            if (edge := self._heads.get(head)) is not None:
+                before = edge.num
+                self._trimmed(edge, before, is_empty=edge.forget(workers))
+        return first + num < len(self._head_of)
+
+    def _make(self, hashes: Sequence[BlockHash]) -> Edge:
+        head = hashes[0]
+        if self._free:
+            number = self._free.pop()
+            self._head_of[number] = head
+        else:
+            number = len(self._head_of)
+            if number == MAX_EDGES:
+                raise OverflowError(f"the index is full: {MAX_EDGES:,} edges")
+            self._head_of.append(head)
+        edge = self._heads[head] = Edge(number, array("Q", hashes).tobytes(), hashes[-1], len(hashes), 0)
+        return edge
+
+    def _trimmed(self, edge: Edge, num_before: int, *, is_empty: bool) -> None:
+        if is_empty:
+            self.num_blocks -= num_before
+            del self._heads[self._head_of[edge.number]]
+            self._free.append(edge.number)
+        else:
+            self.num_blocks -= num_before - edge.num

@@ -1,0 +1,109 @@
+"""One worker's blocks: under which engine hashes, in which media, in how many copies.
+
+    places   (medium, group) ─► Names         what each event's engine hash means there
+    copies   (place, name) ─► count           only where a name was stored more than once
+    names    (medium, block) ─► count         only where a block has more than one name in a medium
+    spill    medium ─► edge ─► blocks         of media other than the GPU; a bit for each block
+    off_gpu  edge ─► blocks                   held, but not on the GPU
+
+Which blocks are held at all is with the edges (`edges.py`): a worker whose events speak of the GPU only
+has nothing but one table of names.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gateway.core.blocks import BlockHash
+from gateway.core.events import GPU
+from gateway.index.base import Applied
+from gateway.index.edges import POSITION, POSITION_BITS
+from gateway.index.names import Names
+
+Place: TypeAlias = tuple[str, int]
+"""(medium, group): where a copy lies; engine hashes are counted per place."""
+
+Bitmaps: TypeAlias = dict[int, int]
+"""Edge number ─► its blocks that are meant; never 0."""
+
+
+@dataclass(slots=True, eq=False)
+class Holder:
+    bit: int
+    root: BlockHash
+    block_size: int | None
+    num_blocks: int = 0
+    applied: Applied = field(default_factory=Applied)
+    places: dict[Place, Names] = field(default_factory=dict)
+    copies: dict[tuple[Place, int], int] = field(default_factory=dict)
+    names: dict[tuple[str, int], int] = field(default_factory=dict)
+    spill: dict[str, Bitmaps] = field(default_factory=dict)
+    off_gpu: Bitmaps = field(default_factory=dict)
+
+    def find(self, name: int) -> int | None:
+        """The block of an engine hash, wherever it lies."""
+        for names in self.places.values():
+            if (block := names.find(name)) is not None:
+                return block
+        return None
+
+    def at(self, place: Place) -> Names:
+        if (names := self.places.get(place)) is None:
+            names = self.places[place] = Names()
+        return names
+
+    def in_medium(self, medium: str, block: int, held: int) -> int:
+        """Which of the blocks that are held from number `block` on (bit 0 is that one) lie in `medium`."""
+        number, position = block >> POSITION_BITS, block & POSITION
+        if medium == GPU:
+            return held & ~(self.off_gpu.get(number, 0) >> position) if self.off_gpu else held
+        return held & (self.spill.get(medium, {}).get(number, 0) >> position)
+
+    def enter(self, medium: str, block: int, span: int, held: int) -> None:
+        """Blocks of `span`, numbered from `block` on, now lie in `medium`; `held` were held before."""
+        number, position = block >> POSITION_BITS, block & POSITION
+        if medium == GPU:
+            if self.off_gpu:
+                _clear(self.off_gpu, number, span << position)
+            return
+        bitmaps = self.spill.setdefault(medium, {})
+        bitmaps[number] = bitmaps.get(number, 0) | span << position
+        if new := (span & ~held) << position:
+            self.off_gpu[number] = self.off_gpu.get(number, 0) | new
+
+    def leave(self, medium: str, block: int) -> bool:
+        """A block is no longer in `medium`; True if it was its last."""
+        if not self.spill:
+            return True
+        number, bit = block >> POSITION_BITS, 1 << (block & POSITION)
+        if medium != GPU:
+            _clear(self.spill[medium], number, bit)
+            if not self.off_gpu.get(number, 0) & bit:
+                return False
+        if any(bitmaps.get(number, 0) & bit for bitmaps in self.spill.values()):
+            if medium == GPU:
+                self.off_gpu[number] = self.off_gpu.get(number, 0) | bit
+            return False
+        if self.off_gpu:
+            _clear(self.off_gpu, number, bit)
+        return True
+
+    def clear_gpu(self) -> Iterator[Names]:
+        """Give up the names of the GPU's places; what is left lies in other media."""
+        for place in [place for place in self.places if place[0] == GPU]:
+            yield self.places.pop(place)
+        self.copies = {key: count for key, count in self.copies.items() if key[0][0] != GPU}
+        self.names = {key: count for key, count in self.names.items() if key[0] != GPU}
+        self.off_gpu = {}
+        for bitmaps in self.spill.values():
+            for number, blocks in bitmaps.items():
+                self.off_gpu[number] = self.off_gpu.get(number, 0) | blocks
+        self.num_blocks = sum(map(int.bit_count, self.off_gpu.values()))
+
+
+def _clear(bitmaps: Bitmaps, number: int, blocks: int) -> None:
+    left = bitmaps.get(number, 0) & ~blocks
+    if left:
+        bitmaps[number] = left
+    else:
+        bitmaps.pop(number, None)

@@ -1,0 +1,127 @@
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.core.blocks import BlockHash
+from gateway.index.edges import MAX_BLOCKS, POSITION_BITS, Edges
+
+A, B, C = 1, 2, 4
+ALL = A | B | C
+
+
+def run(*hashes: int) -> list[BlockHash]:
+    return [BlockHash(each) for each in hashes]
+
+
+def numbers(parts: Sequence[tuple[int, int, int]]) -> list[int]:
+    return [first + i for first, count, _ in parts for i in range(count)]
+
+
+def depths(edges: Edges, *hashes: int, workers: int = ALL) -> dict[int, int]:
+    found = edges.walk(run(*hashes), workers)
+    return {bit: depth for some, depth in found for bit in (A, B, C) if some & bit}
+
+
+def test_a_run_is_one_edge_and_grows_at_its_end() -> None:
+    edges = Edges()
+    (part,) = edges.store(A, run(1, 2, 3), None)
+    assert part == (0, 3, 0)
+    assert edges.store(A, run(4, 5), 2) == [(3, 2, 0)]
+    assert (len(edges), edges.num_blocks) == (1, 5)
+    assert depths(edges, 1, 2, 3, 4, 5, 6) == {A: 5}
+    assert [edges.hash_at(number) for number in range(5)] == [1, 2, 3, 4, 5]
+
+
+def test_what_is_stored_again_is_found_and_told() -> None:
+    edges = Edges()
+    edges.store(A, run(1, 2, 3), None)
+    assert edges.store(B, run(1, 2), None) == [(0, 2, 0)]
+    assert edges.store(B, run(1, 2, 3, 4), None) == [(0, 3, 0b011), (3, 1, 0)]
+    assert len(edges) == 1
+    assert depths(edges, 1, 2, 3, 4) == {A: 3, B: 4}
+
+
+def test_a_branch_from_the_middle_leaves_its_edge_whole() -> None:
+    edges = Edges()
+    edges.store(A, run(1, 2, 3, 4), None)
+    parts = edges.store(B, run(1, 2, 30, 40), None)
+    assert [(number >> POSITION_BITS, count) for number, count, _ in parts] == [(0, 2), (1, 2)]
+    assert len(edges) == 2
+    assert depths(edges, 1, 2, 30, 40, 50) == {A: 2, B: 4}
+    assert depths(edges, 1, 2, 3, 4) == {A: 4, B: 2}
+    assert depths(edges, 1, 2, 3, 4, workers=B) == {B: 2}
+    assert list(edges.along(run(1, 2, 30))) == [(0, 2), (1, 1)]
+
+
+def test_a_full_edge_is_followed_by_another() -> None:
+    edges = Edges()
+    hashes = run(*range(1, 2 * MAX_BLOCKS + 11))
+    parts = edges.store(A, hashes, None)
+    assert [count for _, count, _ in parts] == [MAX_BLOCKS, MAX_BLOCKS, 10]
+    assert edges.walk(hashes, ALL) == [(A, len(hashes))]
+    assert [edges.hash_at(number) for number in numbers(parts)] == hashes
+
+
+def test_a_hole_ends_the_walk_and_the_end_is_given_up() -> None:
+    edges = Edges()
+    edges.store(A, run(1, 2, 3, 4), None)
+    edges.release(A, 1)
+    assert depths(edges, 1, 2, 3, 4) == {A: 1}
+    edges.release(A, 3)
+    assert edges.num_blocks == 3
+    edges.release(A, 2)
+    assert edges.num_blocks == 1
+    edges.release(A, 0)
+    assert (len(edges), edges.num_blocks) == (0, 0)
+    assert depths(edges, 1) == {}
+
+
+def test_a_beginning_that_comes_back_joins_what_had_followed_it() -> None:
+    edges = Edges()
+    edges.store(A, run(1, 2), None)
+    edges.store(B, run(1, 2), None)
+    edges.store(A, run(30), 0)
+    for bit in (A, B):
+        for number in (1, 0):
+            edges.release(bit, number)
+    assert depths(edges, 1, 30) == {}
+    edges.store(C, run(1, 30, 40), None)
+    assert depths(edges, 1, 30, 40) == {C: 3}
+    edges.store(A, run(1), None)
+    assert depths(edges, 1, 30, 40) == {A: 2, C: 3}
+
+
+def test_numbers_of_edges_are_used_again() -> None:
+    edges = Edges()
+    edges.store(A, run(1), None)
+    edges.store(A, run(2), None)
+    edges.release(A, 0)
+    assert edges.store(A, run(3), None) == [(0, 1, 0)]
+
+
+def test_the_forgotten_are_taken_off_in_slices() -> None:
+    edges = Edges()
+    for first in range(1, 40, 2):
+        edges.store(A, run(first, first + 1), None)
+        edges.store(B, run(first), None)
+    assert edges.forget(A, 0, 15)
+    assert not edges.forget(A, 15, 15)
+    assert (len(edges), edges.num_blocks) == (20, 20)
+    edges.forget(B | C, 0, 100)
+    assert (len(edges), edges.num_blocks) == (0, 0)
+
+
+def test_a_grant_is_of_some_blocks_of_an_edge() -> None:
+    edges = Edges()
+    edges.store(A, run(1, 2, 3), None)
+    edges.grant(B, 0, 0b101)
+    edges.grant(C, 0, 0b111)
+    assert depths(edges, 1, 2, 3) == {A: 3, B: 1, C: 3}
+
+
+def test_no_more_edges_than_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.index.edges.MAX_EDGES", 1)
+    edges = Edges()
+    edges.store(A, run(1), None)
+    with pytest.raises(OverflowError, match="the index is full: 1 edges"):
+        edges.store(A, run(2), None)

@@ -1,0 +1,171 @@
+"""The packed index against the plain one: contract, and a machine that does to both whatever engines do."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
+from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.worker import WorkerId
+from gateway.index import edges, memory, names
+from gateway.index.base import Index
+from gateway.index.memory import MemoryIndex
+from gateway.index.plain import PlainIndex
+from tests.index.contract import ROOT, A, B, IndexContract, prompt, stored
+
+C = WorkerId("c:1")
+SIZES: dict[WorkerId, int | None] = {A: 2, B: 2, C: 1}
+PLACES = st.sampled_from([("GPU", 0), ("GPU", 0), ("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0)])
+PATHS = st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=12).map(tuple)
+WORKERS = st.sampled_from([A, A, B, C])
+
+Path = tuple[int, ...]
+
+
+class TestMemoryIndex(IndexContract):
+    def make(self) -> Index:
+        return MemoryIndex()
+
+
+def name(worker: WorkerId, path: Path, variant: int) -> EngineHash:
+    """An engine's own hash of a block and all before it: integers at some, bytes at others."""
+    bits = bytes([1, variant, *path])
+    return bits if worker == B else int(bits.hex(), 2)
+
+
+class Twins(RuleBasedStateMachine):
+    """Limits are made small, so that edges are full, tables split and passes interrupted at every turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(edges, "MAX_BLOCKS", 4)
+        self.patch.setattr(names, "AVERAGE", 2)
+        self.patch.setattr(memory, "SWEEP_EDGES", 2)
+        self.plain, self.packed = PlainIndex(), MemoryIndex()
+        self.twins: tuple[Index, Index] = self.plain, self.packed
+        self.paths: dict[Path, None] = {}
+        for worker in SIZES:
+            self.add(worker)
+
+    def teardown(self) -> None:
+        """Once all is forgotten and swept, nothing is left."""
+        for worker in SIZES:
+            self.packed.drop_worker(worker)
+        while self.packed.sweep():
+            pass
+        assert repr(self.packed) == "MemoryIndex(workers=0, blocks=0)"
+        self.patch.undo()
+
+    def add(self, worker: WorkerId) -> None:
+        for index in self.twins:
+            index.add_worker(worker, ROOT, SIZES[worker])
+
+    def apply(self, worker: WorkerId, event: KvEvent) -> None:
+        for index in self.twins:
+            index.apply(worker, event)
+
+    @rule(worker=WORKERS, path=PATHS, at=st.integers(0, 12), place=PLACES, variant=st.sampled_from([0, 0, 1]))
+    def store(self, worker: WorkerId, path: Path, at: int, place: tuple[str, int], variant: int) -> None:
+        """A run behind any block of its path: known, forgotten or never heard of."""
+        at %= len(path)
+        self.paths[path] = None
+        size = SIZES[worker] or 1
+        hashes = [name(worker, path[:i], variant) for i in range(at + 1, len(path) + 1)]
+        parent = name(worker, path[:at], variant) if at else None
+        tokens = tokens_of([token for token in path[at:] for _ in range(size)])
+        medium, group = place
+        self.apply(worker, BlocksStored(hashes, parent, tokens, size, None, medium, group, "full_attention"))
+
+    @rule(worker=WORKERS, path=PATHS, places=st.lists(PLACES, min_size=2, max_size=2))
+    def move(self, worker: WorkerId, path: Path, places: list[tuple[str, int]]) -> None:
+        """To another medium by a store without tokens, then out of the first, tail first."""
+        hashes = [name(worker, path[:i], 0) for i in range(1, len(path) + 1)]
+        (left, group), (entered, other) = places
+        event = BlocksStored(hashes, None, tokens_of([]), 0, None, entered, other, "full_attention")
+        self.apply(worker, event)
+        self.apply(worker, BlocksRemoved(hashes[::-1], left, group))
+
+    @rule(data=st.data(), worker=WORKERS, place=PLACES, variant=st.sampled_from([0, 0, 1]))
+    def remove(self, data: st.DataObject, worker: WorkerId, place: tuple[str, int], variant: int) -> None:
+        path = data.draw(st.sampled_from([*self.paths, (1,)]))
+        tail_first = range(len(path), data.draw(st.integers(0, len(path) - 1)), -1)
+        some = data.draw(st.sampled_from([list(tail_first), [tail_first[-1]], [tail_first[0]]]))
+        self.apply(worker, BlocksRemoved([name(worker, path[:i], variant) for i in some], *place))
+
+    @rule(worker=WORKERS)
+    def clear(self, worker: WorkerId) -> None:
+        self.apply(worker, BlocksCleared())
+
+    @rule(worker=WORKERS)
+    def restart(self, worker: WorkerId) -> None:
+        for index in self.twins:
+            index.reset_worker(worker)
+
+    @rule(worker=WORKERS)
+    def rejoin(self, worker: WorkerId) -> None:
+        for index in self.twins:
+            index.drop_worker(worker)
+        self.add(worker)
+
+    @rule(num=st.integers(1, 5))
+    def sweep(self, num: int) -> None:
+        for _ in range(num):
+            self.packed.sweep()
+
+    @invariant()
+    def the_same_is_known(self) -> None:
+        for worker in SIZES:
+            assert self.packed.num_blocks(worker) == self.plain.num_blocks(worker)
+            assert self.packed.applied(worker) == self.plain.applied(worker)
+            told = list(self.packed.blocks(worker))
+            assert len(told) == len(set(told))
+            assert set(told) == set(self.plain.blocks(worker))
+        for hashes in self.prompts():
+            assert self.packed.overlap(hashes) == self.plain.overlap(hashes)
+            assert self.packed.media(hashes) == self.plain.media(hashes)
+            for worker in SIZES:
+                assert self.packed.holds(worker, hashes) == self.plain.holds(worker, hashes)
+
+    def prompts(self) -> Iterator[list[BlockHash]]:
+        for path in list(self.paths)[-8:]:
+            for size in (1, 2):
+                tokens = tokens_of([token for token in [*path, 0, 1] for _ in range(size)])
+                hashes = hash_blocks(tokens, size, ROOT)
+                yield from (hashes, hashes[: len(path)], hashes[: len(path) // 2])
+
+
+Twins.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+test_twins: Any = Twins.TestCase
+
+
+def test_blocks_of_decoding_join_their_edge() -> None:
+    index = MemoryIndex()
+    index.add_worker(A, ROOT, 4)
+    ids = list(range(40))
+    for i in range(10):
+        index.apply(A, stored(ids[i * 4 : i * 4 + 4], [i + 1], parent=i or None))
+    assert len(index._edges) == 1
+    assert index.overlap(prompt(ids)) == {A: 10}
+    index.apply(A, BlocksRemoved([10]))
+    index.apply(A, stored(range(90, 94), [11], parent=9))
+    assert len(index._edges) == 1
+    assert index.overlap(prompt([*ids[:36], *range(90, 94)])) == {A: 10}
+
+
+def test_bits_are_used_again_after_a_sweep() -> None:
+    index = MemoryIndex()
+    for _ in range(100):
+        index.add_worker(A, ROOT, 4)
+        index.apply(A, stored(range(8), [1, 2]))
+        while index.sweep():
+            pass
+    assert index._holders[A].bit <= 2
+    index.drop_worker(A)
+    while index.sweep():
+        pass
+    assert repr(index) == "MemoryIndex(workers=0, blocks=0)"
