@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test check wheel test-wheel test-vllm bench bench-proxy soak lock docs clean
+.PHONY: run test check wheel test-wheel test-vllm bench bench-index bench-proxy soak lock docs clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -35,6 +35,9 @@ wheel: dist/.built
 
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m pytest -m "process and not vllm"
+
+bench-index: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_index
 
 MINUTES ?= 10
 soak: $(VENV)/.installed-dev

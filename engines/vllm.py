@@ -13,7 +13,7 @@ replay       answers are `[b"", topic, seq, payload]` from 0.26, `[b"", seq, pay
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Raw, Struct, json, msgpack
@@ -84,13 +84,18 @@ class TagArray(Struct, array_like=True):
     type: str
 
 
-class BatchFields(Struct, gc=False):
+MapEvent: TypeAlias = StoredMap | RemovedMap | ClearedMap
+ArrayEvent: TypeAlias = StoredArray | RemovedArray | ClearedArray
+E = TypeVar("E")
+
+
+class BatchFields(Struct, Generic[E], gc=False):
     ts: float
-    events: list[Raw]
+    events: list[E]
     data_parallel_rank: Count | None = None
 
 
-class BatchArray(BatchFields, array_like=True): ...
+class BatchArray(BatchFields[E], Generic[E], array_like=True): ...
 
 
 class ModelCard(Struct):
@@ -122,10 +127,12 @@ KNOWN_TAGS = {"BlockStored", "BlockRemoved", "AllBlocksCleared"}
 UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 """What decoders raise for bad bytes; the ValueError is a string that is no UTF-8."""
 
-_batch_array = msgpack.Decoder(BatchArray).decode
-_batch_map = msgpack.Decoder(BatchFields).decode
-_event_array = msgpack.Decoder(StoredArray | RemovedArray | ClearedArray).decode
-_event_map = msgpack.Decoder(StoredMap | RemovedMap | ClearedMap).decode
+_batch_array = msgpack.Decoder(BatchArray[Raw]).decode
+_batch_map = msgpack.Decoder(BatchFields[Raw]).decode
+_known_map = msgpack.Decoder(BatchFields[MapEvent]).decode, msgpack.Decoder(BatchFields[ArrayEvent]).decode
+_known_array = msgpack.Decoder(BatchArray[MapEvent]).decode, msgpack.Decoder(BatchArray[ArrayEvent]).decode
+_event_array = msgpack.Decoder(ArrayEvent).decode
+_event_map = msgpack.Decoder(MapEvent).decode
 _tag_array = msgpack.Decoder(TagArray).decode
 _tag_map = msgpack.Decoder(TagMap).decode
 _models = json.Decoder(ModelList).decode
@@ -203,6 +210,20 @@ def _seq(frame: bytes) -> int:
 
 
 def _batch(seq: int, payload: bytes) -> EventBatch:
+    """Mostly all events are of a known kind and of one form: read in one pass, at half the time."""
+    for decode in _known_map if _is_map(payload) else _known_array:
+        try:
+            batch = decode(payload)
+            if isfinite(batch.ts):
+                events = [_known(event) for event in batch.events]
+                return EventBatch(seq, batch.ts, batch.data_parallel_rank, events, xxh3_64_intdigest(payload))
+        except UNREADABLE:
+            continue  # the other form, an unknown event, or something that is told below
+    return _batch_by_event(seq, payload)
+
+
+def _batch_by_event(seq: int, payload: bytes) -> EventBatch:
+    """Whatever the batch is made of: forms mixed, unknown events; errors say which event and why."""
     where = "batch"
     try:
         batch = _batch_map(payload) if _is_map(payload) else _batch_array(payload)
@@ -231,6 +252,10 @@ def _event(raw: Raw) -> KvEvent:
         if tag in KNOWN_TAGS:
             raise
         return UnknownEvent(tag)
+    return _known(event)
+
+
+def _known(event: MapEvent | ArrayEvent) -> KvEvent:
     if isinstance(event, StoredFields):
         return _stored(event)
     if isinstance(event, RemovedFields):

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import statistics
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,24 +16,34 @@ MEASURED_WITH = ("fastokens", "httptools", "msgspec", "pyzmq", "tokenizers", "uv
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value: the better of its rounds. `goal` is an upper bound, or None."""
+    """One measured value of its rounds. `goal` is the most it may be (the least with `is_floor`), or None."""
 
     name: str
     value: float
     unit: str
     goal: float | None
     rounds: Sequence[float]
+    is_floor: bool = False
 
     @property
     def verdict(self) -> str:
         if self.goal is None:
             return ""
-        return "met" if self.value <= self.goal else "MISSED"
+        is_met = self.value >= self.goal if self.is_floor else self.value <= self.goal
+        return "met" if is_met else "MISSED"
 
 
 def best_of(name: str, unit: str, goal: float | None, rounds: Sequence[float]) -> Figure:
     """Machines are shared: the lowest round is the least disturbed one."""
     return Figure(name, round(min(rounds), 3), unit, goal, [round(value, 3) for value in rounds])
+
+
+def median_of(
+    name: str, unit: str, goal: float | None, rounds: Sequence[float], *, is_floor: bool = False
+) -> Figure:
+    """For what neighbours disturb little, or is set against something else of the same run."""
+    value = statistics.median(rounds)
+    return Figure(name, round(value, 3), unit, goal, [round(value, 3) for value in rounds], is_floor)
 
 
 def publish(bench: str, figures: Sequence[Figure]) -> None:

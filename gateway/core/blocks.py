@@ -26,6 +26,8 @@ BlockHash = NewType("BlockHash", int)
 Tokens: TypeAlias = "array[int]"
 """Token ids, `array("I")`: 4 bytes each, little endian on every platform that engines run on."""
 
+_digest = cast(Callable[[bytes, int], BlockHash], xxh3_64_intdigest)
+
 ExtraKey: TypeAlias = str | int | bytes | Sequence["ExtraKey"] | None
 ExtraKeys: TypeAlias = Sequence[ExtraKey] | None
 
@@ -50,7 +52,7 @@ def hash_blocks(
     """
     num_blocks = len(tokens) // block_size
     data = memoryview(tokens).cast("B")[: num_blocks * block_size * 4]
-    digest, value = cast(Callable[[bytes, int], BlockHash], xxh3_64_intdigest), parent
+    digest, value = _digest, parent
     blocks = iter_unpack(f"{block_size * 4}s", data)  # a slice and a concatenation each would cost the most
     if not extra_keys:
         return [value := digest(block, value) for (block,) in blocks]

@@ -34,6 +34,8 @@ class Edge(Struct, gc=False):
     num: int
     full: int
     parts: dict[int, int] | None = None
+    branch: int = 0  # how many blocks lie before the latest branch, and the hash of the last of them
+    branch_last: int = 0
 
     def held(self, bit: int) -> int:
         """Which of the blocks a worker holds, the first in the lowest bit."""
@@ -78,6 +80,11 @@ class Edge(Struct, gc=False):
         self.num += len(packed) // 8
         self.last = last
 
+    def branch_at(self, position: int) -> None:
+        """Remember where the latest branch is: it is where prompts that leave the edge will mostly do so."""
+        self.branch = position
+        self.branch_last = int.from_bytes(self.hashes[position * 8 - 8 : position * 8], "little")
+
     def trim(self) -> bool:
         """Give up blocks at the end that nobody holds; True if none is left."""
         if self.full:
@@ -86,6 +93,7 @@ class Edge(Struct, gc=False):
         if 0 < num < self.num:
             self.num, self.hashes = num, self.hashes[: num * 8]
             self.last = int.from_bytes(self.hashes[-8:], "little")
+            self.branch = self.branch if self.branch <= num else 0
             whole = (1 << num) - 1
             if self.parts and (workers := self.parts.get(whole, 0)):
                 self._leave(whole, workers)
@@ -156,13 +164,21 @@ class Edges:
     def walk(self, hashes: Sequence[BlockHash], workers: int) -> list[tuple[int, int]]:
         """Of `workers`, who holds how many leading blocks: (workers, blocks), none with 0."""
         found: list[tuple[int, int]] = []
-        get, depth, num = self._heads.get, 0, len(hashes)
+        heads, depth, num = self._heads, 0, len(hashes)
+        get = heads.get
         while depth < num and (edge := get(hashes[depth])) is not None:
             end = depth + edge.num
             if end <= num and hashes[end - 1] == edge.last:
                 still = workers & edge.full
             else:
-                end = depth + edge.match(hashes, depth)
+                end = depth + edge.branch
+                if (
+                    not edge.branch
+                    or end >= num
+                    or hashes[end - 1] != edge.branch_last
+                    or hashes[end] not in heads
+                ):
+                    end = depth + edge.match(hashes, depth)
                 still = workers & edge.holding(end - depth)
             if still != workers:
                 for some, leading in edge.leading(workers ^ still):
@@ -225,6 +241,8 @@ class Edges:
             before = edge.held(bit)
             edge.extend(array("Q", hashes[first:end]).tobytes(), hashes[end - 1], bit)
         else:
+            if edge and position < edge.num:
+                edge.branch_at(position)
             end, position = min(end, first + MAX_BLOCKS), 0
             edge = self._make(hashes[first:end])
         self.num_blocks += end - first

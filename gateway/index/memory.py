@@ -131,7 +131,7 @@ class MemoryIndex:
         done = 0
         for first, count, held in self._edges.store(holder.bit, hashes, parent):
             holder.num_blocks += count - held.bit_count()
-            self._hold(holder, place, names[done : done + count], first, held)
+            self._hold(holder, place, names[done : done + count] if count < num else names, first, held)
             done += count
 
     def _store_by_name(self, holder: Holder, event: BlocksStored) -> None:

@@ -1,6 +1,6 @@
 """Engine hashes of one worker: name ─► block number, 12 bytes each where a dict costs 122.
 
-    buckets   name mod PRIME, its low bits ─► bucket       (a bucket not yet split stands in SPLIT places)
+    buckets   name mod SPLIT**n ─► bucket                  (one not yet split stands in SPLIT places)
     bucket    name 8 bytes, number 4 bytes, name, number … searched as bytes
 
 Buckets are split in turn as names come, a few hundred names at a time, so that no store pays for a
@@ -16,15 +16,15 @@ from xxhash import xxh3_64_intdigest
 
 from gateway.core.events import EngineHash
 
-PRIME = 1_073_741_789
-"""Below 2**30, so that the remainder is cheap; it spreads names whose low bits are all the same."""
-SPLIT = 4
+SPLIT = 3
+"""Odd, so that names with the same low bits, or counted up, are spread like any others."""
 AVERAGE = 128
 """Names per bucket: fewer cost objects, more cost searching (a microsecond for 128)."""
 
 _pack = Struct("<QI").pack
-_unpack = Struct("<QI").iter_unpack
+_names = Struct("<Q4x").iter_unpack
 _numbers = Struct("<8xI").iter_unpack
+_entries = Struct("12s").iter_unpack
 _WIDTH = 12
 
 
@@ -40,9 +40,9 @@ class Names:
 
     def add(self, names: Sequence[int], first: int) -> None:
         """Names of consecutive blocks, none of them known."""
-        buckets, mask = self.buckets, len(self.buckets) - 1
+        buckets, places = self.buckets, len(self.buckets)
         for number, name in enumerate(names, first):
-            bucket = buckets[name % PRIME & mask]
+            bucket = buckets[name % places]
             bucket += _pack(name, number)
         self._num += len(names)
         while self._num > self._num_buckets * AVERAGE:
@@ -68,7 +68,7 @@ class Names:
                 yield number
 
     def _at(self, name: int) -> tuple[bytearray, int]:
-        bucket = self.buckets[name % PRIME & (len(self.buckets) - 1)]
+        bucket = self.buckets[name % len(self.buckets)]
         packed = name.to_bytes(8, "little")
         at = bucket.find(packed)
         while at > 0 and at % _WIDTH:
@@ -76,13 +76,12 @@ class Names:
         return bucket, at
 
     def _split(self) -> None:
-        mask = len(self.buckets) - 1
-        fresh = {place: bytearray() for place in range(self._next, mask + 1, self._level)}
-        for name, number in _unpack(self.buckets[self._next]):
-            bucket = fresh[name % PRIME & mask]
-            bucket += _pack(name, number)
-        for place, bucket in fresh.items():
-            self.buckets[place] = bucket
+        places, bucket = len(self.buckets), self.buckets[self._next]
+        fresh: dict[int, list[bytes]] = {place: [] for place in range(self._next, places, self._level)}
+        for (entry,), (name,) in zip(_entries(bucket), _names(bucket), strict=True):
+            fresh[name % places].append(entry)
+        for place, entries in fresh.items():
+            self.buckets[place] = bytearray(b"".join(entries))
         self._num_buckets += SPLIT - 1
         self._next += 1
         if self._next == self._level:

@@ -3,7 +3,7 @@
 import base64
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from engines.vllm import END_OF_REPLAY, StoredMap, Vllm
+from engines.vllm import END_OF_REPLAY, StoredMap, Vllm, _batch, _batch_by_event
 from gateway.core.blocks import Tokens
 from gateway.core.events import (
     BlocksCleared,
@@ -120,6 +120,24 @@ def test_a_mutated_golden_payload_is_decoded_or_refused(data: st.DataObject) -> 
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     decode_or_refuse(bytes(payload))
+
+
+@given(st.data())
+def test_one_pass_and_event_by_event_come_to_the_same(data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from(sorted(VERSIONS)))
+    payload = bytearray(
+        base64.b64decode(data.draw(st.sampled_from(VERSIONS[version]["batches"]))["payload_b64"])
+    )
+    if data.draw(st.booleans()):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    assert _outcome(_batch, bytes(payload)) == _outcome(_batch_by_event, bytes(payload))
+
+
+def _outcome(read: Callable[[int, bytes], EventBatch], payload: bytes) -> EventBatch | str:
+    try:
+        return read(7, payload)
+    except DecodeError as exc:
+        return str(exc)
 
 
 # live captures ----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from loadtest import report
-from loadtest.report import Figure, best_of, publish
+from loadtest.report import Figure, best_of, median_of, publish
 
 
 def test_the_lowest_round_counts_and_all_are_kept() -> None:
@@ -18,6 +18,13 @@ def test_the_lowest_round_counts_and_all_are_kept() -> None:
 )
 def test_a_goal_is_an_upper_bound(value: float, goal: float | None, verdict: str) -> None:
     assert Figure("f", value, "us", goal, [value]).verdict == verdict
+
+
+def test_a_floor_is_a_lower_bound_and_the_median_stands_for_its_rounds() -> None:
+    figure = median_of("f", "1/s", 100, [90, 130.1239, 101], is_floor=True)
+    assert (figure.value, figure.verdict) == (101, "met")
+    assert figure.rounds == [90, 130.124, 101]
+    assert median_of("f", "1/s", 102, [101], is_floor=True).verdict == "MISSED"
 
 
 def test_the_table_shows_each_figure_with_its_goal_and_rounds(
@@ -37,5 +44,7 @@ def test_the_file_says_what_was_measured_where_and_with_what(
     publish("b", [best_of("b.fast", "us", 60, [50])])
     document = json.loads((tmp_path / "results" / "b.json").read_text())
     assert document.keys() == {"bench", "date", "commit", "machine", "versions", "figures"}
-    assert document["figures"] == [{"name": "b.fast", "value": 50, "unit": "us", "goal": 60, "rounds": [50]}]
+    assert document["figures"] == [
+        {"name": "b.fast", "value": 50, "unit": "us", "goal": 60, "rounds": [50], "is_floor": False}
+    ]
     assert "uvloop" in document["versions"]
