@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
-from gateway.index.assumed import MAX_EXPIRED, AssumedIndex
+from gateway.index.assumed import MAX_EXPIRED, SWEEP_EVERY_S, AssumedIndex
 
 A, B = WorkerId("a:1"), WorkerId("b:1")
 RUN = [BlockHash(i) for i in range(1, 6)]
@@ -144,6 +144,8 @@ def test_what_expires_together_is_taken_off_in_portions_and_counts_no_more_at_on
     index.extend(run, held, now=11)
     assert held == {}
     assert index.num_blocks(A) == 2 * MAX_EXPIRED
-    index.extend([], held, now=11)
-    index.extend([], held, now=11)
+    index.extend([], held, now=11)  # too soon after the sweep before
+    assert index.num_blocks(A) == 2 * MAX_EXPIRED
+    for later in (1, 2):
+        index.extend([], held, now=11 + later * SWEEP_EVERY_S)
     assert index.num_blocks(A) == 0
