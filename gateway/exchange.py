@@ -102,8 +102,8 @@ class InferenceExchange:
             prompt = await ask(random.choice(proxy.router.fleet.eligible(model)).member.worker.url)
         except PromptError as exc:
             prompt = proxy.prompts.failed(model, str(exc))
-        except GatewayError as exc:
-            return self._fail(exc)
+        except GatewayError as error:
+            return self._fail(error)
         except Exception:  # noqa: BLE001  a bug must not leave the client waiting
             log.exception("request %s: tokenizing failed", self._log_id)
             prompt = proxy.prompts.failed(model, "a bug, see the log")

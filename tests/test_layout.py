@@ -59,6 +59,15 @@ def test_what_is_compiled_defines_no_struct() -> None:
         assert "msgspec.Struct" not in bases, source
 
 
+def test_a_compiled_coroutine_gives_each_kind_of_exception_a_name_of_its_own() -> None:
+    """mypyc keeps what a coroutine catches in attributes, each of the first type that it is caught as."""
+    for source in _compiled():
+        for node in ast.walk(ast.parse((ROOT / source).read_text())):
+            if isinstance(node, ast.AsyncFunctionDef):
+                names = [n.name for n in ast.walk(node) if isinstance(n, ast.ExceptHandler) and n.name]
+                assert len(names) == len(set(names)), f"{source}:{node.name}"
+
+
 def _compiled() -> list[str]:
     for node in ast.parse((ROOT / "setup.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPILED":
