@@ -22,8 +22,8 @@ from typing import Any
 
 from gateway.metrics import Pauses
 
-INTERVAL_S = 0.05
-"""What a busy gateway makes in so long is looked at in a millisecond."""
+INTERVAL_S = 0.1
+"""What a busy gateway makes in so long is looked at in a millisecond or two."""
 PORTIONS = 4
 """Collections of the youngest before their survivors are looked at once more, all together."""
 YOUNG = 5_000

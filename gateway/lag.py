@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from gateway.metrics import Pauses
 
-INTERVAL_S = 0.01
-"""A hold is seen to begin up to this late. A hundred looks a second cost a thousandth of a core."""
+INTERVAL_S = 0.025
+"""A hold that begins between two looks is told shorter by what was left until the next, as a request that
+came then would have waited. Forty looks a second wake an idle host at 0.2 % of a core."""
 
 
 class Lag:

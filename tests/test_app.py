@@ -1,11 +1,14 @@
 """What the composition root reads before anything is opened."""
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from gateway.app import worker_headers, worker_urls
+from gateway.app import bundled_tokenizer, load_tokenizers, log_templates, worker_headers, worker_urls
 from gateway.core.errors import ConfigError
+from gateway.metrics import Metrics
+from gateway.prompts import PromptSource
 
 
 def test_the_workers_key_is_read_from_its_file(tmp_path: Path) -> None:
@@ -30,3 +33,14 @@ def test_urls_are_checked_and_counted_once() -> None:
     assert worker_urls(["http://a:1/", "http://a:1"]) == ["http://a:1"]
     with pytest.raises(ConfigError, match=r"^worker: 'a:1' is not an http"):
         worker_urls(["a:1"])
+
+
+def test_the_log_tells_which_encoder_and_rendering_is_in_use_and_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "kvgate"):
+        loaded = load_tokenizers([f"m={bundled_tokenizer()}"])
+        log_templates(PromptSource(loaded, Metrics()))
+    tokenizer, template = caplog.messages
+    assert tokenizer.startswith("tokenizer of m: fastokens (agrees with tokenizers on ")
+    assert template.startswith("chat template of m, default: incremental rendering (proved in 2 settings")

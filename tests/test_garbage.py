@@ -91,7 +91,7 @@ def test_the_young_are_looked_at_in_intervals_and_their_survivors_in_longer_ones
     with settled(pauses):
         make_cycle()
         held = Node()
-        loop.advance(INTERVAL_S)
+        loop.advance(INTERVAL_S * 1.5)
         assert young_nodes() == 1
         loop.advance(INTERVAL_S * (PORTIONS - 1))
         assert young_nodes() == 0

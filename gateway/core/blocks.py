@@ -12,7 +12,6 @@ A block of another size has other tokens, so engines with different block sizes 
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import zip_longest
 from struct import iter_unpack
@@ -107,8 +106,10 @@ class HashCache:
         data = tokens.tobytes() + pack_extra(extra_keys) if extra_keys else tokens
         name = xxh3_64_intdigest(data, parent) ^ block_size
         if (known := self._runs.get(name)) is not None:
-            with suppress(KeyError):
+            try:  # noqa: SIM105 - `suppress` takes a microsecond, and a long prompt has a hundred runs
                 self._runs.move_to_end(name)
+            except KeyError:
+                pass
             return known
         self._runs[name] = hashes = hash_blocks(tokens, block_size, parent, extra_keys)
         if len(self._runs) > self._max_runs:

@@ -1,8 +1,18 @@
+from collections import OrderedDict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.blocks import HashCache, hash_blocks, pack_extra, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.blocks import (
+    BlockHash,
+    HashCache,
+    hash_blocks,
+    pack_extra,
+    prompt_extra_keys,
+    root_hash,
+    tokens_of,
+)
 
 ROOT = root_hash("m")
 IDS = st.lists(st.integers(0, 2**32 - 1), max_size=70)
@@ -74,3 +84,18 @@ def test_empty_extra_keys_are_none() -> None:
 def test_ids_out_of_range_are_refused(ids: list[int]) -> None:
     with pytest.raises(OverflowError):
         tokens_of(ids)
+
+
+def test_a_run_that_another_thread_has_just_dropped_is_no_error() -> None:
+    """Between looking it up and making it the youngest."""
+
+    class Emptied(OrderedDict[int, list[BlockHash]]):
+        def move_to_end(self, key: int, last: bool = True) -> None:
+            self.clear()
+            super().move_to_end(key, last)
+
+    cache, tokens = HashCache(), tokens_of(range(HashCache.RUN_BLOCKS * 4))
+    cache._runs = Emptied()
+    first = cache.hash_blocks(tokens, 4, root_hash("m"))
+    assert cache.hash_blocks(tokens, 4, root_hash("m")) == first == hash_blocks(tokens, 4, root_hash("m"))
+    assert len(cache) == 0
