@@ -215,7 +215,7 @@ class Collector:
         ):
             yield _histogram(f"{name}_seconds", text, [], [("", pauses)])
             worst = [("", pauses.take_worst_s())]
-            yield _gauge(f"{name}_worst_seconds", f"{text}: the worst since the last scrape", [], worst)
+            yield _gauge(f"{name}_seconds_max", f"{text}: the worst since the last scrape", [], worst)
 
     def _traffic(self) -> Iterator[Metric]:
         rows = sorted(self._metrics.items())

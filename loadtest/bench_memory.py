@@ -185,7 +185,7 @@ class Worst:
     def read(self, page: str) -> None:
         """A page of /metrics tells the worst since the one before."""
         lag, cpu, collector = (
-            metric_sum(page, f"kvgate_{name}_worst_seconds") * 1000
+            metric_sum(page, f"kvgate_{name}_seconds_max") * 1000
             for name in ("loop_lag", "loop_lag_cpu", "gc_pause")
         )
         self.lag_ms, self.cpu_ms = max(self.lag_ms, lag), max(self.cpu_ms, cpu)

@@ -25,13 +25,13 @@ A = WorkerId("a:1")
 NAMES = set(
     """
 assumed_blocks booked_prompt_tokens client_connections client_disconnects compared_predicted_tokens
-completion_tokens decision_seconds gc_pause_seconds gc_pause_worst_seconds index_blocks index_mismatched
+completion_tokens decision_seconds gc_pause_seconds gc_pause_seconds_max index_blocks index_mismatched
 index_orphans index_removed index_stored index_unknown_events index_unknown_removals itl_seconds
-loop_lag_cpu_seconds loop_lag_cpu_worst_seconds loop_lag_seconds loop_lag_worst_seconds
-predicted_cached_tokens prediction_error_tokens prompt_failures prompt_mismatches prompt_tokens prompts
-reported_cached_tokens reported_prompt_tokens reported_requests requests requests_failed requests_in_flight
-responses retries stream_batches stream_gaps stream_repeats stream_resets stream_state stream_undecodable
-tls_loads ttft_seconds tunnel_bytes tunnels
+loop_lag_cpu_seconds loop_lag_cpu_seconds_max loop_lag_seconds loop_lag_seconds_max predicted_cached_tokens
+prediction_error_tokens prompt_failures prompt_mismatches prompt_tokens prompts reported_cached_tokens
+reported_prompt_tokens reported_requests requests requests_failed requests_in_flight responses retries
+stream_batches stream_gaps stream_repeats stream_resets stream_state stream_undecodable tls_loads ttft_seconds
+tunnel_bytes tunnels
 worker_kv_usage_ratio worker_requests_running worker_requests_waiting worker_up
 """.split()  # noqa: SIM905  a list of forty lines tells less
 )
