@@ -92,8 +92,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         # What one read from the worker brought (up to 250 KB) and the client's socket did not take is all
-        # that a slow reader costs.
-        self._transport.set_write_buffer_limits(high=0)
+        # that a slow reader costs. Not 0: a TLS transport would be full when it holds nothing.
+        self._transport.set_write_buffer_limits(high=1, low=0)
         self._registry.add(self)
         self._set_deadline(self._limits.head_timeout_s)
 
