@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test check wheel test-wheel test-vllm bench bench-index bench-proxy soak lock docs clean
+.PHONY: run test check wheel test-wheel test-vllm bench bench-index bench-proxy soak fuzz lock docs clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -42,6 +42,10 @@ bench-index: $(VENV)/.installed-dev
 MINUTES ?= 10
 soak: $(VENV)/.installed-dev
 	MINUTES=$(MINUTES) $(BIN)/python -m loadtest.soak
+
+SECONDS ?= 600
+fuzz: $(VENV)/.installed-dev
+	SECONDS=$(SECONDS) SEED=$(SEED) $(BIN)/python -m tests.fuzz
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway options > docs/options.md

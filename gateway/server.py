@@ -299,7 +299,8 @@ class ClientConnection(asyncio.Protocol):
         self._is_refusing = True
         self._owes_continue = False
         self._set_deadline(0)
-        self._queue.append(_Refusal(error, HttpRequest("GET", b"", self._headers, keep_alive=False)))
+        method = self._parser.get_method().decode()  # an answer to HEAD has no body, nor has a refusal
+        self._queue.append(_Refusal(error, HttpRequest(method, b"", self._headers, keep_alive=False)))
         self._answer_next()
 
     def _close(self) -> None:

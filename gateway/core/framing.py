@@ -93,7 +93,7 @@ def check_answer(version: str, status: int, headers: Iterable[Header]) -> tuple[
         if name == b"content-length":
             length = int(value)
         elif name == b"transfer-encoding":
-            if value.strip().lower() != b"chunked":
+            if is_chunked or value.strip().lower() != b"chunked":
                 raise BadAnswer("it uses a transfer coding that nobody asked for")
             is_chunked = True
     return length, is_chunked

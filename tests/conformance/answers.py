@@ -147,6 +147,7 @@ BAD = [
     bad("gzip, chunked", head(b"Transfer-Encoding: gzip, chunked") + chunks(b"hello")),
     bad("chunked, gzip", head(b"Transfer-Encoding: chunked, gzip") + b"hello", closes=True),
     bad("gzip and chunked in two lines", head(b"Transfer-Encoding: gzip", CHUNKED) + chunks(b"hello")),
+    bad("chunked twice", head(CHUNKED, CHUNKED) + chunks(b"hello")),
     bad("no coding said", head(b"Transfer-Encoding:") + b"hello", closes=True),
     bad("identity and a length", head(b"Transfer-Encoding: identity", length(5)) + b"hello"),
 ]  # fmt: skip

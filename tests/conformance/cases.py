@@ -288,6 +288,7 @@ FIRST_LINES = [
     refused("garbage", b"hello\r\n\r\n", "3"),
     refused("garbage behind a request", OK + b"garbage\r\n\r\n" + OK2, "3", after="200"),
     refused("a body longer than its length", OK + b"XX" + OK2, "6.3: what follows is the next request", after="200"),
+    Case("HEAD that is refused", b"HEAD /health HTTP/1.1\r\n\r\n", (400,), False, (), "9110 9.3.2: no body", (b"HEAD",)),
     refused("a refusal, then a request", head(LENGTH, b"A : b") + P + OK2, "9.6: nothing behind it"),
     refused("a refused length, then a request", OK + head(LENGTH, CHUNKED) + chunks(P) + OK2, "6.1: MUST close", after="200"),
 ]  # fmt: skip

@@ -7,14 +7,18 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import h11
 import pytest
 
 from gateway.api import Api
+from gateway.core.decision import Prompt
 from gateway.core.framing import Limits
 from gateway.core.http import HttpRequest
+from gateway.core.prompt import PromptError
 from gateway.core.upgrade import HTTP2_REFUSAL
+from gateway.prompts import WorkerTokenizer
 from gateway.responder import Exchange, Responder
 from gateway.server import ClientConnection
 from tests.exchanges import World
@@ -51,11 +55,19 @@ class Answered:
     is_whole: bool = True
 
 
+class NoTokenizer:
+    """A worker without /tokenize."""
+
+    async def ask(self, *about: object) -> Prompt:
+        raise PromptError("no /tokenize here")
+
+
 class Wire:
     """`workers_answer` is what the worker says to each request, in one piece."""
 
     def __init__(self, patch: pytest.MonkeyPatch, workers_answer: bytes = WORKER_OK) -> None:
         self.world = World(patch, "w:1")
+        self.world.proxy.worker_tokenizer = cast(WorkerTokenizer, NoTokenizer())
         self.received: list[Received] = []
         self.handed: list[tuple[str, bytes, bytes]] = []
         self.to_worker = b""
@@ -144,6 +156,8 @@ def read_answers(data: bytes, methods: Sequence[bytes] = (), *, is_closed: bool)
         parser.receive_data(data)
         while isinstance(event := parser.next_event(), h11.InformationalResponse):
             found.append(Answered(event.status_code))
+        if event is h11.NEED_DATA and found and found[-1].status < 200:
+            break
         assert isinstance(event, h11.Response), f"not a head: {data!r}"
         answer = Answered(event.status_code, list(event.headers))
         answer.is_whole = _read_body(parser, answer, is_closed=is_closed)

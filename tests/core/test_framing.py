@@ -71,6 +71,7 @@ def test_answers() -> None:
         ("1.1", 600, []),
         ("1.1", 200, [(b"transfer-encoding", b"gzip")]),
         ("1.1", 200, [(b"transfer-encoding", b"gzip, chunked")]),
+        ("1.1", 200, [CHUNKED, CHUNKED]),
     ],
 )
 def test_answers_that_are_none(version: str, status: int, headers: list[Header]) -> None:

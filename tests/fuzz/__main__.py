@@ -1,0 +1,88 @@
+"""`make fuzz`: broken requests and answers for SECONDS (600), a third of it without sockets.
+
+The seed is printed; SEED=… begins with the same inputs again. An input that fails is made small, printed
+and written to `.cache/fuzz/`; `python -m tests.fuzz FILE` tries it again.
+"""
+
+import asyncio
+import hashlib
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+from tests.fuzz import parsers, sockets
+from tests.fuzz.inputs import Input, make, smaller
+
+FOLDER = Path(".cache/fuzz")
+
+
+async def main() -> int:
+    if len(sys.argv) > 1:
+        given = Input.from_json(Path(sys.argv[1]).read_text())  # noqa: ASYNC240  once, before all else
+        parsers.check(given)
+        print("without sockets it passes")
+        return await _alone(given)
+    seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
+    seconds = float(os.environ.get("SECONDS") or 600)
+    print(f"seed {seed}: SEED={seed} make fuzz tries the same again", flush=True)
+    return await without_sockets(seed, seconds / 3) or await with_sockets(seed, seconds * 2 / 3)
+
+
+async def without_sockets(seed: int, seconds: float) -> int:
+    deadline, number = time.monotonic() + seconds, 0
+    while time.monotonic() < deadline:
+        given = make(seed, number)
+        if what := fault(given):
+
+            async def fails(shorter: Input) -> bool:
+                return fault(shorter) is not None
+
+            return told(what, await smaller(given, fails))
+        number += 1
+    print(f"{number} inputs without sockets: none fails", flush=True)
+    return 0
+
+
+def fault(given: Input) -> str | None:
+    try:
+        parsers.check(given)
+    except Exception as exc:  # noqa: BLE001  whatever it is, it is what we look for
+        return f"{type(exc).__name__}: {exc}"
+    return None
+
+
+async def with_sockets(seed: int, seconds: float) -> int:
+    try:
+        number = await sockets.fuzz(seed, seconds)
+    except sockets.Found as found:
+        return told(str(found), found.given)
+    print(f"{number} inputs over sockets: none fails, nothing is left open or booked", flush=True)
+    return 0
+
+
+async def _alone(given: Input) -> int:
+    async with sockets.running(*sockets.FLAGS) as bench:
+        lane = sockets.Lane("a")
+        bench.workers.append(await lane.worker.start())
+        await bench.gateway.join(lane.worker)
+        await lane.run(bench, given)
+    print("over sockets it passes")
+    return 0
+
+
+def told(what: str, given: Input | None) -> int:
+    print(f"FAILS: {what}")
+    if given:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        path = FOLDER / f"{hashlib.sha256(given.to_json().encode()).hexdigest()[:12]}.json"
+        path.write_text(given.to_json())
+        print(f"client sends  {given.data!r} cut at {given.cuts}, then {given.leaving}")
+        print(f"worker sends  {given.answer!r} cut at {given.answer_cuts}, closes: {given.closes}")
+        print(f"try it again  python -m tests.fuzz {path}")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

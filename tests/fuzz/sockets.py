@@ -1,0 +1,223 @@
+"""Against the real process, over real sockets: it answers or ends every connection, logs no error, hands
+on nothing that h11 does not read too, and holds nothing when it is over."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import h11
+
+from tests.blackbox.harness import Bench, Call, Client, Cut, FakeWorker, running, until
+from tests.conformance.wire import pieces, read_answers, read_request
+from tests.fuzz import judge
+from tests.fuzz.inputs import Input, make, smaller
+
+LANES = "abcdefghijklnopqrstuvwxyz0123456"
+"""Inputs under way at once; each has a worker of its own, with a model by this name."""
+
+FLAGS = (
+    *("--head-timeout-s", "0.5", "--body-timeout-s", "0.5", "--keep-alive-s", "0.5"),
+    *("--first-byte-timeout-s", "1", "--idle-timeout-s", "1", "--tokenize-timeout-s", "1"),
+    *("--max-body-bytes", "1000000", "--max-attempts", "2", "--probe-interval-s", "10"),
+)
+ENDS_S = 30.0
+"""Several times what all these limits allow together: a connection that is open then, hangs."""
+MAX_GROWTH = 32 << 20
+"""Of the gateway's memory after the first inputs: caches of prompts and records fill in the meantime."""
+
+
+class Found(Exception):
+    """What must not be, and the input that brought it about, where one is to blame."""
+
+    def __init__(self, what: str, given: Input | None = None) -> None:
+        super().__init__(what)
+        self.given = given
+
+
+class Lane:
+    """One worker, and the input that is under way there."""
+
+    def __init__(self, name: str, lanes: Sequence["Lane"] = ()) -> None:
+        self.name = name.encode()
+        self.given = make(0, 0)
+        self.bodies: list[bytes] = []
+        self.said = judge.requests(b"")
+        self.late: tuple[bytes, ...] = ()
+        self.takes_more = False
+        self._before = b""
+        self._lanes = lanes
+        self.fault = ""
+        self.worker = FakeWorker((name,), self._answer)
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            self.bodies.append(read_request(call.head + b"\r\n\r\n" + call.body).body)
+        except (AssertionError, h11.ProtocolError) as exc:
+            self.fault = f"a worker got no plain request: {exc!r}: {call.head!r}"
+        for piece in pieces(self.given.answer, self.given.answer_cuts):
+            await call.send(piece)
+            await asyncio.sleep(0)
+        if self.given.closes:
+            call.close()
+
+    def sent(self, given: Input) -> bytes:
+        return given.data.replace(b'"model":"m"', b'"model":"%b"' % self.name).replace(
+            b'"model": "m"', b'"model": "%b"' % self.name
+        )
+
+    async def run(self, bench: Bench, given: Input) -> None:
+        """Raises Found."""
+        self.given, self.bodies, self.fault = given, [], ""
+        data = self.sent(given)
+        self.late, self.said = self.said.bodies, judge.requests(data)
+        self.takes_more = judge.takes_more(data) or judge.takes_more(self._before)
+        self._before = data
+        client = await Client.open(bench.gateway.port)
+        try:
+            async with asyncio.timeout(ENDS_S):
+                out, is_all = await _exchange(client, data, given)
+        except TimeoutError:
+            raise Found("the connection neither ended nor was answered", given) from None
+        finally:
+            await client.close()
+        is_judged = is_all and given.leaving == "stays" and not judge.takes_more(data)
+        what = self.fault or self._wrong() or (_wrongly_answered(out, self.said) if is_judged else "")
+        if b'"code":"internal_error"' in out:
+            what = "an internal error"
+        if what:
+            raise Found(what, given)
+
+    def _wrong(self) -> str:
+        """Whether a worker got something else than h11 reads. It may get a request twice, one of a client
+        that has left during the next input, and one whose broken model is another lane's name."""
+        lanes = [lane for lane in self._lanes if lane is not self]
+        missing = [*self.late, *self.said.bodies]
+        for body in self.bodies:
+            if body in missing:
+                del missing[: missing.index(body)]
+            elif self.takes_more or any(lane.may_send(body) for lane in lanes):
+                continue
+            else:
+                return f"h11 reads {self.said.bodies}, a worker got {self.bodies}"
+        return ""
+
+    def may_send(self, body: bytes) -> bool:
+        return self.takes_more or body in self.late or body in self.said.bodies
+
+
+async def _exchange(client: Client, data: bytes, given: Input) -> tuple[bytes, bool]:
+    """All that the client gets until the gateway ends the connection, or until it leaves; and whether
+    it ended by a FIN."""
+    reading = asyncio.get_running_loop().create_task(_read(client))
+    with contextlib.suppress(ConnectionError):
+        for piece in pieces(data, given.cuts):
+            await client.send(piece)
+            await asyncio.sleep(0)
+    with contextlib.suppress(OSError):
+        if given.leaving == "resets":
+            client.reset()
+        elif given.leaving == "half-closes":
+            client.half_close()
+    if given.leaving == "closes":
+        await client.close()
+    return await reading
+
+
+async def _read(client: Client) -> tuple[bytes, bool]:
+    out = b""
+    with contextlib.suppress(Cut):  # by a reset, which may overtake an answer
+        while some := await client._some(1 << 16):
+            out += some
+        return out, True
+    return out, False
+
+
+def _wrongly_answered(out: bytes, said: judge.Verdict) -> str:
+    if not out:
+        return "malformed, and not answered" if said.is_malformed and not said.bodies else ""
+    try:
+        answers = read_answers(out, said.methods, is_closed=True)
+    except (AssertionError, h11.ProtocolError) as exc:
+        return f"the client got no plain answers: {exc!r}"
+    final = [answer for answer in answers if answer.status >= 200]
+    if len(final) > len(said.bodies) + 1:
+        return f"{len(final)} answers to {len(said.bodies)} requests"
+    if said.is_malformed and len(final) > len(said.bodies) and final[-1].status not in judge.REFUSALS:
+        return f"malformed, and answered {final[-1].status}"
+    return ""
+
+
+# a whole run -------------------------------------------------------------------------------------
+
+
+def num_files(bench: Bench) -> int:
+    return len(os.listdir(f"/proc/{bench.gateway.process.pid}/fd"))
+
+
+def num_clients(bench: Bench) -> int:
+    """Connections to the gateway's port that the kernel knows as established or half closed."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    local = f":{bench.gateway.port:04X}"
+    return sum(line.split()[1].endswith(local) and line.split()[3] in ("01", "08") for line in lines)
+
+
+class Run:
+    """Inputs of one seed, each taken by the next lane that is free, until the time is over or one fails."""
+
+    def __init__(self, bench: Bench, seed: int, seconds: float) -> None:
+        self.bench = bench
+        self.num_inputs = 0
+        self.found: Found | None = None
+        self._seed = seed
+        self._deadline = time.monotonic() + seconds
+
+    async def drive(self, lane: Lane) -> None:
+        while not self.found and time.monotonic() < self._deadline:
+            self.num_inputs += 1
+            try:
+                await lane.run(self.bench, make(self._seed, self.num_inputs))
+            except Found as found:
+                self.found = self.found or found
+            if faults := self.bench.gateway.faults():
+                about = range(max(self.num_inputs - 2 * len(LANES), 1), self.num_inputs + 1)
+                self.found = self.found or Found(f"logged by one of the inputs {about}: {faults[0]}")
+
+
+async def fuzz(seed: int, seconds: float) -> int:
+    """The number of inputs tried. Raises Found, with an input made small."""
+    async with running(*FLAGS) as bench:
+        lanes: list[Lane] = []
+        lanes += [Lane(name, lanes) for name in LANES]
+        for lane in lanes:
+            bench.workers.append(await lane.worker.start())
+            await bench.gateway.join(lane.worker)
+        warm_up = Run(bench, seed + 1, seconds / 5)
+        await asyncio.gather(*(warm_up.drive(lane) for lane in lanes))
+        files, memory = num_files(bench), bench.gateway.rss_bytes()
+        run = Run(bench, seed, seconds * 4 / 5)
+        await asyncio.gather(*(run.drive(lane) for lane in lanes))
+        if found := warm_up.found or run.found:
+            raise await _made_small(bench, lanes[0], found)
+        await bench.nothing_in_flight()
+        await until(lambda: num_clients(bench) == 0, "no client connected")
+        most = files + 3 * len(LANES)  # to each worker: pooled, a probe, a prompt to tokenize
+        await until(lambda: num_files(bench) <= most, f"no more than {most} files open")
+        if (growth := bench.gateway.rss_bytes() - memory) > MAX_GROWTH:
+            raise Found(f"the gateway grew by {growth >> 20} MiB in {run.num_inputs} inputs")
+        return warm_up.num_inputs + run.num_inputs
+
+
+async def _made_small(bench: Bench, lane: Lane, found: Found) -> Found:
+    async def fails(shorter: Input) -> bool:
+        try:
+            await lane.run(bench, shorter)
+        except Found as other:
+            return str(other)[:25] == str(found)[:25]
+        return False
+
+    if found.given is None or not await fails(found.given):
+        return found
+    return Found(str(found), await smaller(found.given, fails, tries=100))
