@@ -19,7 +19,7 @@ LANES = "abcdefghijklnopqrstuvwxyz0123456"
 """Inputs under way at once; each has a worker of its own, with a model by this name."""
 
 FLAGS = (
-    *("--head-timeout-s", "0.5", "--body-timeout-s", "0.5", "--keep-alive-s", "0.5"),
+    *("--head-timeout-s", "1", "--body-timeout-s", "0.5", "--keep-alive-s", "0.5"),
     *("--first-byte-timeout-s", "1", "--idle-timeout-s", "1", "--tokenize-timeout-s", "1"),
     *("--max-body-bytes", "1000000", "--max-attempts", "2", "--probe-interval-s", "10"),
 )
@@ -27,6 +27,9 @@ ENDS_S = 30.0
 """Several times what all these limits allow together: a connection that is open then, hangs."""
 MAX_GROWTH = 32 << 20
 """Of the gateway's memory after the first inputs: caches of prompts and records fill in the meantime."""
+
+
+NOT_ANSWERED = "malformed, and not answered"
 
 
 class Found(Exception):
@@ -69,7 +72,17 @@ class Lane:
         )
 
     async def run(self, bench: Bench, given: Input) -> None:
-        """Raises Found."""
+        """Raises Found. A client whose first byte comes too late is closed without an answer, which is
+        right and happens to us on a loaded machine: so not to be answered counts the third time."""
+        for _ in range(2):
+            try:
+                return await self._run(bench, given)
+            except Found as found:
+                if str(found) != NOT_ANSWERED:
+                    raise
+        return await self._run(bench, given)
+
+    async def _run(self, bench: Bench, given: Input) -> None:
         self.given, self.bodies, self.fault = given, [], ""
         data = self.sent(given)
         self.late, self.said = self.said.bodies, judge.requests(data)
@@ -137,7 +150,7 @@ async def _read(client: Client) -> tuple[bytes, bool]:
 
 def _wrongly_answered(out: bytes, said: judge.Verdict) -> str:
     if not out:
-        return "malformed, and not answered" if said.is_malformed and not said.bodies else ""
+        return NOT_ANSWERED if said.is_malformed and not said.bodies else ""
     try:
         answers = read_answers(out, said.methods, is_closed=True)
     except (AssertionError, h11.ProtocolError) as exc:
