@@ -142,7 +142,7 @@ def bytes_per_pair(
     index: Index, workers: Sequence[WorkerId], prompts: Sequence[Sequence[WorkerId]]
 ) -> list[float]:
     """By (block, worker): what all objects of the index have allocated, and by how much the process grew
-    with what lies unused between them. One fill for each, since counting takes memory too."""
+    with what lies unused between them. A fill for each, since counting takes memory too."""
     before = rss_mb() * 1e6
     for holders in prompts:
         store(index, holders, new_tokens(PROMPT_BLOCKS))
@@ -153,7 +153,9 @@ def bytes_per_pair(
     workers_of(again, len(workers))
     for holders in prompts:
         store(again, holders, new_tokens(PROMPT_BLOCKS))
-    return [tracemalloc.get_traced_memory()[0] / pairs, grown]
+    counted = tracemalloc.get_traced_memory()[0] / pairs
+    tracemalloc.stop()
+    return [counted, grown]
 
 
 def gc_pauses_ms(index: Index) -> list[float]:
@@ -298,12 +300,12 @@ def forget_figures() -> list[Figure]:
     ]
 
 
-def forget_s(index: Index) -> list[float]:
+def forget_s(index: Index, num_blocks: int = NUM_BLOCKS) -> list[float]:
     """All of forgetting a worker with a million blocks, in seconds; its longest step in milliseconds."""
     first, *others = workers_of(index, NUM_WORKERS)
-    fill(index, first, NUM_BLOCKS)
+    fill(index, first, num_blocks)
     for worker in others:
-        fill(index, worker, NUM_BLOCKS // 100)
+        fill(index, worker, num_blocks // 100)
     steps = [time.perf_counter()]
     index.drop_worker(first)
     is_left = True

@@ -171,7 +171,7 @@ class Edges:
             if end <= num and hashes[end - 1] == edge.last:
                 still = workers & edge.full
             else:
-                end = depth + edge.branch
+                end = depth + edge.branch  # if an edge begins there, it is where the prompt leaves this one
                 if (
                     not edge.branch
                     or end >= num

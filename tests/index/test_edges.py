@@ -91,6 +91,18 @@ def test_a_beginning_that_comes_back_joins_what_had_followed_it() -> None:
     assert depths(edges, 1, 30, 40) == {A: 2, C: 3}
 
 
+def test_a_branch_is_forgotten_with_the_blocks_before_it() -> None:
+    edges = Edges()
+    edges.store(A, run(1, 2, 3, 4), None)
+    edges.store(B, run(1, 2, 3, 30, 40), None)
+    edges.release(A, 3)
+    for bit in (A, B):
+        edges.release(bit, 2)
+    edges.store(A, run(5, 6), 1)
+    assert depths(edges, 1, 2, 3, 30, 40) == {A: 2, B: 2}
+    assert depths(edges, 1, 2, 5, 6) == {A: 4, B: 2}
+
+
 def test_numbers_of_edges_are_used_again() -> None:
     edges = Edges()
     edges.store(A, run(1), None)
