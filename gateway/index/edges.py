@@ -233,8 +233,8 @@ class Edges:
     ) -> tuple[Edge, int, int, int]:
         """New blocks behind a position, up to one that begins an edge: where they are, and how many."""
         end = len(hashes)
-        if not self._heads.keys().isdisjoint(hashes[first + 1 :]):
-            end = next(i for i in range(first + 1, end) if hashes[i] in self._heads)
+        if not self._heads.keys().isdisjoint(hashes[first:] if first else hashes):
+            end = next(i for i in range(first, end) if hashes[i] in self._heads)
         before = 0
         if edge and position == edge.num < MAX_BLOCKS:
             end = min(end, first + MAX_BLOCKS - position)

@@ -23,8 +23,8 @@ from gateway.index.names import name_of, names_of
 
 Key = TypeVar("Key", bound=Hashable)
 
-SWEEP_EDGES = 2_000
-SWEEP_BUCKETS = 5_000
+SWEEP_EDGES = 500
+SWEEP_BUCKETS = 1_000
 
 
 class MemoryIndex:
