@@ -43,6 +43,7 @@ COMPILED = [
     "gateway/responder.py",
     "gateway/router.py",
     "gateway/server.py",
+    "gateway/timer.py",
     "gateway/tunnel.py",
     "gateway/upstream.py",
 ]

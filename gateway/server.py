@@ -30,6 +30,7 @@ from gateway.core.http import Header, HttpRequest
 from gateway.core.upgrade import HTTP2_REFUSAL, has_body, offers_websocket, without_offer
 from gateway.listening import reset_at_close
 from gateway.responder import Exchange, Handle, Responder, request_id
+from gateway.timer import LazyTimer
 
 MAX_QUEUED_BYTES = 1 << 20
 """Bodies of pipelined requests that a connection may hold before it is read no further."""
@@ -74,9 +75,8 @@ class ClientConnection(asyncio.Protocol):
         self._has_body_in_read = False
         self.is_draining = False
         self.is_full = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._deadline = self._body_began = 0.0
+        self._timer = LazyTimer(self._loop, self._on_due)
+        self._body_began = 0.0
         self._headers: list[Header] = []
         self._body: list[bytes] = []
         self._body_bytes = 0
@@ -102,8 +102,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = None  # it holds our methods: a cycle, which nobody looks for (garbage.py)
         self._registry.discard(self)
         self._queue.clear()
-        if self._timer:
-            self._timer.cancel()
+        self._timer.close()
         if exchange := self._exchange:
             self._exchange = None
             exchange.client_gone()
@@ -371,27 +370,13 @@ class ClientConnection(asyncio.Protocol):
         self._set_deadline(self._limits.body_timeout_s)
 
     def _set_deadline(self, seconds: float) -> None:
-        """One lazy timer per connection: it looks at the deadline when it fires. 0 means none."""
-        if self._is_closing:
-            return  # the last deadline is that of closing
-        self._deadline = self._loop.time() + seconds if seconds else 0.0
-        if seconds and (self._timer is None or self._timer_at > self._deadline):
-            self._arm(seconds)
+        if not self._is_closing:  # the last deadline is that of closing
+            self._timer.set(seconds)
 
-    def _arm(self, seconds: float) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer_at = self._loop.time() + seconds
-        self._timer = self._loop.call_later(seconds, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        if not self._deadline or not self._transport:
+    def _on_due(self) -> None:
+        if not self._transport:
             return
-        left = self._deadline - self._loop.time()
-        if left > 0:
-            self._arm(left)
-        elif self._is_closing:
+        if self._is_closing:
             self._transport.abort()
         elif self._is_reading_paused or self._owes_continue:
             self._restart_body_clock()  # it is us whom the rest of the request waits for

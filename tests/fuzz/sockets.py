@@ -10,6 +10,7 @@ from pathlib import Path
 
 import h11
 
+from gateway.core.upgrade import HTTP2_REFUSAL
 from tests.blackbox.harness import Bench, Call, Client, Cut, FakeWorker, running, until
 from tests.conformance.wire import pieces, read_answers, read_request
 from tests.fuzz import judge
@@ -151,6 +152,8 @@ async def _read(client: Client) -> tuple[bytes, bool]:
 def _wrongly_answered(out: bytes, said: judge.Verdict) -> str:
     if not out:
         return NOT_ANSWERED if said.is_malformed and not said.bodies else ""
+    if out == HTTP2_REFUSAL:  # no answer in HTTP/1.1, and the end
+        return ""
     try:
         answers = read_answers(out, said.methods, is_closed=True)
     except (AssertionError, h11.ProtocolError) as exc:

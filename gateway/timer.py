@@ -1,0 +1,53 @@
+"""A timer for a deadline that is put off with every read: it looks at the deadline when it fires."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class LazyTimer:
+    """`on_due` is called once a deadline has passed. One timer of the loop serves many deadlines, since to
+    make and to cancel one for each read would cost more than the read."""
+
+    __slots__ = ("_loop", "_on_due", "_deadline", "_handle", "_fires_at")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[], None]) -> None:
+        self._loop = loop
+        self._on_due: Callable[[], None] | None = on_due
+        self._deadline = self._fires_at = 0.0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        left = f"{self._deadline - self._loop.time():.3f} s" if self._deadline else "none"
+        return f"LazyTimer({left})"
+
+    def set(self, seconds: float) -> None:
+        """Due in so many seconds, whatever was set before; 0: never."""
+        if not seconds:
+            self._deadline = 0.0
+            return
+        self._deadline = self._loop.time() + seconds
+        if self._handle is None or self._fires_at > self._deadline:
+            self._arm(seconds)
+
+    def close(self) -> None:
+        """For ever; lets go of `on_due`, which may hold this timer."""
+        self._deadline, self._on_due = 0.0, None
+        if self._handle:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self, seconds: float) -> None:
+        if self._handle:
+            self._handle.cancel()
+        self._fires_at = self._loop.time() + seconds
+        self._handle = self._loop.call_later(seconds, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        if not self._deadline or self._on_due is None:
+            return
+        left = self._deadline - self._loop.time()
+        if left > 0:
+            self._arm(left)
+        else:
+            self._on_due()
