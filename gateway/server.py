@@ -72,6 +72,7 @@ class ClientConnection(asyncio.Protocol):
         self._beyond: Beyond | None = None  # where an offer to leave HTTP was queued
         self._is_closing = False
         self._is_reading_paused = False
+        self._has_spoken = False  # HTTP/1.1, so it is not HTTP/2 that comes
         self._has_body_in_read = False
         self.is_draining = False
         self.is_full = False
@@ -154,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
         return without_offer(method, self._target, version, headers) + rest
 
     def _refuse_malformed(self, exc: httptools.HttpParserError) -> None:
-        if self._parser.get_method() != b"PRI" or self._is_answering:
+        if self._parser.get_method() != b"PRI" or self._has_spoken:
             return self._refuse(InvalidRequest(f"malformed HTTP request: {exc}"))
         self._is_refusing = True
         self._on_refused(505)
@@ -181,6 +182,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._has_spoken = True
         if self._is_refusing or self._parser.should_upgrade():
             return None  # this head comes again, see _without_upgrade
         self._restart_body_clock()

@@ -408,3 +408,11 @@ def test_http_2_behind_a_request_is_malformed(server: Server) -> None:
     server.slow[0][0].send(200, [], b"ok")
     assert b"HTTP/1.1 400 " in server.transport.out
     assert HTTP2_REFUSAL not in server.transport.out
+
+
+def test_http_2_behind_an_answered_request_is_malformed(server: Server) -> None:
+    server.transport.feed(SLOW)
+    server.slow[0][0].send(200, [], b"ok")
+    server.transport.feed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert b"HTTP/1.1 400 " in server.transport.out
+    assert HTTP2_REFUSAL not in server.transport.out

@@ -157,7 +157,7 @@ def _wrongly_answered(out: bytes, said: judge.Verdict) -> str:
     try:
         answers = read_answers(out, said.methods, is_closed=True)
     except (AssertionError, h11.ProtocolError) as exc:
-        return f"the client got no plain answers: {exc!r}"
+        return f"the client got no plain answers: {exc!r}: {out[-200:]!r}"
     final = [answer for answer in answers if answer.status >= 200]
     if len(final) > len(said.bodies) + 1:
         return f"{len(final)} answers to {len(said.bodies)} requests"
