@@ -98,7 +98,10 @@ class PromptSource:
         if prompts is None:
             return Prompt()
         try:
-            return Prompt(self._tokens(prompts, request), prompts.kind)
+            if request.kind is Kind.CHAT:
+                tokens, run = prompts.tokens(request, self._clock())
+                return Prompt((tokens,), prompts.kind, run)
+            return Prompt(tuple(prompts.completion(request.fields)), prompts.kind)
         except PromptError as exc:
             return self.failed(request.model, _loggable(exc))
 
@@ -122,11 +125,6 @@ class PromptSource:
 
     def _find(self, model: str) -> Prompts | None:
         return self._local.get(model) or self._local.get(ANY_MODEL)
-
-    def _tokens(self, prompts: Prompts, request: InferenceRequest) -> tuple[Tokens, ...]:
-        if request.kind is Kind.CHAT:
-            return (prompts.tokens(request, self._clock()),)
-        return tuple(prompts.completion(request.fields))
 
 
 class WorkerTokenizer:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from gateway.core.blocks import BlockHash, HashCache, prompt_extra_keys, root_hash
+from gateway.core.blocks import BlockHash, HashCache, Space, prompt_extra_keys, root_hash
 from gateway.core.decision import Candidate, Decision, Prompt, Query, Timings
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.request import InferenceRequest
+from gateway.core.runs import hash_continued
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.ids import new_id
@@ -185,6 +186,9 @@ class Router:
 
     def _hash(self, prompt: Prompt, group: Group, cache_salt: str | None) -> list[list[BlockHash]]:
         root, size = root_hash(group.root), group.block_size
+        if prompt.run:
+            space = Space(root, size, group.adapter, cache_salt)
+            return [hash_continued(prompt.tokens[0], prompt.run, space)]
         hashes = []
         for tokens in prompt.tokens:
             extra = prompt_extra_keys(group.adapter, cache_salt, len(tokens) // size)

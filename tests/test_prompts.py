@@ -15,7 +15,7 @@ from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import InferenceRequest
-from gateway.core.runs import Runs
+from gateway.core.runs import Continued, Runs
 from gateway.metrics import Metrics
 from gateway.prompts import ANY_MODEL, CACHE_ENTRY_BYTES, PromptSource, WorkerTokenizer
 from tests.fakes import serve, url_of
@@ -39,9 +39,9 @@ class FakePrompts:
     def describe(self) -> dict[str, Any]:
         return {"encoder": self.kind}
 
-    def tokens(self, request: InferenceRequest, now: datetime) -> Tokens:
+    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
         self.calls.append(("chat", now))
-        return self._tokens()
+        return Continued(self._tokens())
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
         self.calls.append(("completion", body["prompt"]))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from struct import iter_unpack
-from typing import NewType, TypeAlias, cast
+from typing import NamedTuple, NewType, TypeAlias, cast
 
 from xxhash import xxh3_64_intdigest
 
@@ -59,6 +59,21 @@ def hash_blocks(
     for (block,), extra in zip_longest(blocks, extra_keys[:num_blocks]):
         hashes.append(value := digest(block + pack_extra(extra) if extra else block, value))
     return hashes
+
+
+class Space(NamedTuple):
+    """What the hashes of a prompt depend on beside its tokens."""
+
+    root: BlockHash
+    block_size: int
+    adapter: str | None
+    cache_salt: str | None
+
+    def hash_blocks(self, tokens: Tokens, before: Sequence[BlockHash]) -> list[BlockHash]:
+        """Of the full blocks of `tokens`, which follow the blocks `before`."""
+        extra = prompt_extra_keys(self.adapter, self.cache_salt, len(before) + len(tokens) // self.block_size)
+        parent = before[-1] if before else self.root
+        return hash_blocks(tokens, self.block_size, parent, extra[len(before) :] if extra else None)
 
 
 class HashCache:

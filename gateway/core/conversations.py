@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from gateway.core.blocks import Tokens
 from gateway.core.messages import Messages
 from gateway.core.probes import Cut
-from gateway.core.runs import Run, Runs
+from gateway.core.runs import Continued, Run, Runs
 from gateway.core.settings import Setting
 from gateway.core.stability import BEHIND, features, kind_of
 from gateway.core.template import Message, PromptError, conversation
@@ -33,7 +33,7 @@ class Conversations:
     def __repr__(self) -> str:
         return f"Conversations({self._runs!r})"
 
-    def known(self, chat: Messages, setting: Setting) -> "Tokens | None":
+    def known(self, chat: Messages, setting: Setting) -> Continued | None:
         """The tokens of a chat that goes on from a known run; None where none can be gone on from."""
         stubs = setting.stubs
         if not stubs:
@@ -52,16 +52,16 @@ class Conversations:
                 return self._tokens(run, text, new, chat.names[number:], setting)
         return None
 
-    def whole(self, chat: Messages, messages: Sequence[Message], text: str, setting: Setting) -> Tokens:
+    def whole(self, chat: Messages, messages: Sequence[Message], text: str, setting: Setting) -> Continued:
         """The tokens of all `messages`, rendered as `text`; they are known from now on."""
         return self._tokens(None, text, messages, chat.names, setting)
 
     def _tokens(
         self, run: Run | None, text: str, new: Sequence[Message], names: Sequence[bytes], setting: Setting
-    ) -> Tokens:
+    ) -> Continued:
         """The tokens of `text`, rendered from `new`, behind those of `run`; saved at its last cuts."""
         if run is None and len(new) == 1:
-            return self._encode(text)  # no next turn can begin before its only message
+            return Continued(self._encode(text))  # no next turn can begin before its only message
         stubs = setting.stubs or {}
         kind, is_led = (stubs[run.cut].kind, run.cut in LED) if run else ("", new[0]["role"] == "system")
         known, at, start = run, 0, 0
@@ -73,12 +73,12 @@ class Conversations:
             kind, at, start = kind_of(new[place - 1]), place, end
         rest = self._encode(text[start:])
         if run is None:
-            return rest
+            return Continued(rest)
         if run is not known or len(self._runs):
             self._runs.use(run)
         tokens = run.all_tokens()
         tokens.extend(rest)
-        return tokens
+        return Continued(tokens, run)
 
 
 def _ends(

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 import msgspec
 
 from gateway.core.blocks import Tokens
+from gateway.core.runs import Run
 from gateway.core.worker import Worker, WorkerId
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom."""
+    """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom.
+    The one of a chat begins with the tokens of `run`, where it goes on from known ones."""
 
     tokens: Sequence[Tokens] = ()
     source: str = "none"
+    run: Run | None = None
 
     @property
     def num_tokens(self) -> int:

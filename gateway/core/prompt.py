@@ -22,7 +22,7 @@ from gateway.core.files import (
 )
 from gateway.core.messages import Messages
 from gateway.core.request import InferenceRequest
-from gateway.core.runs import Runs
+from gateway.core.runs import Continued, Runs
 from gateway.core.settings import STUB_TOOLS, Setting, Settings
 from gateway.core.template import HF_PARAMETERS, PromptError, Template, conversation, dump_tools
 from gateway.core.tokenizer import Tokenizer, TokenizerError
@@ -166,22 +166,23 @@ class Prompts:
         while setting is not None and not self._settings.prove(setting):
             pass
 
-    def tokens(self, request: InferenceRequest, now: datetime) -> Tokens:
+    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
         """As `chat` of the request's fields, at the cost of what is new in it."""
         settings, chat = self._settings, request.messages
         if settings is None or chat is None or not chat.names:
-            return self.chat(request.fields, now)
+            return Continued(self.chat(request.fields, now))
         setting = settings.find(chat.setting, now, lambda: self._setting(request.fields, now))
         if setting is None or not settings.prove(setting):
-            return self.chat(request.fields, now)
-        tokens = self._known(chat, setting)
-        if tokens is None:
-            tokens = self._whole(request, chat, setting, now)
-        elif self._is_wrong(tokens, request, setting, now):
-            return self.chat(request.fields, now)
-        return self._fit(chat.top, tokens, _flag(chat.top, "add_special_tokens", False))
+            return Continued(self.chat(request.fields, now))
+        found = self._known(chat, setting)
+        if found is None:
+            found = self._whole(request, chat, setting, now)
+        elif self._is_wrong(found.tokens, request, setting, now):
+            return Continued(self.chat(request.fields, now))
+        fitting = self._fit(chat.top, found.tokens, _flag(chat.top, "add_special_tokens", False))
+        return found if fitting is found.tokens else Continued(fitting)
 
-    def _known(self, chat: Messages, setting: Setting) -> "Tokens | None":
+    def _known(self, chat: Messages, setting: Setting) -> Continued | None:
         if len(chat.names) == 1:
             return None
         try:
@@ -189,7 +190,7 @@ class Prompts:
         except PromptError:
             return None  # the whole says what is wrong, if anything is
 
-    def _whole(self, request: InferenceRequest, chat: Messages, setting: Setting, now: datetime) -> Tokens:
+    def _whole(self, request: InferenceRequest, chat: Messages, setting: Setting, now: datetime) -> Continued:
         template, variables = setting.template, setting.variables
         messages = conversation(chat.decode(0), template.content_format)
         if variables["tools"]:  # behind a stub others stand for them

@@ -7,17 +7,26 @@ leaf goes first, safe across threads.
 
 from collections import OrderedDict
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.blocks import BlockHash, Space, Tokens, tokens_of
 
 MAX_BYTES = 64 << 20
 """About 4,000 conversations of 4k tokens, those that share a beginning counted once."""
 
 RUN_BYTES = 500
 """About what a run takes beside its tokens: itself, its name, its places in the dict."""
+
+TOKEN_BYTES = 4 + 4
+"""A token, and its share of the block hashes that a run remembers."""
+
+MIN_BLOCK_SIZE = 8
+"""Hashes of smaller blocks take more than the tokens that they are made of, and are not remembered."""
+
+MAX_SPACES = 2
+"""Of each run: a conversation is one tenant's, and goes on with one adapter."""
 
 
 class Run(msgspec.Struct, frozen=True, eq=False):
@@ -29,10 +38,11 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     proof: object
     cut: Any
     features: int
+    hashes: dict[Space, list[BlockHash]] = msgspec.field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
-        return RUN_BYTES + self.tokens.itemsize * len(self.tokens)
+        return RUN_BYTES + TOKEN_BYTES * len(self.tokens)
 
     def all_tokens(self) -> Tokens:
         chain, run = [self.tokens], self.parent
@@ -43,6 +53,34 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         for part in reversed(chain):
             tokens.extend(part)
         return tokens
+
+
+class Continued(NamedTuple):
+    """Tokens that begin with all those of `run`."""
+
+    tokens: Tokens
+    run: Run | None = None
+
+
+def hash_continued(tokens: Tokens, run: Run | None, space: Space) -> list[BlockHash]:
+    """The hashes of the full blocks of `tokens`, which begin with those of `run`; a run's are made once."""
+    size = space.block_size
+    chain: list[Run] = []
+    while run is not None and size >= MIN_BLOCK_SIZE:
+        chain.append(run)
+        run = run.parent
+    hashes: list[BlockHash] = []
+    end = 0
+    for run in reversed(chain):
+        end += len(run.tokens)
+        own = run.hashes.get(space)
+        if own is None:
+            own = space.hash_blocks(tokens[len(hashes) * size : end], hashes)
+            if len(run.hashes) >= MAX_SPACES:
+                run.hashes.clear()
+            run.hashes[space] = own
+        hashes += own
+    return hashes + space.hash_blocks(tokens[len(hashes) * size :], hashes)
 
 
 class Runs:

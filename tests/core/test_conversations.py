@@ -94,7 +94,7 @@ def parsed(body: Body, runs: Runs) -> InferenceRequest:
 
 def short(prompts: Prompts, body: Body, runs: Runs, now: datetime = NOW) -> "Tokens | None":
     try:
-        return prompts.tokens(parsed(body, runs), now)
+        return prompts.tokens(parsed(body, runs), now).tokens
     except PromptError:
         return None
 
@@ -309,7 +309,7 @@ def test_a_system_message_is_shared_by_conversations(
     request = parsed({"messages": [lead, user("b")]}, runs)
     assert request.messages and request.messages.num_known == 1
     counts = rendered(monkeypatch, chatml)
-    assert chatml.tokens(request, NOW) == full(chatml, {"messages": [lead, user("b")]})
+    assert chatml.tokens(request, NOW).tokens == full(chatml, {"messages": [lead, user("b")]})
     assert counts[0] == 2
 
 
