@@ -11,11 +11,12 @@ tokenized independently. Whatever is unusual has no cut and is rendered whole.
 from collections.abc import Callable, Sequence
 
 from gateway.core.blocks import Tokens
+from gateway.core.frames import plain_content
 from gateway.core.messages import Messages
 from gateway.core.probes import Cut
 from gateway.core.runs import Continued, Run, Runs
 from gateway.core.settings import Setting
-from gateway.core.stability import BEHIND, features, kind_of
+from gateway.core.stability import BEHIND, USER, features, kind_of
 from gateway.core.template import Message, PromptError, conversation
 
 # A cut behind the system message is made while a conversation is short: later it was made before.
@@ -44,13 +45,20 @@ class Conversations:
                 continue
             stub = stubs[run.cut]
             new = conversation(chat.decode(number), setting.template.content_format)
-            found = run.features | features(new, stub.kind, setting.markup) << BEHIND
-            if found & ~stub.allowed or new[0]["role"] != stub.next_role:
+            in_new = features(new, stub.kind, setting.markup)
+            if (run.features | in_new << BEHIND) & ~stub.allowed or new[0]["role"] != stub.next_role:
                 continue
-            text = stub.rest(setting.render([*stub.messages, *new]))
+            text = _plain_text(new, in_new, setting, run.cut)
+            if text is None:
+                text = stub.rest(setting.render([*stub.messages, *new]))
             if text is not None:
                 return self._tokens(run, text, new, chat.names[number:], setting)
         return None
+
+    def first(self, messages: Sequence[Message], setting: Setting) -> Continued | None:
+        """The tokens of a conversation of one plain message; None where it must be rendered."""
+        text = _plain_text(messages, features(messages, "", setting.markup), setting, None)
+        return None if text is None else Continued(self._encode(text))
 
     def whole(self, chat: Messages, messages: Sequence[Message], text: str, setting: Setting) -> Continued:
         """The tokens of all `messages`, rendered as `text`; they are known from now on."""
@@ -79,6 +87,11 @@ class Conversations:
         tokens = run.all_tokens()
         tokens.extend(rest)
         return Continued(tokens, run)
+
+
+def _plain_text(new: Sequence[Message], found: int, setting: Setting, cut: Cut | None) -> str | None:
+    content = plain_content(new[0]) if len(new) == 1 and found == USER else None
+    return setting.render_user(content, cut) if content else None
 
 
 def _ends(

@@ -183,10 +183,14 @@ class Prompts:
         return found if fitting is found.tokens else Continued(fitting)
 
     def _known(self, chat: Messages, setting: Setting) -> Continued | None:
-        if len(chat.names) == 1:
-            return None
         try:
-            return self._conversations.known(chat, setting)
+            if len(chat.names) > 1:
+                return self._conversations.known(chat, setting)
+            if not setting.variables["tools"]:  # behind a stub others stand for them
+                return self._conversations.first(
+                    conversation(chat.decode(0), setting.template.content_format), setting
+                )
+            return None
         except PromptError:
             return None  # the whole says what is wrong, if anything is
 

@@ -11,8 +11,10 @@ from datetime import date, datetime
 from threading import Lock
 from typing import Any
 
+from gateway.core.frames import Frame, frame_of
+from gateway.core.probes import Cut
 from gateway.core.stability import Markup, Stubs, dates_of, markup_of, prove
-from gateway.core.template import Message, Template
+from gateway.core.template import Message, PromptError, Template
 
 # Behind a stub these stand for a request's tools: that only their number of none or some matters there
 # is part of the proof, which has other ones in the whole text.
@@ -41,11 +43,28 @@ class Setting:
     now: datetime
     stubs: Stubs | None = None
     _proof: Generator[None, None, Stubs] | None = None
+    _frames: dict[Cut | None, Frame | None] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def render(self, messages: Sequence[Message], with_other_tools: bool = False) -> str:
         variables = {**self.variables, "tools": OTHER_TOOLS} if with_other_tools else self.variables
         return self.template.render(messages, variables, self.now)
+
+    def render_user(self, content: str, cut: Cut | None = None) -> str | None:
+        """The text of a user's plain message, alone or behind a cut; None where it must be rendered."""
+        if cut not in self._frames:
+            self._frames[cut] = frame_of(lambda message: self._behind(cut, message))
+        frame = self._frames[cut]
+        return frame.before + content + frame.after if frame else None
+
+    def _behind(self, cut: Cut | None, message: Message) -> str | None:
+        try:
+            if cut is None:
+                return self.render([message])
+            stub = self.stubs[cut] if self.stubs else None
+            return stub.rest(self.render([*stub.messages, message])) if stub else None
+        except PromptError:
+            return None
 
     def prove(self, marks: Sequence[str]) -> bool:
         """One step, of a millisecond or so. Whether the proof is complete."""
