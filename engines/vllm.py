@@ -11,7 +11,7 @@ replay       answers are `[b"", topic, seq, payload]` from 0.26, `[b"", seq, pay
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
@@ -19,8 +19,28 @@ import msgspec
 from msgspec import Meta, Raw, Struct, json, msgpack
 from xxhash import xxh3_64_intdigest
 
+from engines.prometheus import integer, label, series
+from engines.wire import (
+    UNREADABLE,
+    Count,
+    TagArray,
+    TagMap,
+    is_map,
+    parse,
+    published,
+    replay_request,
+    replayed,
+)
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
-from gateway.core.engine import EngineFlags, EngineMetrics, EnginePaths, EventSource, ModelInfo
+from gateway.core.engine import (
+    EngineFlags,
+    EngineInfo,
+    EngineMarks,
+    EngineMetrics,
+    EnginePaths,
+    EventSource,
+    ModelInfo,
+)
 from gateway.core.events import (
     GPU,
     BlocksCleared,
@@ -32,11 +52,9 @@ from gateway.core.events import (
     UnknownEvent,
 )
 
-END_OF_REPLAY = b"\xff" * 8
 MAX_KEY_DEPTH = 8  # an image's key is a pair in a list: 2
 
 WireHash: TypeAlias = Annotated[int, Meta(ge=0)] | bytes
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 class StoredFields(Struct, gc=False):
@@ -76,14 +94,6 @@ class RemovedArray(RemovedFields, tag="BlockRemoved", array_like=True): ...
 class ClearedArray(Struct, tag="AllBlocksCleared", array_like=True): ...
 
 
-class TagMap(Struct):
-    type: str
-
-
-class TagArray(Struct, array_like=True):
-    type: str
-
-
 MapEvent: TypeAlias = StoredMap | RemovedMap | ClearedMap
 ArrayEvent: TypeAlias = StoredArray | RemovedArray | ClearedArray
 E = TypeVar("E")
@@ -121,12 +131,7 @@ class VersionAnswer(Struct):
     version: str
 
 
-T = TypeVar("T")
-
 KNOWN_TAGS = {"BlockStored", "BlockRemoved", "AllBlocksCleared"}
-UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
-"""What decoders raise for bad bytes; the ValueError is a string that is no UTF-8."""
-
 _batch_array = msgpack.Decoder(BatchArray[Raw]).decode
 _batch_map = msgpack.Decoder(BatchFields[Raw]).decode
 _known_map = msgpack.Decoder(BatchFields[MapEvent]).decode, msgpack.Decoder(BatchFields[ArrayEvent]).decode
@@ -142,6 +147,7 @@ _version = json.Decoder(VersionAnswer).decode
 
 class Vllm:
     name = "vllm"
+    marks = EngineMarks(owned_by="vllm", metrics="vllm:")
     paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
     flags = EngineFlags(
         # Rank r of a data-parallel engine publishes on port + r, so the two ports lie far apart.
@@ -152,37 +158,34 @@ class Vllm:
     )
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
-        if len(frames) != 3:
-            raise DecodeError(f"vllm event: expected 3 frames [topic, seq, payload], got {len(frames)}")
-        return _batch(_seq(frames[1]), frames[2])
+        return _batch(*published("vllm", frames))
 
     def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
-        if len(frames) not in (3, 4):
-            raise DecodeError(f"vllm replay: expected 3 or 4 frames, got {len(frames)}")
-        return None if frames[-2] == END_OF_REPLAY else _batch(_seq(frames[-2]), frames[-1])
+        message = replayed("vllm", frames)
+        return None if message is None else _batch(*message)
 
     def replay_request(self, start_seq: int) -> list[bytes]:
-        return [b"", start_seq.to_bytes(8, "big")]
+        return replay_request(start_seq)
 
     def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:
         found: dict[int, dict[str, float]] = {}
         for name, field in GAUGES:
-            for labels, value in _series(text, name):
+            for labels, value in series(text, name):
                 found.setdefault(_rank(labels), {})[field] = value
-        for labels, _ in _series(text, CACHE_CONFIG):
+        for labels, _ in series(text, CACHE_CONFIG):
             found.setdefault(_rank(labels), {}).update(_cache_config(labels))
-        start = next((value for _, value in _series(text, START_TIME)), None)
+        start = next((value for _, value in series(text, START_TIME)), None)
         for values in found.values():
             if "num_gpu_blocks" in values:  # of all ranks together, unlike its neighbours
                 values["num_gpu_blocks"] //= len(found)
         return {rank: _metrics(values, start) for rank, values in sorted(found.items())}
 
     def parse_models(self, body: bytes) -> tuple[ModelInfo, ...]:
-        cards = _parse("vllm /v1/models", _models, body).data
+        cards = parse("vllm /v1/models", _models, body).data
         return tuple(ModelInfo(card.id, card.root, card.parent, card.max_model_len) for card in cards)
 
     def parse_event_sources(self, body: bytes) -> tuple[EventSource, ...]:
-        configs = _parse("vllm /kv_event_sources", _sources, body)
+        configs = parse("vllm /kv_event_sources", _sources, body)
         return tuple(
             EventSource(rank, config.endpoint, config.replay_endpoint, config.topic)
             for rank, config in sorted(configs.items())
@@ -190,28 +193,21 @@ class Vllm:
         )
 
     def parse_version(self, body: bytes) -> str:
-        return _parse("vllm /version", _version, body).version
+        return parse("vllm /version", _version, body).version
 
+    def parse_info(self, body: bytes | None) -> EngineInfo:
+        return EngineInfo()
 
-def _parse(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
-    try:
-        return decode(body)
-    except UNREADABLE as exc:
-        raise DecodeError(f"{what}: {exc}") from exc
+    def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
+        raise DecodeError("vllm publishes its events; none are polled")
 
 
 # events ----------------------------------------------------------------------------------------
 
 
-def _seq(frame: bytes) -> int:
-    if len(frame) != 8:
-        raise DecodeError(f"vllm event: expected a sequence number of 8 bytes, got {len(frame)}")
-    return int.from_bytes(frame, "big")
-
-
 def _batch(seq: int, payload: bytes) -> EventBatch:
     """Mostly all events are of a known kind and of one form: read in one pass, at half the time."""
-    for decode in _known_map if _is_map(payload) else _known_array:
+    for decode in _known_map if is_map(payload) else _known_array:
         try:
             batch = decode(payload)
             if isfinite(batch.ts):
@@ -226,7 +222,7 @@ def _batch_by_event(seq: int, payload: bytes) -> EventBatch:
     """Whatever the batch is made of: forms mixed, unknown events; errors say which event and why."""
     where = "batch"
     try:
-        batch = _batch_map(payload) if _is_map(payload) else _batch_array(payload)
+        batch = _batch_map(payload) if is_map(payload) else _batch_array(payload)
         if not isfinite(batch.ts):
             raise DecodeError(f"timestamp is {batch.ts}")
         events: list[KvEvent] = []
@@ -238,17 +234,12 @@ def _batch_by_event(seq: int, payload: bytes) -> EventBatch:
     return EventBatch(seq, batch.ts, batch.data_parallel_rank, events, xxh3_64_intdigest(payload))
 
 
-def _is_map(packed: bytes | memoryview) -> bool:
-    """The first byte of a msgpack map; what is neither map nor array fails in the array decoder."""
-    return bool(packed) and (packed[0] & 0xF0 == 0x80 or packed[0] in (0xDE, 0xDF))
-
-
 def _event(raw: Raw) -> KvEvent:
-    is_map = _is_map(memoryview(raw))
+    in_map = is_map(memoryview(raw))
     try:
-        event = _event_map(raw) if is_map else _event_array(raw)
+        event = _event_map(raw) if in_map else _event_array(raw)
     except msgspec.ValidationError:
-        tag = (_tag_map(raw) if is_map else _tag_array(raw)).type
+        tag = (_tag_map(raw) if in_map else _tag_array(raw)).type
         if tag in KNOWN_TAGS:
             raise
         return UnknownEvent(tag)
@@ -333,63 +324,28 @@ CACHE_CONFIG_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens")
 START_TIME = "process_start_time_seconds "
 
 
-def _series(text: str, prefix: str) -> Iterator[tuple[str, float]]:
-    """Labels and value of each sample whose line starts with `prefix`; they lie together.
-
-    A page has 60 KB of which some ten lines are wanted, hence a search and no parser.
-    """
-    start = 0 if text.startswith(prefix) else text.find("\n" + prefix) + 1
-    while text.startswith(prefix, start):
-        end = text.find("\n", start)
-        end = end if end >= 0 else len(text)
-        labels, _, value = text[start + len(prefix) - 1 : end].rpartition(" ")
-        yield from _sample(labels, value)
-        start = end + 1
-
-
-def _sample(labels: str, value: str) -> Iterator[tuple[str, float]]:
-    try:
-        number = float(value)
-    except ValueError:
-        return
-    if isfinite(number):
-        yield labels, number
-
-
-def _label(labels: str, name: str) -> str | None:
-    for before in "{,":
-        _, found, rest = labels.partition(f'{before}{name}="')
-        if found:
-            return rest.partition('"')[0]
-    return None
-
-
-def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
-
-
 def _rank(labels: str) -> int:
-    return _integer(_label(labels, "engine")) or 0
+    return integer(label(labels, "engine")) or 0
 
 
 def _cache_config(labels: str) -> dict[str, float]:
-    values = ((name, _integer(_label(labels, name))) for name in CACHE_CONFIG_LABELS)
+    values = ((name, integer(label(labels, name))) for name in CACHE_CONFIG_LABELS)
     return {name: value for name, value in values if value is not None}
 
 
 def _metrics(values: dict[str, float], start_time_s: float | None) -> EngineMetrics:
-    def integer(name: str) -> int | None:
+    def whole(name: str) -> int | None:
         value = values.get(name)
         return None if value is None else int(value)
 
     return EngineMetrics(
-        num_requests_running=integer("num_requests_running"),
-        num_requests_waiting=integer("num_requests_waiting"),
+        num_requests_running=whole("num_requests_running"),
+        num_requests_waiting=whole("num_requests_waiting"),
         kv_cache_usage=values.get("kv_cache_usage"),
-        block_size=integer("block_size"),
-        num_gpu_blocks=integer("num_gpu_blocks"),
-        kv_cache_size_tokens=integer("kv_cache_size_tokens"),
-        prefix_cache_queries_total=integer("prefix_cache_queries_total"),
-        prefix_cache_hits_total=integer("prefix_cache_hits_total"),
+        block_size=whole("block_size"),
+        num_gpu_blocks=whole("num_gpu_blocks"),
+        kv_cache_size_tokens=whole("kv_cache_size_tokens"),
+        prefix_cache_queries_total=whole("prefix_cache_queries_total"),
+        prefix_cache_hits_total=whole("prefix_cache_hits_total"),
         start_time_s=start_time_s,
     )

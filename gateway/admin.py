@@ -136,6 +136,7 @@ class Admin:
             "state": "waiting" if facts is None else "joined",
             "engine": facts.engine if facts else None,
             "version": facts.version if facts else None,
+            "role": facts.role if facts else None,
             "last_error": endpoint.last_error,
             "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
         }

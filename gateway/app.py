@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import zmq
 from aiohttp import web
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
@@ -22,23 +21,24 @@ from gateway.api import Api
 from gateway.check import Checker, check_all
 from gateway.config import Config, load
 from gateway.control import ControlSession
-from gateway.core.address import Address
 from gateway.core.deadlines import Deadlines
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.framing import Limits
 from gateway.core.prompt import PromptError, Prompts
-from gateway.core.worker import Worker, WorkerId
+from gateway.core.worker import Worker
 from gateway.discovery.facts import endpoint_url, event_source
+from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
+from gateway.ingest.feeds import Feeds
+from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.turns import Turns
-from gateway.ingest.zmq import ZmqFeed, reach, resolve
+from gateway.ingest.zmq import ZmqFeed
 from gateway.lag import Lag
 from gateway.listening import SocketFile, accept, bind_tcp, bind_unix
 from gateway.metrics import Collector, Metrics
@@ -80,10 +80,15 @@ class Gateway:
             config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file
         )
         self._worker_headers = worker_headers(config.worker_key_file)
-        self._engine = ENGINES["vllm"]
+        self.engines = Engines(ENGINES, config.engine)
         self._tasks = Tasks()
-        self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self._turns = Turns()
+        self._feeds = Feeds(
+            engine_of=self.engines.named,
+            index=self.index,
+            assumed=self.assumed,
+            headers=self._worker_headers,
+            tasks=self._tasks,
+        )
         self._connections: set[ClientConnection] = set()
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.AbstractServer] = []
@@ -245,7 +250,9 @@ class Gateway:
             index=self.index,
             assumed=self.assumed,
             metrics=self.metrics,
-            make_probe=lambda url: Probe(url, self._engine, self._session, self._worker_headers),
+            make_probe=lambda url: Probe(
+                url, self.engines, self._session, self._worker_headers, config.events_port
+            ),
             open_feed=self._open_feed,
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
@@ -258,36 +265,15 @@ class Gateway:
             ),
         )
 
-    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[ZmqFeed, Subscription]:
-        host = _host(worker)
-        subscription = Subscription(
-            WorkerId(worker.id),
-            engine=self._engine,
-            index=self.index,
-            assumed=self.assumed,
-            can_replay=source.replay_endpoint is not None,
-            on_state=self.roster.stream_changed,
-        )
-        feed = ZmqFeed(
-            subscription,
-            self._engine,
-            context=self._zmq,
-            endpoint=resolve(source.endpoint, host),
-            replay_endpoint=resolve(source.replay_endpoint, host) if source.replay_endpoint else None,
-            topic=source.topic,
-            turns=self._turns,
-        )
-        feed.start()
-        return feed, subscription
+    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[ZmqFeed | PollFeed, Subscription]:
+        return self._feeds.open(worker, source, self._session, self.roster.stream_changed)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""
-        assert source.replay_endpoint is not None
-        endpoint, replay = (resolve(e, _host(worker)) for e in (source.endpoint, source.replay_endpoint))
-        return await reach(self._zmq, self._engine, endpoint, replay, self.config.probe_timeout_s)
+        return await self._feeds.reach(worker, source, self.config.probe_timeout_s)
 
     def close_context(self) -> None:
-        self._zmq.destroy(linger=0)
+        self._feeds.close()
 
 
 @asynccontextmanager
@@ -350,10 +336,6 @@ def worker_headers(key_file: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def _host(worker: Worker) -> str:
-    return Address.of(worker.url).host
-
-
 async def check(config: Config) -> int:
     """Print each worker's mode; 1 if one is not reached."""
     gateway = Gateway(config)
@@ -363,7 +345,7 @@ async def check(config: Config) -> int:
     ) as session:
         checker = Checker(
             session=session,
-            engine=ENGINES["vllm"],
+            engines=gateway.engines,
             source_of=lambda facts, rank: event_source(facts, rank, config.events_port, config.replay_port),
             reach_events=gateway.reach_events,
             has_tokenizer=gateway.prompts.has_local,

@@ -8,10 +8,11 @@ import aiohttp
 import msgspec
 
 from gateway.control import ControlSession
-from gateway.core.engine import Engine, EventSource
+from gateway.core.engine import EventSource
 from gateway.core.sse import read_usage
 from gateway.core.worker import Worker
 from gateway.discovery.facts import Facts, Mode, workers_of
+from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe, ProbeError
 
 ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
@@ -43,13 +44,13 @@ class Checker:
     """What a check needs; `source_of` says where a worker's rank publishes, if it does."""
 
     session: ControlSession
-    engine: Engine
+    engines: Engines
     source_of: Callable[[Facts, int], EventSource | None]
     reach_events: ReachEvents
     has_tokenizer: Callable[[str], bool]
 
     async def check(self, url: str) -> list[Finding]:
-        probe = Probe(url, self.engine, self.session, {})
+        probe = Probe(url, self.engines, self.session, {})
         try:
             await probe.check_health()
             facts = await probe.facts()
@@ -60,8 +61,8 @@ class Checker:
         return [await self._worker(facts, worker) for worker in workers_of(facts)]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
-        told = _told(worker)
-        flags = self.engine.flags
+        told = _told(worker, facts.role)
+        flags = self.engines.named(facts.engine).flags
         if not worker.block_size:
             why = "it tells no block size in its metrics, so its cache cannot be known"
             return Finding(worker.id, Mode.LOAD_ONLY, told, why)
@@ -70,16 +71,18 @@ class Checker:
             return Finding(worker.id, Mode.LOAD_ONLY, told, why, "kvgate serve --tokenizer DIR")
         obstacle = await self._events(facts, worker)
         if obstacle:
-            return Finding(worker.id, Mode.APPROXIMATE, told, obstacle, flags.events)
+            return Finding(worker.id, Mode.APPROXIMATE, told, obstacle, flags.events or None)
         if not await self._reports_cached_tokens(worker):
             why = "it does not report cached tokens, so predictions cannot be verified"
-            return Finding(worker.id, Mode.EXACT, told, why, flags.cached_tokens)
+            return Finding(worker.id, Mode.EXACT, told, why, flags.cached_tokens or None)
         return Finding(worker.id, Mode.VERIFIED, told)
 
     async def _events(self, facts: Facts, worker: Worker) -> str | None:
         source = self.source_of(facts, worker.dp_rank)
         if source is None:
             return "it publishes no KV events"
+        if source.is_polled:
+            return "its KV events can be polled, but it replays none: what is missed stays unknown"
         if source.replay_endpoint is None:
             return (
                 f"it publishes KV events at {source.endpoint} but replays none: what is missed stays unknown"
@@ -114,9 +117,11 @@ class Checker:
             return None
 
 
-def _told(worker: Worker) -> str:
+def _told(worker: Worker, role: str | None) -> str:
     names = ", ".join(served.name for served in worker.served)
     told = [f"{worker.engine} {worker.version or '?'}", f"models {names}"]
+    if role:
+        told.append(f"{role} only")
     if worker.block_size:
         told.append(f"{worker.num_blocks or '?'} blocks of {worker.block_size} tokens")
     return "; ".join(told)

@@ -37,6 +37,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "URL",
         ),
     ] = msgspec.field(default_factory=list)
+    engine: Annotated[
+        list[str],
+        _option(
+            "What the workers run: vllm, sglang, trtllm or openai (whatever else speaks OpenAI), or URL=NAME "
+            "for one of them. Without it each worker is asked, and one fleet may have several.",
+            "name",
+        ),
+    ] = msgspec.field(default_factory=list)
     tokenizer: Annotated[
         list[str],
         _option(

@@ -10,9 +10,19 @@ from aiohttp.test_utils import TestServer
 from gateway.control import ControlSession
 from gateway.core.blocks import root_hash, tokens_of
 from gateway.core.decision import Candidate, Decision, Timings
-from gateway.core.engine import EngineFlags, EngineMetrics, EnginePaths, EventSource, ModelInfo
+from gateway.core.engine import (
+    Engine,
+    EngineFlags,
+    EngineInfo,
+    EngineMarks,
+    EngineMetrics,
+    EnginePaths,
+    EventSource,
+    ModelInfo,
+)
 from gateway.core.events import BlocksCleared, BlocksStored, DecodeError, EventBatch, KvEvent
 from gateway.core.worker import Served, Worker, WorkerId
+from gateway.discovery.identify import Engines
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 
@@ -35,6 +45,7 @@ class FakeEngine:
     """JSON where real engines have msgpack and Prometheus text."""
 
     name = "fake"
+    marks = EngineMarks()
     paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
     flags = EngineFlags(events="--publish", cached_tokens="--tell-cached")
 
@@ -60,6 +71,16 @@ class FakeEngine:
 
     def parse_version(self, body: bytes) -> str:
         return str(_json(body))
+
+    def parse_info(self, body: bytes | None) -> EngineInfo:
+        fields = _json(body) if body else {}
+        ranks = {int(rank): EngineMetrics(**more) for rank, more in fields.get("ranks", {}).items()}
+        return EngineInfo(ranks=ranks, role=fields.get("role"))
+
+    def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
+        """Each event as `[seq, blocks]`."""
+        told = _json(body)
+        return [_batch(seq_frame(seq), payload(*blocks, ts=now)) for seq, blocks in told]
 
 
 def _batch(seq: bytes, body: bytes) -> EventBatch:
@@ -133,3 +154,8 @@ def url_of(server: TestServer) -> str:
 
 def session(timeout_s: float = 5.0) -> ControlSession:
     return ControlSession(timeout_s=timeout_s)
+
+
+def only(engine: Engine) -> Engines:
+    """Every endpoint runs this one."""
+    return Engines({engine.name: engine}, [engine.name])

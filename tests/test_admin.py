@@ -121,6 +121,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "state": "joined",
                 "engine": "fake",
                 "version": "1",
+                "role": None,
                 "last_error": None,
                 "workers": [
                     {
@@ -147,6 +148,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "state": "waiting",
                 "engine": None,
                 "version": None,
+                "role": None,
                 "last_error": "refused",
                 "workers": [],
             },

@@ -12,7 +12,7 @@ from gateway.check import Checker, Finding, check_all
 from gateway.core.engine import EventSource
 from gateway.core.worker import Worker
 from gateway.discovery.facts import Mode, event_source
-from tests.fakes import FakeEngine, serve, session, url_of
+from tests.fakes import FakeEngine, only, serve, session, url_of
 
 SOURCE = {"dp_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:6557"}
 
@@ -90,7 +90,7 @@ class Checked:
         async with session() as open_session:
             checker = Checker(
                 session=open_session,
-                engine=FakeEngine(),
+                engines=only(FakeEngine()),
                 source_of=lambda facts, rank: event_source(facts, rank, 5557, 0),
                 reach_events=self._reach,
                 has_tokenizer=lambda model: self.has_tokenizer,
@@ -205,5 +205,7 @@ async def test_an_endpoint_without_models_is_not_reached(checked: Checked) -> No
 
 async def test_no_workers_are_no_findings(checked: Checked) -> None:
     async with session() as open_session:
-        checker = Checker(open_session, FakeEngine(), lambda f, r: None, checked._reach, lambda m: False)
+        checker = Checker(
+            open_session, only(FakeEngine()), lambda f, r: None, checked._reach, lambda m: False
+        )
         assert await check_all(checker, []) == []

@@ -5,8 +5,8 @@ The shells own sockets and requests; they ask an adapter where to look (`paths`)
 `DecodeError` for what it cannot read, and nothing else.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.events import EventBatch
@@ -14,13 +14,30 @@ from gateway.core.events import EventBatch
 
 @dataclass(frozen=True, slots=True)
 class EnginePaths:
-    """Where a worker answers what the probe asks; None where the engine has no such path."""
+    """Where a worker answers what the probe asks; None where the engine has no such path.
+
+    `info` is one answer about everything (see `EngineInfo`). `poll` hands out KV events to whoever
+    asks first, once: nothing but a feed may call it.
+    """
 
     health: str
     metrics: str
     models: str
     version: str | None = None
     event_sources: str | None = None
+    info: str | None = None
+    poll: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMarks:
+    """What tells this engine from others: who owns its models, and how its metrics' names begin.
+
+    Empty where any engine will do.
+    """
+
+    owned_by: str = ""
+    metrics: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +79,41 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Where one rank publishes, as the worker sees it: the host may be a wildcard or its own view."""
+    """Where one rank publishes, as the worker sees it: the host may be a wildcard or its own view.
+
+    A path in place of an address is one at the worker's own, to be polled.
+    """
 
     dp_rank: int
     endpoint: str
     replay_endpoint: str | None = None
     topic: str = ""
 
+    @property
+    def is_polled(self) -> bool:
+        return self.endpoint.startswith("/")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine tells in one answer, and what is known of it where it did not answer.
+
+    Of a rank that has metrics too, the metrics are newer and win. `sources` is None where the engine
+    cannot tell where it publishes, empty where it publishes nothing that can be used. `role` is
+    "prefill" or "decode" where prompts and answers are computed on different workers.
+    """
+
+    version: str | None = None
+    ranks: Mapping[int, EngineMetrics] = field(default_factory=dict)
+    sources: tuple[EventSource, ...] | None = None
+    role: str | None = None
+
 
 class Engine(Protocol):
     """One engine's adapter. Stateless: one object serves all workers."""
 
     name: str
+    marks: EngineMarks
     paths: EnginePaths
     flags: EngineFlags
 
@@ -100,3 +140,11 @@ class Engine(Protocol):
         ...
 
     def parse_version(self, body: bytes) -> str: ...
+
+    def parse_info(self, body: bytes | None) -> EngineInfo:
+        """None where `paths.info` is none, or was not answered."""
+        ...
+
+    def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
+        """An answer of `paths.poll`: each event with its own number, at the time `now`."""
+        ...

@@ -1,7 +1,7 @@
 """What an endpoint told of itself, and the workers and event feeds that follow from it. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 
 from gateway.core.address import Address
@@ -11,7 +11,8 @@ from gateway.core.worker import Reported, Served, Worker, WorkerId, worker_id
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One endpoint's answers. `sources` is None where it cannot tell where it publishes."""
+    """One endpoint's answers. `sources` is None where it cannot tell where it publishes; `role` is
+    "prefill" or "decode" where these are apart."""
 
     url: str
     engine: str
@@ -19,6 +20,16 @@ class Facts:
     ranks: Mapping[int, EngineMetrics] = field(default_factory=dict)
     sources: tuple[EventSource, ...] | None = None
     version: str | None = None
+    role: str | None = None
+
+    def is_like(self, other: "Facts") -> bool:
+        """Whether both tell of the same engine with the same settings, however loaded."""
+        return self._settings == other._settings
+
+    @property
+    def _settings(self) -> object:
+        sizes = {rank: (m.block_size, m.num_gpu_blocks) for rank, m in self.ranks.items()}
+        return self.engine, self.version, self.models, self.sources, self.role, sizes
 
     @property
     def start_time_s(self) -> float | None:
@@ -36,6 +47,22 @@ class Mode(IntEnum):
     @property
     def label(self) -> str:
         return ("load only", "approximate", "exact", "exact and verified")[self]
+
+
+def known_ranks(
+    told: Mapping[int, EngineMetrics], metrics: Mapping[int, EngineMetrics]
+) -> dict[int, EngineMetrics]:
+    """Ranks by all that is known of them: their metrics, and what the engine told apart from these.
+
+    Where it told of ranks at all, there are no others.
+    """
+    ranks = {}
+    for rank in sorted(told or metrics):
+        more, ours = asdict(told.get(rank, EngineMetrics())), metrics.get(rank, EngineMetrics())
+        ranks[rank] = replace(
+            ours, **{name: more[name] for name, value in asdict(ours).items() if value is None}
+        )
+    return ranks
 
 
 def endpoint_url(url: str) -> str:

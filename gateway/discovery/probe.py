@@ -1,15 +1,21 @@
-"""Asks an endpoint: what it serves, whether it is up, how loaded it is."""
+"""Asks an endpoint: which engine it is, what it serves, whether it is up, how loaded it is."""
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import aiohttp
 
 from gateway.control import ControlSession, failure
-from gateway.core.engine import Engine, EngineMetrics
+from gateway.core.address import Address
+from gateway.core.engine import Engine, EngineMetrics, EventSource
 from gateway.core.events import DecodeError
-from gateway.discovery.facts import Facts
+from gateway.discovery.facts import Facts, known_ranks
+from gateway.discovery.identify import HEALTH, METRICS, MODELS, Engines
 
 MAX_ANSWER_BYTES = 8 << 20
+CONNECT_TIMEOUT_S = 1.0
+"""A publisher is in the worker's own network, and it listens before the worker is healthy."""
 
 
 class ProbeError(Exception):
@@ -19,43 +25,89 @@ class ProbeError(Exception):
 class Probe:
     """Control calls to one endpoint. `headers` go with each, such as an Authorization."""
 
-    def __init__(self, url: str, engine: Engine, session: ControlSession, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        engines: Engines,
+        session: ControlSession,
+        headers: Mapping[str, str],
+        events_port: int = 5557,
+    ) -> None:
+        """`events_port` is where an engine publishes that does not tell, if it does."""
         self.url = url
-        self._engine = engine
+        self._engines = engines
+        self._engine = engines.configured(url)
         self._session = session
         self._headers = headers
+        self._events_port = events_port
 
     async def facts(self) -> Facts:
-        """Everything the endpoint tells of itself. Raises ProbeError."""
-        paths = self._engine.paths
-        models = await self._required(paths.models)
+        """Everything the endpoint tells of itself, and which engine that makes it. Raises ProbeError."""
+        models = await self._required(MODELS)
+        engine = self._engine = await self._identify(models)
         try:
-            parsed = self._engine.parse_models(models)
+            parsed = engine.parse_models(models)
         except DecodeError as exc:
-            raise ProbeError(f"{self.url}{paths.models}: {exc}") from exc
+            raise ProbeError(f"{self.url}{MODELS}: {exc}") from exc
         ranks = await self.metrics()
-        sources = await self._optional(paths.event_sources)
-        version = await self._optional(paths.version)
+        sources = await self._optional(engine.paths.event_sources)
+        version = await self._optional(engine.paths.version)
+        info = await self._optional(engine.paths.info)
         try:
-            return Facts(
-                url=self.url,
-                engine=self._engine.name,
-                models=parsed,
-                ranks=ranks,
-                sources=self._engine.parse_event_sources(sources) if sources else None,
-                version=self._engine.parse_version(version) if version else None,
-            )
+            told = engine.parse_info(info)
+            if sources:
+                told = replace(told, sources=engine.parse_event_sources(sources))
+            if version:
+                told = replace(told, version=engine.parse_version(version))
         except DecodeError as exc:
             raise ProbeError(f"{self.url}: {exc}") from exc
+        if engine.paths.poll and told.sources is None and not await self._publishes():
+            told = replace(told, sources=(EventSource(0, engine.paths.poll),))
+        return Facts(
+            url=self.url,
+            engine=engine.name,
+            models=parsed,
+            ranks=known_ranks(told.ranks, ranks),
+            sources=told.sources,
+            version=told.version,
+            role=told.role,
+        )
 
     async def check_health(self) -> None:
         """Raises ProbeError where the endpoint does not take requests."""
-        await self._required(self._engine.paths.health)
+        path = self._engine.paths.health if self._engine else HEALTH
+        status, _ = await self._get(path)
+        if status == 404:  # an engine without such a path (Ollama): it is well if it lists its models
+            path = MODELS
+            status, _ = await self._get(path)
+        if status != 200:
+            raise ProbeError(f"{self.url}{path} answered {status}")
 
     async def metrics(self) -> dict[int, EngineMetrics]:
         """Per rank; empty where the endpoint has no metrics."""
+        if self._engine is None:
+            return {}
         body = await self._optional(self._engine.paths.metrics)
         return self._engine.parse_metrics(body.decode("utf-8", "replace")) if body else {}
+
+    async def _identify(self, models: bytes) -> Engine:
+        known = self._engines.configured(self.url) or self._engines.by_models(models)
+        for path in METRICS if known is None else ():
+            known = known or self._engines.by_metrics(await self._optional(path) or b"")
+        return known or self._engines.other
+
+    async def _publishes(self) -> bool:
+        """Whether somebody listens where events would be published; they can be polled where not."""
+        address = Address.of(self.url)
+        if address.unix_path:
+            return False
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(address.host, self._events_port)
+        except (TimeoutError, OSError):
+            return False
+        writer.close()
+        return True
 
     async def _required(self, path: str) -> bytes:
         status, body = await self._get(path)

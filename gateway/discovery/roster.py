@@ -189,11 +189,20 @@ class Roster:
         if _has_changed(endpoint.facts, ranks):
             log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
             self._rejoin(endpoint, await endpoint.probe.facts())
+        elif endpoint.num_failures >= FAILURES_TO_DOWN and endpoint.facts.start_time_s is None:
+            await self._ask_again(endpoint, endpoint.facts)
         for worker in endpoint.workers:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
                 member.reported = reported(ranks[worker.dp_rank])
         self._set_up(endpoint, True, "answers again")
         return None
+
+    async def _ask_again(self, endpoint: Endpoint, known: Facts) -> None:
+        """It was down, and no start time tells whether it is the same process: events would."""
+        facts = await endpoint.probe.facts()
+        if not endpoint.feeds or not facts.is_like(known):
+            log.info("worker %s: it was down, asking it anew", endpoint.url)
+            self._rejoin(endpoint, facts)
 
     async def _load(self, endpoint: Endpoint) -> Mapping[int, EngineMetrics]:
         """A busy engine may be late with its metrics and healthy all the same."""
@@ -211,7 +220,9 @@ class Roster:
         for worker in endpoint.workers:
             self._add_worker(endpoint, worker)
         names = ", ".join(served.name for served in endpoint.workers[0].served)
-        log.info("worker %s joined: %s, %d rank(s)", endpoint.url, names, len(endpoint.workers))
+        log.info(
+            "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
+        )
 
     def _rejoin(self, endpoint: Endpoint, facts: Facts) -> None:
         """Another process behind the address: its cache is empty, its settings may differ."""

@@ -1,8 +1,8 @@
 """One worker's events, applied: transport in, stream state machine, index.
 
-The transport (`zmq.py`) calls `connected`, `disconnected`, `live`, `replayed`, `replay_ended`,
-`replay_failed`; commands of the state machine are carried out here, in order and in portions: what is
-left of a large one waits for `go_on`, and new ones wait behind it.
+The transport (`zmq.py`, `poll.py`) calls `connected`, `disconnected`, `live`, `polled`, `replayed`,
+`replay_ended`, `replay_failed`; commands of the state machine are carried out here, in order and in
+portions: what is left of a large one waits for `go_on`, and new ones wait behind it.
 """
 
 import logging
@@ -68,6 +68,15 @@ class Subscription:
         except DecodeError as exc:
             return self._undecodable(frames, exc, is_replay=False)
         self._run(self.stream.live(batch))
+
+    def polled(self, body: bytes, block_size: int, now: float) -> None:
+        """What a worker had to tell when it was asked at the time `now`."""
+        try:
+            batches = self._engine.decode_poll(body, block_size, now)
+        except DecodeError as exc:
+            return self._undecodable((), exc, is_replay=False)
+        for batch in batches:
+            self._run(self.stream.live(batch))
 
     def replayed(self, frames: Sequence[bytes]) -> bool:
         """One answer of a replay; True if it was the last."""

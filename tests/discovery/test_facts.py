@@ -1,5 +1,8 @@
 """From what an endpoint tells of itself to workers, names and event sources."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from gateway.discovery.facts import (
     Mode,
     endpoint_url,
     event_source,
+    known_ranks,
     reported,
     served_models,
     workers_of,
@@ -154,3 +158,26 @@ def test_the_start_time_is_the_first_that_is_told() -> None:
 def test_modes_stand_on_each_other_and_have_labels() -> None:
     assert sorted(Mode) == [Mode.LOAD_ONLY, Mode.APPROXIMATE, Mode.EXACT, Mode.VERIFIED]
     assert [mode.label for mode in Mode] == ["load only", "approximate", "exact", "exact and verified"]
+
+
+def test_ranks_are_known_by_their_metrics_and_by_what_else_was_told() -> None:
+    told = {0: EngineMetrics(block_size=1, num_gpu_blocks=100)}
+    metrics = {0: EngineMetrics(num_requests_running=3, block_size=2), 1: EngineMetrics(4)}
+    both = EngineMetrics(num_requests_running=3, block_size=2, num_gpu_blocks=100)
+    assert known_ranks(told, metrics) == {0: both}  # of a rank that cannot be chosen metrics tell too
+    assert known_ranks({}, metrics) == metrics
+    assert known_ranks(told, {}) == told
+
+
+def test_facts_are_alike_whatever_the_load() -> None:
+    known = Facts("http://w:1", "e", (ModelInfo("m"),), {0: EngineMetrics(1, block_size=16)})
+    assert known.is_like(replace(known, ranks={0: EngineMetrics(2, block_size=16)}))
+    others: list[dict[str, Any]] = [
+        {"engine": "f"},
+        {"version": "2"},
+        {"models": ()},
+        {"sources": ()},
+        {"ranks": {}},
+    ]
+    for other in others:
+        assert not known.is_like(replace(known, **other))

@@ -7,10 +7,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from engines import ENGINES
 from gateway.core.engine import EnginePaths, EventSource
 from gateway.discovery import probe as module
+from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe, ProbeError
-from tests.fakes import FakeEngine, serve, session, url_of
+from tests.fakes import FakeEngine, only, serve, session, url_of
 
 pytestmark = pytest.mark.process
 
@@ -54,7 +56,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 @pytest.fixture
 async def probe(endpoint: Endpoint) -> AsyncIterator[Probe]:
     async with session() as open_session:
-        yield Probe(endpoint.url, FakeEngine(), open_session, {"authorization": "Bearer k"})
+        yield Probe(endpoint.url, only(FakeEngine()), open_session, {"authorization": "Bearer k"})
 
 
 async def test_everything_the_endpoint_tells(endpoint: Endpoint, probe: Probe) -> None:
@@ -77,7 +79,7 @@ async def test_a_path_that_the_engine_does_not_have_is_not_asked(endpoint: Endpo
     engine = FakeEngine()
     engine.paths = EnginePaths("/health", "/metrics", "/v1/models")
     async with session() as open_session:
-        facts = await Probe(endpoint.url, engine, open_session, {}).facts()
+        facts = await Probe(endpoint.url, only(engine), open_session, {}).facts()
     assert (facts.sources, facts.version) == (None, None)
     assert {path for path, _ in endpoint.seen} == {"/v1/models", "/metrics"}
 
@@ -132,13 +134,13 @@ async def test_a_silent_endpoint_is_given_up(endpoint: Endpoint) -> None:
     endpoint.gate.clear()
     async with session(timeout_s=0.05) as open_session:
         with pytest.raises(ProbeError, match="/health did not answer in time"):
-            await Probe(endpoint.url, FakeEngine(), open_session, {}).check_health()
+            await Probe(endpoint.url, only(FakeEngine()), open_session, {}).check_health()
 
 
 async def test_an_endpoint_that_is_not_there() -> None:
     async with session() as open_session:
         with pytest.raises(ProbeError, match="http://127.0.0.1:9/health: Cannot connect"):
-            await Probe("http://127.0.0.1:9", FakeEngine(), open_session, {}).check_health()
+            await Probe("http://127.0.0.1:9", only(FakeEngine()), open_session, {}).check_health()
 
 
 async def test_an_error_without_words_is_called_by_its_name(probe: Probe) -> None:
@@ -149,3 +151,73 @@ async def test_an_error_without_words_is_called_by_its_name(probe: Probe) -> Non
     probe._session = Mute()  # type: ignore[assignment]
     with pytest.raises(ProbeError, match="/health: ClientError$"):
         await probe.check_health()
+
+
+async def told(endpoint: Endpoint) -> str:
+    async with session() as open_session:
+        return (await Probe(endpoint.url, Engines(ENGINES), open_session, {}).facts()).engine
+
+
+async def test_the_engine_is_found_by_its_models(endpoint: Endpoint) -> None:
+    endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"sglang"}]}')}
+    assert await told(endpoint) == "sglang"
+    assert [path for path, _ in endpoint.seen] == ["/v1/models", "/metrics", "/server_info"]
+
+
+@pytest.mark.parametrize(
+    ("path", "page", "engine"),
+    [
+        ("/metrics", b"vllm:x 1", "vllm"),
+        ("/prometheus/metrics", b"trtllm_x 1", "trtllm"),
+        ("/metrics", b"llamacpp:requests_processing 1", "openai"),
+    ],
+)
+async def test_the_engine_is_found_by_its_metrics(
+    endpoint: Endpoint, path: str, page: bytes, engine: str
+) -> None:
+    endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"us"}]}'), path: (200, page)}
+    assert await told(endpoint) == engine
+
+
+async def test_an_engine_without_a_health_path_is_well_if_it_lists_its_models(endpoint: Endpoint) -> None:
+    endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"library"}]}')}
+    async with session() as open_session:
+        probe = Probe(endpoint.url, Engines(ENGINES), open_session, {})
+        assert await probe.metrics() == {}  # not asked before it is known whose they are
+        await probe.check_health()
+        endpoint.answers = {}
+        with pytest.raises(ProbeError, match="/v1/models answered 404"):
+            await probe.check_health()
+
+
+async def test_one_answer_about_everything(endpoint: Endpoint) -> None:
+    engine = FakeEngine()
+    engine.paths = EnginePaths("/health", "/metrics", "/v1/models", info="/info")
+    endpoint.answers["/info"] = (
+        200,
+        b'{"ranks": {"0": {"block_size": 8, "num_gpu_blocks": 5}}, "role": "decode"}',
+    )
+    async with session() as open_session:
+        facts = await Probe(endpoint.url, only(engine), open_session, {}).facts()
+    assert (facts.ranks[0].block_size, facts.ranks[0].num_gpu_blocks, facts.role) == (16, 5, "decode")
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+async def test_events_are_polled_where_nobody_publishes_them(endpoint: Endpoint, is_published: bool) -> None:
+    publisher = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    port = publisher.sockets[0].getsockname()[1]
+    if not is_published:
+        publisher.close()
+        await publisher.wait_closed()
+    endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}')}
+    async with session() as open_session:
+        facts = await Probe(endpoint.url, Engines(ENGINES), open_session, {}, port).facts()
+    assert facts.sources == (None if is_published else (EventSource(0, "/kv_cache_events"),))
+    assert "/kv_cache_events" not in {path for path, _ in endpoint.seen}, "asking takes the events"
+    publisher.close()
+
+
+async def test_nothing_is_published_beside_a_unix_socket() -> None:
+    async with session() as open_session:
+        probe = Probe("unix:/run/x.sock", Engines(ENGINES), open_session, {})
+        assert not await probe._publishes()

@@ -476,3 +476,20 @@ async def test_stopping_closes_feeds_and_watches(world: World) -> None:
     await world.roster.stop()
     assert world.feeds[0].is_stopped
     assert task is not None and task.done()
+
+
+async def test_without_a_start_time_one_that_was_down_is_asked_anew(world: World) -> None:
+    probe = world.probe()
+    probe.ranks = {0: replace(RANK, start_time_s=None)}
+    await world.add()
+    for sources, num_feeds in ((probe.sources, 1), ((), 1), ((), 1)):
+        probe.sources = sources
+        probe.health = "down"
+        await world.look(times=2)
+        probe.health = None
+        await world.look()
+        assert len(world.feeds) == num_feeds
+        assert world.member().is_up
+    # with events and as before it was kept: they tell of a restart; else it joined again
+    assert [feed.is_stopped for feed in world.feeds] == [True]
+    assert probe.num_facts == 4

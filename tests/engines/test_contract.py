@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import ENGINES
-from gateway.core.engine import Engine
+from gateway.core.engine import Engine, EngineInfo, EngineMarks
 from gateway.core.events import DecodeError, EventBatch
 
 each_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
@@ -35,12 +35,26 @@ def test_bodies_of_any_kind_are_parsed_or_refused(engine: Engine, body: bytes) -
     assert isinstance(decodes_or_refuses(lambda: engine.parse_models(body)), tuple | None)
     assert isinstance(decodes_or_refuses(lambda: engine.parse_event_sources(body)), tuple | None)
     assert isinstance(decodes_or_refuses(lambda: engine.parse_version(body)), str | None)
+    assert isinstance(decodes_or_refuses(lambda: engine.parse_info(body)), EngineInfo | None)
+    assert isinstance(decodes_or_refuses(lambda: engine.decode_poll(body, 16, 1.0)), list | None)
 
 
 @each_engine
 @given(st.text())
 def test_a_page_without_metrics_has_no_ranks(engine: Engine, text: str) -> None:
     assert engine.parse_metrics(text) == {}
+
+
+@each_engine
+def test_an_engine_that_does_not_answer_is_known_all_the_same(engine: Engine) -> None:
+    assert isinstance(engine.parse_info(None), EngineInfo)
+
+
+def test_marks_tell_engines_apart_and_the_last_has_none() -> None:
+    marks = [engine.marks for engine in ENGINES.values()]
+    assert marks[-1] == EngineMarks()
+    assert all(mark.owned_by and mark.metrics for mark in marks[:-1])
+    assert len(set(marks)) == len(marks)
 
 
 @each_engine
@@ -51,7 +65,8 @@ def test_an_engine_is_listed_under_its_name(engine: Engine) -> None:
 @each_engine
 def test_paths_are_absolute(engine: Engine) -> None:
     paths = engine.paths
-    for path in (paths.health, paths.metrics, paths.models, paths.version, paths.event_sources):
+    optional = (paths.version, paths.event_sources, paths.info, paths.poll)
+    for path in (paths.health, paths.metrics, paths.models, *optional):
         assert path is None or path.startswith("/")
 
 

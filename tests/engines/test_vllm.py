@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from engines.vllm import END_OF_REPLAY, StoredMap, Vllm, _batch, _batch_by_event
+from engines.vllm import StoredMap, Vllm, _batch, _batch_by_event
+from engines.wire import END_OF_REPLAY
 from gateway.core.blocks import Tokens
 from gateway.core.events import (
     BlocksCleared,

@@ -1,0 +1,39 @@
+"""Prometheus text, searched for the few lines that are wanted.
+
+A page has 60 KB of which some ten lines are of use, hence a search and no parser.
+"""
+
+from collections.abc import Iterator
+from math import isfinite
+
+
+def series(text: str, prefix: str) -> Iterator[tuple[str, float]]:
+    """Labels and value of each sample whose line starts with `prefix`; they lie together."""
+    start = 0 if text.startswith(prefix) else text.find("\n" + prefix) + 1
+    while text.startswith(prefix, start):
+        end = text.find("\n", start)
+        end = end if end >= 0 else len(text)
+        labels, _, value = text[start + len(prefix) - 1 : end].rpartition(" ")
+        yield from sample(labels, value)
+        start = end + 1
+
+
+def sample(labels: str, value: str) -> Iterator[tuple[str, float]]:
+    try:
+        number = float(value)
+    except ValueError:
+        return
+    if isfinite(number):
+        yield labels, number
+
+
+def label(labels: str, name: str) -> str | None:
+    for before in "{,":
+        _, found, rest = labels.partition(f'{before}{name}="')
+        if found:
+            return rest.partition('"')[0]
+    return None
+
+
+def integer(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None

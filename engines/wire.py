@@ -1,0 +1,132 @@
+"""Event batches over ZeroMQ, as vLLM began it and SGLang and TensorRT-LLM took it over.
+
+published    `[topic, seq u64 big-endian, payload]`
+replay       asked with `[b"", start_seq]`; answers are `[b"", topic, seq, payload]`, in older versions
+             `[b"", seq, payload]`; the end is sequence number -1
+payload      msgpack `[ts, events, dp_rank]`; an event is a map with its tag under "type", in older
+             versions an array that begins with it
+"""
+
+from collections.abc import Callable, Sequence
+from math import isfinite
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta, Raw, Struct, msgpack
+from xxhash import xxh3_64_intdigest
+
+from gateway.core.events import DecodeError, EventBatch, KvEvent, UnknownEvent
+
+END_OF_REPLAY = b"\xff" * 8
+UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, TypeError)
+"""What decoders raise for bad bytes; a ValueError is a string that is no UTF-8."""
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+T = TypeVar("T")
+
+
+class Batch(Struct, array_like=True, gc=False):
+    ts: float
+    events: list[Raw]
+    dp_rank: Count | None = None
+
+
+class TagMap(Struct):
+    type: str
+
+
+class TagArray(Struct, array_like=True):
+    type: str
+
+
+_batch = msgpack.Decoder(Batch).decode
+_tag_array = msgpack.Decoder(TagArray).decode
+_tag_map = msgpack.Decoder(TagMap).decode
+
+
+def parse(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
+    """Raises DecodeError that begins with `what`."""
+    try:
+        return decode(body)
+    except UNREADABLE as exc:
+        raise DecodeError(f"{what}: {exc}") from exc
+
+
+def published(engine: str, frames: Sequence[bytes]) -> tuple[int, bytes]:
+    """Sequence number and payload of a message. Raises DecodeError."""
+    if len(frames) != 3:
+        raise DecodeError(f"{engine} event: expected 3 frames [topic, seq, payload], got {len(frames)}")
+    return _sequence(engine, frames[1]), frames[2]
+
+
+def replayed(engine: str, frames: Sequence[bytes]) -> tuple[int, bytes] | None:
+    """The same of an answer in a replay; None is its end. Raises DecodeError."""
+    if len(frames) not in (3, 4):
+        raise DecodeError(f"{engine} replay: expected 3 or 4 frames, got {len(frames)}")
+    return None if frames[-2] == END_OF_REPLAY else (_sequence(engine, frames[-2]), frames[-1])
+
+
+def replay_request(start_seq: int) -> list[bytes]:
+    return [b"", start_seq.to_bytes(8, "big")]
+
+
+def _sequence(engine: str, frame: bytes) -> int:
+    if len(frame) != 8:
+        raise DecodeError(f"{engine} event: expected a sequence number of 8 bytes, got {len(frame)}")
+    return int.from_bytes(frame, "big")
+
+
+def is_map(packed: bytes | memoryview) -> bool:
+    """The first byte of a msgpack map; what is neither map nor array fails in the array decoder."""
+    return bool(packed) and (packed[0] & 0xF0 == 0x80 or packed[0] in (0xDE, 0xDF))
+
+
+class BatchReader:
+    """Reads payloads. `maps` and `arrays` are unions of tagged structs, one per event; `convert` makes
+    our events of several that follow each other, and may join them."""
+
+    def __init__(
+        self,
+        engine: str,
+        maps: Any,
+        arrays: Any,
+        tags: set[str],
+        convert: Callable[[list[Any]], list[KvEvent]],
+    ) -> None:
+        self._engine = engine
+        self._tags = tags
+        self._convert = convert
+        self._decode_map = msgpack.Decoder(maps).decode
+        self._decode_array = msgpack.Decoder(arrays).decode
+
+    def read(self, seq: int, payload: bytes) -> EventBatch:
+        """Raises DecodeError that says which event and why."""
+        where = "batch"
+        try:
+            batch = _batch(payload)
+            if not isfinite(batch.ts):
+                raise DecodeError(f"timestamp is {batch.ts}")
+            events: list[KvEvent] = []
+            run: list[Any] = []
+            for i, raw in enumerate(batch.events):
+                where = f"event {i}"
+                event = self._event(raw)
+                if isinstance(event, UnknownEvent):
+                    events += [*self._convert(run), event]
+                    run = []
+                else:
+                    run.append(event)
+            events += self._convert(run)
+        except UNREADABLE as exc:
+            raise DecodeError(f"{self._engine} seq {seq}, {where}: {str(exc) or type(exc).__name__}") from exc
+        return EventBatch(seq, batch.ts, batch.dp_rank, events, xxh3_64_intdigest(payload))
+
+    def _event(self, raw: Raw) -> Any:
+        in_map = is_map(memoryview(raw))
+        try:
+            return self._decode_map(raw) if in_map else self._decode_array(raw)
+        except msgspec.ValidationError:
+            tag = (_tag_map(raw) if in_map else _tag_array(raw)).type
+            if tag in self._tags:
+                raise
+            return UnknownEvent(tag)

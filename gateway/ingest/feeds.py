@@ -1,0 +1,106 @@
+"""Opens a worker's feed by what its event source is: an address over ZeroMQ, or a path to be polled."""
+
+from collections.abc import Callable, Mapping
+
+import zmq
+
+from gateway.control import ControlSession
+from gateway.core.address import Address
+from gateway.core.engine import Engine, EventSource
+from gateway.core.stream import StreamState
+from gateway.core.worker import Worker, WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.ingest.poll import PollFeed
+from gateway.ingest.subscription import Subscription
+from gateway.ingest.turns import Turns
+from gateway.ingest.zmq import ZmqFeed, reach, resolve
+from gateway.tasks import Tasks
+
+
+class Feeds:
+    """`engine_of` finds an adapter by its name; `headers` go with each poll."""
+
+    def __init__(
+        self,
+        *,
+        engine_of: Callable[[str], Engine],
+        index: Index,
+        assumed: AssumedIndex,
+        headers: Mapping[str, str],
+        tasks: Tasks,
+    ) -> None:
+        self._engine_of = engine_of
+        self._index = index
+        self._assumed = assumed
+        self._headers = headers
+        self._tasks = tasks
+        self._turns = Turns()
+        self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+
+    def open(
+        self,
+        worker: Worker,
+        source: EventSource,
+        session: ControlSession,
+        on_state: Callable[[WorkerId, StreamState], None],
+    ) -> tuple[ZmqFeed | PollFeed, Subscription]:
+        """Started. Raises ValueError for an endpoint that cannot be used."""
+        engine = self._engine_of(worker.engine)
+        subscription = Subscription(
+            worker.id,
+            engine=engine,
+            index=self._index,
+            assumed=self._assumed,
+            can_replay=source.replay_endpoint is not None,
+            on_state=on_state,
+        )
+        feed = (
+            self._poll(worker, source, session, subscription)
+            if source.is_polled
+            else self._subscribe(worker, source, engine, subscription)
+        )
+        feed.start()
+        return feed, subscription
+
+    async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:
+        """Whether its events and their replay can be had from here: None, or what is in the way."""
+        assert source.replay_endpoint is not None
+        endpoint, replay = (resolve(e, _host(worker)) for e in (source.endpoint, source.replay_endpoint))
+        return await reach(self._zmq, self._engine_of(worker.engine), endpoint, replay, timeout_s)
+
+    def close(self) -> None:
+        self._zmq.destroy(linger=0)
+
+    def _subscribe(
+        self, worker: Worker, source: EventSource, engine: Engine, subscription: Subscription
+    ) -> ZmqFeed:
+        host, replay = _host(worker), source.replay_endpoint
+        return ZmqFeed(
+            subscription,
+            engine,
+            context=self._zmq,
+            endpoint=resolve(source.endpoint, host),
+            replay_endpoint=resolve(replay, host) if replay else None,
+            topic=source.topic,
+            turns=self._turns,
+        )
+
+    def _poll(
+        self, worker: Worker, source: EventSource, session: ControlSession, subscription: Subscription
+    ) -> PollFeed:
+        assert worker.block_size, "a worker of unknown block size has no feed"
+        return PollFeed(
+            subscription,
+            session=session,
+            url=worker.url,
+            path=source.endpoint,
+            block_size=worker.block_size,
+            headers=self._headers,
+            tasks=self._tasks,
+            turns=self._turns,
+        )
+
+
+def _host(worker: Worker) -> str:
+    return Address.of(worker.url).host

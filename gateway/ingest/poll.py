@@ -1,0 +1,108 @@
+"""KV events that are asked for over HTTP: TensorRT-LLM, where it publishes none.
+
+Each answer is what happened since the last one; nobody else may ask, or each has a part of it (which
+the numbers of the events show). An answer that is lost on its way is a gap.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+import aiohttp
+
+from gateway.control import ControlSession, failure
+from gateway.ingest.subscription import Subscription
+from gateway.ingest.turns import Turns
+from gateway.tasks import Tasks
+
+POLL_S = 0.2
+"""Between two questions: by so much the index is late, in place of milliseconds. Older engines wait up
+to 2 s themselves when they have nothing to tell."""
+RETRY_S = 2.0
+MAX_ANSWER_BYTES = 64 << 20
+
+log = logging.getLogger("kvgate.ingest")
+
+
+class PollFeed:
+    """Feeds one subscription from a worker's own HTTP address. `path` is its `EnginePaths.poll`."""
+
+    replay_endpoint: str | None = None
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        *,
+        session: ControlSession,
+        url: str,
+        path: str,
+        block_size: int,
+        headers: Mapping[str, str],
+        tasks: Tasks,
+        turns: Turns | None = None,
+        poll_s: float = POLL_S,
+        retry_s: float = RETRY_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._subscription = subscription
+        self._session = session
+        self._url, self._path = url, path
+        self._block_size = block_size
+        self._headers = headers
+        self._tasks = tasks
+        self._turns = turns or Turns()
+        self._poll_s, self._retry_s = poll_s, retry_s
+        self._clock = clock
+        self.endpoint = url + path
+        self.is_connected = False
+        self._is_told = False
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"PollFeed({self.endpoint}, connected={self.is_connected}, {self._subscription})"
+
+    def start(self) -> None:
+        self._subscription.behind = lambda: self._turns.add(self._go_on)
+        self._task = self._tasks.start(f"poll {self.endpoint}", self._run())
+
+    def stop(self) -> None:
+        if self._task:
+            self._task.cancel()
+
+    def _go_on(self) -> None:
+        if self._subscription.go_on():
+            self._turns.add(self._go_on)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                body = await self._ask()
+            except (TimeoutError, aiohttp.ClientError, OSError) as exc:
+                self._failed(failure(exc))
+                await asyncio.sleep(self._retry_s)
+                continue
+            if not self.is_connected:
+                self.is_connected, self._is_told = True, False
+                self._subscription.connected()
+            self._subscription.polled(body, self._block_size, self._clock())
+            await asyncio.sleep(self._poll_s)
+
+    async def _ask(self) -> bytes:
+        async with self._session.call("POST", self._url, self._path, headers=self._headers) as answer:
+            if answer.status != 200:
+                raise aiohttp.ClientError(f"answered {answer.status}")
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise aiohttp.ClientError(f"the answer is over {MAX_ANSWER_BYTES} bytes")
+            return bytes(body)
+
+    def _failed(self, reason: str) -> None:
+        """Its events wait for us as long as the engine's buffer has room: no reset before a gap shows."""
+        self.is_connected = False
+        if not self._is_told:
+            self._is_told = True
+            worker = self._subscription.worker
+            log.warning("worker %s: KV events at %s cannot be polled: %s", worker, self.endpoint, reason)

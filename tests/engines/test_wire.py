@@ -1,0 +1,84 @@
+"""Frames and batches that three engines share; what is in an event is each adapter's test."""
+
+from typing import Any
+
+import pytest
+from msgspec import Struct, msgpack
+
+from engines.wire import END_OF_REPLAY, BatchReader, is_map, parse, published, replay_request, replayed
+from gateway.core.events import BlocksCleared, DecodeError, KvEvent, UnknownEvent
+
+SEQ = (7).to_bytes(8, "big")
+
+
+class ClearMap(Struct, tag="Clear"): ...
+
+
+class ClearArray(Struct, tag="Clear", array_like=True): ...
+
+
+def convert(run: list[Any]) -> list[KvEvent]:
+    return [BlocksCleared()] if run else []
+
+
+READER = BatchReader("e", ClearMap, ClearArray, {"Clear"}, convert)
+
+
+def read(payload: object) -> list[KvEvent]:
+    return list(READER.read(7, msgpack.encode(payload)).events)
+
+
+def test_published_and_replayed_messages() -> None:
+    assert published("e", [b"topic", SEQ, b"p"]) == (7, b"p")
+    assert replayed("e", [b"", SEQ, b"p"]) == replayed("e", [b"", b"topic", SEQ, b"p"]) == (7, b"p")
+    assert replayed("e", [b"", b"", END_OF_REPLAY, b""]) is None
+    assert replay_request(258) == [b"", b"\0\0\0\0\0\0\x01\x02"]
+
+
+@pytest.mark.parametrize("frames", [[], [b"", b"p"], [b"", b"short", b"p"], [b""] * 5])
+def test_other_messages_are_refused_by_the_engines_name(frames: list[bytes]) -> None:
+    with pytest.raises(DecodeError, match="^e event: expected"):
+        published("e", frames)
+    with pytest.raises(DecodeError, match="^e (replay|event): expected"):
+        replayed("e", frames)
+
+
+def test_events_that_follow_each_other_are_converted_together() -> None:
+    clear_map, clear_array, new = {"type": "Clear"}, ["Clear"], ["New", 1]
+    assert read([1.0, [clear_map, clear_array], 2]) == [BlocksCleared()]
+    assert read([1.0, [clear_map, new, {"type": "New"}, clear_array]]) == [
+        BlocksCleared(),
+        UnknownEvent("New"),
+        UnknownEvent("New"),
+        BlocksCleared(),
+    ]
+    batch = READER.read(7, msgpack.encode([1.5, [], 2]))
+    assert (batch.seq, batch.ts, batch.dp_rank, batch.events) == (7, 1.5, 2, [])
+
+
+@pytest.mark.parametrize(
+    ("payload", "where"),
+    [
+        (None, "batch"),
+        ({"ts": 1.0}, "batch"),
+        ([float("inf"), []], "batch"),
+        ([1.0, [["Clear"], 3]], "event 1"),
+        ([1.0, [{"type": 3}]], "event 0"),
+        ([1.0, [[]]], "event 0"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_place(payload: object, where: str) -> None:
+    with pytest.raises(DecodeError, match=f"^e seq 7, {where}: "):
+        read(payload)
+
+
+def test_maps_are_told_by_their_first_byte() -> None:
+    big = msgpack.encode({str(i): i for i in range(20)})
+    assert all(is_map(packed) for packed in (msgpack.encode({}), msgpack.encode({"a": 1}), big))
+    assert not any(is_map(packed) for packed in (b"", msgpack.encode([1]), msgpack.encode(1)))
+
+
+def test_a_body_that_does_not_parse_is_named() -> None:
+    assert parse("here", int, b"5") == 5
+    with pytest.raises(DecodeError, match="^here: invalid literal"):
+        parse("here", int, b"x")

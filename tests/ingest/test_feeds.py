@@ -1,0 +1,69 @@
+"""Which transport an event source gets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.core.engine import EventSource
+from gateway.core.stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.ingest.feeds import Feeds
+from gateway.ingest.poll import PollFeed
+from gateway.ingest.zmq import ZmqFeed
+from gateway.tasks import Tasks
+from tests.fakes import FakeEngine, Known, session, worker
+
+W = worker("127.0.0.1:9")
+
+
+@pytest.fixture
+async def feeds() -> AsyncIterator[Feeds]:
+    tasks, known = Tasks(), Known(W.id)
+    made = Feeds(
+        engine_of=lambda name: FakeEngine(),
+        index=known.index,
+        assumed=known.assumed,
+        headers={},
+        tasks=tasks,
+    )
+    yield made
+    await tasks.stop()
+    made.close()
+
+
+def ignore(worker: WorkerId, state: StreamState) -> None: ...
+
+
+async def test_an_address_is_subscribed_to_and_replays_if_it_can(feeds: Feeds) -> None:
+    async with session() as open_session:
+        for replay in ("tcp://*:8", None):
+            feed, subscription = feeds.open(W, EventSource(0, "tcp://*:7", replay), open_session, ignore)
+            assert isinstance(feed, ZmqFeed)
+            assert feed.endpoint == "tcp://127.0.0.1:7"
+            assert feed.replay_endpoint == (replay and "tcp://127.0.0.1:8")
+            assert subscription.stream.can_replay is (replay is not None)
+            feed.stop()
+
+
+async def test_a_path_is_polled_at_the_workers_own_address(feeds: Feeds) -> None:
+    async with session() as open_session:
+        feed, subscription = feeds.open(W, EventSource(0, "/events"), open_session, ignore)
+        assert isinstance(feed, PollFeed)
+        assert (feed.endpoint, feed.replay_endpoint) == ("http://127.0.0.1:9/events", None)
+        assert not subscription.stream.can_replay
+        feed.stop()
+
+
+async def test_a_bad_address_is_refused(feeds: Feeds) -> None:
+    async with session() as open_session:
+        with pytest.raises(ValueError, match="KV events at "):
+            feeds.open(W, EventSource(0, "nonsense"), open_session, ignore)
+
+
+async def test_whether_events_can_be_had(feeds: Feeds) -> None:
+    source = EventSource(0, "tcp://*:9", "tcp://*:9")
+    async with asyncio.timeout(5):
+        assert await feeds.reach(W, source, 0.05) == (
+            "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind, with '*' in its endpoint"
+        )
