@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, json
 from xxhash import xxh3_64_intdigest
 
-from engines.prometheus import series
+from engines.prometheus import integer, label, series
 from engines.wire import BatchReader, Count, parse, published, replay_request, replayed
 from gateway.core.blocks import ExtraKeys
 from gateway.core.engine import (
@@ -173,6 +173,8 @@ class TrtLlm:
 
     def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:
         values = {field: value for name, field in GAUGES for _, value in series(text, name)}
+        for labels, _ in series(text, CACHE_CONFIG):  # there from the start; the gauge, from the first step
+            values.setdefault("block_size", integer(label(labels, "page_size")) or 0)
         return {0: _metrics(values)} if values else {}
 
     def parse_models(self, body: bytes) -> tuple[ModelInfo, ...]:
@@ -271,8 +273,14 @@ def _of_poll(data: Data, block_size: int) -> list[KvEvent]:
 
 
 def _runs(data: Data, block_size: int) -> list[KvEvent]:
-    """Runs of full blocks in one level; a partial block is the last, and is no prefix of anything."""
+    """Runs of full blocks in one level; a partial block is the last, and is no prefix of anything.
+
+    Blocks of another size are passed on as such, for the index to say so.
+    """
     events: list[KvEvent] = []
+    sizes = [len(block.tokens) for block in data.blocks]
+    if any(size != block_size for size in sizes[:-1]) or max(sizes, default=0) > block_size:
+        block_size = sizes[0]
     parent = None if data.parent_hash is None else _name(data.parent_hash)
     full = [block for block in data.blocks if len(block.tokens) == block_size]
     for level, group in groupby(full, lambda block: block.cache_level):
@@ -327,6 +335,7 @@ GAUGES = (
     ("trtllm_prompt_tokens_total{", "prefix_cache_queries_total"),
     ("trtllm_prompt_cached_tokens_total{", "prefix_cache_hits_total"),
 )
+CACHE_CONFIG = "trtllm_kv_cache_config_info{"
 
 
 def _metrics(values: dict[str, float]) -> EngineMetrics:

@@ -349,6 +349,7 @@ async def check(config: Config) -> int:
             source_of=lambda facts, rank: event_source(facts, rank, config.events_port, config.replay_port),
             reach_events=gateway.reach_events,
             has_tokenizer=gateway.prompts.has_local,
+            events_port=config.events_port,
         )
         findings = await check_all(checker, worker_urls(config.worker))
     gateway.close_context()

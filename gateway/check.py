@@ -19,6 +19,15 @@ ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
 """Tries a worker's event publisher and replay; None if both answer, else what does not."""
 
 
+class _Tokens(msgspec.Struct):
+    """Other servers' `/tokenize` may ignore what it is asked, and answer that nothing is no tokens."""
+
+    tokens: list[int]
+
+
+_tokens = msgspec.json.Decoder(_Tokens).decode
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One worker's mode, why it is no better, and the flag line that reaches the next."""
@@ -48,9 +57,10 @@ class Checker:
     source_of: Callable[[Facts, int], EventSource | None]
     reach_events: ReachEvents
     has_tokenizer: Callable[[str], bool]
+    events_port: int = 5557
 
     async def check(self, url: str) -> list[Finding]:
-        probe = Probe(url, self.engines, self.session, {})
+        probe = Probe(url, self.engines, self.session, {}, self.events_port)
         try:
             await probe.check_health()
             facts = await probe.facts()
@@ -94,7 +104,10 @@ class Checker:
         if self.has_tokenizer(model):
             return True
         answer = await self._post(worker, "/tokenize", {"model": model, "prompt": "a"})
-        return answer is not None and b'"tokens"' in answer
+        try:
+            return bool(_tokens(answer or b"").tokens)
+        except msgspec.MsgspecError:
+            return False
 
     async def _reports_cached_tokens(self, worker: Worker) -> bool:
         """Two blocks and a token, twice: the second answer must tell that two blocks were cached."""

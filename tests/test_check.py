@@ -1,5 +1,6 @@
 """`kvgate check`: each mode, what is in the way of the next, and the flag that helps."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,10 +9,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from engines import ENGINES
 from gateway.check import Checker, Finding, check_all
 from gateway.core.engine import EventSource
 from gateway.core.worker import Worker
 from gateway.discovery.facts import Mode, event_source
+from gateway.discovery.identify import Engines
 from tests.fakes import FakeEngine, only, serve, session, url_of
 
 SOURCE = {"dp_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:6557"}
@@ -28,6 +31,7 @@ class Answers:
     )
     sources: list[dict[str, Any]] = field(default_factory=lambda: [SOURCE])
     tokenize: int = 200
+    tokens: list[int] = field(default_factory=lambda: [1])
     cached_tokens: int | None = 32
     asked: list[tuple[str, str | None, Any]] = field(default_factory=list)
 
@@ -59,7 +63,7 @@ class Answers:
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         await self._note(request)
-        return web.json_response({"tokens": [1]}, status=self.tokenize)
+        return web.json_response({"tokens": self.tokens}, status=self.tokenize)
 
     async def _completions(self, request: web.Request) -> web.Response:
         await self._note(request)
@@ -149,8 +153,9 @@ async def test_a_worker_that_tells_no_cached_tokens_is_exact_but_not_verified(ch
             "it publishes KV events at tcp://*:5557 but replays none",
         ),
         ([SOURCE], "no replay answers", "no replay answers"),
+        ([{"dp_rank": 0, "endpoint": "/events"}], None, "its KV events can be polled, but it replays none"),
     ],
-    ids=["no events", "no replay", "not reachable"],
+    ids=["no events", "no replay", "not reachable", "polled"],
 )
 async def test_without_events_that_can_be_had_it_is_approximate(
     checked: Checked, sources: list[dict[str, Any]], obstacle: str | None, words: str
@@ -168,6 +173,11 @@ async def test_without_tokens_it_is_routed_by_load(checked: Checked) -> None:
     assert (finding.mode, finding.flags) == (Mode.LOAD_ONLY, "kvgate serve --tokenizer DIR")
     checked.has_tokenizer = True
     assert (await checked.finding()).mode is Mode.VERIFIED
+
+
+async def test_a_tokenize_that_is_another_engines_is_none(checked: Checked) -> None:
+    checked.answers.tokens = []
+    assert (await checked.finding()).mode is Mode.LOAD_ONLY
 
 
 async def test_without_a_block_size_it_is_routed_by_load(checked: Checked) -> None:
@@ -209,3 +219,34 @@ async def test_no_workers_are_no_findings(checked: Checked) -> None:
             open_session, only(FakeEngine()), lambda f, r: None, checked._reach, lambda m: False
         )
         assert await check_all(checker, []) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "engine", "flags"), [("sglang", "sglang", "--kv-events-config"), ("library", "openai", None)]
+)
+async def test_each_worker_is_checked_as_the_engine_that_it_is(
+    owner: str, engine: str, flags: str | None
+) -> None:
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m", "owned_by": owner}]})
+
+    async def info(request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.5.23", "page_size": 1, "disaggregation_mode": "decode"})
+
+    server = await serve(web.get("/v1/models", models), web.get("/server_info", info))
+    async with session() as open_session:
+        (finding,) = await check_all(
+            Checker(
+                open_session,
+                Engines(ENGINES),
+                lambda facts, rank: event_source(facts, rank, 5557, 0),
+                lambda worker, source: asyncio.sleep(0, None),
+                lambda model: True,
+            ),
+            [url_of(server)],
+        )
+    await server.close()
+    assert (finding.mode, finding.facts.split()[0]) == (Mode.APPROXIMATE, engine)
+    assert finding.obstacle == "it publishes no KV events"
+    assert (finding.flags or "").startswith(flags or "") and bool(finding.flags) is bool(flags)
+    assert ("decode only" in finding.facts) is (engine == "sglang")

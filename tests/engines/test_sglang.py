@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from engines.sglang import BLOCK_SIZE, Sglang
+from engines.sglang import BLOCK_SIZE, Sglang, _reader
 from gateway.core.engine import EngineInfo, EngineMetrics, EventSource, ModelInfo
 from gateway.core.events import (
     BlocksCleared,
@@ -155,6 +155,21 @@ def test_runs_are_joined_where_they_follow_on_only() -> None:
     ]
     assert events[3] == BlocksRemoved([2**64 - 1])
     assert events[5] == UnknownEvent("BlockMoved")
+
+
+@given(st.data())
+def test_one_pass_and_event_by_event_come_to_the_same(data: st.DataObject) -> None:
+    batch = data.draw(st.sampled_from(GOLDEN[data.draw(st.sampled_from(sorted(GOLDEN)))]["batches"]))
+    payload = bytearray(base64.b64decode(batch["payload_b64"]))
+    if data.draw(st.booleans()):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    outcomes: list[EventBatch | str] = []
+    for read in (_reader.read, _reader._by_event):
+        try:
+            outcomes.append(read(7, bytes(payload)))
+        except DecodeError as exc:
+            outcomes.append(str(exc))
+    assert outcomes[0] == outcomes[1]
 
 
 @each_version

@@ -119,6 +119,14 @@ def test_a_partial_block_is_no_block() -> None:
     assert events(stored(block(8, 3), parent=7)) == []
 
 
+def test_blocks_of_another_size_are_not_lost_silently() -> None:
+    larger = BlocksStored([7], None, array("I", [1, 2, 3]), 3)
+    assert events(stored(block(7, 1, 2, 3))) == [larger]
+    assert events(stored(block(7, 1, 2, 3), block(8, 4))) == [larger]
+    assert events(stored(block(7, 1), block(8, 2))) == [BlocksStored([7, 8], None, array("I", [1, 2]), 1)]
+    assert events(stored()) == []
+
+
 def test_levels_are_media() -> None:
     assert events(stored(block(7, 1, 2), block(8, 3, 4, level=1), parent=6)) == [
         BlocksStored([7], 6, array("I", [1, 2]), 2),
@@ -211,6 +219,9 @@ def test_metrics() -> None:
     assert TRTLLM.parse_metrics(page) == {
         0: EngineMetrics(3, 2, 0.5, 32, 1000, None, 900, 300),
     }
+    config = 'trtllm_kv_cache_config_info{enable_block_reuse="True",model_name="m",page_size="64"} 1.0'
+    assert TRTLLM.parse_metrics(config) == {0: EngineMetrics(0, 0, block_size=64)}
+    assert TRTLLM.parse_metrics(page + config)[0].block_size == 32
     assert TRTLLM.parse_metrics(f"trtllm_kv_cache_utilization{labels} 0.5") == {0: EngineMetrics(0, 0, 0.5)}
 
 
