@@ -144,7 +144,7 @@ class VersionAnswer(Struct):
 
 _polled = json.Decoder(list[Polled]).decode
 _models = json.Decoder(ModelList).decode
-_steps = json.Decoder(list[Step]).decode
+_steps = json.Decoder(list[Step | str]).decode
 _version = json.Decoder(VersionAnswer).decode
 
 
@@ -187,8 +187,11 @@ class TrtLlm:
         return parse("trtllm /version", _version, body).version
 
     def parse_info(self, body: bytes | None) -> EngineInfo:
-        steps = parse("trtllm /metrics", _steps, body) if body else []
-        stats = next((step.kvCacheStats for step in reversed(steps) if step.kvCacheStats), KvStats())
+        # Optional statistics: a page of another kind under this path must not keep a worker out.
+        is_steps = body is not None and body[:1] == b"["
+        steps = parse("trtllm /metrics", _steps, body) if body and is_steps else []
+        found = [step.kvCacheStats for step in steps if isinstance(step, Step) and step.kvCacheStats]
+        stats = found[-1] if found else KvStats()
         rank = EngineMetrics(
             block_size=stats.tokensPerBlock or BLOCK_SIZE, num_gpu_blocks=stats.maxNumBlocks or None
         )

@@ -197,9 +197,10 @@ def test_the_block_size_is_in_a_step() -> None:
     told = TRTLLM.parse_info(json.dumps(steps).encode())
     assert told == EngineInfo(ranks={0: EngineMetrics(block_size=64, num_gpu_blocks=100)})
     usual = EngineInfo(ranks={0: EngineMetrics(block_size=BLOCK_SIZE)})
-    assert TRTLLM.parse_info(b"[]") == TRTLLM.parse_info(None) == usual
+    for body in (None, b"", b"[]", b'["a step as text"]', b"# TYPE http_requests_total counter\n"):
+        assert TRTLLM.parse_info(body) == usual
     with pytest.raises(DecodeError, match="trtllm /metrics: "):
-        TRTLLM.parse_info(b"<html>")
+        TRTLLM.parse_info(b"[1]")
 
 
 def test_metrics() -> None:
