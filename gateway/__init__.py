@@ -6,9 +6,12 @@
     router      the decision, one call         proxy       one request to a worker and back
     server      the listening side             upstream    connections to workers
     listening   sockets that are bound         tls         contexts that follow their files
+    front       who comes in, and is seen off  sockets     all that a gateway listens at
     tunnel      WebSockets                     control     probes and other calls to workers
     api         the OpenAI surface             admin       /metrics, /admin
     app         puts it together               cli         arguments -> Config -> app
+    serving     sockets, start, stop           handover    upgrades without a lost connection
+    processes   several behind one port        child       one of them
 
 As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`
 `    decision = router.decide(gateway.request("/v1/completions", {"model": "m", "prompt": "..."}))`

@@ -6,6 +6,7 @@ Config ─► fleet, index, policy, prompts ─► Router ─► Proxy ─► Ap
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -25,13 +26,15 @@ from gateway.core.deadlines import Deadlines
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
-from gateway.core.framing import Limits
+from gateway.core.ledger import Ledger
 from gateway.core.prompt import PromptError, Prompts
+from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.facts import endpoint_url, event_source
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions
+from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
@@ -40,7 +43,6 @@ from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.zmq import ZmqFeed
 from gateway.lag import Lag
-from gateway.listening import SocketFile, accept, bind_tcp, bind_unix
 from gateway.metrics import Collector, Metrics
 from gateway.policies import POLICIES
 from gateway.prompts import ANY_MODEL, PromptSource, WorkerTokenizer
@@ -48,8 +50,9 @@ from gateway.proxy import Proxy, ProxyOptions
 from gateway.records import Records
 from gateway.router import Router
 from gateway.server import ClientConnection
+from gateway.sockets import Sockets
 from gateway.tasks import Tasks
-from gateway.tls import follow, listening_context, listening_tls, worker_tls
+from gateway.tls import follow, listening_tls, worker_tls
 
 log = logging.getLogger("kvgate")
 
@@ -57,13 +60,20 @@ log = logging.getLogger("kvgate")
 class Gateway:
     """Everything of one process, put together; `start` opens it, `stop` closes it."""
 
-    def __init__(self, config: Config) -> None:
-        """Raises ConfigError for what can be known to be wrong before anything is opened."""
+    def __init__(
+        self,
+        config: Config,
+        *,
+        ledger: Ledger | None = None,
+        assumed: AssumedIndex | None = None,
+        connections: set[ClientConnection] | None = None,
+    ) -> None:
+        """The last three are given to one of several processes. Raises ConfigError, with nothing opened."""
         self.config = config
         self.metrics = Metrics()
         self.fleet = Fleet()
         self.index = MemoryIndex()
-        self.assumed = AssumedIndex()
+        self.assumed = AssumedIndex() if assumed is None else assumed
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
         log_templates(self.prompts)
         self.router = Router(
@@ -72,6 +82,7 @@ class Gateway:
             assumed=self.assumed,
             policy=POLICIES[config.policy](),
             tokenize=self.prompts.tokenize,
+            ledger=ledger,
         )
         self.records = Records()
         self._worker_urls = worker_urls(config.worker)
@@ -89,10 +100,8 @@ class Gateway:
             headers=self._worker_headers,
             tasks=self._tasks,
         )
-        self._connections: set[ClientConnection] = set()
-        self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.AbstractServer] = []
-        self._socket_files: list[SocketFile] = []
+        self._connections: set[ClientConnection] = set() if connections is None else connections
+        self._sockets: Sockets | None = None
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
@@ -104,27 +113,43 @@ class Gateway:
         self.lag.start()
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)
+        self.front = self._make_front()
+        await self.front.open()
         followed = [tls for tls in (self._tls, self.worker_tls) if tls and tls.files]
         self._tasks.start("follow certificates", follow(followed, self.metrics.tls_loads))
         if serve:
-            await self._listen()
+            self._sockets = Sockets(config)
+            await self.listen(self._sockets.traffic, self._sockets.admin)
         self._tasks.start("sweep index", keep_swept(self.index))
         for url in self._worker_urls:
             self.roster.add(url)
 
-    async def stop(self) -> None:
+    async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
+        """Begin to accept from listening sockets, which are closed by `leave` and `stop`."""
+        await self.front.listen(traffic, admin)
+
+    async def warm_up(self, seconds: float) -> None:
+        """Until every worker has been asked once and replays of their events are in, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.roster.first_look()
+                while any(member.stream is StreamState.CATCHING_UP for member in self.fleet):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+    async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
+        """Another process accepts from now on: finish what is open here, for so long or until `stop`.
+        False if something is left, for `stop` to end."""
+        return await self.front.leave(seconds, stop)
+
+    async def stop(self, drain_s: float | None = None) -> None:
         """Not ready, stop accepting, let requests finish until the deadline, cut the rest."""
         self.api.is_stopping = True
-        for file in self._socket_files:
-            file.remove()
-        for server in self._servers:
-            server.close()
-        if self._servers:
-            await self._drain()
-        if runner := getattr(self, "_admin_runner", None):
-            await runner.cleanup()
-        for listening in self._sockets:
-            listening.close()  # where the start came no further than this
+        if self._sockets:
+            self._sockets.remove_files()
+        await self.front.drain(self.config.drain_timeout_s if drain_s is None else drain_s, self._cut)
+        await self.front.close()
+        if self._sockets:
+            self._sockets.close()  # where the start came no further than this
         await self.roster.stop()
         await self._tasks.stop()
         self.lag.stop()
@@ -138,46 +163,22 @@ class Gateway:
     @property
     def port(self) -> int:
         """The port that clients reach, also where 0 was configured."""
-        port: int = self._sockets[0].getsockname()[1]
+        assert self._sockets is not None
+        port: int = self._sockets.traffic[0].getsockname()[1]
         return port
 
     @property
     def admin_port(self) -> int:
-        port: int = self._admin_runner.addresses[0][1]
+        assert self._sockets is not None
+        port: int = self._sockets.admin.getsockname()[1]
         return port
 
-    async def _listen(self) -> None:
-        config = self.config
-        limits = Limits(
-            max_body_bytes=config.max_body_bytes,
-            max_head_bytes=config.max_head_bytes,
-            head_timeout_s=config.head_timeout_s,
-            body_timeout_s=config.body_timeout_s,
-            min_body_rate=config.min_body_rate,
-            keep_alive_s=config.keep_alive_s,
+    def _make_front(self) -> Front:
+        return Front(
+            self.config, self._connections, self.api.handle, self.api.refused, self._make_admin(), self._tls
         )
-        self._bind()
-        tls = listening_context(self._tls) if self._tls else None
-        for listening in self._sockets:
-            server = await accept(
-                listening,
-                lambda: ClientConnection(self.api.handle, limits, self._connections, self.api.refused),
-                tls,
-                config.tls_handshake_timeout_s,
-            )
-            self._servers.append(server)
-        await self._listen_admin()
 
-    def _bind(self) -> None:
-        """All sockets before anything is served, so that a taken address is an error at start."""
-        config = self.config
-        self._admin_socket = bind_tcp(config.admin_host, config.admin_port, "admin_port")
-        self._sockets.append(bind_tcp(config.host, config.port, "port"))
-        if config.unix_socket:
-            self._sockets.append(bind_unix(config.unix_socket, int(config.unix_socket_mode, 8)))
-        self._socket_files = [file for file in map(SocketFile.of, self._sockets) if file]
-
-    async def _listen_admin(self) -> None:
+    def _make_admin(self) -> web.Application:
         registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             registry.register(collector)
@@ -203,21 +204,12 @@ class Gateway:
                 "asked_of_workers": self._worker_tokenizer.describe(),
             },
         )
-        self._admin_runner = web.AppRunner(admin.app(), access_log=None)
-        await self._admin_runner.setup()
-        await web.SockSite(self._admin_runner, self._admin_socket).start()
+        return admin.app()
 
-    async def _drain(self) -> None:
-        for connection in list(self._connections):
-            connection.drain()
-        deadline = asyncio.get_running_loop().time() + self.config.drain_timeout_s
-        # Polled: connections end in callbacks of the transport, and a stop is not a hot path.
-        while self._connections and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    def _cut(self) -> None:
+        """Requests and tunnels that are still open: each is named in the log."""
         for exchange in list(self.proxy.exchanges):
             exchange.cancel("the gateway stopped before the answer was complete")
-        for connection in list(self._connections):
-            connection.abort()
 
     def _make_proxy(self) -> Proxy:
         config = self.config

@@ -14,7 +14,6 @@ import uvloop
 from gateway import __version__, is_compiled
 from gateway.config import Config, Option, load, options
 from gateway.core.errors import ConfigError
-from gateway.tasks import stop_event
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["sim"]:  # the engine has a command line of its own
         return _sim(arguments[1:])
+    if arguments[:1] == ["process"]:  # one of several, started by a supervisor with its open socket
+        return _process(int(arguments[1]))
     args = _parser().parse_args(arguments)
     try:
         code: int = args.run(args)
@@ -90,40 +91,19 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from gateway.app import Gateway
+    from gateway.serving import serve
 
     config = _config(args)
     if not config.worker:
         logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
-    return run(lambda: _serve_until_stopped(Gateway(config)))
-
-
-async def _serve_until_stopped(gateway: Any) -> int:
-    from gateway import host
-    from gateway.garbage import Garbage
-
-    stop = stop_event()
-    host.prepare()
-    garbage = Garbage(gateway.metrics.gc_pause_s)
-    garbage.settle()
     logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
-    try:
-        await gateway.start()
-        if path := gateway.config.unix_socket:
-            logging.getLogger("kvgate").info("listening on unix:%s", path)
-        logging.getLogger("kvgate").info(
-            "listening on %s://%s:%d, admin on http://%s:%d",
-            "https" if gateway.config.tls_cert_file else "http",
-            gateway.config.host,
-            gateway.port,
-            gateway.config.admin_host,
-            gateway.admin_port,
-        )
-        await stop.wait()
-    finally:
-        await gateway.stop()
-        garbage.release()
-    return 0
+    return run(lambda: serve(config))
+
+
+def _process(file: int) -> int:
+    from gateway.child import serve_child
+
+    return run(lambda: serve_child(file))
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -166,6 +166,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     drain_timeout_s: Annotated[
         float, _option("For requests under way when stopping; then they are cut and named.", "seconds", ge=0)
     ] = 30.0
+    processes: Annotated[
+        int,
+        _option(
+            "How many share the port, the load and the admin API; each needs a core and its own memory. "
+            "1 serves about 10,000 small requests/s.",
+            "processes",
+            ge=1,
+            le=64,
+        ),
+    ] = 1
+    takeover_socket: Annotated[
+        str,
+        _option(
+            "Where a newly started gateway takes the listening sockets over from the running one, which "
+            "then finishes what it has begun; the same path for both. Empty: no upgrade in place.",
+            "path",
+        ),
+    ] = ""
+    takeover_drain_s: Annotated[
+        float,
+        _option(
+            "For requests under way when another gateway has taken over; long, since nobody waits for it.",
+            "seconds",
+            ge=0,
+        ),
+    ] = 3600.0
     probe_interval_s: Annotated[
         float, _option("Between two health probes (and load scrapes) of a worker.", "seconds", gt=0)
     ] = 2.0

@@ -18,7 +18,6 @@ it. Python's own 5 ms would be added to each turn of the loop."""
 
 def prepare() -> None:
     """For a process that has loaded what it needs, and serves nobody yet."""
-    raise_open_files()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     give_memory_back()
 

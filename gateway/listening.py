@@ -1,8 +1,9 @@
 """The sockets that the gateway listens on: bound here, accepted from elsewhere.
 
     host, port ──► bind_tcp  ─┐
-                              ├─► plain listening sockets ──► this process's loop, or another process
-    path, mode ──► bind_unix ─┘
+                              ├─► listening sockets ─► accept: their connections
+    path, mode ──► bind_unix ─┘                       or Acceptor ─► adopt: one of them, here or in
+                                                                     another process
 
 A socket listens as soon as it is bound, so that a taken address is known before anything else is
 started, and clients that come early wait instead of being refused. A socket file belongs to whoever
@@ -51,7 +52,7 @@ def bind_tcp(host: str, port: int, option: str) -> socket.socket:
     return listening
 
 
-def bind_unix(path: str, mode: int) -> socket.socket:
+def bind_unix(path: str, mode: int, option: str = "unix_socket") -> socket.socket:
     """A listening Unix socket whose file has the permissions `mode` from its first moment on.
 
     A file that a dead process left is replaced. Raises ConfigError where somebody listens there,
@@ -59,7 +60,7 @@ def bind_unix(path: str, mode: int) -> socket.socket:
     """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _make_way(path)
+        _make_way(path, option)
         before = os.umask(0o777 & ~mode)  # nobody can connect between bind and a later chmod
         try:
             listening.bind(path)
@@ -72,7 +73,7 @@ def bind_unix(path: str, mode: int) -> socket.socket:
     except (OSError, ValueError) as exc:  # a path with a NUL is a ValueError
         listening.close()
         reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
-        raise ConfigError(f"unix_socket: cannot listen on {path}: {reason}") from exc
+        raise ConfigError(f"{option}: cannot listen on {path}: {reason}") from exc
     listening.setblocking(False)
     return listening
 
@@ -82,26 +83,41 @@ _KEEP_FILE: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3
 
 
 async def accept(
-    listening: socket.socket,
-    make_protocol: Callable[[], asyncio.Protocol],
-    tls: ssl.SSLContext | None = None,
-    handshake_timeout_s: float = 10.0,
+    listening: socket.socket, make_protocol: Callable[[], asyncio.Protocol]
 ) -> asyncio.AbstractServer:
-    """Serve the connections of one socket in this process; closing the server closes the socket. A Unix
-    socket is plain: what goes through it does not leave the host."""
+    """Serve the connections of one socket in this process, without TLS; closing the server closes the
+    socket."""
     loop = asyncio.get_running_loop()
     if listening.family == socket.AF_UNIX:
         return await loop.create_unix_server(make_protocol, sock=listening, backlog=BACKLOG, **_KEEP_FILE)
-    if tls is None:
-        return await loop.create_server(make_protocol, sock=listening, backlog=BACKLOG)
-    return await loop.create_server(
-        make_protocol,
-        sock=listening,
-        backlog=BACKLOG,
-        ssl=tls,
-        ssl_handshake_timeout=handshake_timeout_s,
-        ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
-    )
+    return await loop.create_server(make_protocol, sock=listening, backlog=BACKLOG)
+
+
+async def adopt(
+    connection: socket.socket,
+    make_protocol: Callable[[], asyncio.Protocol],
+    tls: ssl.SSLContext | None,
+    handshake_timeout_s: float,
+) -> None:
+    """Serve one connection that was accepted, here or in another process; the socket is ours from here on.
+    Raises OSError where it ended, or its handshake failed, before it was served. What comes through a
+    Unix socket is plain: it does not leave the host."""
+    loop = asyncio.get_running_loop()
+    connection.setblocking(False)
+    try:
+        if tls is None or connection.family == socket.AF_UNIX:
+            await loop.connect_accepted_socket(make_protocol, connection)
+        else:
+            await loop.connect_accepted_socket(
+                make_protocol,
+                connection,
+                ssl=tls,
+                ssl_handshake_timeout=handshake_timeout_s,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            )
+    except BaseException:
+        connection.close()
+        raise
 
 
 def reset_at_close(transport: asyncio.Transport) -> None:
@@ -141,20 +157,20 @@ class SocketFile:
             pass
 
 
-def _make_way(path: str) -> None:
+def _make_way(path: str, option: str) -> None:
     """Remove the file of a socket on which nobody listens. Raises ConfigError where that is not so."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise ConfigError(f"unix_socket: {path} is there and is no socket; move it away or choose another")
+        raise ConfigError(f"{option}: {path} is there and is no socket; move it away or choose another")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         failure = probe.connect_ex(path)
     if failure == errno.ECONNREFUSED:
         os.unlink(path)
     elif failure == errno.EACCES:
-        raise ConfigError(f"unix_socket: {path} is there, and this user may not connect to see whose it is")
+        raise ConfigError(f"{option}: {path} is there, and this user may not connect to see whose it is")
     elif failure != errno.ENOENT:
-        raise ConfigError(f"unix_socket: another process listens on {path}; stop it or choose another")
+        raise ConfigError(f"{option}: another process listens on {path}; stop it or choose another")

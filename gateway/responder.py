@@ -11,8 +11,11 @@ from gateway.ids import new_id
 class Connection(Protocol):
     """The client's connection, as far as an answer needs it."""
 
-    is_draining: bool
     is_full: bool
+
+    @property
+    def is_draining(self) -> bool:
+        """An answer that begins now is the last one here."""
 
     def write(self, data: bytes) -> None: ...
     def answered(self, keep_alive: bool) -> None: ...

@@ -68,6 +68,7 @@ class Router:
         assumed: AssumedIndex,
         policy: Policy,
         tokenize: Tokenize,
+        ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
@@ -75,7 +76,7 @@ class Router:
         self.index = index
         self.assumed = assumed
         self.policy = policy
-        self.ledger = Ledger()
+        self.ledger = Ledger() if ledger is None else ledger
         self.tokenize = tokenize
         self._clock = clock
         self._rng = rng or random.Random()

@@ -10,7 +10,7 @@ or gone. Limits and deadlines apply before anything is handed on.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, MutableSet
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -47,14 +47,14 @@ class _Refusal:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client's connection. `registry` is the server's set of open connections; `on_refused` is
-    told the status of each request that was answered here and not handed on."""
+    """One client's connection, in `registry` while it is open (any set, also one that counts); `on_refused`
+    is told the status of each request that was answered here and not handed on."""
 
     def __init__(
         self,
         handle: Handle,
         limits: Limits,
-        registry: "set[ClientConnection]",
+        registry: MutableSet["ClientConnection"],
         on_refused: Callable[[int], None] = lambda status: None,
     ) -> None:
         self._handle = handle
@@ -74,7 +74,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_reading_paused = False
         self._has_spoken = False  # HTTP/1.1, so it is not HTTP/2 that comes
         self._has_body_in_read = False
-        self.is_draining = False
+        self._is_stopping = self._is_leaving = False
         self.is_full = False
         self._timer = LazyTimer(self._loop, self._on_due)
         self._body_began = 0.0
@@ -255,7 +255,7 @@ class ClientConnection(asyncio.Protocol):
     def answered(self, keep_alive: bool) -> None:
         self._exchange = None
         self._is_answering = False
-        if not keep_alive or self.is_draining:
+        if not keep_alive or self._is_stopping:
             return self._close()
         if not self._is_receiving and not self._queue:
             self._set_deadline(self._limits.keep_alive_s)
@@ -265,9 +265,17 @@ class ClientConnection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Close once what is being answered is; at once if nothing is."""
-        self.is_draining = True
+        self._is_stopping = True
         if not self._is_busy():
             self._close()
+
+    def leave(self) -> None:
+        """Close with the next answer that is the last, and say so in it, or when idle for its time."""
+        self._is_leaving = True
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_stopping or (self._is_leaving and not self._queue and not self._is_receiving)
 
     def _answer_next(self) -> None:
         """Answer queued requests one after the other; a loop, since an answer may come at once."""

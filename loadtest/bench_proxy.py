@@ -76,6 +76,8 @@ SCENARIOS = (
 )
 LATENCY = Scenario("added", "16k_warm", _load(8, think_ms=20), min_hit_share=0.8)
 """What a 4k-token warm prompt waits for the gateway, at 8 connections that pause: no queue of our own."""
+TWO = Scenario("two_processes", "small", _load(32))
+"""One process and two in turn: what sharing costs per request, and how evenly it is shared."""
 
 
 class Materials:
@@ -162,6 +164,8 @@ class Results:
     added_p50_ms: list[float] = field(default_factory=list)
     added_p99_ms: list[float] = field(default_factory=list)
     memory: list[Figure] = field(default_factory=list)
+    of_processes: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    imbalance: list[float] = field(default_factory=list)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -188,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    names = [*(scenario.name for scenario in (*SCENARIOS, LATENCY)), *bench_memory.NAMES]
+    names = [*(scenario.name for scenario in (*SCENARIOS, LATENCY, TWO)), *bench_memory.NAMES]
     parser = argparse.ArgumentParser(prog="bench_proxy", description="The gateway's cost beside nginx's.")
     parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(names)}; nothing is written")
     args = parser.parse_args(argv)
@@ -206,7 +210,7 @@ def run(materials: Materials, only: set[str] | None) -> Results:
     if why := missing_nginx():
         print(f"without nginx's figures: {why}")
     prompts = materials.prompts()
-    for scenario in (LATENCY, *SCENARIOS):
+    for scenario in (LATENCY, *SCENARIOS, TWO):
         if only is None or scenario.name in only:
             materials.bodies(scenario.bodies)  # made before anything runs
             with fake_workers(NUM_WORKERS, scenario.gap_ms, prompts) as ports:
@@ -222,6 +226,11 @@ def run_round(scenario: Scenario, materials: Materials, ports: Sequence[int], re
         results.added_p50_ms.append((through.latency_p50_us - direct.latency_p50_us) / 1000)
         results.added_p99_ms.append((through.latency_p99_us - direct.latency_p99_us) / 1000)
         return
+    if scenario is TWO:
+        for processes in (1, 2, 1, 2):  # more of them: it is a difference that is looked for
+            reading = run_gateway(scenario, materials, ports, results, processes)
+            results.of_processes[processes].append(scenario.cost_us(reading))
+        return
     if scenario.column and not missing_nginx():
         with nginx(ports, materials.nginx_directory()) as contender:
             reading = run_load(scenario, materials, contender, NGINX_SECONDS)
@@ -230,11 +239,15 @@ def run_round(scenario: Scenario, materials: Materials, ports: Sequence[int], re
     results.kvgate[scenario.name].append(scenario.cost_us(reading))
 
 
-def run_gateway(scenario: Scenario, materials: Materials, ports: Sequence[int], results: Results) -> Reading:
+def run_gateway(
+    scenario: Scenario, materials: Materials, ports: Sequence[int], results: Results, processes: int = 1
+) -> Reading:
     """A gateway of its own for each round: none profits from what another has sent."""
-    with gateway(ports, materials.tokenizers[scenario.template]) as contender:
+    with gateway(ports, materials.tokenizers[scenario.template], "--processes", str(processes)) as contender:
         reading = run_load(scenario, materials, contender)
         check_hits(scenario, contender, reading)
+        if processes > 1:
+            results.imbalance.append(contender.imbalance())
     return reading
 
 
@@ -281,6 +294,10 @@ def figures(results: Results) -> Iterator[Figure]:
     if results.added_p50_ms:
         yield best_of("proxy.added_p50_ms", "ms", 0.3, results.added_p50_ms)
         yield best_of("proxy.added_p99_ms", "ms", 2, results.added_p99_ms)
+    if ones := results.of_processes.get(1):
+        ratios = [two / min(ones) for two in results.of_processes[2]]
+        yield best_of("proxy.two_process_cpu_ratio", "", 1.1, ratios)
+        yield best_of("proxy.two_process_imbalance", "", 0.2, results.imbalance)
     yield from results.memory
 
 

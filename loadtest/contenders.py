@@ -63,7 +63,7 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`pid` is 0 where nothing stands in between."""
+    """`pid` is 0 where nothing stands in between; loadgen watches what it started, too."""
 
     name: str
     port: int
@@ -78,6 +78,12 @@ class Contender:
 class GatewayContender(Contender):
     admin_url: str
     start_rss_mb: float
+
+    def imbalance(self) -> float:
+        """How many more requests the busiest of its processes answered than the idlest, as a share of
+        their mean."""
+        answered = samples(_get(f"{self.admin_url}/metrics"), "kvgate_process_responses_total")
+        return (max(answered) - min(answered)) * len(answered) / sum(answered)
 
     def hit_share(self) -> float:
         """Of all prompt tokens since its start: predicted as cached."""
@@ -153,8 +159,13 @@ def gateway(worker_ports: Sequence[int], tokenizer: Path, *flags: str) -> Iterat
 
 def metric_sum(exposition: str, name: str) -> float:
     """Of a metric's samples, over all labels."""
+    return sum(samples(exposition, name))
+
+
+def samples(exposition: str, name: str) -> list[float]:
+    """A metric's values, over all labels."""
     lines = (line.rpartition(" ") for line in exposition.splitlines())
-    return sum(float(value) for series, _, value in lines if series.partition("{")[0] == name)
+    return [float(value) for series, _, value in lines if series.partition("{")[0] == name]
 
 
 # processes -------------------------------------------------------------------------------------

@@ -12,8 +12,6 @@ import uvloop
 import gateway.app
 from gateway import __version__, cli
 from gateway.config import Config, options
-from gateway.core.errors import ConfigError
-from gateway.metrics import Metrics
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -125,24 +123,6 @@ def test_the_simulator_has_its_own_command_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(gateway.app, "simulate", simulate)
     assert cli.main(["sim", "--port", "0", "--help"]) == 3
     assert seen == [["--port", "0", "--help"]]
-
-
-def test_what_was_started_is_stopped_also_when_starting_fails() -> None:
-    calls: list[str] = []
-
-    class Fake:
-        metrics = Metrics()
-
-        async def start(self) -> None:
-            calls.append("start")
-            raise ConfigError("port: taken")
-
-        async def stop(self) -> None:
-            calls.append("stop")
-
-    with pytest.raises(ConfigError):
-        cli.run(lambda: cli._serve_until_stopped(Fake()))
-    assert calls == ["start", "stop"]
 
 
 def test_the_loop_is_uvloop() -> None:

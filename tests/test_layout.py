@@ -14,6 +14,8 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/core/engine.py": "types only; the adapters keep its promises in tests/engines/test_contract.py",
     "gateway/core/events.py": "types only",
     "gateway/index/base.py": "types only; the backends keep its promises in tests/index/contract.py",
+    "gateway/messages.py": "types only",
+    "gateway/child.py": "tests/blackbox/test_processes.py runs all of it, in processes of its own",
     "gateway/app.py": "tests/blackbox, tests/test_stories.py and tests/test_library.py run all of it",
 }
 """Beside maps of packages and entry points (`__init__`, `__main__`), which hold no logic."""

@@ -297,6 +297,41 @@ def test_draining_an_idle_connection(server: Server) -> None:
     assert server.transport.end == "closed"
 
 
+def test_leaving_answers_what_was_sent_and_says_which_answer_is_the_last(server: Server) -> None:
+    server.transport.feed(SLOW + SLOW + GET[:-2])
+    server.connection.leave()
+    for responder, _ in server.slow:
+        responder.send(200, [], b"ok")
+    assert server.transport.out == OK + OK
+    server.transport.feed(b"\r\n")
+    last = server.transport.out.removeprefix(OK + OK)
+    assert last == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok"
+    assert server.transport.end == "closed"
+
+
+def test_leaving_an_idle_connection_answers_once_more_or_closes_in_its_time(server: Server) -> None:
+    server.transport.feed(GET)
+    server.connection.leave()
+    assert server.transport.end == ""
+    server.loop.advance(LIMITS.keep_alive_s - 1)
+    assert server.transport.end == ""
+    server.transport.feed(GET)
+    assert b"connection: close" in server.transport.out
+    assert server.transport.end == "closed"
+
+
+def test_leaving_behind_the_head_of_an_answer_keeps_the_connection_as_it_promised(server: Server) -> None:
+    server.transport.feed(SLOW)
+    responder = server.slow[0][0]
+    responder.head(ResponseHead(200, [], 2))
+    responder.data(b"o")
+    server.connection.leave()
+    responder.end(b"k")
+    assert (server.transport.out, server.transport.end) == (OK, "")
+    server.loop.advance(LIMITS.keep_alive_s + 1)
+    assert server.transport.end == "closed"
+
+
 @pytest.mark.parametrize(
     ("version", "length", "end"),
     [

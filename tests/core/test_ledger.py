@@ -1,38 +1,7 @@
-from gateway.core.ledger import Ledger, Phase
-from gateway.core.worker import WorkerId
-
-A, B = WorkerId("a"), WorkerId("b")
+from gateway.core.ledger import Ledger
+from tests.core.ledgers import LedgerContract
 
 
-def loads(ledger: Ledger, worker: WorkerId) -> tuple[int, int]:
-    load = ledger.load(worker)
-    return load.num_in_flight, load.booked_tokens
-
-
-def test_a_booking_counts_until_it_is_released() -> None:
-    ledger = Ledger()
-    first, second = ledger.book(A, 100, 120), ledger.book(A, 30, 30)
-    ledger.book(B, 7, 7)
-    assert (loads(ledger, A), loads(ledger, B)) == ((2, 130), (1, 7))
-    assert ledger.release(first)
-    assert loads(ledger, A) == (1, 30)
-    assert ledger.release(second)
-    assert loads(ledger, A) == (0, 0)
-
-
-def test_the_first_token_ends_the_prefill_and_keeps_the_request() -> None:
-    ledger = Ledger()
-    booking = ledger.book(A, 100, 120)
-    ledger.first_token(booking)
-    ledger.first_token(booking)
-    assert (loads(ledger, A), booking.phase) == ((1, 0), Phase.DECODING)
-
-
-def test_a_booking_is_released_exactly_once() -> None:
-    ledger = Ledger()
-    booking, other = ledger.book(A, 5, 5), ledger.book(A, 9, 9)
-    assert [ledger.release(booking), ledger.release(booking)] == [True, False]
-    ledger.first_token(booking)
-    assert loads(ledger, A) == (1, 9)
-    assert ledger.release(other)
-    assert repr(ledger) == "Ledger({})"
+class TestLedger(LedgerContract):
+    def make(self) -> Ledger:
+        return Ledger()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.prompt import Prompts
-from loadtest.bench_proxy import LATENCY, SCENARIOS, Materials, Results, figures, main, print_ratios
+from loadtest.bench_proxy import LATENCY, SCENARIOS, TWO, Materials, Results, figures, main, print_ratios
 from loadtest.publisher import read_prompts
 from loadtest.report import best_of
 from loadtest.workloads.bodies import parse
@@ -21,6 +21,14 @@ def test_figures_are_the_best_rounds_of_what_was_run() -> None:
         "proxy.nginx.small.cpu_us": (15, None),
         "proxy.rss_mb": (100, 120),
     }
+
+
+def test_two_processes_are_compared_with_the_better_round_of_one() -> None:
+    results = Results(imbalance=[0.1, 0.05])
+    results.of_processes[1], results.of_processes[2] = [60.0, 50.0], [54.0, 60.0]
+    found = {figure.name: (figure.value, figure.rounds) for figure in figures(results)}
+    assert found["proxy.two_process_cpu_ratio"] == (1.08, [1.08, 1.2])
+    assert found["proxy.two_process_imbalance"] == (0.05, [0.1, 0.05])
 
 
 def test_ratios_are_shown_where_both_were_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +62,7 @@ def test_the_workers_hold_what_warm_requests_begin_with(tmp_path: Path, template
 
 
 def test_every_scenario_has_a_name_of_its_own_and_templates_exist(tmp_path: Path) -> None:
-    assert len({scenario.name for scenario in (*SCENARIOS, LATENCY)}) == len(SCENARIOS) + 1
+    assert len({scenario.name for scenario in (*SCENARIOS, LATENCY, TWO)}) == len(SCENARIOS) + 2
     materials = Materials(tmp_path)
     for scenario in SCENARIOS:
         assert (materials.tokenizers[scenario.template] / "tokenizer.json").is_file()

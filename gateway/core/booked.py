@@ -1,0 +1,235 @@
+"""Bookings of all processes of one host, in memory that they share: a row per process, a column per worker.
+
+Only a process itself writes its row, and it writes what it has counted in a ledger of its own; so no
+cell needs a lock, and a row of a process that died is zeroed by who replaces it. Processes meet their
+workers in different order: a column is claimed by the worker's name, under a lock, once per process and
+worker. Words of eight bytes:
+
+    generation │ closed connections, a word per row │ names, a word per column │ cells │ promises per row │ -
+                                       cells of a column: requests of each row, then tokens of each row
+
+A load is two sums of adjacent words: 0.5 us for two rows, 0.6 us for eight. Columns of workers that are
+gone are given anew when none is left; the generation says so, and every process claims its columns again.
+`promises` are those of `promised.py`.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from gateway.core.ledger import Booking, Ledger, Load, Phase
+from gateway.core.worker import WorkerId
+
+WORD_BYTES = 8
+MAX_COLUMNS = 4096
+"""Workers that a host can tell apart at once; a fleet has tens or hundreds."""
+PROMISE_SLOTS = 16_384
+"""Of each row: a word of hash and a word of meaning each, 256 KiB."""
+
+Lock = Callable[[], AbstractContextManager[object]]
+"""Excludes the other processes for as long as it is held."""
+
+
+def name_of(worker: WorkerId) -> int:
+    """Never 0, which is a free column."""
+    return int.from_bytes(blake2b(worker.encode(), digest_size=WORD_BYTES).digest()) or 1
+
+
+class Table:
+    """The shared words and who may write which. Begins as zeros."""
+
+    def __init__(
+        self, memory: memoryview, num_rows: int, lock: Lock, *, max_columns: int = MAX_COLUMNS
+    ) -> None:
+        self.words = memory.cast("B").cast("Q")
+        self.num_rows = num_rows
+        self._lock = lock
+        self._closed_at = 1
+        self._names_at = self._closed_at + num_rows
+        self._cells_at = self._names_at + max_columns
+        self._promises_at = self._cells_at + max_columns * 2 * num_rows
+
+    def __repr__(self) -> str:
+        used = sum(map(bool, self.words[self._names_at : self._cells_at]))
+        return f"Table(rows={self.num_rows}, columns={used} of {self._cells_at - self._names_at})"
+
+    @staticmethod
+    def num_bytes(num_rows: int, max_columns: int = MAX_COLUMNS) -> int:
+        words = 1 + num_rows + max_columns + max_columns * 2 * num_rows + 2 * PROMISE_SLOTS * num_rows + 1
+        return WORD_BYTES * words
+
+    @property
+    def nowhere(self) -> int:
+        """A word that nobody reads."""
+        return self.promises_at(self.num_rows)
+
+    @property
+    def generation(self) -> int:
+        return self.words[0]
+
+    def cells_at(self, column: int) -> int:
+        return self._cells_at + column * 2 * self.num_rows
+
+    def promises_at(self, row: int) -> int:
+        return self._promises_at + row * 2 * PROMISE_SLOTS
+
+    def num_closed(self, row: int) -> int:
+        return self.words[self._closed_at + row]
+
+    def closed(self, row: int) -> None:
+        """That process has closed one more client connection."""
+        self.words[self._closed_at + row] += 1
+
+    def release(self, row: int) -> None:
+        """Its process is gone, and with it what it had booked, promised and counted."""
+        self._zero(slice(self._cells_at + row, self._promises_at, self.num_rows))
+        self._zero(slice(self.promises_at(row), self.promises_at(row + 1)))
+        self.words[self._closed_at + row] = 0
+
+    def column(self, worker: WorkerId) -> int | None:
+        """The worker's column, claimed if it has none; None if all are taken by workers with load."""
+        name = name_of(worker)
+        with self._lock():
+            if (found := self._find(name)) is None and (found := self._find(0)) is None:
+                self._reclaim()
+                found = self._find(0)
+            if found is not None:
+                self.words[self._names_at + found] = name
+            return found
+
+    def _find(self, name: int) -> int | None:
+        try:
+            return self.words[self._names_at : self._cells_at].tolist().index(name)
+        except ValueError:
+            return None
+
+    def _reclaim(self) -> None:
+        """Free every column without load: most belong to workers that left long ago."""
+        for column in range(self._cells_at - self._names_at):
+            at = self.cells_at(column)
+            if not any(self.words[at : at + 2 * self.num_rows]):
+                self.words[self._names_at + column] = 0
+        self.words[0] += 1
+
+    def _zero(self, where: slice) -> None:
+        num_words = len(self.words[where])
+        self.words[where] = memoryview(bytes(num_words * WORD_BYTES)).cast("Q")
+
+
+class Columns:
+    """One process's knowledge of who has which column, as of one generation."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.generation = table.generation
+        self._of: dict[WorkerId, int] = {}
+        self._workers: dict[int, WorkerId] = {}
+
+    def of(self, worker: WorkerId) -> int | None:
+        column = self._of.get(worker)
+        if column is None:
+            column = self.table.column(worker)
+            if column is not None:
+                self._of[worker], self._workers[column] = column, worker
+        return column
+
+    def worker(self, column: int) -> WorkerId | None:
+        """Who has it, if this process has met that worker."""
+        return self._workers.get(column)
+
+    def renew(self) -> None:
+        self.generation = self.table.generation
+        self._of, self._workers = {}, {}
+
+
+@dataclass(slots=True, eq=False)
+class _Own:
+    """What this process has in flight at one worker, and where its two words are."""
+
+    requests_at: int
+    tokens_at: int
+    num_in_flight: int = 0
+    booked_tokens: int = 0
+
+
+class SharedLedger(Ledger):
+    """A ledger whose loads are those of all processes of the host. `row` is this process's own."""
+
+    def __init__(self, table: Table, row: int) -> None:
+        super().__init__()
+        self._table = table
+        self._words = table.words
+        self._row = row
+        self._num_rows = table.num_rows
+        self._columns = Columns(table)
+        self._at: dict[WorkerId, int] = {}
+        self._own: dict[WorkerId, _Own] = {}
+
+    def __repr__(self) -> str:
+        busy = {worker: own for worker, own in self._own.items() if own.num_in_flight}
+        return f"SharedLedger(row={self._row}, {busy})"
+
+    def load(self, worker: WorkerId) -> Load:
+        words, num = self._words, self._num_rows
+        if words[0] != self._columns.generation:
+            self._renew()
+        at = self._at.get(worker)
+        if at is None:
+            at = self._claim(worker)
+        if at < 0:
+            own = self._own[worker]
+            return Load(own.num_in_flight, own.booked_tokens)
+        if num == 2:
+            return Load(words[at] + words[at + 1], words[at + 2] + words[at + 3])
+        return Load(sum(words[at : at + num]), sum(words[at + num : at + 2 * num]))
+
+    def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int) -> Booking:
+        if worker not in self._at:
+            self._claim(worker)
+        own = self._own[worker]
+        own.num_in_flight += 1
+        own.booked_tokens += uncached_tokens
+        self._words[own.requests_at] = own.num_in_flight
+        self._words[own.tokens_at] = own.booked_tokens
+        return Booking(worker, uncached_tokens, num_tokens)
+
+    def first_token(self, booking: Booking) -> None:
+        if booking.phase is Phase.BOOKED:
+            booking.phase = Phase.DECODING
+            own = self._own[booking.worker]
+            own.booked_tokens -= booking.uncached_tokens
+            self._words[own.tokens_at] = own.booked_tokens
+
+    def release(self, booking: Booking) -> bool:
+        if booking.phase is Phase.RELEASED:
+            return False
+        self.first_token(booking)
+        booking.phase = Phase.RELEASED
+        own = self._own[booking.worker]
+        own.num_in_flight -= 1
+        self._words[own.requests_at] = own.num_in_flight
+        return True
+
+    def _claim(self, worker: WorkerId) -> int:
+        """Where the worker's cells begin; -1 where none is left, and this process counts for itself."""
+        column = self._columns.of(worker)
+        at = self._at[worker] = -1 if column is None else self._table.cells_at(column)
+        own = self._own.setdefault(worker, _Own(0, 0))
+        if at < 0:
+            own.requests_at = own.tokens_at = self._table.nowhere
+        else:
+            own.requests_at, own.tokens_at = at + self._row, at + self._num_rows + self._row
+            self._words[own.requests_at], self._words[own.tokens_at] = own.num_in_flight, own.booked_tokens
+        return at
+
+    def _renew(self) -> None:
+        """Columns were given anew: those of workers with load here are claimed again."""
+        self._columns.renew()
+        for at in self._at.values():
+            if at >= 0:
+                self._words[at + self._row] = self._words[at + self._num_rows + self._row] = 0
+        self._at = {}
+        self._own = {worker: own for worker, own in self._own.items() if own.num_in_flight}
+        for worker in self._own:
+            self._claim(worker)

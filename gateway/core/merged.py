@@ -1,0 +1,60 @@
+"""One answer of the admin API from those of several processes.
+
+equal values                   as they are
+objects                        field by field
+lists of objects               those with the same id, url, worker, name or model are one
+other lists                    in turn from each, without repeats: each has its newest first
+counts of each its own         (`ADDED`) added; other numbers are one truth seen by each: the most
+true or false                  true where all say so
+words of state                 the one furthest from well; other words: the first process's
+nothing, or something          something
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
+from typing import Any
+
+IDENTITIES = ("id", "url", "worker", "name", "model")
+ADDED = frozenset({"failures", "assumed_blocks", "entries", "bytes", "max_bytes"})
+WORST_FIRST = ("waiting", "blind", "catching_up", "exact", "joined")
+
+
+def merge(values: Sequence[Any], name: str = "") -> Any:
+    """Of at least one value; `name` is the field that they are of."""
+    some = [value for value in values if value is not None]
+    if not some:
+        return None
+    first = some[0]
+    if isinstance(first, bool):
+        return all(some)
+    if isinstance(first, int | float):
+        return sum(some) if name in ADDED else max(some)
+    if isinstance(first, Mapping):
+        fields = dict.fromkeys(chain.from_iterable(some))
+        return {field: merge([v[field] for v in some if field in v], field) for field in fields}
+    if isinstance(first, list):
+        return _merge_lists(some)
+    known = [word for word in WORST_FIRST if word in some]
+    return known[0] if known else first
+
+
+def _merge_lists(lists: Sequence[list[Any]]) -> list[Any]:
+    """In turn: the first of each, then the second of each."""
+    items = [item for turn in zip_longest(*lists) for item in turn if item is not None]
+    together: dict[Any, list[Any]] = {}
+    for number, item in enumerate(items):
+        together.setdefault(_identity(item, number), []).append(item)
+    return [merge([*same, *_doubts(same, len(lists))]) for same in together.values()]
+
+
+def _doubts(same: Sequence[Any], num_lists: int) -> list[Any]:
+    """Of an object that not all lists have: nothing is true of it everywhere."""
+    if len(same) == num_lists or not isinstance(same[0], Mapping):
+        return []
+    return [{name: False for name, value in same[0].items() if isinstance(value, bool)}]
+
+
+def _identity(item: Any, number: int) -> Any:
+    if not isinstance(item, Mapping):
+        return item if isinstance(item, str | int | float) else number
+    return next((item[field] for field in IDENTITIES if field in item), number)

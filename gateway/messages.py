@@ -1,0 +1,63 @@
+"""What a supervisor and its processes say to each other on their channel (`channel.py`).
+
+supervisor                              process
+Begin, the shared memory ─────────────►  loads, starts, warms up
+                         ◄─────────────  Ready; or Refused, and it ends
+Client, AdminClient, each a connection ► serves it; counts those that it has closed in the memory
+                         ◄─────────────  Leaving: give me no more (it was asked to stop by itself)
+Drain ────────────────────────────────►  finishes what it has and ends; the end of the channel, too
+"""
+
+import msgspec
+
+from gateway.config import Config
+
+
+class Begin(msgspec.Struct, tag=True):
+    """`row` of `num_rows` is its own. The configuration names the workers of now. It is ready when it has
+    asked them and caught up with their events, or after `warm_up_s`."""
+
+    config: Config
+    row: int
+    num_rows: int
+    warm_up_s: float
+
+
+class Client(msgspec.Struct, tag=True):
+    """A client's connection, which comes with it."""
+
+
+class AdminClient(msgspec.Struct, tag=True):
+    """A connection to the admin API, which comes with it."""
+
+
+class Drain(msgspec.Struct, tag=True):
+    """Finish in `seconds`. `is_leaving`: others answer from now on, so idle connections are not cut."""
+
+    seconds: float
+    is_leaving: bool
+
+
+class Ready(msgspec.Struct, tag=True):
+    pass
+
+
+class Refused(msgspec.Struct, tag=True):
+    """The configuration cannot be used."""
+
+    reason: str
+
+
+class Leaving(msgspec.Struct, tag=True):
+    pass
+
+
+ToProcess = Begin | Client | AdminClient | Drain
+ToSupervisor = Ready | Refused | Leaving
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_process = msgspec.msgpack.Decoder(ToProcess).decode
+decode_to_supervisor = msgspec.msgpack.Decoder(ToSupervisor).decode
+
+CLIENT = encode(Client())
+ADMIN_CLIENT = encode(AdminClient())

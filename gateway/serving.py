@@ -1,0 +1,151 @@
+"""`kvgate serve`, from first socket to exit code: one process or several, new or in place of another.
+
+reach the running gateway ─► sockets: its own, or bound ─► start, warm up ─► accept ─► it leaves
+                                                                              │
+   stop: drain for `drain_timeout_s`  ◄── SIGTERM, SIGINT ◄───────────────────┤
+   leave: finish for `takeover_drain_s` ◄── another gateway has taken over ◄──┘
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
+
+from gateway import host
+from gateway.config import Config
+from gateway.handover import Predecessor, TakeoverPoint
+from gateway.processes import Supervisor
+from gateway.sockets import Sockets
+from gateway.tasks import stop_event
+
+log = logging.getLogger("kvgate")
+
+WARM_UP_S = 15.0
+"""For a gateway that takes over to know the workers and what they hold; the running one serves meanwhile."""
+
+
+class Service(Protocol):
+    """What serves: one process, or a supervisor of several."""
+
+    @property
+    def added_workers(self) -> list[str]: ...
+    async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None: ...
+    async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None: ...
+    async def add_workers(self, urls: Sequence[str]) -> None: ...
+    async def leave(self, seconds: float, stop: asyncio.Event) -> bool: ...
+    async def stop(self, drain_s: float | None = None) -> None: ...
+
+
+class Alone:
+    """One process: the gateway itself. Imported here, since a supervisor has no use for its libraries."""
+
+    def __init__(self, config: Config) -> None:
+        from gateway.app import Gateway
+        from gateway.garbage import Garbage
+
+        self._gateway = Gateway(config)
+        self._garbage = Garbage(self._gateway.metrics.gc_pause_s)
+        self.listen, self.leave = self._gateway.listen, self._gateway.leave
+        host.prepare()
+        self._garbage.settle()
+
+    @property
+    def added_workers(self) -> list[str]:
+        return [endpoint.url for endpoint in self._gateway.roster if endpoint.url not in self._configured]
+
+    async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
+        await self._gateway.start(serve=False)
+        self._configured = {endpoint.url for endpoint in self._gateway.roster}
+        await self.add_workers(workers)
+        await self._gateway.warm_up(warm_up_s)
+
+    async def add_workers(self, urls: Sequence[str]) -> None:
+        for url in urls:
+            self._gateway.roster.add(url)
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        await self._gateway.stop(drain_s)
+        self._garbage.release()
+
+
+async def serve(config: Config) -> int:
+    """Until it is told to stop, or has finished after another gateway took over. Raises ConfigError."""
+    stop, path = stop_event(), config.takeover_socket
+    host.raise_open_files()  # processes that it starts have the limit too
+    with contextlib.ExitStack() as opened:
+        predecessor = await Predecessor.reach(path) if path else None
+        if predecessor:
+            opened.callback(predecessor.close)
+        sockets = Sockets(config, predecessor.sockets if predecessor else {})
+        opened.callback(sockets.close)
+        service: Service = Supervisor(config) if config.processes > 1 else Alone(config)
+        drain_s: float | None = 0.0
+        try:
+            start = service.start(
+                predecessor.workers if predecessor else (), WARM_UP_S if predecessor else 0.0
+            )
+            if await _is_done(start, unless=stop):
+                drain_s = await _serve(config, service, sockets, predecessor, stop)
+        finally:
+            sockets.remove_files()
+            await service.stop(drain_s)
+    return 0
+
+
+async def _serve(
+    config: Config,
+    service: Service,
+    sockets: Sockets,
+    predecessor: Predecessor | None,
+    stop: asyncio.Event,
+) -> float | None:
+    """Accept until the end; how long what is left may take then, None as configured."""
+    await service.listen(sockets.traffic, sockets.admin)
+    sockets.own_files()
+    _announce(config, sockets)
+    if predecessor:
+        await service.add_workers(await predecessor.take_over(sockets.all))
+    if sockets.takeover is None:
+        await stop.wait()
+        return None
+    point = TakeoverPoint(sockets.takeover, sockets.all, lambda: service.added_workers)
+    await _is_done(point.taken.wait(), unless=stop)
+    if point.taken.is_set():
+        sockets.hand_over(point.kept)
+        sockets.remove_files()
+    elif point.has_heir:  # its files, if it comes to accept; else the next one that starts replaces them
+        sockets.hand_over(sockets.all)
+    point.close()
+    if not point.taken.is_set():
+        return None
+    log.info("process %d has taken over: finishing what is open here", point.successor)
+    await service.leave(config.takeover_drain_s, stop)
+    return None if stop.is_set() else 0.0
+
+
+def _announce(config: Config, sockets: Sockets) -> None:
+    if config.unix_socket:
+        log.info("listening on unix:%s", config.unix_socket)
+    log.info(
+        "listening on %s://%s:%d, admin on http://%s:%d",
+        "https" if config.tls_cert_file else "http",
+        config.host,
+        sockets.traffic[0].getsockname()[1],
+        config.admin_host,
+        sockets.admin.getsockname()[1],
+    )
+
+
+async def _is_done(what: Coroutine[Any, Any, object], *, unless: asyncio.Event) -> bool:
+    """Wait for one of the two; `what` is cancelled where the event comes first."""
+    loop = asyncio.get_running_loop()
+    task, event = loop.create_task(what), loop.create_task(unless.wait())
+    await asyncio.wait({task, event}, return_when=asyncio.FIRST_COMPLETED)
+    is_done = task.done()
+    for other in (task, event):
+        other.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return is_done

@@ -1,0 +1,295 @@
+"""Several processes behind one port: one load, one admin API, and one that dies is replaced."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.blackbox.harness import (
+    DONE,
+    SSE_HEAD,
+    Bench,
+    Call,
+    Client,
+    Cut,
+    FakeWorker,
+    Gateway,
+    answer_ok,
+    chunked,
+    completion,
+    event,
+    hang,
+    post,
+    refusal,
+    request,
+    running,
+    until,
+)
+
+TWO = ("--processes", "2")
+
+
+def pids(gateway: Gateway) -> dict[int, int]:
+    """The processes by their number, as the log has them; the last of each number."""
+    ready = (re.search(r"process (\d+) \(pid (\d+)\) is ready", line) for line in gateway.log)
+    return {int(found[1]): int(found[2]) for found in ready if found}
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"  # ended, whether somebody has asked for its exit code or not
+
+
+@contextlib.asynccontextmanager
+async def running_with_deaths(*flags: str) -> AsyncIterator[Bench]:
+    """As `running`, where processes die and the log says so."""
+    bench = Bench(await Gateway.start(*flags))
+    try:
+        yield bench
+    finally:
+        try:
+            await bench.close()
+        finally:
+            code = await bench.gateway.stop()
+    assert code == 0, "\n".join(bench.gateway.log)
+    others = [line for line in bench.gateway.faults() if " died" not in line]
+    assert not others, "\n".join(others)
+
+
+async def on_each(bench: Bench, num: int = 2) -> list[Client]:
+    """Connections that are on different processes: each is handed to the one with the fewest."""
+    return [await bench.client() for _ in range(num)]
+
+
+class Streams:
+    """A worker's script: streams that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, call: Call) -> None:
+        await call.send(SSE_HEAD + chunked(event("a"), end=False))
+        await self.may_end.wait()
+        if not call.gone.is_set():
+            await call.send(chunked(event("b"), DONE))
+
+
+async def begin_stream(client: Client) -> None:
+    await client.send(post(completion(stream=True)))
+    await client.head()
+    assert await client.event() == event("a")
+
+
+async def end_stream(client: Client) -> None:
+    assert [await client.event(), await client.event()] == [event("b"), DONE]
+    assert await client.piece() == b""
+
+
+async def test_requests_and_totals_are_spread_over_the_processes_and_add_up() -> None:
+    async with running(*TWO) as bench:
+        await bench.worker()
+        for client in await on_each(bench, 8):
+            for _ in range(5):
+                assert (await client.ask(post(completion()))).status == 200
+        metrics = await bench.gateway.metrics()
+        assert metrics['kvgate_responses_total{code="200"}'] == 40
+        assert await bench.gateway.total("kvgate_requests_total") == 40
+        for row in (0, 1):
+            assert metrics[f'kvgate_process_responses_total{{process="{row}"}}'] == 20
+        assert metrics["kvgate_processes"] == 2
+        stages = {name: n for name, n in metrics.items() if name.startswith("kvgate_decision_seconds_count")}
+        assert set(stages.values()) == {40}
+        decisions = (await bench.gateway.admin("GET", "/admin/decisions")).json["decisions"]
+        assert len(set(decisions)) == 40
+        for decision in decisions:
+            assert (await bench.gateway.admin("GET", f"/admin/decisions/{decision}")).json["id"] == decision
+        assert (await bench.gateway.admin("GET", "/admin/decisions/none")).status == 404
+
+
+@pytest.mark.parametrize("flags", [(), TWO])
+async def test_a_burst_of_equal_prompts_spreads_over_the_workers(flags: tuple[str, ...]) -> None:
+    async with running(*flags) as bench:
+        workers = [await bench.worker(script=hang) for _ in range(4)]
+        body = post(completion(list(range(1000))))
+        clients = [await bench.client() for _ in range(64)]
+        await asyncio.gather(*(client.send(body) for client in clients))
+        await until(lambda: sum(len(worker.calls) for worker in workers) == 64, "all are at a worker")
+        spread = [len(worker.calls) for worker in workers]
+        assert all(15 <= num <= 17 for num in spread), spread
+        assert await bench.gateway.total("kvgate_requests_in_flight") == 64
+        for client in clients:
+            client.reset()
+        await bench.nothing_in_flight()
+
+
+async def test_a_process_that_is_killed_takes_its_own_requests_only_and_is_replaced() -> None:
+    async with running_with_deaths(*TWO) as bench:
+        script = Streams()
+        worker = await bench.worker(script=script)
+        gateway, before = bench.gateway, pids(bench.gateway)
+        clients = await on_each(bench, 6)
+        for client in clients:
+            await begin_stream(client)
+        os.kill(before[0], signal.SIGKILL)
+        await gateway.logged(rf"process 0 \(pid {before[0]}\) died.*SIGKILL")
+        await until(lambda: sum(call.gone.is_set() for call in worker.calls) == 3, "its requests are gone")
+        assert await gateway.total("kvgate_requests_in_flight") == 3
+        for client in await on_each(bench, 4):  # while it is replaced
+            assert (await client.ask(request("GET", "/health"))).status == 200
+        await until(lambda: pids(gateway)[0] != before[0], "it is replaced")
+        assert (await gateway.metrics())['kvgate_process_restarts_total{process="0"}'] == 1
+        script.may_end.set()
+        ends = [await _ends_well(client) for client in clients]
+        assert Counter(ends) == {True: 3, False: 3}
+        worker.script = answer_ok
+        for client in await on_each(bench, 4):  # the new one knows the worker that joined at run time
+            assert (await client.ask(post(completion()))).status == 200
+        shares = [n for name, n in (await gateway.metrics()).items() if "process_responses_total" in name]
+        assert len(shares) == 2 and all(shares)
+
+
+async def _ends_well(client: Client) -> bool:
+    try:
+        await end_stream(client)
+    except Cut:
+        return False
+    return True
+
+
+async def test_totals_never_go_down_when_a_process_dies() -> None:
+    async with running_with_deaths(*TWO) as bench:
+        await bench.worker()
+        for client in await on_each(bench, 2):
+            assert (await client.ask(post(completion()))).status == 200
+        assert await bench.gateway.total("kvgate_responses_total") == 2  # seen by a scrape
+        before = pids(bench.gateway)
+        for number in (0, 1):
+            os.kill(before[number], signal.SIGKILL)
+        await until(
+            lambda: all(pids(bench.gateway)[number] != before[number] for number in (0, 1)), "both are new"
+        )
+        assert await bench.gateway.total("kvgate_responses_total") == 2
+        assert (await bench.ask(post(completion()))).status == 200
+        assert await bench.gateway.total("kvgate_responses_total") == 3
+
+
+async def test_a_process_that_is_asked_to_stop_finishes_and_is_replaced() -> None:
+    async with running(*TWO) as bench:
+        script = Streams()
+        await bench.worker(script=script)
+        before = pids(bench.gateway)
+        clients = await on_each(bench, 2)
+        for client in clients:
+            await begin_stream(client)
+        for pid in before.values():
+            os.kill(pid, signal.SIGTERM)
+        script.may_end.set()
+        for client in clients:
+            await end_stream(client)
+            await client.close()
+        await until(
+            lambda: all(pids(bench.gateway)[number] != pid for number, pid in before.items()), "replaced"
+        )
+        assert (await bench.ask(post(completion()))).status == 200
+        await bench.gateway.logged(rf"process 0 \(pid {before[0]}\) was asked to stop")
+
+
+async def test_workers_come_and_go_in_all_processes() -> None:
+    async with running(*TWO) as bench:
+        worker = await bench.worker()
+        clients = await on_each(bench, 4)
+        for client in clients:
+            assert (await client.ask(post(completion()))).status == 200
+        again = await bench.gateway.admin("POST", "/admin/workers", b'{"url":"%b"}' % worker.url.encode())
+        assert (again.status, again.json["added"]) == (200, False)
+        assert (await bench.gateway.admin("POST", "/admin/workers", b'{"url":"ftp://x"}')).status == 400
+        assert (await bench.gateway.admin("DELETE", f"/admin/workers/{worker.id}")).status == 200
+        for client in clients:
+            assert (await client.ask(post(completion()))).status == 503
+        assert (await bench.gateway.admin("DELETE", f"/admin/workers/{worker.id}")).status == 404
+
+
+async def test_one_that_is_replaced_does_not_bring_a_dropped_worker_back() -> None:
+    one, two = await FakeWorker().start(), await FakeWorker().start()
+    async with running_with_deaths(*TWO, "--worker", one.url + "/", "--worker", two.url) as bench:
+        bench.workers += [one, two]
+        for worker in (one, two):
+            await until(lambda w=worker: bench.gateway.is_up(w), "joined")  # type: ignore[misc]
+        await bench.gateway.drop(one)
+        before = pids(bench.gateway)
+        os.kill(before[1], signal.SIGKILL)
+        await until(lambda: pids(bench.gateway)[1] != before[1], "replaced")
+        for client in await on_each(bench, 4):
+            assert (await client.ask(post(completion()))).status == 200
+        assert one.calls == []
+        endpoints = (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"]
+        assert [endpoint["url"] for endpoint in endpoints] == [two.url]
+
+
+async def test_a_stop_lets_requests_finish_in_all_processes() -> None:
+    async with running(*TWO) as bench:
+        script = Streams()
+        await bench.worker(script=script)
+        streaming, idle = await on_each(bench, 2), await on_each(bench, 2)
+        for client in streaming:
+            await begin_stream(client)
+        bench.gateway.process.send_signal(signal.SIGTERM)
+        for client in idle:
+            await client.ends()
+        assert (await bench.gateway.admin("GET", "/ready")).status == 503
+        with pytest.raises(OSError):
+            await Client.open(bench.gateway.port)
+        script.may_end.set()
+        for client in streaming:
+            await end_stream(client)
+            await client.ends()
+        assert await bench.gateway.exited() == 0
+
+
+async def test_who_is_cut_at_the_end_of_a_drain_is_named_once() -> None:
+    async with running(*TWO, "--drain-timeout-s", "0.2") as bench:
+        await bench.worker(script=hang)
+        clients = await on_each(bench, 2)
+        for number, client in enumerate(clients):
+            await client.send(post(completion(), (b"X-Request-Id", b"request-%d" % number)))
+        await until(lambda: len(bench.workers[0].calls) == 2, "both are at the worker")
+        assert await bench.gateway.stop() == 0
+        for number, client in enumerate(clients):
+            await client.is_cut()
+            named = [line for line in bench.gateway.log if f"request-{number}" in line]
+            assert len(named) == 1 and "WARNING" in named[0]
+
+
+async def test_processes_end_with_a_supervisor_that_is_killed() -> None:
+    gateway = await Gateway.start(*TWO)
+    bench, script = Bench(gateway), Streams()
+    worker = await bench.worker(script=script)
+    client = await bench.client()
+    await begin_stream(client)
+    gateway.process.kill()
+    await until(lambda: not is_running(gateway.process.pid), "the supervisor is gone")
+    script.may_end.set()
+    await end_stream(client)
+    await until(lambda: not any(is_running(pid) for pid in pids(gateway).values()), "no process is left")
+    assert await gateway.exited() == -signal.SIGKILL
+    await client.close()
+    await worker.die()
+    assert not gateway.faults()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--tokenizer", "/nowhere"), ("--worker", "http://user:secret@h"), ("--processes", "0")]
+)
+async def test_a_bad_configuration_is_told_once_and_ends_with_2(arguments: tuple[str, ...]) -> None:
+    printed = await refusal(*TWO, *arguments)
+    lines = [line for line in printed.splitlines() if line.startswith("kvgate: ")]
+    assert len(lines) == 1, printed

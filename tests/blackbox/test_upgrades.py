@@ -1,0 +1,340 @@
+"""A new gateway takes over from the running one: nobody's connection is lost, whatever it was doing."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import ssl
+import stat
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.blackbox.harness import (
+    DONE,
+    SSE_HEAD,
+    Answer,
+    Bench,
+    Call,
+    Client,
+    Gateway,
+    answer_ok,
+    chunked,
+    completion,
+    event,
+    hang,
+    post,
+    request,
+    until,
+)
+from tests.blackbox.test_processes import begin_stream, end_stream
+
+NUM_UPGRADES = 20
+LIVES = 3
+"""Upgrades through which a stream of the load lives."""
+
+
+class Generations:
+    """Gateways one after the other at one address, and the worker behind them."""
+
+    def __init__(self, path: Path, *flags: str, tls: ssl.SSLContext | None = None) -> None:
+        self.flags = ["--takeover-socket", str(path), *flags]
+        self.tls = tls
+        self.all: list[Gateway] = []
+        self.bench: Bench
+
+    @property
+    def now(self) -> Gateway:
+        return self.all[-1]
+
+    async def begin(self, *flags: str) -> Bench:
+        self.all.append(await Gateway.start(*self.flags, *flags))
+        self.bench = Bench(self.now, self.tls)
+        return self.bench
+
+    async def upgrade(self, *flags: str) -> Gateway:
+        """Returns the old one, when it has begun to leave."""
+        old = self.now
+        self.all.append(await Gateway.start(*self.flags, *flags))
+        await old.logged(rf"process {self.now.process.pid} has taken over")
+        assert (self.now.port, self.now.admin_port) == (old.port, old.admin_port)
+        self.bench.gateway = self.now
+        return old
+
+
+@contextlib.asynccontextmanager
+async def generations(
+    path: Path, *flags: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Generations]:
+    """All have ended well at the end, and the last is stopped."""
+    upgrades = Generations(path, *flags, tls=tls)
+    try:
+        yield upgrades
+    finally:
+        try:
+            await upgrades.bench.close()
+        finally:
+            codes = [await upgrades.now.stop()]
+            codes += [await gateway.exited() for gateway in upgrades.all[:-1]]
+    assert codes == [0] * len(codes)
+    assert not [line for gateway in upgrades.all for line in gateway.faults()]
+
+
+async def serve_all(call: Call) -> None:
+    """Streams end when the gateway asks for the end with a request of the same name."""
+    if b'"stream":true' not in call.body.replace(b" ", b""):
+        return await answer_ok(call)
+    await call.send(SSE_HEAD + chunked(event("a"), end=False))
+    await ENDS.setdefault(call.value(b"x-request-id") or b"", asyncio.Event()).wait()
+    return await call.send(chunked(event("b"), DONE))
+
+
+ENDS: dict[bytes, asyncio.Event] = {}
+
+
+class Load:
+    """Clients that never stop asking; each failure is a failure of the test."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.port, self.admin_port = gateway.port, gateway.admin_port
+        self.num_answers = 0
+        self.num_announced_ends = 0
+        self._is_over = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, *clients: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._tasks += [asyncio.get_running_loop().create_task(client()) for client in clients]
+
+    async def stop(self) -> None:
+        self._is_over = True
+        await asyncio.gather(*self._tasks)
+
+    def failed(self) -> None:
+        """Raise what has gone wrong so far."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def short_lived(self) -> None:
+        while not self._is_over:
+            client = await Client.open(self.port)
+            self._check(await client.ask(post(completion())))
+            await client.close()
+
+    async def kept(self) -> None:
+        """Reopens when the gateway has said that it closes, and never otherwise."""
+        while not self._is_over:
+            client = await Client.open(self.port)
+            while not self._is_over:
+                answer = await client.ask(post(completion()))
+                self._check(answer)
+                if answer.value(b"connection") == b"close":
+                    self.num_announced_ends += 1
+                    await client.ends()
+                    break
+            await client.close()
+
+    async def pausing(self) -> None:
+        """Idle most of the time, so that it is idle when a gateway leaves."""
+        client = await Client.open(self.port)
+        while not self._is_over:
+            await asyncio.sleep(0.05)
+            answer = await client.ask(request("GET", "/ready"))
+            self._check(answer)
+            if answer.value(b"connection") == b"close":
+                await client.close()
+                client = await Client.open(self.port)
+        await client.close()
+
+    async def pipelining(self) -> None:
+        while not self._is_over:
+            client = await Client.open(self.port)
+            await client.send(post(completion()) * 3)
+            for _ in range(3):
+                self._check(await client.answer())
+            await client.close()
+
+    async def scraping(self) -> None:
+        """The admin port, on a connection that is kept as long as it may be."""
+        client = await Client.open(self.admin_port)
+        while not self._is_over:
+            answer = await client.ask(request("GET", "/metrics"))
+            self._check(answer)
+            if answer.value(b"connection") == b"close":
+                await client.close()
+                client = await Client.open(self.admin_port)
+            await asyncio.sleep(0.02)
+        await client.close()
+
+    def _check(self, answer: Answer) -> None:
+        assert answer.status == 200, answer
+        self.num_answers += 1
+
+
+async def test_twenty_upgrades_under_load_lose_nothing(tmp_path: Path) -> None:
+    async with generations(tmp_path / "takeover") as upgrades:
+        bench = await upgrades.begin()
+        await bench.worker(script=serve_all)
+        load = Load(upgrades.now)
+        load.start(load.short_lived, *[load.kept] * 4, load.pausing, load.pipelining, load.scraping)
+        streams: list[tuple[bytes, Client]] = []
+
+        async def open_stream(name: bytes) -> None:
+            client = await bench.client()
+            streams.append((name, client))
+            await client.send(post(completion(stream=True), (b"X-Request-Id", name)))
+            await client.head()
+            assert await client.event() == event("a")
+
+        await open_stream(b"through all")
+        for number in range(NUM_UPGRADES):
+            await open_stream(b"%d" % number)
+            before = load.num_answers
+            await upgrades.upgrade("--processes", str(1 + number % 2))
+            if len(streams) > LIVES:
+                await _end(*streams.pop(1))
+            await until(lambda n=before: load.num_answers > n + 20, "the load goes on")  # type: ignore[misc]
+            load.failed()
+        while streams:
+            await _end(*streams.pop())
+        await load.stop()
+        assert load.num_announced_ends > NUM_UPGRADES
+        for gateway in upgrades.all[:-1]:
+            assert await gateway.exited() == 0
+        assert await upgrades.now.total("kvgate_worker_up") == 1, (
+            "a worker that joined at run time goes along"
+        )
+
+
+async def _end(name: bytes, client: Client) -> None:
+    ENDS.pop(name).set()
+    await end_stream(client)
+    await client.close()
+
+
+async def test_the_new_one_answers_while_the_old_one_finishes(tmp_path: Path) -> None:
+    async with generations(tmp_path / "takeover") as upgrades:
+        bench = await upgrades.begin()
+        await bench.worker(script=serve_all)
+        idle, streaming, behind = [await bench.client() for _ in range(3)]
+        assert (await idle.ask(request("GET", "/health"))).status == 200
+        await streaming.send(post(completion(stream=True), (b"X-Request-Id", b"s")))
+        await streaming.head()
+        await behind.send(post(completion(stream=True), (b"X-Request-Id", b"t")) + post(completion()))
+        await behind.head()
+        old = await upgrades.upgrade()
+        assert old.process.returncode is None
+        answer = await idle.ask(request("GET", "/ready"))  # in the old one, which others would call ready
+        assert (answer.status, answer.value(b"connection")) == (200, b"close")
+        await idle.ends()
+        assert (await bench.ask(post(completion()))).status == 200
+        assert (await bench.gateway.metrics())['kvgate_responses_total{code="200"}'] == 1
+        for name, client in ((b"s", streaming), (b"t", behind)):
+            ENDS.pop(name).set()
+            assert [await client.event() for _ in range(3)] == [event("a"), event("b"), DONE]
+            assert await client.piece() == b""
+        answer = await behind.answer()  # queued in the old one before it left
+        assert (answer.status, answer.value(b"connection")) == (200, b"close")
+        await behind.ends()
+        assert (await streaming.ask(request("GET", "/health"))).value(b"connection") == b"close"
+        assert await old.exited() == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "2")])
+async def test_one_that_does_not_start_leaves_the_running_one_as_it_was(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    async with generations(tmp_path / "takeover") as upgrades:
+        bench = await upgrades.begin(*flags)
+        await bench.worker()
+        with pytest.raises(AssertionError, match="/nowhere"):
+            await Gateway.start(*upgrades.flags, *flags, "--tokenizer", "/nowhere")
+        await upgrades.now.logged("ended before it had taken over; this one goes on")
+        assert (await bench.ask(post(completion()))).status == 200
+        await upgrades.upgrade(*flags)
+        assert (await bench.ask(post(completion()))).status == 200
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "2")])
+async def test_what_is_not_finished_in_time_is_cut_and_named(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    async with generations(tmp_path / "takeover") as upgrades:
+        bench = await upgrades.begin(*flags, "--takeover-drain-s", "0.3")
+        worker = await bench.worker(script=hang)
+        client = await bench.client()
+        await client.send(post(completion(), (b"X-Request-Id", b"too-long")))
+        await worker.called()
+        old = await upgrades.upgrade()
+        await client.is_cut()
+        assert await old.exited() == 0
+        assert sum("too-long" in line for line in old.log) == 1
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "2")])
+async def test_one_that_leaves_can_be_stopped(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    async with generations(tmp_path / "takeover") as upgrades:
+        bench = await upgrades.begin(*flags, "--drain-timeout-s", "0.1")
+        await bench.worker(script=serve_all)
+        client = await bench.client()
+        await begin_stream(client)
+        old = await upgrades.upgrade()
+        old.process.send_signal(signal.SIGTERM)
+        await client.is_cut()
+        assert await old.exited() == 0
+
+
+async def test_the_takeover_socket_is_for_its_user_only_and_goes_with_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "takeover"
+    async with generations(path) as upgrades:
+        await upgrades.begin()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        await upgrades.upgrade()
+        assert path.exists()
+    assert not path.exists()
+
+
+async def test_the_socket_of_one_that_was_killed_is_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "takeover"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with generations(path) as upgrades:
+        await upgrades.begin()
+        await upgrades.upgrade()
+
+
+async def test_what_is_at_the_path_and_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "takeover"
+    path.write_text("mine")
+    with pytest.raises(AssertionError, match="is no socket"):
+        await Gateway.start("--takeover-socket", str(path))
+    assert path.read_text() == "mine"
+
+
+async def test_another_port_is_bound_anew(tmp_path: Path) -> None:
+    async with generations(tmp_path / "takeover") as upgrades:
+        bench = await upgrades.begin()
+        old = upgrades.now
+        new = await Gateway.start(*upgrades.flags, "--host", "localhost")
+        upgrades.all.append(new)
+        bench.gateway = new
+        assert new.port != old.port and new.admin_port == old.admin_port
+        assert await old.exited() == 0
+        with pytest.raises(OSError):
+            await Client.open(old.port)
+
+
+async def test_two_cannot_take_over_at_once(tmp_path: Path) -> None:
+    async with generations(tmp_path / "takeover") as upgrades:
+        await upgrades.begin()
+        listening = socket.create_server(("127.0.0.1", 0))  # accepts, and answers nothing
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        first = asyncio.get_running_loop().create_task(
+            Gateway.start(*upgrades.flags, "--worker", url, "--probe-timeout-s", "3")
+        )
+        await upgrades.now.logged("begins to take over")
+        with pytest.raises(AssertionError, match="is taking over just now"):
+            await Gateway.start(*upgrades.flags)
+        upgrades.all.append(await first)
+        upgrades.bench.gateway = upgrades.now
+        listening.close()

@@ -1,0 +1,41 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gateway import shared
+from gateway.core.booked import SharedLedger
+from gateway.core.worker import WorkerId
+
+pytestmark = pytest.mark.process
+
+W = WorkerId("w:1")
+OTHER = """
+import sys
+from gateway import shared
+from gateway.core.booked import SharedLedger
+from gateway.core.worker import WorkerId
+ledger = SharedLedger(shared.table(int(sys.argv[1]), 2), 1)
+ledger.book(WorkerId("first here:1"), 1, 1)
+ledger.book(WorkerId("w:1"), 20, 20)
+print(ledger.load(WorkerId("w:1")))
+"""
+
+
+def test_another_process_sees_and_adds_to_the_load() -> None:
+    file = shared.create(2)
+    ledger = SharedLedger(shared.table(file, 2), 0)
+    ledger.book(W, 100, 100)
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER, str(file)], pass_fds=[file], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "Load(num_in_flight=2, booked_tokens=120)", done.stderr
+    assert ledger.load(W).booked_tokens == 120
+    os.close(file)
+
+
+def test_a_table_begins_empty() -> None:
+    file = shared.create(3)
+    assert repr(shared.table(file, 3)) == "Table(rows=3, columns=0 of 4096)"
+    os.close(file)
