@@ -34,7 +34,7 @@ bench-proxy: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 wheel: dist/.built
 
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m pytest -m "process and not vllm"
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m pytest -m "process and not vllm" tests/blackbox tests/test_stories.py tests/test_fleets.py
 
 bench-index: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_index

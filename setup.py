@@ -34,7 +34,6 @@ COMPILED = [
     "gateway/index/assumed.py",
     "gateway/index/edges.py",
     "gateway/index/holder.py",
-    "gateway/index/masks.py",
     "gateway/index/memory.py",
     "gateway/index/names.py",
     "gateway/index/shared.py",

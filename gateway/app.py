@@ -93,13 +93,7 @@ class Gateway:
         self._worker_headers = worker_headers(config.worker_key_file)
         self.engines = Engines(ENGINES, config.engine)
         self._tasks = Tasks()
-        self._feeds = Feeds(
-            engine_of=self.engines.named,
-            index=self.index,
-            assumed=self.assumed,
-            headers=self._worker_headers,
-            tasks=self._tasks,
-        )
+        self._feeds = self._make_feeds()
         self._connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
 
@@ -210,6 +204,15 @@ class Gateway:
         """Requests and tunnels that are still open: each is named in the log."""
         for exchange in list(self.proxy.exchanges):
             exchange.cancel("the gateway stopped before the answer was complete")
+
+    def _make_feeds(self) -> Feeds:
+        return Feeds(
+            engine_of=self.engines.named,
+            index=self.index,
+            assumed=self.assumed,
+            headers=self._worker_headers,
+            tasks=self._tasks,
+        )
 
     def _make_proxy(self) -> Proxy:
         config = self.config
