@@ -194,7 +194,7 @@ def _cached_bytes(tokens: Tokens) -> int:
 
 def _loggable(exc: PromptError) -> str:
     """What other code said when it failed (a chat template above all) may quote the prompt."""
-    return f"{type(exc.__cause__).__name__} in the template or tokenizer" if exc.__cause__ else str(exc)
+    return f"{exc.foreign} in the template or tokenizer" if exc.foreign else str(exc)
 
 
 def _id_lists(request: InferenceRequest) -> list[list[int]]:

@@ -141,7 +141,7 @@ def test_what_other_code_said_is_not_logged(caplog: pytest.LogCaptureFixture) ->
 
     class Quoting(FakePrompts):
         def _tokens(self) -> Tokens:
-            raise PromptError("bad: my secret") from ValueError("my secret")
+            raise PromptError("bad: my secret", foreign="ValueError")
 
     prompts, _ = source(m=Quoting())
     assert prompts.tokenize(chat()).source == "failed"

@@ -135,7 +135,7 @@ class Prompts:
         try:
             return self._tokenizer.encode(text, add_special_tokens)
         except TokenizerError as exc:
-            raise PromptError(str(exc)) from exc
+            raise PromptError(str(exc), type(exc).__name__) from exc
 
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
         """From now on `tokens` costs what is new in a conversation, where the template is proved for it.
@@ -273,7 +273,7 @@ class Prompts:
         try:
             tokens = tokens_of(prompt)
         except (TypeError, OverflowError) as exc:
-            raise PromptError(f"prompt: {exc}") from exc
+            raise PromptError(f"prompt: {exc}", type(exc).__name__) from exc
         return _keep(tokens, self._limit(body), body.get("truncation_side"))
 
     def _fit(self, body: Mapping[str, Any], tokens: Tokens, special: bool) -> Tokens:

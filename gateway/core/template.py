@@ -46,7 +46,15 @@ PART_FIELDS = (
 
 
 class PromptError(ValueError):
-    """The prompt cannot be told: the template raised, or a field has a shape that engines refuse."""
+    """The prompt cannot be told: the template raised, or a field has a shape that engines refuse.
+
+    `foreign` names what other code raised (a template above all) where the message repeats its words:
+    these may quote the prompt, and are not for a log.
+    """
+
+    def __init__(self, message: str, foreign: str = "") -> None:
+        super().__init__(message)
+        self.foreign = foreign
 
 
 class Template:
@@ -79,7 +87,7 @@ class Template:
         try:  # what jinja's own `render` does, without copying the variables again
             return "".join(self._root(self._context(scope, shared=True)))
         except Exception as exc:  # noqa: BLE001 - a template is a program from elsewhere, it can raise anything
-            raise PromptError(f"chat template: {exc}") from exc
+            raise PromptError(f"chat template: {exc}", type(exc).__name__) from exc
 
     def render_open(self, messages: Sequence[Message], variables: Mapping[str, Any], now: datetime) -> str:
         """The text up to the end of the last message's content, for the model to continue it."""
