@@ -52,6 +52,9 @@ def hash_blocks(
     num_blocks = len(tokens) // block_size
     data = memoryview(tokens).cast("B")[: num_blocks * block_size * 4]
     digest, value = _digest, parent
+    if num_blocks <= FEW_BLOCKS and not extra_keys:
+        width, whole = block_size * 4, bytes(data)
+        return [value := digest(whole[at : at + width], value) for at in range(0, len(whole), width)]
     blocks = iter_unpack(f"{block_size * 4}s", data)  # a slice and a concatenation each would cost the most
     if not extra_keys:
         return [value := digest(block, value) for (block,) in blocks]
@@ -59,6 +62,10 @@ def hash_blocks(
     for (block,), extra in zip_longest(blocks, extra_keys[:num_blocks]):
         hashes.append(value := digest(block + pack_extra(extra) if extra else block, value))
     return hashes
+
+
+FEW_BLOCKS = 8
+"""Of a short prompt; for these it costs more to begin to unpack than to slice."""
 
 
 class Space(NamedTuple):

@@ -21,12 +21,21 @@ PROBES = (
     "word " * 2000 + "end",
     "0",
 )
-"""Neither begins nor ends with white space, which templates strip."""
+"""Neither begins nor ends with white space."""
+
+SPACED = (" q", "q\n", "\n\t q r \u3000\n")
+"""All are stripped, or none is."""
 
 
 class Frame(NamedTuple):
+    """`strips`: the template strips a content's white space, as most do."""
+
     before: str
     after: str
+    strips: bool
+
+    def around(self, content: str) -> str:
+        return self.before + (content.strip() if self.strips else content) + self.after
 
 
 def user(content: str) -> Message:
@@ -39,13 +48,17 @@ def frame_of(render: Callable[[Message], str | None]) -> Frame | None:
     text = render(user(sign))
     if text is None or text.count(sign) != 1:
         return None
-    frame = Frame(*text.split(sign))
-    return frame if all(render(user(probe)) == probe.join(frame) for probe in PROBES) else None
+    before, after = text.split(sign)
+    for strips in (True, False):
+        frame = Frame(before, after, strips)
+        if all(render(user(probe)) == frame.around(probe) for probe in (*PROBES, *SPACED)):
+            return frame
+    return None
 
 
 def plain_content(message: Message) -> str | None:
-    """What a user says, where it is nothing but text without white space around it."""
+    """What a user says, where it is nothing but text, and more than white space."""
     content = message["content"]
     if type(content) is not str or message["role"] != "user" or len(message) != 2:
         return None
-    return content if content and not content[0].isspace() and not content[-1].isspace() else None
+    return None if not content or content.isspace() else content

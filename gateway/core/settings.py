@@ -55,7 +55,7 @@ class Setting:
         if cut not in self._frames:
             self._frames[cut] = frame_of(lambda message: self._behind(cut, message))
         frame = self._frames[cut]
-        return frame.before + content + frame.after if frame else None
+        return frame.around(content) if frame else None
 
     def _behind(self, cut: Cut | None, message: Message) -> str | None:
         try:

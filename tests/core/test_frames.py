@@ -7,7 +7,12 @@ from gateway.core.template import Message
 
 
 def test_a_template_that_prints_what_is_said() -> None:
-    assert frame_of(lambda message: f"<u>{message['content'].strip()}</u>\n") == Frame("<u>", "</u>\n")
+    stripping = frame_of(lambda message: f"<u>{message['content'].strip()}</u>\n")
+    assert stripping == Frame("<u>", "</u>\n", True)
+    assert stripping.around(" a \n") == "<u>a</u>\n"
+    verbatim = frame_of(lambda message: f"<u>{message['content']}</u>\n")
+    assert verbatim == Frame("<u>", "</u>\n", False)
+    assert verbatim.around(" a \n") == "<u> a \n</u>\n"
 
 
 @pytest.mark.parametrize(
@@ -21,6 +26,8 @@ def test_a_template_that_prints_what_is_said() -> None:
         lambda text: "[" + text.replace("<", "&lt;") + "]",
         lambda text: "[" + " ".join(text.split()) + "]",
         lambda text: f"[{text}]" if text[0].isalpha() else "?",
+        lambda text: f"[{text.lstrip()}]",
+        lambda text: f"[{text.rstrip(chr(10))}]",
         lambda text: None,
     ],
 )
@@ -34,9 +41,7 @@ def test_a_template_that_does_more_has_none(render: object) -> None:
         {"role": "assistant", "content": "a"},
         {"role": "user", "content": [{"type": "text", "text": "a"}]},
         {"role": "user", "content": "a", "name": "n"},
-        user(" a"),
-        user("a\n"),
-        user("a\u3000"),
+        user(" \n\u3000"),
         user(""),
     ],
 )
