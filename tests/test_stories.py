@@ -107,6 +107,9 @@ async def story(**sim: Any) -> AsyncIterator[Story]:
         async with aiohttp.ClientSession() as session:
             told = Story(gateway, sims, session)
             await told.until(lambda: len(gateway.fleet) == len(sims))
+            # Only what is said from now on is sure to be heard.
+            known = StreamState.EXACT if flags.get("events", True) else None
+            await told.until(lambda: told.states() == {known})
             yield told
     finally:
         await gateway.stop()
