@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gateway.core.blocks import ExtraKeys, Tokens
+from gateway.core.blocks import BlockHash, ExtraKeys, Tokens
 
 EngineHash: TypeAlias = int | bytes
 """The engine's own block hash, as it came: an unsigned integer or raw bytes."""
@@ -39,6 +39,22 @@ class BlocksStored:
 
 
 @dataclass(frozen=True, slots=True)
+class RunStored:
+    """As BlocksStored, from one who has hashed the blocks already (an agent): no tokens.
+
+    `before` is our hash of `parent`, or the root: where the two do not belong together, nothing can be
+    placed. Runs of other groups than those that prefixes are made of are not told.
+    """
+
+    blocks: Sequence[BlockHash]
+    engine_hashes: Sequence[EngineHash]
+    parent: EngineHash | None
+    before: BlockHash
+    medium: str = GPU
+    group_idx: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class BlocksRemoved:
     """Physical blocks evicted: one count less for each (medium, group, engine hash)."""
 
@@ -59,7 +75,7 @@ class UnknownEvent:
     tag: str
 
 
-KvEvent: TypeAlias = BlocksStored | BlocksRemoved | BlocksCleared | UnknownEvent
+KvEvent: TypeAlias = BlocksStored | RunStored | BlocksRemoved | BlocksCleared | UnknownEvent
 
 
 @dataclass(frozen=True, slots=True)

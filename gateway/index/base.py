@@ -32,7 +32,9 @@ class Applied:
     num_unknown_events: int = 0
 
 
-class Index(Protocol):
+class BlockSets(Protocol):
+    """What events go into: an index, or what an agent keeps of its engine's ranks."""
+
     def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
         """Make a worker known, with no blocks; `root` is the parent of its first blocks."""
 
@@ -45,6 +47,11 @@ class Index(Protocol):
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         """Apply one event of a known worker. Raises KeyError for a worker that was not added."""
 
+    def applied(self, worker: WorkerId) -> Applied:
+        """Counters of one worker; kept over resets."""
+
+
+class Index(BlockSets, Protocol):
     def overlap(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
         """Leading blocks of `hashes` held in any medium, for each worker that holds at least the first.
 
@@ -65,9 +72,6 @@ class Index(Protocol):
 
     def num_blocks(self, worker: WorkerId) -> int:
         """Distinct blocks (by our hash) that the worker holds."""
-
-    def applied(self, worker: WorkerId) -> Applied:
-        """Counters of one worker; kept over resets."""
 
 
 def is_prefix_group(group_idx: int, spec_kind: str | None) -> bool:

@@ -14,7 +14,15 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from gateway.core.blocks import BlockHash, hash_blocks
-from gateway.core.events import GPU, BlocksCleared, BlocksRemoved, BlocksStored, KvEvent, UnknownEvent
+from gateway.core.events import (
+    GPU,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    KvEvent,
+    RunStored,
+    UnknownEvent,
+)
 from gateway.core.worker import WorkerId
 from gateway.index.base import Applied, is_prefix_group
 from gateway.index.edges import POSITION_BITS, Edges
@@ -59,6 +67,8 @@ class MemoryIndex:
         match event:
             case BlocksStored():
                 self._store(holder, event)
+            case RunStored():
+                self._store_run(holder, event)
             case BlocksRemoved():
                 self._remove(holder, event)
             case BlocksCleared():
@@ -126,9 +136,31 @@ class MemoryIndex:
             return
         before = holder.root if parent is None else self._edges.hash_at(parent)
         hashes = hash_blocks(event.tokens, size, before, event.extra_keys)
+        self._place(holder, names_of(event.engine_hashes), hashes, parent, (event.medium, event.group_idx))
+
+    def _store_run(self, holder: Holder, event: RunStored) -> None:
+        """Hashed by another. Only behind its own parent: a block that is in the tree twice is found once."""
+        parent = None if event.parent is None else holder.find(name_of(event.parent))
+        before = holder.root if parent is None else self._edges.hash_at(parent)
+        if before != event.before or (parent is None and event.parent is not None):
+            holder.applied.num_orphans += len(event.blocks)
+            return
+        if len(event.blocks) != len(event.engine_hashes):
+            holder.applied.num_mismatched += 1
+            return
         names, place = names_of(event.engine_hashes), (event.medium, event.group_idx)
+        self._place(holder, names, event.blocks, parent, place)
+
+    def _place(
+        self,
+        holder: Holder,
+        names: Sequence[int],
+        hashes: Sequence[BlockHash],
+        parent: int | None,
+        place: Place,
+    ) -> None:
+        num, done = len(names), 0
         holder.applied.num_stored += num
-        done = 0
         for first, count, held in self._edges.store(holder.bit, hashes, parent):
             holder.num_blocks += count - held.bit_count()
             self._hold(holder, place, names[done : done + count] if count < num else names, first, held)

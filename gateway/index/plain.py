@@ -20,6 +20,7 @@ from gateway.core.events import (
     BlocksStored,
     EngineHash,
     KvEvent,
+    RunStored,
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
@@ -82,6 +83,8 @@ class PlainIndex:
         match event:
             case BlocksStored():
                 self._store(holder, event)
+            case RunStored():
+                self._store_run(holder, event)
             case BlocksRemoved():
                 self._remove(holder, event)
             case BlocksCleared():
@@ -136,6 +139,15 @@ class PlainIndex:
         for name, block in zip(event.engine_hashes, hashes, strict=True):
             self._hold(holder, place, name, block)
 
+    def _store_run(self, holder: _Holder, event: RunStored) -> None:
+        if self._parent(holder, event) != event.before:
+            holder.applied.num_orphans += len(event.blocks)
+        elif len(event.blocks) != len(event.engine_hashes):
+            holder.applied.num_mismatched += 1
+        else:
+            for name, block in zip(event.engine_hashes, event.blocks, strict=True):
+                self._hold(holder, (event.medium, event.group_idx), name, block)
+
     def _store_by_name(self, holder: _Holder, event: BlocksStored) -> None:
         """An offload tier's store without tokens: the engine hash was stored elsewhere before."""
         place = (event.medium, event.group_idx)
@@ -146,7 +158,7 @@ class PlainIndex:
             else:
                 self._hold(holder, place, name, block)
 
-    def _parent(self, holder: _Holder, event: BlocksStored) -> BlockHash | None:
+    def _parent(self, holder: _Holder, event: BlocksStored | RunStored) -> BlockHash | None:
         if event.parent is None:
             return holder.root
         return self._find(holder, event.parent)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from gateway.core.events import BlocksRemoved, BlocksStored, KvEvent
+from gateway.core.events import BlocksRemoved, BlocksStored, KvEvent, RunStored
 
 PORTION_BLOCKS = 1024
 """What the index takes in a millisecond or two."""
@@ -20,11 +20,11 @@ def portions(events: Iterable[KvEvent]) -> Iterator[KvEvent]:
         elif isinstance(event, BlocksStored) and _is_whole(event):
             yield from _stored(event)
         else:
-            yield event  # it cannot be placed, which takes no time
+            yield event  # it cannot be placed, which takes no time; runs come in portions already
 
 
 def num_blocks(event: KvEvent) -> int:
-    return len(event.engine_hashes) if isinstance(event, BlocksStored | BlocksRemoved) else 1
+    return len(event.engine_hashes) if isinstance(event, BlocksStored | RunStored | BlocksRemoved) else 1
 
 
 def _is_whole(event: BlocksStored) -> bool:

@@ -8,7 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
-from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent, UnknownEvent
+from gateway.core.events import (
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    EngineHash,
+    KvEvent,
+    RunStored,
+    UnknownEvent,
+)
 from gateway.core.worker import WorkerId
 from gateway.index.base import Index
 
@@ -235,6 +243,31 @@ class IndexContract:
         assert dict(index.overlap(prompt(ids))) == {}
         assert dict(index.overlap(prompt(ids, adapter="lora"))) == {A: 2}
         assert dict(index.overlap(prompt(ids, salt="salt"))) == {B: 2}
+
+    def test_a_run_that_another_has_hashed_is_placed_as_its_tokens_would_be(self) -> None:
+        index, run = self.index(), prompt(range(16))
+        index.apply(A, RunStored(run[:2], [1, 2], None, ROOT))
+        index.apply(A, RunStored(run[2:], [3, 4], 2, run[1]))
+        index.apply(A, RunStored(run[:1], [1], None, ROOT, "CPU"))
+        index.apply(B, stored(range(16), [1, 2, 3, 4]))
+        assert dict(index.overlap(run)) == {A: 4, B: 4}
+        assert index.media(run)[A] == {"GPU": 4, "CPU": 1}
+        index.apply(A, BlocksRemoved([3]))
+        index.apply(A, stored(range(8, 12), [3], parent=2))
+        assert dict(index.overlap(run)) == {A: 4, B: 4}
+        index.apply(A, BlocksRemoved([2]))
+        assert (index.overlap(run)[A], index.num_blocks(A)) == (1, 3)
+
+    def test_a_run_is_not_placed_behind_a_block_that_is_not_its_parent(self) -> None:
+        index, run = self.index(), prompt(range(16))
+        index.apply(A, RunStored(run[:2], [1, 2], None, ROOT))
+        index.apply(A, RunStored(run[2:], [3, 4], 1, run[1]))
+        index.apply(A, RunStored(run[2:], [3, 4], None, run[1]))
+        index.apply(A, RunStored(run[2:], [3, 4], 9, run[1]))
+        index.apply(A, RunStored(run[:2], [7, 8], 9, ROOT))
+        index.apply(A, RunStored(run[2:], [3], 2, run[1]))
+        assert (index.applied(A).num_orphans, index.applied(A).num_mismatched) == (8, 1)
+        assert (index.num_blocks(A), dict(index.overlap(run))) == (2, {A: 2})
 
     @pytest.mark.parametrize(
         "event",

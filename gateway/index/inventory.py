@@ -1,0 +1,255 @@
+"""What one worker holds, as its agent keeps it: to be told to others, never looked up.
+
+    parents   block ─► the block before it        all that is held, and what lies before it
+    places    (medium, group) ─► name ─► block    what each engine hash means there
+    copies    (place, name) ─► count              only where it is not 1
+    names     block ─► count of its names         only where it is not 1; 0: not held, a link to its children
+    children  block ─► count                      only where it is not 1
+
+It takes engines' events as an index does, and answers with what came of each: the same in our hashes, to
+be applied by those who follow. A snapshot is made of the same events and begins with an empty worker. A
+block that was evicted before its children (holes are real) stays as long as it has some: a follower that
+shares its tree between workers must know where they belong.
+
+About 200 bytes a block: an agent has one worker, where a gateway has hundreds.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
+from gateway.core.events import (
+    GPU,
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    KvEvent,
+    RunStored,
+    UnknownEvent,
+)
+from gateway.index.base import Applied, is_prefix_group
+from gateway.index.names import name_of, names_of
+
+Place: TypeAlias = tuple[str, int]
+
+LINKS: Place = (GPU, -1)
+"""Where a snapshot puts blocks that are not held and have children that are, until its end. Each is
+named by its own hash there."""
+PART_BLOCKS = 1024
+"""Of one event in a snapshot, as in `ingest/portions.py`: what a follower takes in a millisecond or two."""
+
+_NO_TOKENS = tokens_of(())
+
+
+class Inventory:
+    def __init__(self, root: BlockHash, block_size: int) -> None:
+        self.root = root
+        self.block_size = block_size
+        self.applied = Applied()
+        self.reset()
+
+    def __repr__(self) -> str:
+        return f"Inventory({self.num_blocks} blocks, {self.num_links} links)"
+
+    def reset(self) -> None:
+        self._parents: dict[BlockHash, BlockHash] = {}
+        self._places: dict[Place, dict[int, BlockHash]] = {}
+        self._copies: dict[tuple[Place, int], int] = {}
+        self._names: dict[BlockHash, int] = {}
+        self._children: dict[BlockHash, int] = {}
+        self.num_links = 0
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self._parents) - self.num_links
+
+    def apply(self, event: KvEvent) -> list[KvEvent]:
+        """What it came to, for followers; nothing where it concerns no prefix or cannot be placed."""
+        match event:
+            case BlocksStored() if not is_prefix_group(event.group_idx, event.spec_kind):
+                return []
+            case BlocksStored() if not event.tokens and event.engine_hashes:
+                return self._copy(event)
+            case BlocksStored():
+                return self._store(event)
+            case BlocksRemoved():
+                return self._remove(event)
+            case BlocksCleared():
+                return self._clear(event)
+            case UnknownEvent():
+                self.applied.num_unknown_events += 1
+        return []
+
+    # events ------------------------------------------------------------------------------------
+
+    def _store(self, event: BlocksStored) -> list[KvEvent]:
+        names, size = names_of(event.engine_hashes), event.block_size
+        parent = None if event.parent is None else name_of(event.parent)
+        before = self.root if parent is None else self._find(parent)
+        if before is None:
+            self.applied.num_orphans += len(names)
+            return []
+        if size != self.block_size or len(event.tokens) != size * len(names):
+            self.applied.num_mismatched += 1
+            return []
+        blocks = hash_blocks(event.tokens, size, before, event.extra_keys)
+        place, last = (event.medium, event.group_idx), before
+        for name, block in zip(names, blocks, strict=True):
+            self._hold(place, name, block, last)
+            last = block
+        return [RunStored(blocks, names, parent, before, *place)] if blocks else []
+
+    def _copy(self, event: BlocksStored) -> list[KvEvent]:
+        """An offload tier's store without tokens: the engine hash was stored elsewhere before."""
+        place, told = (event.medium, event.group_idx), list[int]()
+        for name in names_of(event.engine_hashes):
+            block = self._find(name)
+            if block is None:
+                self.applied.num_orphans += 1
+            else:
+                self._hold(place, name, block, self._parents[block])
+                told.append(name)
+        return [_copied(told, place)] if told else []
+
+    def _remove(self, event: BlocksRemoved) -> list[KvEvent]:
+        place = (event.medium, event.group_idx)
+        here, told = self._places.get(place, {}), list[int]()
+        for name in names_of(event.engine_hashes):
+            if name not in here:
+                self.applied.num_unknown_removals += 1
+                continue
+            told.append(name)
+            if not _one_less(self._copies, (place, name)):
+                self._release(here.pop(name))
+        self.applied.num_removed += len(told)
+        return [BlocksRemoved(told, *place)] if told else []
+
+    def _clear(self, event: BlocksCleared) -> list[KvEvent]:
+        """The engine's own cache is empty; offload tiers keep theirs."""
+        for place in [place for place in self._places if place[0] == GPU]:
+            for name, block in self._places.pop(place).items():
+                self._copies.pop((place, name), None)
+                self._release(block)
+        return [event]
+
+    # the tree ----------------------------------------------------------------------------------
+
+    def _find(self, name: int) -> BlockHash | None:
+        for names in self._places.values():
+            if (block := names.get(name)) is not None:
+                return block
+        return None
+
+    def _hold(self, place: Place, name: int, block: BlockHash, before: BlockHash) -> None:
+        self.applied.num_stored += 1
+        here = self._places.setdefault(place, {})
+        if name in here:
+            self._copies[place, name] = self._copies.get((place, name), 1) + 1
+            return
+        here[name] = block
+        if block in self._parents:
+            was_link = self._add(self._names, block, 1) == 1
+            self.num_links -= was_link
+            return
+        self._parents[block] = before
+        self._children[block] = 0
+        if before in self._parents:
+            self._add(self._children, before, 1)
+
+    def _release(self, block: BlockHash) -> None:
+        """One name of a block is gone; the block itself with its last, and the links that led to it."""
+        if self._add(self._names, block, -1):
+            return
+        self.num_links += 1
+        while not self._names.get(block, 1) and not self._children.get(block, 1):
+            before = self._parents.pop(block)
+            del self._names[block], self._children[block]
+            self.num_links -= 1
+            if before not in self._parents:
+                break
+            self._add(self._children, before, -1)
+            block = before
+
+    @staticmethod
+    def _add(counts: dict[BlockHash, int], block: BlockHash, num: int) -> int:
+        """Counts of one are not written down."""
+        count = counts.pop(block, 1) + num
+        if count != 1:
+            counts[block] = count
+        return count
+
+    # snapshot ----------------------------------------------------------------------------------
+
+    def snapshot(self) -> Iterator[KvEvent]:
+        """Events that make of an empty worker what this one holds: runs from the root outwards, further
+        names and copies, and last of all the links are taken away. Not to be changed meanwhile."""
+        first: dict[BlockHash, tuple[Place, int]] = {}
+        others: list[tuple[Place, int, BlockHash]] = []
+        for place, names in self._places.items():
+            for name, block in names.items():
+                if first.setdefault(block, (place, name)) != (place, name):
+                    others.append((place, name, block))
+        links = [block for block, count in self._names.items() if not count]
+        first.update((block, (LINKS, block)) for block in links)
+        for path in self._paths():
+            yield from self._runs(path, first)
+        copied: dict[Place, list[int]] = {}
+        for place, name, block in others:
+            if first[block][1] == name:
+                copied.setdefault(place, []).append(name)
+            else:
+                yield RunStored([block], [name], *self._behind(block, first), *place)
+        for (place, name), count in self._copies.items():
+            copied.setdefault(place, []).extend([name] * (count - 1))
+        for place, again in copied.items():
+            for start in range(0, len(again), PART_BLOCKS):
+                yield _copied(again[start : start + PART_BLOCKS], place)
+        for start in range(0, len(links), PART_BLOCKS):
+            yield BlocksRemoved(links[start : start + PART_BLOCKS], *LINKS)
+
+    def _paths(self) -> Iterator[list[BlockHash]]:
+        """Every block once, in runs whose parents come before them: from the youngest up, so that runs
+        are long."""
+        told: set[BlockHash] = set()
+        for block in reversed(self._parents):
+            path: list[BlockHash] = []
+            while block in self._parents and block not in told:
+                path.append(block)
+                block = self._parents[block]
+            if path:
+                told.update(path)
+                yield path[::-1]
+
+    def _runs(self, path: list[BlockHash], first: dict[BlockHash, tuple[Place, int]]) -> Iterator[RunStored]:
+        start = 0
+        while start < len(path):
+            place, end = first[path[start]][0], start + 1
+            while end < min(len(path), start + PART_BLOCKS) and first[path[end]][0] == place:
+                end += 1
+            blocks = path[start:end]
+            names = [first[block][1] for block in blocks]
+            yield RunStored(blocks, names, *self._behind(blocks[0], first), *place)
+            start = end
+
+    def _behind(
+        self, block: BlockHash, first: dict[BlockHash, tuple[Place, int]]
+    ) -> tuple[int | None, BlockHash]:
+        before = self._parents[block]
+        return (first[before][1] if before in first else None), before
+
+
+def _copied(names: list[int], place: Place) -> BlocksStored:
+    """Under names that are known: a store without tokens."""
+    return BlocksStored(names, None, _NO_TOKENS, 0, None, *place, "full_attention")
+
+
+def _one_less(copies: dict[tuple[Place, int], int], key: tuple[Place, int]) -> bool:
+    """Count one copy less; False if it was the last."""
+    left = copies.get(key, 1) - 1
+    if left == 0:
+        return False
+    if left == 1:
+        del copies[key]
+    else:
+        copies[key] = left
+    return True

@@ -1,0 +1,188 @@
+"""The inventory against the plain index: whoever applies what it tells knows what it knows."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
+from gateway.core.events import (
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    EngineHash,
+    KvEvent,
+    RunStored,
+    UnknownEvent,
+)
+from gateway.core.worker import WorkerId
+from gateway.index import edges, inventory, names
+from gateway.index.base import Index
+from gateway.index.inventory import Inventory
+from gateway.index.memory import MemoryIndex
+from gateway.index.plain import PlainIndex
+from tests.index.contract import ROOT, SIZE, A, B, prompt, stored
+
+PLACES = st.sampled_from([("GPU", 0), ("GPU", 0), ("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0)])
+PATHS = st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=10).map(tuple)
+VARIANTS = st.sampled_from([0, 0, 1])
+
+Path = tuple[int, ...]
+
+
+def name(path: Path, variant: int) -> EngineHash:
+    """An engine's own hash of a block and all before it; of one variant integers, of the other bytes."""
+    bits = bytes([1, *path])
+    return bits if variant else int(bits.hex(), 2)
+
+
+def told(index: Index, hashes: list[BlockHash]) -> Any:
+    return index.overlap(hashes), index.media(hashes)
+
+
+class Followed(RuleBasedStateMachine):
+    """Worker A is known by its agent, B beside it by its tokens, in one tree; limits are small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(edges, "MAX_BLOCKS", 4)
+        self.patch.setattr(names, "AVERAGE", 2)
+        self.patch.setattr(inventory, "PART_BLOCKS", 3)
+        self.truth, self.followers = PlainIndex(), (MemoryIndex(), PlainIndex())
+        for index in (self.truth, *self.followers):
+            for worker in (A, B):
+                index.add_worker(worker, ROOT, 1)
+        self.inventory = Inventory(ROOT, 1)
+        self.paths: dict[Path, None] = {}
+
+    def teardown(self) -> None:
+        """What is not held by then leaves no link behind."""
+        for path in self.paths:
+            for variant in (0, 1):
+                for medium, group in (("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0)):
+                    for i in range(1, len(path) + 1):
+                        removed = BlocksRemoved([name(path[:i], variant)] * 40, medium, group)
+                        self.inventory.apply(removed)
+        assert repr(self.inventory) == "Inventory(0 blocks, 0 links)"
+        assert not self.inventory._names and not self.inventory._children and not self.inventory._copies
+        self.patch.undo()
+
+    def apply(self, worker: WorkerId, event: KvEvent) -> None:
+        self.truth.apply(worker, event)
+        self.follow(worker, self.inventory.apply(event) if worker == A else [event])
+
+    def follow(self, worker: WorkerId, events: Iterable[KvEvent]) -> None:
+        for event in events:
+            for follower in self.followers:
+                follower.apply(worker, event)
+
+    @rule(
+        worker=st.sampled_from([A, A, B]), path=PATHS, at=st.integers(0, 10), place=PLACES, variant=VARIANTS
+    )
+    def store(self, worker: WorkerId, path: Path, at: int, place: tuple[str, int], variant: int) -> None:
+        """A run behind any block of its path: known, forgotten or never heard of."""
+        at %= len(path)
+        self.paths[path] = None
+        hashes = [name(path[:i], variant) for i in range(at + 1, len(path) + 1)]
+        parent = name(path[:at], variant) if at else None
+        self.apply(
+            worker, BlocksStored(hashes, parent, tokens_of(path[at:]), 1, None, *place, "full_attention")
+        )
+
+    @rule(path=PATHS, places=st.lists(PLACES, min_size=2, max_size=2))
+    def move(self, path: Path, places: list[tuple[str, int]]) -> None:
+        """To another medium by a store without tokens, then out of the first, tail first."""
+        hashes = [name(path[:i], 0) for i in range(1, len(path) + 1)]
+        left, entered = places
+        self.apply(A, BlocksStored(hashes, None, tokens_of([]), 0, None, *entered, "full_attention"))
+        self.apply(A, BlocksRemoved(hashes[::-1], *left))
+
+    @rule(data=st.data(), worker=st.sampled_from([A, A, B]), place=PLACES, variant=VARIANTS)
+    def remove(self, data: st.DataObject, worker: WorkerId, place: tuple[str, int], variant: int) -> None:
+        """Of any part of a path: holes too."""
+        path = data.draw(st.sampled_from([*self.paths, (1,)]))
+        some = data.draw(st.lists(st.integers(1, len(path)), min_size=1, unique=True))
+        self.apply(worker, BlocksRemoved([name(path[:i], variant) for i in some], *place))
+
+    @rule(worker=st.sampled_from([A, B]))
+    def clear(self, worker: WorkerId) -> None:
+        self.apply(worker, BlocksCleared())
+
+    @rule()
+    def begin_again(self) -> None:
+        """A follower that comes late."""
+        for follower in self.followers:
+            follower.reset_worker(A)
+        self.follow(A, self.inventory.snapshot())
+
+    @invariant()
+    def the_same_is_known(self) -> None:
+        assert self.inventory.num_blocks == self.truth.num_blocks(A)
+        assert self.inventory.applied == self.truth.applied(A)
+        for follower in self.followers:
+            for worker in (A, B):
+                assert set(follower.blocks(worker)) == set(self.truth.blocks(worker))
+                assert follower.num_blocks(worker) == self.truth.num_blocks(worker)
+            for path in list(self.paths)[-8:]:
+                hashes = hash_blocks(tokens_of([*path, 0, 1]), 1, ROOT)
+                assert told(follower, hashes) == told(self.truth, hashes)
+
+
+Followed.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+test_followed: Any = Followed.TestCase
+
+
+def filled(*events: KvEvent) -> Inventory:
+    known = Inventory(ROOT, SIZE)
+    for event in events:
+        known.apply(event)
+    return known
+
+
+def test_a_conversation_is_one_run_in_a_snapshot() -> None:
+    run = prompt(range(40))
+    known = filled(*(stored(range(i * 4, i * 4 + 4), [i + 1], parent=i or None) for i in range(10)))
+    assert list(known.snapshot()) == [RunStored(run, list(range(1, 11)), None, ROOT)]
+
+
+def test_what_lies_before_a_hole_is_a_link_until_its_children_are_gone() -> None:
+    run = prompt(range(16))
+    known = filled(stored(range(16), [1, 2, 3, 4]), BlocksRemoved([2]), BlocksRemoved([3]))
+    assert repr(known) == "Inventory(2 blocks, 2 links)"
+    assert list(known.snapshot()) == [
+        RunStored(run[:1], [1], None, ROOT),
+        RunStored(run[1:3], run[1:3], 1, run[0], "GPU", -1),
+        RunStored(run[3:], [4], run[2], run[2]),
+        BlocksRemoved(run[1:3], "GPU", -1),
+    ]
+    known.apply(BlocksRemoved([4]))
+    assert repr(known) == "Inventory(1 blocks, 0 links)"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        stored(range(4), [5], parent=77),
+        stored(range(7), [5, 6]),
+        stored([], []),
+        stored(range(4), [5], spec_kind="sliding_window"),
+        BlocksStored([5], None, tokens_of(range(8)), 8),
+        BlocksStored([5], None, tokens_of([]), 0, medium="CPU"),
+        BlocksRemoved([5]),
+        UnknownEvent("Novelty"),
+    ],
+)
+def test_what_changes_nothing_is_not_told(event: KvEvent) -> None:
+    known = filled(stored(range(100, 104), [1]))
+    assert known.apply(event) == []
+    assert known.num_blocks == 1
+
+
+def test_a_reset_forgets_blocks_and_keeps_counting() -> None:
+    known = filled(stored(range(8), [1, 2]))
+    known.reset()
+    assert (list(known.snapshot()), known.applied.num_stored) == ([], 2)
