@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test check wheel test-wheel test-vllm bench bench-index bench-proxy soak fuzz lock docs clean
+.PHONY: run test check wheel test-wheel test-vllm bench bench-index bench-proxy soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -50,6 +50,9 @@ fuzz: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway options > docs/options.md
 	$(BIN)/python -m tests.conformance.table > docs/http.md
+
+proto: $(VENV)/.installed-dev
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=gateway/proto --pyi_out=gateway/proto kvgate/v1/kv_events.proto
 
 lock: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet uv

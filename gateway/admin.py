@@ -160,6 +160,7 @@ class Admin:
             "failures": member.num_failures,
             "stream": member.stream.value if member.stream else None,
             "events": feed[0].endpoint if feed else None,
+            "agent": getattr(feed[0], "agent", None) if feed else None,  # told, or where one is looked for
             "replay": feed[0].replay_endpoint if feed else None,
             "events_connected": feed[0].is_connected if feed else False,
         }

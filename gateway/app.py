@@ -11,6 +11,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -33,15 +34,14 @@ from gateway.core.worker import Worker
 from gateway.discovery.facts import endpoint_url, event_source
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
-from gateway.discovery.roster import Roster, RosterOptions
+from gateway.discovery.roster import Feed, Roster, RosterOptions, Subscribed
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
+from gateway.ingest.agents import agents_of, reach_agent
 from gateway.ingest.feeds import Feeds
-from gateway.ingest.poll import PollFeed
-from gateway.ingest.subscription import Subscription
-from gateway.ingest.zmq import ZmqFeed
+from gateway.keyfile import read_key
 from gateway.lag import Lag
 from gateway.metrics import Collector, Metrics
 from gateway.policies import POLICIES
@@ -92,6 +92,7 @@ class Gateway:
         )
         self._worker_headers = worker_headers(config.worker_key_file)
         self.engines = Engines(ENGINES, config.engine)
+        self.agents = agents_of(config)
         self._tasks = Tasks()
         self._feeds = self._make_feeds()
         self._connections: set[ClientConnection] = set() if connections is None else connections
@@ -212,6 +213,7 @@ class Gateway:
             assumed=self.assumed,
             headers=self._worker_headers,
             tasks=self._tasks,
+            agents=self.agents,
         )
 
     def _make_proxy(self) -> Proxy:
@@ -260,8 +262,9 @@ class Gateway:
             ),
         )
 
-    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[ZmqFeed | PollFeed, Subscription]:
-        return self._feeds.open(worker, source, self._session, self.roster.stream_changed)
+    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
+        start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
+        return self._feeds.open(worker, source, self._session, on_state, start_time_s)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""
@@ -319,16 +322,8 @@ def worker_urls(urls: Sequence[str]) -> list[str]:
 
 
 def worker_headers(key_file: str) -> dict[str, str]:
-    """What goes with each probe. Raises ConfigError; the key itself is in no message."""
-    if not key_file:
-        return {}
-    try:
-        key = Path(key_file).expanduser().read_text().strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"worker_key_file: {key_file} cannot be read") from exc
-    if not key or not key.isascii() or not key.isprintable():
-        raise ConfigError(f"worker_key_file: {key_file} holds no key")
-    return {"authorization": f"Bearer {key}"}
+    """What goes with each probe. Raises ConfigError."""
+    return {"authorization": f"Bearer {read_key(key_file, 'worker_key_file')}"} if key_file else {}
 
 
 async def check(config: Config) -> int:
@@ -345,6 +340,7 @@ async def check(config: Config) -> int:
             reach_events=gateway.reach_events,
             has_tokenizer=gateway.prompts.has_local,
             events_port=config.events_port,
+            reach_agent=partial(reach_agent, gateway.agents, timeout_s=config.probe_timeout_s),
         )
         findings = await check_all(checker, worker_urls(config.worker))
     gateway.close_context()

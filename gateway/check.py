@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 import msgspec
 
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
+from gateway.core.log import Hello
 from gateway.core.sse import read_usage
+from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.facts import Facts, Mode, workers_of
 from gateway.discovery.identify import Engines
@@ -17,6 +19,13 @@ from gateway.discovery.probe import Probe, ProbeError
 
 ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
 """Tries a worker's event publisher and replay; None if both answer, else what does not."""
+
+ReachAgent = Callable[[Worker, float | None], Awaitable[tuple[str, Hello | str] | None]]
+"""Tries a worker's agent: where it is, and what it says or why it cannot be followed; None without one."""
+
+
+async def _no_agent(worker: Worker, start_time_s: float | None) -> None:
+    return None
 
 
 class _Tokens(msgspec.Struct):
@@ -37,10 +46,13 @@ class Finding:
     facts: str
     obstacle: str | None = None
     flags: str | None = None
+    agent: str | None = None
 
     def lines(self) -> list[str]:
         label = self.mode.label if self.mode is not None else "not reached"
         lines = [f"{self.name}: {label}" + (f"  ({self.facts})" if self.facts else "")]
+        if self.agent:
+            lines.append(f"    {self.agent}")
         if self.obstacle:
             lines.append(f"    {self.obstacle}")
         if self.flags:
@@ -58,6 +70,7 @@ class Checker:
     reach_events: ReachEvents
     has_tokenizer: Callable[[str], bool]
     events_port: int = 5557
+    reach_agent: ReachAgent = _no_agent
 
     async def check(self, url: str) -> list[Finding]:
         probe = Probe(url, self.engines, self.session, {}, self.events_port)
@@ -71,6 +84,21 @@ class Checker:
         return [await self._worker(facts, worker) for worker in workers_of(facts)]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
+        found = await self.reach_agent(worker, facts.start_time_s)
+        if found is None:
+            return await self._by_itself(facts, worker)
+        agent, told = found
+        if isinstance(told, str):
+            words = f"its agent at {agent} is not followed: {told}"
+            return replace(await self._by_itself(facts, worker), agent=words)
+        is_exact = told.status.state is StreamState.EXACT
+        finding = await self._by_itself(facts, worker, is_known=is_exact)
+        why = f" ({told.status.reason})" if told.status.reason else ""
+        words = f"its agent at {agent} is {told.status.state.value}{why}: {told.num_blocks} blocks"
+        return replace(finding, agent=words)
+
+    async def _by_itself(self, facts: Facts, worker: Worker, *, is_known: bool = False) -> Finding:
+        """`is_known`: its agent tells all of its blocks, whatever its own events would."""
         told = _told(worker, facts.role)
         flags = self.engines.named(facts.engine).flags
         if not worker.block_size:
@@ -79,7 +107,7 @@ class Checker:
         if not await self._can_tokenize(worker):
             why = "no tokenizer is given for its model, and its own /tokenize does not answer"
             return Finding(worker.id, Mode.LOAD_ONLY, told, why, "kvgate serve --tokenizer DIR")
-        obstacle = await self._events(facts, worker)
+        obstacle = None if is_known else await self._events(facts, worker)
         if obstacle:
             return Finding(worker.id, Mode.APPROXIMATE, told, obstacle, flags.events or None)
         if not await self._reports_cached_tokens(worker):

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from platform import python_implementation, python_version
 from typing import Any
@@ -12,6 +12,9 @@ from typing import Any
 import uvloop
 
 from gateway import __version__, is_compiled
+from gateway.agent.config import AgentConfig
+from gateway.agent.config import add_flags as add_agent_flags
+from gateway.agent.config import load as load_agent
 from gateway.config import Config, Option, load, options
 from gateway.core.errors import ConfigError
 
@@ -44,6 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="validate a configuration and reach every worker once")
     _add_options(check)
     check.set_defaults(run=_check)
+    agent = commands.add_parser("agent", help="keep what an engine holds, beside it, for gateways that come")
+    add_agent_flags(agent)
+    agent.set_defaults(run=_agent)
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")
     demo.add_argument("--port", type=int, default=8000, help="port of the gateway (default 8000)")
@@ -112,6 +118,16 @@ def _check(args: argparse.Namespace) -> int:
     return run(lambda: check(_config(args)))
 
 
+def _agent(args: argparse.Namespace) -> int:
+    config = load_agent({option.name: getattr(args, option.name) for option in options(AgentConfig)})
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    from gateway.agent.sidecar import run as run_agent
+
+    return run(lambda: run_agent(config, f"kvgate {__version__}"))
+
+
 def _sim(arguments: Sequence[str]) -> int:
     from gateway.app import simulate
 
@@ -148,7 +164,15 @@ def reference_page() -> str:
         unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
         names = f"`{option.flag}` | `{option.name}` | `{option.variable}`"
         lines.append(f"| {names} | {unit} | {default} | {option.reason} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_agent_page()]) + "\n"
+
+
+def _agent_page() -> Iterator[str]:
+    yield from ("", "## `kvgate agent`", "", "Flags only.", "")
+    yield from ("| flag | unit | default | what and why |", "|---|---|---|---|")
+    for option in options(AgentConfig):
+        unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
+        yield f"| `{option.flag}` | {unit} | {option.default} | {option.reason} |"
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:

@@ -216,6 +216,40 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         _option("Where such workers replay events (plus DP rank); 0: they do not.", "port", ge=0, le=65535),
     ] = 0
+    agent_port: Annotated[
+        int,
+        _option(
+            "Port of `kvgate agent` on each worker's host: a gateway that starts late is exact at once, "
+            "where the engine replays its latest events only. 0: there are none. Where several workers "
+            "share a host see --agent.",
+            "port",
+            ge=0,
+            le=65535,
+        ),
+    ] = 0
+    agent: Annotated[
+        list[str],
+        _option(
+            "WORKER=HOST:PORT, the agent of one worker by its URL, as in "
+            "http://10.0.0.1:8000=10.0.0.1:7070; goes before --agent-port.",
+            "url",
+        ),
+    ] = msgspec.field(default_factory=list)
+    agent_ca_file: Annotated[
+        str,
+        _option(
+            "Certificates (PEM) by which agents are verified; with it, they are spoken to over TLS.", "path"
+        ),
+    ] = ""
+    agent_cert_file: Annotated[
+        str, _option("Certificate chain (PEM) shown to agents that ask for one.", "path")
+    ] = ""
+    agent_cert_key_file: Annotated[
+        str, _option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
+    ] = ""
+    agent_token_file: Annotated[
+        str, _option("File with the token that agents want to be shown (their --token-file).", "path")
+    ] = ""
     assumed_keep_s: Annotated[
         float,
         _option(
@@ -277,9 +311,9 @@ class Option:
         return ENV_PREFIX + self.name.upper()
 
 
-def options() -> Iterator[Option]:
-    """Every field of Config, in order."""
-    info = msgspec.inspect.type_info(Config)
+def options(struct: type[msgspec.Struct] = Config) -> Iterator[Option]:
+    """Every field of Config, or of another struct that is made of such fields, in order."""
+    info = msgspec.inspect.type_info(struct)
     assert isinstance(info, msgspec.inspect.StructType)
     for field in info.fields:
         meta = field.type

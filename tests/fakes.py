@@ -6,6 +6,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from xxhash import xxh3_64_intdigest
 
 from gateway.control import ControlSession
 from gateway.core.blocks import root_hash, tokens_of
@@ -89,7 +90,7 @@ def _batch(seq: bytes, body: bytes) -> EventBatch:
     if blocks := fields["blocks"]:
         tokens = tokens_of([block for block in blocks for _ in range(BLOCK_SIZE)])
         events.append(BlocksStored(blocks, fields["parent"], tokens, BLOCK_SIZE))
-    return EventBatch(int.from_bytes(seq, "big"), fields["ts"], 0, events, hash(body))
+    return EventBatch(int.from_bytes(seq, "big"), fields["ts"], 0, events, xxh3_64_intdigest(body))
 
 
 def _json(text: str | bytes) -> Any:

@@ -11,7 +11,10 @@ from aiohttp.test_utils import TestServer
 
 from engines import ENGINES
 from gateway.check import Checker, Finding, check_all
+from gateway.core.blocks import root_hash
 from gateway.core.engine import EventSource
+from gateway.core.log import Hello, Status
+from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.facts import Mode, event_source
 from gateway.discovery.identify import Engines
@@ -85,6 +88,12 @@ class Checked:
     obstacle: str | None = None
     has_tokenizer: bool = False
     reached: list[EventSource] = field(default_factory=list)
+    agent: tuple[str, Hello | str] | None = None
+
+    async def _reach_agent(
+        self, worker: Worker, start_time_s: float | None
+    ) -> tuple[str, Hello | str] | None:
+        return self.agent
 
     async def _reach(self, worker: Worker, source: EventSource) -> str | None:
         self.reached.append(source)
@@ -98,6 +107,7 @@ class Checked:
                 source_of=lambda facts, rank: event_source(facts, rank, 5557, 0),
                 reach_events=self._reach,
                 has_tokenizer=lambda model: self.has_tokenizer,
+                reach_agent=self._reach_agent,
             )
             return await check_all(checker, [url or url_of(self.server)])
 
@@ -250,3 +260,27 @@ async def test_each_worker_is_checked_as_the_engine_that_it_is(
     assert finding.obstacle == "it publishes no KV events"
     assert (finding.flags or "").startswith(flags or "") and bool(finding.flags) is bool(flags)
     assert ("decode only" in finding.facts) is (engine == "sglang")
+
+
+@pytest.mark.parametrize(
+    ("told", "mode", "words"),
+    [
+        (Status(StreamState.EXACT), Mode.VERIFIED, "is exact: 12 blocks"),
+        (
+            Status(StreamState.BLIND, "a gap"),
+            Mode.APPROXIMATE,
+            "is blind (a gap): 12 blocks",
+        ),
+        ("no answer", Mode.APPROXIMATE, "is not followed: no answer"),
+    ],
+)
+async def test_an_agent_that_knows_all_makes_a_worker_exact(
+    checked: Checked, told: Status | str, mode: Mode, words: str
+) -> None:
+    """Whose own events cannot be had."""
+    checked.answers.sources = []
+    hello = Hello("http://w:1", 0, 16, root_hash("root"), told, num_blocks=12)  # type: ignore[arg-type]
+    checked.agent = "w:7070", told if isinstance(told, str) else hello
+    finding = await checked.finding()
+    assert finding.mode is mode
+    assert finding.lines()[1] == f"    its agent at w:7070 {words}"

@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import uvloop
 
 import gateway.app
 from gateway import __version__, cli
+from gateway.agent.config import AgentConfig
 from gateway.config import Config, options
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -139,6 +142,28 @@ def test_the_reference_page_is_the_committed_one(capsys: pytest.CaptureFixture[s
 
 
 def test_the_reference_page_is_a_table_of_equal_rows() -> None:
-    rows = [line for line in cli.reference_page().splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}
-    assert len(rows) == len(list(options())) + 2
+    gateways, _, agents = cli.reference_page().partition("## `kvgate agent`")
+    for page, struct, num_columns in ((gateways, Config, 6), (agents, AgentConfig, 4)):
+        rows = [line for line in page.splitlines() if line.startswith("|")]
+        assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {num_columns + 1}
+        assert len(rows) == len(list(options(struct))) + 2
+
+
+def test_help_of_the_agent_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_of("agent", "--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for option in options(AgentConfig):
+        default = "none" if option.default == "" else option.default
+        assert f"{option.reason} Default: {default}" in text
+        assert option.flag in text
+
+
+def test_an_agent_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["agent", "--listen", "7070"]) == 2
+    assert "kvgate: --listen: '7070' is not HOST:PORT" in capsys.readouterr().err
+
+
+def test_grpc_is_loaded_where_there_is_an_agent_only() -> None:
+    """It takes 20 MB."""
+    code = "import sys, gateway.cli, gateway.app; sys.exit(bool({'grpc', 'google'} & sys.modules.keys()))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -106,7 +106,7 @@ async def story(**sim: Any) -> AsyncIterator[Story]:
     try:
         async with aiohttp.ClientSession() as session:
             told = Story(gateway, sims, session)
-            await told.until(lambda: len(gateway.fleet) == len(sims))
+            await told.until(lambda: len(gateway.fleet) == sum(sim.config.dp_size for sim in sims))
             # Only what is said from now on is sure to be heard.
             known = StreamState.EXACT if flags.get("events", True) else None
             await told.until(lambda: told.states() == {known})

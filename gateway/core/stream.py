@@ -31,11 +31,22 @@ from typing import TypeAlias
 
 from gateway.core.events import BlocksCleared, EventBatch
 
+NO_REPLAY = "no replay endpoint: what was stored before is unknown"
+
 
 class StreamState(Enum):
     EXACT = "exact"
     CATCHING_UP = "catching_up"
     BLIND = "blind"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a stream was read: the number of the next batch, digest and time of the last one."""
+
+    next_seq: int = 0
+    digest: int = 0
+    ts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,7 @@ class Stream:
         self.epoch = 0
         self.next_seq = 0
         self.counts = StreamCounts()
-        self.blind_reason = None if can_replay else "no replay endpoint: what was stored before is unknown"
+        self.blind_reason = None if can_replay else NO_REPLAY
         self._replay_start: int | None = None
         self._has_replayed = self._has_progressed = False
         self._is_holding = can_replay
@@ -99,7 +110,18 @@ class Stream:
             return StreamState.CATCHING_UP
         return StreamState.BLIND if self.blind_reason else StreamState.EXACT
 
+    @property
+    def position(self) -> Position:
+        return Position(self.next_seq, self._last_digest, self._last_ts)
+
     # inputs ------------------------------------------------------------------------------------
+
+    def adopt(self, position: Position, blind_reason: str | None = None) -> None:
+        """Go on where another reader of this stream got to (the index has what that one applied), or
+        from the start. Only for streams with replays, which prove that it is the same engine process."""
+        self.next_seq, self._last_digest, self._last_ts = position.next_seq, position.digest, position.ts
+        self.blind_reason = blind_reason if self.can_replay else NO_REPLAY
+        self._is_holding, self._replay_start, self._held = self.can_replay, None, {}
 
     def connected(self) -> list[Command]:
         """The transport is up, for the first time or again."""

@@ -21,8 +21,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.facts import Facts, event_source, reported, workers_of
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import Index
-from gateway.ingest.subscription import Subscription
+from gateway.index.base import BlockSets
 from gateway.metrics import Metrics
 from gateway.tasks import Tasks
 
@@ -38,14 +37,33 @@ FAILURES_TO_DOWN = 2
 class Feed(Protocol):
     """A running subscription to one worker's events."""
 
-    endpoint: str
-    replay_endpoint: str | None
-    is_connected: bool
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def replay_endpoint(self) -> str | None: ...
+
+    @property
+    def is_connected(self) -> bool: ...
 
     def stop(self) -> None: ...
 
 
-OpenFeed = Callable[[Worker, EventSource], tuple[Feed, Subscription]]
+class Read(Protocol):
+    """What is known of a stream."""
+
+    counts: StreamCounts
+
+    @property
+    def state(self) -> StreamState: ...
+
+
+class Subscribed(Protocol):
+    @property
+    def stream(self) -> Read: ...
+
+
+OpenFeed = Callable[[Worker, EventSource], tuple[Feed, Subscribed]]
 """Starts a feed; the caller of the roster knows transports and engines. ValueError for a bad endpoint."""
 
 
@@ -68,7 +86,7 @@ class Endpoint:
     has_looked: asyncio.Event = field(default_factory=asyncio.Event)
     facts: Facts | None = None
     workers: tuple[Worker, ...] = ()
-    feeds: dict[WorkerId, tuple[Feed, Subscription]] = field(default_factory=dict)
+    feeds: dict[WorkerId, tuple[Feed, Subscribed]] = field(default_factory=dict)
     num_failures: int = 0
     last_error: str | None = None
     task: asyncio.Task[None] | None = None
@@ -79,7 +97,7 @@ class Roster:
         self,
         *,
         fleet: Fleet,
-        index: Index,
+        index: BlockSets,
         assumed: AssumedIndex,
         metrics: Metrics,
         make_probe: Callable[[str], Probe],
@@ -151,6 +169,11 @@ class Roster:
         if is_refused:
             self._set_up(endpoint, False, reason)
         endpoint.wake.set()
+
+    def start_time_s(self, url: str) -> float | None:
+        """Of the engine process behind an endpoint, as far as it is known."""
+        endpoint = self._endpoints.get(url)
+        return endpoint.facts.start_time_s if endpoint and endpoint.facts else None
 
     def stream_counts(self) -> Iterable[tuple[WorkerId, StreamCounts]]:
         for endpoint in self._endpoints.values():

@@ -1,6 +1,7 @@
 """Opens a worker's feed by what its event source is: an address over ZeroMQ, or a path to be polled."""
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -10,31 +11,40 @@ from gateway.core.engine import Engine, EventSource
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import Index
+from gateway.index.base import BlockSets
+from gateway.ingest.agents import NO_AGENTS, AgentFeeds, Agents
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
 from gateway.ingest.zmq import ZmqFeed, reach, resolve
 from gateway.tasks import Tasks
 
+if TYPE_CHECKING:
+    from gateway.ingest.grpc import AgentFeed
+
 
 class Feeds:
-    """`engine_of` finds an adapter by its name; `headers` go with each poll."""
+    """`engine_of` finds an adapter by its name; `headers` go with each poll; `subscribe` makes what takes
+    the events."""
 
     def __init__(
         self,
         *,
         engine_of: Callable[[str], Engine],
-        index: Index,
+        index: BlockSets,
         assumed: AssumedIndex,
         headers: Mapping[str, str],
         tasks: Tasks,
+        agents: Agents = NO_AGENTS,
+        subscribe: Callable[..., Subscription] = Subscription,
     ) -> None:
         self._engine_of = engine_of
         self._index = index
         self._assumed = assumed
         self._headers = headers
         self._tasks = tasks
+        self._agents = AgentFeeds(agents, index=index, assumed=assumed, tasks=tasks)
+        self._make_subscription = subscribe
         self._turns = Turns()
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
 
@@ -44,10 +54,30 @@ class Feeds:
         source: EventSource,
         session: ControlSession,
         on_state: Callable[[WorkerId, StreamState], None],
+        start_time_s: float | None = None,
+    ) -> "tuple[ZmqFeed | PollFeed, Subscription] | tuple[AgentFeed, AgentFeed]":
+        """Started: by its agent where it has one, which must be beside the engine process that began at
+        `start_time_s`. Raises ValueError for an endpoint that cannot be used."""
+        if not self._agents.has(worker):
+            return self._open_events(worker, source, session, on_state)
+
+        def open_events() -> tuple[ZmqFeed | PollFeed, Subscription]:
+            if source.is_polled:
+                raise ValueError("they can be had once, and are its agent's")
+            return self._open_events(worker, source, session, on_state)
+
+        feed = self._agents.open(worker, open_events, on_state, start_time_s)
+        return feed, feed
+
+    def _open_events(
+        self,
+        worker: Worker,
+        source: EventSource,
+        session: ControlSession,
+        on_state: Callable[[WorkerId, StreamState], None],
     ) -> tuple[ZmqFeed | PollFeed, Subscription]:
-        """Started. Raises ValueError for an endpoint that cannot be used."""
         engine = self._engine_of(worker.engine)
-        subscription = Subscription(
+        subscription = self._make_subscription(
             worker.id,
             engine=engine,
             index=self._index,

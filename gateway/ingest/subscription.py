@@ -14,7 +14,7 @@ from gateway.core.events import DecodeError, EventBatch, KvEvent
 from gateway.core.stream import Apply, AskReplay, Command, Reset, Stream, StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import Index
+from gateway.index.base import BlockSets
 from gateway.ingest.portions import PORTION_BLOCKS, num_blocks, portions
 
 log = logging.getLogger("kvgate.ingest")
@@ -31,7 +31,7 @@ class Subscription:
         worker: WorkerId,
         *,
         engine: Engine,
-        index: Index,
+        index: BlockSets,
         assumed: AssumedIndex,
         can_replay: bool,
         on_state: Callable[[WorkerId, StreamState], None],

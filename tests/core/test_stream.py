@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.events import BlocksCleared, EventBatch
-from gateway.core.stream import Apply, AskReplay, Command, Reset, Stream, StreamState
+from gateway.core.stream import NO_REPLAY, Apply, AskReplay, Command, Position, Reset, Stream, StreamState
 
 
 def batch(seq: int, *, run: int = 0) -> EventBatch:
@@ -324,3 +324,59 @@ def test_exact_means_every_batch_once_and_in_order(can_replay: bool, data: st.Da
         assert applied == [(run, seq) for seq in range(published)]
     if can_replay:
         assert stream.state is StreamState.EXACT
+
+
+# handed over -----------------------------------------------------------------------------------
+
+
+def adopted(num: int, *, can_replay: bool = True, blind_reason: str | None = None) -> Stream:
+    """A stream that goes on where another one has got to."""
+    stream = Stream(can_replay=can_replay)
+    stream.adopt(exact(num).position, blind_reason)
+    return stream
+
+
+def test_another_readers_place_is_gone_on_from_once_it_is_proved() -> None:
+    stream = adopted(5)
+    assert stream.state is StreamState.CATCHING_UP
+    assert seqs(stream.connected()) == [("ask", 4)]
+    assert seqs(stream.live(batch(6))) == []
+    assert seqs(stream.replayed(batch(4))) == []
+    assert seqs(stream.replayed(batch(5))) == [5]
+    assert seqs(stream.replay_ended()) == [6]
+    assert stream.state is StreamState.EXACT
+
+
+def test_another_readers_place_in_another_engine_is_worth_nothing() -> None:
+    stream = adopted(5)
+    stream.connected()
+    assert seqs(stream.replayed(batch(4, run=1))) == ["reset", ("ask", 0)]
+
+
+def test_a_place_that_the_buffer_has_left_behind_is_lost() -> None:
+    stream = adopted(5)
+    stream.connected()
+    assert seqs(stream.replayed(batch(9))) == ["reset", 9]
+    stream.replay_ended()
+    assert stream.state is StreamState.BLIND
+
+
+def test_the_place_before_the_first_batch_needs_no_proof() -> None:
+    stream = Stream(can_replay=True)
+    stream.adopt(Position())
+    assert seqs(stream.connected()) == [("ask", 0)]
+    assert (seqs(stream.replayed(batch(0))), seqs(stream.replay_ended())) == ([0], [])
+    assert stream.state is StreamState.EXACT
+
+
+def test_one_that_was_blind_stays_so() -> None:
+    stream = adopted(5, blind_reason="a gap")
+    stream.connected()
+    stream.replayed(batch(4))
+    stream.replay_ended()
+    assert (stream.state, stream.blind_reason) == (StreamState.BLIND, "a gap")
+
+
+def test_without_replays_there_is_no_proof() -> None:
+    stream = adopted(0, can_replay=False)
+    assert (stream.state, stream.blind_reason) == (StreamState.BLIND, NO_REPLAY)

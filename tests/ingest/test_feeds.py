@@ -8,7 +8,9 @@ import pytest
 from gateway.core.engine import EventSource
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.ingest.agents import Agents
 from gateway.ingest.feeds import Feeds
+from gateway.ingest.grpc import AgentFeed
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.zmq import ZmqFeed
 from gateway.tasks import Tasks
@@ -67,3 +69,36 @@ async def test_whether_events_can_be_had(feeds: Feeds) -> None:
         assert await feeds.reach(W, source, 0.05) == (
             "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind, with '*' in its endpoint"
         )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("endpoint", ["tcp://*:7", "/events"])
+async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its_agents_alone(
+    endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is there: a publisher is tried, and nothing that the agent would miss is taken from it."""
+    tasks, known = Tasks(), Known(W.id)
+    made = Feeds(
+        engine_of=lambda name: FakeEngine(),
+        index=known.index,
+        assumed=known.assumed,
+        headers={},
+        tasks=tasks,
+        agents=Agents(port=9),
+    )
+    try:
+        async with session() as open_session:
+            source = EventSource(0, endpoint, "tcp://*:8")
+            feed, subscription = made.open(W, source, open_session, ignore, 12.5)
+            assert isinstance(feed, AgentFeed) and feed is subscription
+            assert feed.endpoint == "grpc://127.0.0.1:9"
+            async with asyncio.timeout(10):
+                while not feed.has_fallen_back:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            refused = "they can be had once, and are its agent's" in caplog.text
+            assert refused is (endpoint == "/events")
+            assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")
+            feed.stop()
+    finally:
+        await tasks.stop()
+        made.close()

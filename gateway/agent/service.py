@@ -1,0 +1,144 @@
+"""The gRPC side of an agent: `proto/kvgate/v1/kv_events.proto` over journals.
+
+Messages are bytes already, the same for all readers, so gRPC has nothing to encode. Writing waits for the
+reader's flow control: a slow one stays where it is in the log.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from gateway.agent.shelf import Rank
+from gateway.core.errors import ConfigError
+from gateway.core.events import DecodeError
+from gateway.core.log import VERSION, Hello
+from gateway.ingest.wire import SERVICE, decode_request, encode, encode_hello
+
+log = logging.getLogger("kvgate.agent")
+
+MAX_READERS = 256
+"""Processes of gateways times ranks. Each may hold a snapshot, 16 bytes a block, and a socket's buffers."""
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # a port that is taken is an error
+    ("grpc.keepalive_time_ms", 20_000),  # a gateway whose host vanished sends no FIN
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # gateways look after us as often
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+Find = Callable[[int], "tuple[Hello, Rank] | None"]
+"""What there is to be told of a DP rank; None while its engine is not known, or where it has no such rank."""
+
+
+class KvEvents:
+    """`token` is what readers must show, if any."""
+
+    def __init__(self, find: Find, token: str | None = None) -> None:
+        self._find = find
+        self._token = f"Bearer {token}".encode() if token else None
+        self.num_readers = 0
+
+    def handlers(self) -> Any:
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
+                "Subscribe": grpc.unary_stream_rpc_method_handler(self._subscribe),
+            },
+        )
+
+    async def _describe(self, request: bytes, context: Any) -> bytes:
+        hello, _, _, _ = await self._begin(request, context)
+        return encode_hello(hello)
+
+    async def _subscribe(self, request: bytes, context: Any) -> None:
+        hello, rank, epoch, next_seq = await self._begin(request, context)
+        wake = asyncio.Event()
+        reader = rank.journal.read(epoch, next_seq)
+        rank.changed.add(wake.set)
+        self.num_readers += 1
+        log.info(
+            "rank %d: %s reads, from batch %d of epoch %d", hello.dp_rank, context.peer(), next_seq, epoch
+        )
+        try:
+            await context.write(encode(hello))
+            while not rank.is_gone:
+                wake.clear()
+                while (data := reader.next()) is not None and not rank.is_gone:
+                    await context.write(data)
+                await wake.wait()
+        finally:
+            rank.changed.discard(wake.set)
+            self.num_readers -= 1
+            log.info("rank %d: %s reads no more: %r", hello.dp_rank, context.peer(), reader)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "another engine process is there, or none")
+
+    async def _begin(self, request: bytes, context: Any) -> tuple[Hello, Rank, int, int]:
+        """Aborts, which raises, where there is nothing to tell to this one."""
+        if self._token and not hmac.compare_digest(_shown(context), self._token):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
+        try:
+            version, dp_rank, epoch, next_seq = decode_request(request)
+        except DecodeError as exc:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
+        if version != VERSION:
+            told = f"this agent speaks version {VERSION}, not {version}"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, told)
+        found = self._find(dp_rank)
+        if found is None:
+            told = f"nothing is known of rank {dp_rank}: the engine does not answer, or publishes no events"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, told)
+            raise AssertionError("abort raises")
+        return *found, epoch, next_seq
+
+
+def _shown(context: Any) -> bytes:
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return value if isinstance(value, bytes) else str(value).encode()
+    return b""
+
+
+async def serve(
+    service: KvEvents, listen: str, credentials: Any | None = None
+) -> tuple[grpc.aio.Server, int]:
+    """A server that was started, and its port. Raises ConfigError for an address that cannot be had."""
+    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_READERS)
+    server.add_generic_rpc_handlers((service.handlers(),))
+    try:
+        port = (
+            server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+        )
+    except RuntimeError as exc:
+        raise ConfigError(f"listen: {listen} cannot be listened on: is it taken?") from exc
+    await server.start()
+    return server, int(port)
+
+
+def server_credentials(cert_file: str, key_file: str, client_ca_file: str) -> Any:
+    """Files are read anew for each handshake that finds them changed. Raises ConfigError."""
+    files = [file for file in (cert_file, key_file or cert_file, client_ca_file) if file]
+    last: list[bytes] = []
+
+    def look() -> Any:
+        try:
+            content = [Path(file).read_bytes() for file in files]
+        except OSError as exc:
+            if not last:
+                raise ConfigError(f"{exc.filename} cannot be read: {exc.strerror}") from exc
+            return None  # what was loaded stays
+        if content == last:
+            return None
+        last[:] = content
+        ca = content[2] if client_ca_file else None
+        return grpc.ssl_server_certificate_configuration([(content[1], content[0])], ca)
+
+    return grpc.dynamic_ssl_server_credentials(
+        look(), look, require_client_authentication=bool(client_ca_file)
+    )

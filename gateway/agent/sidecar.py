@@ -1,0 +1,169 @@
+"""`kvgate agent`, put together: probes and events of one engine in, a gRPC port out.
+
+The roster is the gateway's own, with a fleet of one endpoint and a shelf where that has its index: the engine
+is waited for, asked, and asked anew when another process answers.
+"""
+
+import logging
+import time
+from ipaddress import ip_address
+from typing import Any
+
+from engines import ENGINES
+from gateway.agent.config import AgentConfig, address_of
+from gateway.agent.service import KvEvents, serve, server_credentials
+from gateway.agent.shelf import Rank, Shelf, ShelfSubscription
+from gateway.control import ControlSession
+from gateway.core.engine import EventSource
+from gateway.core.errors import ConfigError
+from gateway.core.fleet import Fleet
+from gateway.core.log import Hello
+from gateway.core.worker import Worker
+from gateway.discovery.facts import endpoint_url
+from gateway.discovery.identify import Engines
+from gateway.discovery.probe import Probe
+from gateway.discovery.roster import Feed, Roster, RosterOptions, Subscribed
+from gateway.index.assumed import AssumedIndex
+from gateway.ingest.feeds import Feeds
+from gateway.keyfile import read_key
+from gateway.metrics import Metrics
+from gateway.tasks import Tasks, stop_event
+from gateway.tls import worker_tls
+
+log = logging.getLogger("kvgate.agent")
+
+STOP_GRACE_S = 0.2
+"""For readers to be told that the agent stops; they go on elsewhere at once."""
+
+
+class Sidecar:
+    def __init__(self, config: AgentConfig, name: str) -> None:
+        """`name` is what readers are told. Raises ConfigError before anything is opened."""
+        self.config = config
+        self._name = name
+        self.url = _engine_url(config.engine_url)
+        self._tls = worker_tls(config.engine_ca_file)
+        self._headers = _key_header(config.engine_key_file)
+        self._token = read_key(config.token_file, "--token-file") if config.token_file else None
+        self._credentials = _credentials(config)
+        self._engines = Engines(ENGINES, [config.engine] if config.engine else ())
+        self._tasks = Tasks()
+        self.fleet = Fleet()
+        self.assumed = AssumedIndex()
+        self.shelf = Shelf(lambda: time.time_ns() // 1000)
+        self.service = KvEvents(self._find, self._token)
+        self.port = 0
+
+    async def start(self) -> None:
+        config = self.config
+        self._server, self.port = await serve(self.service, config.listen, self._credentials)
+        self._feeds = Feeds(
+            engine_of=self._engines.named,
+            index=self.shelf,
+            assumed=self.assumed,
+            headers=self._headers,
+            tasks=self._tasks,
+            subscribe=ShelfSubscription,
+        )
+        self._session = ControlSession(self._tls, timeout_s=config.probe_timeout_s)
+        self.roster = Roster(
+            fleet=self.fleet,
+            index=self.shelf,
+            assumed=self.assumed,
+            metrics=Metrics(),
+            make_probe=lambda url: Probe(
+                url, self._engines, self._session, self._headers, config.events_port
+            ),
+            open_feed=self._open_feed,
+            on_gone=lambda url: None,
+            on_down=lambda worker: None,
+            options=RosterOptions(
+                probe_interval_s=config.probe_interval_s,
+                events_port=config.events_port,
+                replay_port=config.replay_port,
+            ),
+        )
+        self.roster.add(self.url)
+        host, _ = address_of(config.listen, "--listen")
+        log.info("listening on %s:%d for gateways, engine at %s", host, self.port, self.url)
+        if is_open_to_all(config):
+            log.warning(
+                "whoever reaches %s:%d may read which blocks are cached; see --token-file, --client-ca-file",
+                host,
+                self.port,
+            )
+
+    async def stop(self) -> None:
+        await self._server.stop(STOP_GRACE_S)
+        await self.roster.stop()
+        await self._tasks.stop()
+        await self._session.close()
+        self._feeds.close()
+
+    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
+        feed, subscription = self._feeds.open(worker, source, self._session, self.roster.stream_changed)
+        log.info(
+            "rank %d: events from %s, replays from %s", worker.dp_rank, feed.endpoint, feed.replay_endpoint
+        )
+        return feed, subscription
+
+    def _find(self, dp_rank: int) -> tuple[Hello, Rank] | None:
+        for endpoint in self.roster:
+            for worker in endpoint.workers:
+                rank = self.shelf.ranks.get(worker.id)
+                if worker.dp_rank == dp_rank and rank and worker.id in endpoint.feeds:
+                    start_time_s = endpoint.facts.start_time_s if endpoint.facts else None
+                    return _hello(worker, rank, start_time_s, self._name), rank
+        return None
+
+
+def _hello(worker: Worker, rank: Rank, start_time_s: float | None, agent: str) -> Hello:
+    return Hello(
+        engine_url=worker.url,
+        dp_rank=worker.dp_rank,
+        block_size=rank.inventory.block_size,
+        root=rank.inventory.root,
+        status=rank.journal.status,
+        start_time_s=start_time_s or 0.0,
+        num_blocks=rank.inventory.num_blocks,
+        agent=agent,
+    )
+
+
+def _engine_url(url: str) -> str:
+    try:
+        return endpoint_url(url)
+    except ValueError as exc:
+        raise ConfigError(f"--engine-url: {exc}") from exc
+
+
+def _key_header(key_file: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {read_key(key_file, '--engine-key-file')}"} if key_file else {}
+
+
+def _credentials(config: AgentConfig) -> Any | None:
+    if not config.tls_cert_file:
+        return None
+    return server_credentials(config.tls_cert_file, config.tls_key_file, config.client_ca_file)
+
+
+def is_open_to_all(config: AgentConfig) -> bool:
+    """Reached from elsewhere, and nothing is asked of who reads."""
+    host, _ = address_of(config.listen, "--listen")
+    try:
+        is_loopback = ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    return not (is_loopback or config.token_file or config.client_ca_file)
+
+
+async def run(config: AgentConfig, name: str) -> int:
+    """Until SIGINT or SIGTERM."""
+    stop = stop_event()
+    sidecar = Sidecar(config, name)
+    await sidecar.start()
+    try:
+        await stop.wait()
+    finally:
+        await sidecar.stop()
+    return 0

@@ -1,0 +1,186 @@
+"""The log and its snapshots as bytes, and back: `proto/kvgate/v1/kv_events.proto`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import DecodeError as ProtobufError
+
+from gateway.core.blocks import BlockHash, tokens_of
+from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, DecodeError, KvEvent, RunStored
+from gateway.core.log import Hello, LogBatch, SnapshotPart, Status, Update
+from gateway.core.stream import Position, StreamState
+from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
+
+SERVICE = "kvgate.v1.KvEvents"
+MAX_MESSAGE_BYTES = 4 << 20
+"""gRPC's own limit. Agents send a hundredth of it: at most some 2,000 blocks of 16 bytes."""
+
+_STATES = {
+    StreamState.EXACT: pb.Status.EXACT,
+    StreamState.CATCHING_UP: pb.Status.CATCHING_UP,
+    StreamState.BLIND: pb.Status.BLIND,
+}
+_NO_TOKENS = tokens_of(())
+
+
+def encode(update: Update) -> bytes:
+    message = pb.Update()
+    match update:
+        case Hello():
+            message.hello.CopyFrom(_hello_message(update))
+        case SnapshotPart():
+            part = message.snapshot
+            part.epoch, part.next_seq = update.epoch, update.next_seq
+            part.part, part.is_last = update.part, update.is_last
+            _fill(part, update.changes, update.position)
+        case LogBatch():
+            message.batch.epoch, message.batch.seq = update.epoch, update.seq
+            _fill(message.batch, update.changes, update.position)
+        case Status():
+            message.status.CopyFrom(_status_message(update))
+    return bytes(message.SerializeToString())
+
+
+def decode(data: bytes) -> Update:
+    """Raises DecodeError, also for kinds of updates and changes that are not known here."""
+    message = _parse(pb.Update(), data)
+    match message.WhichOneof("kind"):
+        case "hello":
+            return _hello(message.hello)
+        case "snapshot":
+            part = message.snapshot
+            changes, position = [_change(c) for c in part.changes], _position(part)
+            return SnapshotPart(part.epoch, part.next_seq, part.part, part.is_last, changes, position)
+        case "batch":
+            batch = message.batch
+            return LogBatch(batch.epoch, batch.seq, [_change(c) for c in batch.changes], _position(batch))
+        case "status":
+            return _status(message.status)
+    raise DecodeError("an update of an unknown kind: is the agent newer than this gateway?")
+
+
+def encode_hello(hello: Hello) -> bytes:
+    return bytes(_hello_message(hello).SerializeToString())
+
+
+def decode_hello(data: bytes) -> Hello:
+    return _hello(_parse(pb.Hello(), data))
+
+
+def encode_request(version: int, dp_rank: int, epoch: int = 0, next_seq: int = 0) -> bytes:
+    request = pb.SubscribeRequest(version=version, dp_rank=dp_rank, epoch=epoch, next_seq=next_seq)
+    return bytes(request.SerializeToString())
+
+
+def decode_request(data: bytes) -> tuple[int, int, int, int]:
+    """version, dp_rank, epoch, next_seq; of a DescribeRequest, which begins alike, the last two are 0."""
+    request = _parse(pb.SubscribeRequest(), data)
+    return request.version, request.dp_rank, request.epoch, request.next_seq
+
+
+def _parse(message: Any, data: bytes) -> Any:
+    try:
+        message.ParseFromString(data)
+    except ProtobufError as exc:
+        raise DecodeError(f"{message.DESCRIPTOR.full_name}: {exc}") from exc
+    return message
+
+
+def _hello_message(hello: Hello) -> Any:
+    return pb.Hello(
+        version=hello.version,
+        agent=hello.agent,
+        engine_url=hello.engine_url,
+        start_time_s=hello.start_time_s,
+        dp_rank=hello.dp_rank,
+        block_size=hello.block_size,
+        root=hello.root,
+        status=_status_message(hello.status),
+        num_blocks=hello.num_blocks,
+    )
+
+
+def _hello(message: Any) -> Hello:
+    return Hello(
+        engine_url=message.engine_url,
+        dp_rank=message.dp_rank,
+        block_size=message.block_size,
+        root=BlockHash(message.root),
+        status=_status(message.status),
+        start_time_s=message.start_time_s,
+        num_blocks=message.num_blocks,
+        agent=message.agent,
+        version=message.version,
+    )
+
+
+def _status_message(status: Status) -> Any:
+    return pb.Status(state=_STATES[status.state], reason=status.reason)
+
+
+def _status(message: Any) -> Status:
+    for state, number in _STATES.items():
+        if message.state == number:
+            return Status(state, message.reason)
+    raise DecodeError(f"a status of an unknown state {message.state}")
+
+
+def _fill(message: Any, changes: Iterable[KvEvent], position: Position | None) -> None:
+    for change in changes:
+        _add(message.changes.add(), change)
+    if position is not None:
+        at = message.position
+        at.next_seq, at.digest, at.ts = position.next_seq, position.digest, position.ts
+        at.SetInParent()
+
+
+def _position(message: Any) -> Position | None:
+    if not message.HasField("position"):
+        return None
+    at = message.position
+    return Position(at.next_seq, at.digest, at.ts)
+
+
+def _add(message: Any, change: KvEvent) -> None:
+    match change:
+        case RunStored():
+            run = message.stored
+            run.blocks.extend(change.blocks)
+            run.names.extend(change.engine_hashes)
+            if change.parent is not None:
+                run.parent = change.parent
+            run.parent_block, run.medium, run.group = change.before, change.medium, change.group_idx
+        case BlocksStored() if not change.tokens:
+            copied = message.copied
+            copied.names.extend(change.engine_hashes)
+            copied.medium, copied.group = change.medium, change.group_idx
+        case BlocksRemoved():
+            removed = message.removed
+            removed.names.extend(change.engine_hashes)
+            removed.medium, removed.group = change.medium, change.group_idx
+        case BlocksCleared():
+            message.cleared.SetInParent()
+        case _:
+            raise TypeError(f"not to be told: {type(change).__name__}")
+
+
+def _change(message: Any) -> KvEvent:
+    match message.WhichOneof("kind"):
+        case "stored":
+            run = message.stored
+            parent = run.parent if run.HasField("parent") else None
+            return RunStored(
+                list(run.blocks), list(run.names), parent, run.parent_block, run.medium, run.group
+            )
+        case "copied":
+            copied = message.copied
+            names = list(copied.names)
+            return BlocksStored(
+                names, None, _NO_TOKENS, 0, None, copied.medium, copied.group, "full_attention"
+            )
+        case "removed":
+            removed = message.removed
+            return BlocksRemoved(list(removed.names), removed.medium, removed.group)
+        case "cleared":
+            return BlocksCleared()
+    raise DecodeError("a change of an unknown kind: is the agent newer than this gateway?")

@@ -1,0 +1,16 @@
+"""Secrets that options name by their file."""
+
+from pathlib import Path
+
+from gateway.core.errors import ConfigError
+
+
+def read_key(file: str, option: str) -> str:
+    """Raises ConfigError; the key itself is in no message."""
+    try:
+        key = Path(file).expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{option}: {file} cannot be read") from exc
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError(f"{option}: {file} holds no key")
+    return key

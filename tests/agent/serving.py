@@ -1,0 +1,81 @@
+"""An agent's service before an inventory that the test changes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from gateway.agent.journal import Journal
+from gateway.agent.service import KvEvents, serve
+from gateway.agent.shelf import Rank
+from gateway.core.events import BlocksRemoved
+from gateway.core.log import Hello, Status, Update
+from gateway.core.stream import Position, StreamState
+from gateway.index.inventory import Inventory
+from gateway.ingest.agents import Agents
+from gateway.ingest.grpc import metadata, open_channel
+from gateway.ingest.wire import SERVICE, decode, encode_request
+from tests.index.contract import ROOT, stored
+
+EXACT = Status(StreamState.EXACT)
+
+
+class Served:
+    """One rank with an inventory that the test changes."""
+
+    def __init__(self, max_bytes: int = 1 << 20) -> None:
+        self.inventory = Inventory(ROOT, 4)
+        self.rank = Rank(self.inventory, Journal(self.inventory.snapshot, 5, max_bytes=max_bytes))
+        self.rank.journal.status = EXACT
+        self.hello = Hello("http://127.0.0.1:8000", 0, 4, ROOT, EXACT)
+        self.status = EXACT
+        self.port = self.num_described = 0
+
+    def find(self, dp_rank: int) -> tuple[Hello, Rank] | None:
+        self.num_described += 1
+        told = replace(self.hello, status=self.status, num_blocks=self.inventory.num_blocks)
+        return None if dp_rank else (told, self.rank)
+
+    def store(self, num: int, blocks: int = 1) -> None:
+        journal = self.rank.journal
+        for _ in range(num):
+            i = self.inventory.num_blocks
+            ids, names = range(i * 4, (i + blocks) * 4), list(range(i + 1, i + blocks + 1))
+            changes = self.inventory.apply(stored(ids, names, parent=i or None))
+            journal.append(changes, Position(journal.next_seq + 1, 7, 1.0))
+        self.rank.wake()
+
+    def churn(self, num: int, blocks: int) -> None:
+        """The same blocks leave and come: bytes for the log, and nothing more to hold."""
+        ids, names = range(10**6, 10**6 + blocks * 4), list(range(10**6, 10**6 + blocks))
+        for _ in range(num):
+            changes = self.inventory.apply(BlocksRemoved(names)) + self.inventory.apply(stored(ids, names))
+            self.rank.journal.append(changes, Position(self.rank.journal.next_seq + 1, 7, 1.0))
+        self.rank.wake()
+
+    @asynccontextmanager
+    async def read(self, agents: Agents | None = None, **cursor: int) -> AsyncIterator[Callable[[], Any]]:
+        agents = agents or Agents()
+        async with open_channel(f"127.0.0.1:{self.port}", agents) as channel:
+            call = channel.unary_stream(f"/{SERVICE}/Subscribe")(
+                encode_request(1, 0, **cursor), metadata=metadata(agents)
+            )
+
+            async def next_update() -> Update:
+                async with asyncio.timeout(10):
+                    return decode(await call.read())
+
+            yield next_update
+
+
+@asynccontextmanager
+async def served(
+    served: Served | None = None, token: str | None = None, credentials: Any = None
+) -> AsyncIterator[Served]:
+    served = served or Served()
+    server, served.port = await serve(KvEvents(served.find, token), "127.0.0.1:0", credentials)
+    try:
+        yield served
+    finally:
+        await server.stop(0)

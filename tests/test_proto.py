@@ -1,0 +1,52 @@
+"""What is generated from proto/ is what `make proto` would make now, and what the contract promises."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from gateway.core.log import VERSION
+from gateway.ingest.wire import SERVICE
+from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
+
+ROOT = Path(__file__).parent.parent
+SOURCE = "kvgate/v1/kv_events.proto"
+
+
+def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
+    """Another protoc writes another version into its output: compare what follows it."""
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "proto", f"--python_out={tmp_path}"]
+    subprocess.run([*command, f"--pyi_out={tmp_path}", SOURCE], cwd=ROOT, check=True, timeout=60)
+    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.py*"))
+    assert [path.name for path in made] == ["kv_events_pb2.py", "kv_events_pb2.pyi"]
+    for path in made:
+        fresh, committed = (tmp_path / path).read_text(), (ROOT / "gateway/proto" / path).read_text()
+        assert _body(fresh) == _body(committed), f"run `make proto`: {path}"
+
+
+def _body(text: str) -> str:
+    return text[text.find("DESCRIPTOR") :]
+
+
+def test_names_are_those_of_the_contract() -> None:
+    assert pb.DESCRIPTOR.services_by_name["KvEvents"].full_name == SERVICE
+    assert f"of this contract: {VERSION}" in (ROOT / "proto" / SOURCE).read_text()
+
+
+def test_field_numbers_stay() -> None:
+    """A number that is given another meaning is read wrongly by every agent and gateway of another age."""
+    numbers = {
+        message.name: {field.name: field.number for field in message.fields}
+        for message in pb.DESCRIPTOR.message_types_by_name.values()
+    }
+    assert numbers["Stored"] == {
+        "blocks": 1,
+        "names": 2,
+        "parent": 3,
+        "parent_block": 4,
+        "medium": 5,
+        "group": 6,
+    }
+    assert numbers["Batch"] == {"epoch": 1, "seq": 2, "changes": 3, "position": 4}
+    assert numbers["Change"] == {"stored": 1, "copied": 2, "removed": 3, "cleared": 4}
+    assert numbers["Update"] == {"hello": 1, "snapshot": 2, "batch": 3, "status": 4}
+    assert numbers["SubscribeRequest"] == {"version": 1, "dp_rank": 2, "epoch": 3, "next_seq": 4}
