@@ -63,6 +63,10 @@ class Inventory:
     def num_blocks(self) -> int:
         return len(self._parents) - self.num_links
 
+    def blocks(self) -> Iterator[BlockHash]:
+        """What is held, each once; not to be changed meanwhile."""
+        return (block for block in self._parents if self._names.get(block, 1))
+
     def apply(self, event: KvEvent) -> list[KvEvent]:
         """What it came to, for followers; nothing where it concerns no prefix or cannot be placed."""
         match event:

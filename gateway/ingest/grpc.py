@@ -211,7 +211,7 @@ class AgentFeed:
                 return
             try:
                 self._apply(self._follower.take(update))
-            except LogError as exc:
+            except Exception as exc:  # noqa: BLE001 - it is whoever waits who is told
                 done.set_exception(exc)
             else:
                 done.set_result(None)

@@ -121,6 +121,7 @@ class Followed(RuleBasedStateMachine):
 
     @invariant()
     def the_same_is_known(self) -> None:
+        assert sorted(self.inventory.blocks()) == sorted(self.truth.blocks(A))
         assert self.inventory.num_blocks == self.truth.num_blocks(A)
         assert self.inventory.applied == self.truth.applied(A)
         for follower in self.followers:

@@ -314,3 +314,14 @@ async def test_reaching_an_agent_once(world: World) -> None:
     assert isinstance(told, Hello) and told.status == EXACT
     why = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 1, 5)
     assert isinstance(why, str) and why.startswith("unavailable: nothing is known of rank 1")
+
+
+async def test_an_index_that_is_full_is_told_loudly(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await followed(world)
+
+    def full(worker: WorkerId, event: object) -> None:
+        raise OverflowError("the index is full")
+
+    world.known.index.apply = full  # type: ignore[method-assign]
+    world.agent.store(1)
+    await world.until(lambda: "task agent of w:1 died" in caplog.text)
