@@ -80,7 +80,8 @@ def hash_continued(tokens: Tokens, run: Run | None, space: Space) -> list[BlockH
                 run.hashes.clear()
             run.hashes[space] = own
         hashes += own
-    return hashes + space.hash_blocks(tokens[len(hashes) * size :], hashes)
+    hashes += space.hash_blocks(tokens[len(hashes) * size :], hashes)
+    return hashes
 
 
 class Runs:
