@@ -29,6 +29,7 @@ COMPILED = [
     "gateway/core/request.py",
     "gateway/core/settings.py",
     "gateway/core/template.py",
+    "gateway/core/texts.py",
     "gateway/core/upgrade.py",
     "gateway/exchange.py",
     "gateway/index/assumed.py",

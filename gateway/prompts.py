@@ -101,6 +101,8 @@ class PromptSource:
             if request.kind is Kind.CHAT:
                 tokens, run = prompts.tokens(request, self._clock())
                 return Prompt((tokens,), prompts.kind, run)
+            if found := prompts.growing(request.fields):
+                return Prompt((found.tokens,), prompts.kind, found.run)
             return Prompt(tuple(prompts.completion(request.fields)), prompts.kind)
         except PromptError as exc:
             return self.failed(request.model, _loggable(exc))

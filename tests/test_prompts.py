@@ -43,6 +43,9 @@ class FakePrompts:
         self.calls.append(("chat", now))
         return Continued(self._tokens())
 
+    def growing(self, body: Mapping[str, Any]) -> None:
+        return None
+
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
         self.calls.append(("completion", body["prompt"]))
         return [self._tokens(), self._tokens()]

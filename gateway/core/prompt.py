@@ -25,6 +25,7 @@ from gateway.core.request import InferenceRequest
 from gateway.core.runs import Continued, Runs
 from gateway.core.settings import STUB_TOOLS, Setting, Settings
 from gateway.core.template import HF_PARAMETERS, PromptError, Template, conversation, dump_tools
+from gateway.core.texts import STRIDE, Texts, are_apart
 from gateway.core.tokenizer import Tokenizer, TokenizerError
 
 __all__ = ["PromptError", "Prompts"]
@@ -55,6 +56,7 @@ class Prompts:
         self._default_kwargs = default_kwargs
         self._max_model_len = max_model_len
         self._settings: Settings | None = None
+        self._texts: Texts | None = None
         self._num_known = 0
 
     @classmethod
@@ -143,10 +145,12 @@ class Prompts:
         `runs` may be shared between models. `mismatch` is told, once for each template, that a proof
         did not hold; its conversations are rendered whole from then on.
         """
+        self._mismatch = mismatch
+        if are_apart(lambda text: self.encode(text, False)):
+            self._texts = Texts(runs, lambda text: self.encode(text, False), b"text %d" % id(self))
         if self._tokenizer.cuts:
             self._conversations = Conversations(runs, lambda text: self.encode(text, False))
             self._settings = Settings(self._tokenizer.cuts, self._templates)
-            self._mismatch = mismatch
             for body in self._usual_bodies():
                 self._prove(body, now)
 
@@ -264,6 +268,21 @@ class Prompts:
         if len({type(prompt) for prompt in prompts}) != 1:
             raise PromptError("prompt mixes text and token ids")
         return [self._completion(prompt, body, special) for prompt in prompts]
+
+    def growing(self, body: Mapping[str, Any]) -> Continued | None:
+        """As `completion` of a body with one long text, at the cost of what is new in it; None for others."""
+        text = body.get("prompt")
+        is_plain = body.get("prompt_embeds") is None and body.get("suffix") is None
+        if self._texts is None or type(text) is not str or len(text) < STRIDE or not is_plain:
+            return None
+        found = self._texts.tokens(text)
+        self._num_known += 1
+        if not self._num_known % CHECK_EVERY and self.encode(text, False) != found.tokens:
+            self._texts = None
+            self._mismatch("single texts")
+            return None
+        fitting = self._fit(body, found.tokens, _flag(body, "add_special_tokens", True))
+        return found if fitting is found.tokens else Continued(fitting)
 
     def _completion(self, prompt: object, body: Mapping[str, Any], special: bool) -> Tokens:
         if isinstance(prompt, str):

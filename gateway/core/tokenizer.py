@@ -143,6 +143,8 @@ class Tokenizer:
         return self.frame(tokens) if add_special_tokens else tokens
 
     def frame(self, tokens: Tokens) -> Tokens:
+        if not self._prefix and not self._suffix:
+            return tokens
         return array("I", self._prefix) + tokens + array("I", self._suffix)
 
 

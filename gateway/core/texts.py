@@ -1,0 +1,102 @@
+"""The tokens of single texts that grow (agents' transcripts, documents with one more question behind them).
+
+    text = piece · piece · … · rest         cut behind a letter, before a line break, about every STRIDE
+
+Where a text is cut follows from the text before the cut alone, so one that has grown has the same pieces
+and a few more; each is encoded once, and its tokens stay with the runs of conversations. Tokenizers split
+there whatever comes before and behind: `are_apart` tries it on every tokenizer, and those that do not (they
+look at the whole text, or treat its start apart) have their texts encoded whole.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+
+from xxhash import xxh3_128
+
+from gateway.core.blocks import Tokens
+from gateway.core.runs import Continued, Run, Runs
+
+STRIDE = 2048
+"""Characters between two cuts, and up to a line more: what a text that grew by a word is encoded again."""
+
+_BORDER = re.compile(r"[A-Za-z](?=\n)")
+
+# Both sides of a cut: words, marks, digits and scripts before the letter; behind the line break all that
+# could join it or be joined.
+_BEFORE = (
+    "a",
+    "Hello world",
+    "don't",
+    "x1y",
+    "42 km",
+    "École a",
+    "漢字abc",
+    "  indented",
+    "\n\nEnd",
+    "(b",
+    "#c",
+    "_d",
+)
+_BEHIND = (
+    "\n",
+    "\nword",
+    "\n\nTwo",
+    "\n  x",
+    "\n\t\ty",
+    "\n\r\nz",
+    "\n.",
+    "\n's",
+    "\n1234",
+    "\n漢",
+    "\n\u0301",
+    "\n# T",
+)
+_ALPHABET = "aZé漢1 \n\t.'-_<|>\u0301😀"
+_NUM_RANDOM = 200
+
+
+def cuts(text: str) -> Iterator[int]:
+    at = STRIDE
+    while border := _BORDER.search(text, at):
+        yield border.end()
+        at = border.end() + STRIDE
+
+
+def are_apart(encode: Callable[[str], Tokens]) -> bool:
+    """Whether text on both sides of a cut is encoded independently: tried on words and on noise."""
+    rng = random.Random(1)
+    noise = [
+        ("".join(rng.choices(_ALPHABET, k=12)) + "a", "\n" + "".join(rng.choices(_ALPHABET, k=12)))
+        for _ in range(_NUM_RANDOM)
+    ]
+    pairs = [*((before, behind) for before in _BEFORE for behind in _BEHIND), *noise]
+    return all(encode(before + behind) == encode(before) + encode(behind) for before, behind in pairs)
+
+
+class Texts:
+    """What is known of one tokenizer's texts, among the `runs`; `name` tells it from other tokenizers."""
+
+    def __init__(self, runs: Runs, encode: Callable[[str], Tokens], name: bytes) -> None:
+        self._runs = runs
+        self._encode = encode
+        self._name = name
+
+    def tokens(self, text: str) -> Continued:
+        """Equal to those of the text encoded whole."""
+        chain, run, start = xxh3_128(self._name), None, 0
+        for end in cuts(text):
+            piece = text[start:end]
+            chain.update(piece.encode("utf-8", "surrogatepass"))
+            name = chain.digest()
+            known = self._runs.get(name)
+            if known is None or known.parent is not run or known.proof is not self:
+                known = Run(name, run, self._encode(piece), self, None, 0)
+            run, start = known, end
+        rest = self._encode(text[start:])
+        if run is None:
+            return Continued(rest)
+        self._runs.use(run)
+        tokens = run.all_tokens()
+        tokens.extend(rest)
+        return Continued(tokens, run)
