@@ -90,7 +90,10 @@ class Conversations:
 
 
 def _plain_text(new: Sequence[Message], found: int, setting: Setting, cut: Cut | None) -> str | None:
-    content = plain_content(new[0]) if len(new) == 1 and found == USER else None
+    """Not with tools, which some templates print beside the last message."""
+    if len(new) != 1 or found != USER or setting.variables["tools"]:
+        return None
+    content = plain_content(new[0])
     return setting.render_user(content, cut) if content else None
 
 
