@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.core.frames import Frame, frame_of
 from gateway.core.probes import Cut
-from gateway.core.stability import Markup, Stubs, dates_of, markup_of, prove
+from gateway.core.stability import Markup, Stubs, compares_messages, dates_of, markup_of, prove
 from gateway.core.template import Message, PromptError, Template
 
 # Behind a stub these stand for a request's tools: that only their number of none or some matters there
@@ -97,6 +97,8 @@ class Settings:
     def __init__(self, cuts: Sequence[str], templates: Mapping[str, Template]) -> None:
         self._cuts = cuts
         self._natures = {t: _Nature(markup_of(t), dates_of(t)) for t in templates.values()}
+        for each in filter(compares_messages, templates.values()):
+            del self._natures[each]
         self._has_dates = any(
             nature.dates and nature.dates(datetime.min) for nature in self._natures.values()
         )

@@ -108,6 +108,20 @@ def _strings(found: Iterable[nodes.Node]) -> Iterator[str]:
             yield node.value
 
 
+def compares_messages(template: Template) -> bool:
+    """Whether whole messages are compared, as `message == asked[-1]`: then a message of before may change
+    with an equal one that follows, and no conversation can be cut."""
+    loops = {
+        node.target.name for node in template.tree.find_all(nodes.For) if isinstance(node.target, nodes.Name)
+    }
+    for compare in template.tree.find_all(nodes.Compare):
+        sides = [compare.expr, *(operand.expr for operand in compare.ops)]
+        names = [side for side in sides if isinstance(side, nodes.Name) and side.name in loops]
+        if names and not any(isinstance(side, nodes.Const) for side in sides):
+            return True
+    return False
+
+
 def dates_of(template: Template) -> Callable[[datetime], tuple[str, ...]] | None:
     """What the template prints of the time; None where it is more than the day, or cannot be told."""
     names = [node for node in template.tree.find_all(nodes.Name) if node.name == "strftime_now"]

@@ -6,7 +6,16 @@ import pytest
 
 from gateway.core import stability
 from gateway.core.probes import Cut
-from gateway.core.stability import BEHIND, Stub, Stubs, dates_of, features, markup_of, prove
+from gateway.core.stability import (
+    BEHIND,
+    Stub,
+    Stubs,
+    compares_messages,
+    dates_of,
+    features,
+    markup_of,
+    prove,
+)
 from gateway.core.template import Message, Template, conversation
 from tests.corpus import TEMPLATES, answer, assistant, call, system, text_part, user
 
@@ -203,3 +212,12 @@ def test_parts_with_more_than_text_are_odd() -> None:
     assert features(cached, "", MARKUP) & ODD
     split = conversation([user([text_part("<"), text_part("a>")])], "string")
     assert not features(split, "", MARKUP) & ODD
+
+
+def test_a_template_that_compares_whole_messages_is_told() -> None:
+    """A question asked again would change the text of the first one."""
+    loop = "{% for m in messages %}{% if COND %}x{% endif %}{{ m.content }}{% endfor %}"
+    assert compares_messages(Template(loop.replace("COND", "m == messages[-1]")))
+    assert compares_messages(Template(loop.replace("COND", "messages[-1] != m")))
+    assert not compares_messages(Template(loop.replace("COND", "m.role == 'user'")))
+    assert not compares_messages(Template(loop.replace("COND", "loop.last")))
