@@ -11,8 +11,8 @@ tokenized independently. Whatever is unusual has no cut and is rendered whole.
 from collections.abc import Callable, Sequence
 
 from gateway.core.blocks import Tokens
+from gateway.core.chat import Messages
 from gateway.core.frames import plain_content
-from gateway.core.messages import Messages
 from gateway.core.probes import Cut
 from gateway.core.runs import Continued, Run, Runs
 from gateway.core.settings import Setting

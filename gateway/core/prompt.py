@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.chat import Messages
 from gateway.core.conversations import Conversations
 from gateway.core.files import (
     added_tokens,
@@ -20,7 +21,6 @@ from gateway.core.files import (
     special_tokens,
     template_sources,
 )
-from gateway.core.messages import Messages
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import Continued, Runs
 from gateway.core.settings import STUB_TOOLS, Setting, Settings

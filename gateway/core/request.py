@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 from xxhash import xxh3_128
 
+from gateway.core.chat import Messages
 from gateway.core.errors import InvalidRequest
-from gateway.core.messages import Messages
 
 
 class Kind(Enum):

@@ -417,7 +417,9 @@ async def test_one_rank_that_refuses_means_the_whole_endpoint(world: World) -> N
 
 
 async def test_suspecting_who_is_gone_is_no_error(world: World) -> None:
+    await world.add()
     world.roster.suspect(WorkerId("gone"), "refused", is_refused=True)
+    assert [member.is_up for member in world.fleet] == [True]
 
 
 # dropping --------------------------------------------------------------------------------------

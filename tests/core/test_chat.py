@@ -1,6 +1,6 @@
 import msgspec
 
-from gateway.core.messages import Messages
+from gateway.core.chat import Messages
 
 
 def test_what_is_known_is_decoded_again_only_where_it_is_asked_for() -> None:
