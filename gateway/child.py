@@ -80,7 +80,7 @@ class Child:
         try:
             gateway = Gateway(
                 begin.config,
-                ledger=SharedLedger(table, begin.row),
+                ledger=SharedLedger(table, begin.row, lambda: shared.turn(memory)),
                 assumed=SharedAssumedIndex(table, begin.row),
                 connections=connections,
             )

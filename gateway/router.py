@@ -102,14 +102,28 @@ class Router:
         self._see_prefilled(now)
         eligible = self.fleet.eligible(request.model, exclude)
         prompt = self.tokenize(request) if prompt is None else prompt
-        num_tokens, has_prompt = prompt.num_tokens, time.perf_counter()
+        has_prompt = time.perf_counter()
         hashed = self._hash_all(request, prompt, eligible)
-        has_hashes = time.perf_counter()
+        marks = began, has_prompt, time.perf_counter()
+        with self.ledger.turn(prompt.num_tokens):
+            return self._choose(request, prompt, eligible, hashed, attempt, now, marks)
+
+    def _choose(
+        self,
+        request: InferenceRequest,
+        prompt: Prompt,
+        eligible: Sequence[Eligible],
+        hashed: Mapping[Group, list[list[BlockHash]]],
+        attempt: int,
+        now: float,
+        marks: tuple[float, float, float],
+    ) -> Decision:
+        """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
+        num_tokens = prompt.num_tokens
         lookups = {group: self._hold(prompt, group, hashes, now) for group, hashes in hashed.items()}
         has_overlap = time.perf_counter()
         candidates = self._candidates(eligible, lookups, num_tokens)
         choice = self.policy.choose(Query(request.model, num_tokens, request.session), candidates, self._rng)
-        has_choice = time.perf_counter()
         chosen = candidates[choice.index]
         decision = Decision(
             id=new_id(12),
@@ -123,7 +137,7 @@ class Router:
             terms=choice.terms,
             attempt=attempt,
             prompt_from=prompt.source,
-            timings_s=_timings(began, has_prompt, has_hashes, has_overlap, has_choice),
+            timings_s=_timings(*marks, has_overlap, time.perf_counter()),
         )
         self._book(decision, chosen, lookups.get(eligible[choice.index].group))
         return decision

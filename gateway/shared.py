@@ -7,6 +7,7 @@ import fcntl
 import mmap
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,34 @@ def table(file: int, num_rows: int) -> Table:
     """The table in the file, which must stay open for its lock."""
     memory = mmap.mmap(file, Table.num_bytes(num_rows))
     return Table(memoryview(memory), num_rows, lambda: _locked(file))
+
+
+TURN_WAIT_S = 0.001
+"""A decision takes a tenth of it. Whoever is stopped in the middle of one must not stop the others."""
+
+
+@contextmanager
+def turn(file: int) -> Iterator[None]:
+    """One process decides at a time; without the turn, where it is not to be had in time."""
+    is_ours = take_turn(file)
+    try:
+        yield
+    finally:
+        if is_ours:
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, 1)
+
+
+def take_turn(file: int) -> bool:
+    """False if others decide for longer than TURN_WAIT_S."""
+    end = time.perf_counter() + TURN_WAIT_S
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)  # the byte behind that of the table's lock
+            return True
+        except OSError:
+            if time.perf_counter() >= end:
+                return False
+            os.sched_yield()
 
 
 @contextmanager

@@ -39,3 +39,31 @@ def test_a_table_begins_empty() -> None:
     file = shared.create(3)
     assert repr(shared.table(file, 3)) == "Table(rows=3, columns=0 of 4096)"
     os.close(file)
+
+
+HOLDS_THE_TURN = """
+import sys
+from gateway import shared
+with shared.turn(int(sys.argv[1])):
+    print("mine", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_turn_excludes_other_processes_for_a_bounded_time() -> None:
+    file = shared.create(2)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_THE_TURN, str(file)],
+        pass_fds=[file],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout and other.stdout.readline() == "mine\n"
+        assert not shared.take_turn(file)
+        with shared.turn(file):  # who is stopped in a decision does not stop the others
+            pass
+        assert not shared.take_turn(file), "a turn that was not had is not given back"
+        other.communicate(timeout=60)
+    assert shared.take_turn(file), "gone with its holder"
+    os.close(file)

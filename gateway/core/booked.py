@@ -14,7 +14,7 @@ gone are given anew when none is left; the generation says so, and every process
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -153,11 +153,17 @@ class _Own:
     booked_tokens: int = 0
 
 
-class SharedLedger(Ledger):
-    """A ledger whose loads are those of all processes of the host. `row` is this process's own."""
+TURN_TOKENS = 128
+"""Two requests' work (`REQUEST_TOKENS`): what a decision that did not see another's may cost a worker."""
 
-    def __init__(self, table: Table, row: int) -> None:
+
+class SharedLedger(Ledger):
+    """A ledger whose loads are those of all processes of the host. `row` is this process's own, `take_turn`
+    keeps the others' decisions out for a moment."""
+
+    def __init__(self, table: Table, row: int, take_turn: Lock = nullcontext) -> None:
         super().__init__()
+        self._take_turn = take_turn
         self._table = table
         self._words = table.words
         self._row = row
@@ -169,6 +175,10 @@ class SharedLedger(Ledger):
     def __repr__(self) -> str:
         busy = {worker: own for worker, own in self._own.items() if own.num_in_flight}
         return f"SharedLedger(row={self._row}, {busy})"
+
+    def turn(self, num_tokens: int) -> AbstractContextManager[object]:
+        """Short prompts do without: to choose the same worker for two of them costs less than the turn."""
+        return self._take_turn() if num_tokens >= TURN_TOKENS else super().turn(num_tokens)
 
     def load(self, worker: WorkerId) -> Load:
         words, num = self._words, self._num_rows

@@ -9,6 +9,7 @@ and each transition counts once, whoever reports it again: finished, client gone
 deadline may race, the load is released exactly once.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 
@@ -42,12 +43,19 @@ class Load:
 _IDLE = Load()
 
 
+_FREE: AbstractContextManager[object] = nullcontext()
+
+
 class Ledger:
     def __init__(self) -> None:
         self._loads: dict[WorkerId, Load] = {}
 
     def __repr__(self) -> str:
         return f"Ledger({self._loads})"
+
+    def turn(self, num_tokens: int) -> AbstractContextManager[object]:
+        """Held from looking at the load to booking: no other decision on this host comes in between."""
+        return _FREE
 
     def load(self, worker: WorkerId) -> Load:
         """The load now; not to be changed by the caller."""

@@ -1,9 +1,10 @@
 import contextlib
 import random
+from collections.abc import Iterator
 
 import pytest
 
-from gateway.core.booked import Columns, SharedLedger, Table, name_of
+from gateway.core.booked import TURN_TOKENS, Columns, SharedLedger, Table, name_of
 from gateway.core.ledger import Ledger
 from gateway.core.worker import WorkerId
 from tests.core.ledgers import A, B, LedgerContract, loads
@@ -40,6 +41,23 @@ def test_each_process_sees_the_load_of_all() -> None:
     two.release(second)
     assert loads(one, A) == (1, 0)
     assert repr(shared) == "Table(rows=3, columns=2 of 4)"
+
+
+def test_only_a_prompt_that_is_work_waits_for_its_turn() -> None:
+    turns: list[str] = []
+
+    @contextlib.contextmanager
+    def take_turn() -> Iterator[None]:
+        turns.append("taken")
+        yield
+        turns.append("given back")
+
+    ledger = SharedLedger(table(), 0, take_turn)
+    with ledger.turn(TURN_TOKENS - 1):
+        assert turns == []
+    with ledger.turn(TURN_TOKENS):
+        assert turns == ["taken"]
+    assert turns == ["taken", "given back"]
 
 
 def test_the_row_of_a_dead_process_is_released_and_no_other() -> None:
