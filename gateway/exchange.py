@@ -384,8 +384,8 @@ class InferenceExchange:
         proxy.metrics.responses[self._status] += 1
         if decision is None:
             return
-        proxy.router.finish(decision)
         usage = self._answer.usage() if self._answer and how == "ended" else None
+        proxy.router.finish(decision, usage)
         first_s = self._answer.first_token_s if self._answer else None
         ttft_s = first_s - self._started if first_s is not None else None
         total_s = self._loop.time() - self._started

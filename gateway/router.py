@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 
 from gateway.core.blocks import BlockHash, HashCache, Space, prompt_extra_keys, root_hash
-from gateway.core.decision import Candidate, Decision, Prompt, Query, Timings
+from gateway.core.decision import Candidate, Decision, Prompt, Query, Timings, Witness
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import hash_continued
+from gateway.core.sse import Usage
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.ids import new_id
@@ -32,6 +33,7 @@ MAX_LOOKED_AT = 256
 
 LOOK_EVERY_S = 0.005
 """How often: a prefill takes longer, and under load decisions come faster."""
+
 
 Tokenize = Callable[[InferenceRequest], Prompt]
 """Local tokens for a request, or an empty Prompt where the model has no local tokenizer."""
@@ -83,6 +85,7 @@ class Router:
         self._open: dict[str, _Open] = {}
         self._hashes = HashCache()
         self._looked_s = 0.0
+        self.witnesses: list[Witness] = []
 
     def __repr__(self) -> str:
         return f"Router({self.policy.name}, {self.fleet}, open={len(self._open)})"
@@ -139,7 +142,10 @@ class Router:
             prompt_from=prompt.source,
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
         )
-        self._book(decision, chosen, lookups.get(eligible[choice.index].group))
+        lookup = lookups.get(eligible[choice.index].group)
+        self._book(decision, chosen, lookup)
+        for witness in self.witnesses:
+            witness.decided(decision, prompt, lookup.hashes if lookup else ())
         return decision
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
@@ -157,11 +163,15 @@ class Router:
         if opened := self._open.get(decision.id):
             self._prefilled(opened)
 
-    def finish(self, decision: Decision) -> bool:
-        """Release what the decision booked; False if that was done before."""
+    def finish(self, decision: Decision, usage: Usage | None = None) -> bool:
+        """Release what the decision booked; False if that was done before. `usage` is what the engine told
+        of a complete answer."""
         opened = self._open.pop(decision.id, None)
         if opened is None:
             return False
+        if usage is not None:
+            for witness in self.witnesses:
+                witness.answered(decision, opened.prompt, usage)
         self.ledger.release(opened.booking)
         self.assumed.unpin(decision.worker.id, opened.hashes, self._clock(), was_run=opened.was_run)
         return True

@@ -5,12 +5,13 @@ import pytest
 from msgspec.structs import astuple
 
 from gateway import request as make_request
-from gateway.core.blocks import root_hash, tokens_of
+from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.events import BlocksStored
 from gateway.core.fleet import Fleet
 from gateway.core.request import InferenceRequest
+from gateway.core.sse import Usage
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
@@ -46,6 +47,19 @@ class World:
         return self.router.decide(
             make_request("/v1/completions", {"model": model, "prompt": list(ids), **fields})
         )
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.num_blocks: list[int] = []
+        self.usages: list[Usage] = []
+
+    def decided(self, decision: Decision, prompt: Prompt, blocks: Sequence[Sequence[BlockHash]]) -> None:
+        assert len(prompt.tokens) == 1
+        self.num_blocks.append(sum(map(len, blocks)))
+
+    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        self.usages.append(usage)
 
 
 def _lists(request: InferenceRequest) -> list[list[int]]:
@@ -95,6 +109,18 @@ def test_finishing_releases_once_and_what_never_ran_is_not_assumed() -> None:
     assert [world.router.finish(decision), world.router.finish(decision)] == [True, False]
     assert world.router.ledger.load(WorkerId("a")).num_in_flight == 0
     assert world.decide(range(64)).overlap_tokens == 0
+
+
+def test_witnesses_see_decisions_and_what_engines_told_once() -> None:
+    world, seen = World(worker("a"), worker("none", size=None)), Seen()
+    world.router.witnesses.append(seen)
+    decision = world.decide(range(40))
+    assert seen.num_blocks == [2 if decision.worker.id == "a" else 0]
+    world.router.finish(decision, Usage(prompt_tokens=40))
+    world.router.finish(decision, Usage(prompt_tokens=41))
+    assert [usage.prompt_tokens for usage in seen.usages] == [40]
+    world.router.finish(world.decide(range(40)))
+    assert len(seen.num_blocks) == 2 and len(seen.usages) == 1
 
 
 def test_what_ran_is_assumed_until_its_event_is_due() -> None:

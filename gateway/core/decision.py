@@ -4,11 +4,13 @@ msgspec structs, not dataclasses: one is made per candidate and request, at a te
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
-from gateway.core.blocks import Tokens
+from gateway.core.blocks import BlockHash, Tokens
 from gateway.core.runs import Run
+from gateway.core.sse import Usage
 from gateway.core.worker import Worker, WorkerId
 
 
@@ -99,3 +101,13 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def uncached_tokens(self) -> int:
         return self.num_tokens - self.overlap_tokens
+
+
+class Witness(Protocol):
+    """Sees what was decided and what the engine then told. Called on the data path: no I/O, microseconds."""
+
+    def decided(self, decision: Decision, prompt: Prompt, blocks: Sequence[Sequence[BlockHash]]) -> None:
+        """`blocks` are the hashes of each prompt's full blocks, empty where its tokens are not known."""
+
+    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        """The end of an answer that told its usage; `blocks` are those of the request's last prompt."""
