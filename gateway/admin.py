@@ -171,7 +171,8 @@ class Admin:
             "worker": worker,
             "stream": member.stream.value if member.stream else None,
             "blocks": self._router.index.num_blocks(worker),
-            "assumed_blocks": self._router.assumed.num_blocks(worker),
+            "assumed_blocks": self._router.assumed.num_kept(worker),
+            "pinned_blocks": self._router.assumed.num_pinned(worker),
             "applied": msgspec.to_builtins(self._router.index.applied(worker)),
         }
 

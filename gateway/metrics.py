@@ -254,8 +254,10 @@ class Collector:
         ids = [m.worker.id for m in self._fleet]
         blocks = [(i, self._index.num_blocks(i)) for i in ids]
         yield _gauge("index_blocks", "Blocks known from events", ["worker"], blocks)
-        assumed = [(i, self._assumed.num_blocks(i)) for i in ids]
-        yield _gauge("assumed_blocks", "Blocks assumed from our own decisions", ["worker"], assumed)
+        kept = [(i, self._assumed.num_kept(i)) for i in ids]
+        yield _gauge("assumed_blocks", "Blocks assumed from requests that have ended", ["worker"], kept)
+        pinned = [(i, self._assumed.num_pinned(i)) for i in ids]
+        yield _gauge("pinned_blocks", "Blocks that requests in flight will leave", ["worker"], pinned)
         for name in ("stored", "removed", "orphans", "unknown_removals", "mismatched", "unknown_events"):
             values = [(i, getattr(self._index.applied(i), f"num_{name}")) for i in ids]
             yield _counter(f"index_{name}", f"Events applied: {name}", ["worker"], values)

@@ -236,7 +236,7 @@ async def test_the_index_is_shown_by_worker(admined: Admined) -> None:
     assert shown["index"] == "MemoryIndex(workers=1, blocks=3)"
     (worker,) = shown["workers"]
     assert (worker["worker"], worker["stream"], worker["blocks"]) == ("w:1", "exact", 3)
-    assert worker["assumed_blocks"] == 0
+    assert (worker["assumed_blocks"], worker["pinned_blocks"]) == (0, 0)
     assert worker["applied"]["num_stored"] == 3
 
 

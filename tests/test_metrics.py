@@ -27,7 +27,8 @@ NAMES = set(
 assumed_blocks booked_prompt_tokens client_connections client_disconnects compared_predicted_tokens
 completion_tokens decision_seconds gc_pause_seconds gc_pause_seconds_max index_blocks index_mismatched
 index_orphans index_removed index_stored index_unknown_events index_unknown_removals itl_seconds
-loop_lag_cpu_seconds loop_lag_cpu_seconds_max loop_lag_seconds loop_lag_seconds_max predicted_cached_tokens
+loop_lag_cpu_seconds loop_lag_cpu_seconds_max loop_lag_seconds loop_lag_seconds_max pinned_blocks
+predicted_cached_tokens
 prediction_error_tokens prompt_failures prompt_mismatches prompt_tokens prompts reported_cached_tokens
 reported_prompt_tokens reported_requests requests requests_failed requests_in_flight responses retries
 stream_batches stream_gaps stream_repeats stream_resets stream_state stream_undecodable tls_loads ttft_seconds
@@ -175,7 +176,8 @@ def test_what_is_known_of_a_worker() -> None:
         "worker_kv_usage_ratio": 0.5,
         "requests_in_flight": 1,
         "booked_prompt_tokens": 40,
-        "assumed_blocks": 2,
+        "assumed_blocks": 0,
+        "pinned_blocks": 2,
         "index_blocks": 0,
         "index_unknown_removals_total": 1,
         "stream_gaps_total": 4,

@@ -8,7 +8,7 @@ Two uses of one mechanism:
 For workers with events a second is kept, time enough for the event to arrive.
 """
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,18 +21,68 @@ MAX_EXPIRED = 512
 
 
 @dataclass(slots=True, eq=False)
+class _Kept:
+    """Blocks of one request that has ended, until when; those of its tail may be gone."""
+
+    until: float
+    blocks: list[BlockHash]
+
+
+@dataclass(slots=True, eq=False)
 class _Assumed:
-    """`pins` counts requests in flight per block; `until` holds expiry times, soonest first. `num_both`
-    counts blocks that are in both: asked for at each scrape, where comparing them would hold the loop."""
+    """`pins` are in flight, `again` counts the further requests that have one of them in flight. `kept`
+    has each block under the request that used it last, `ends` those requests, the one that expires
+    soonest first. Sets and dicts are changed a run at a time: a block at a time costs five times as much.
+
+    A block is never assumed without those before it in its run: runs are pinned and kept whole, and given
+    up from the tail. So how much of a prompt is assumed can be found by bisection.
+    """
 
     keep_s: float
     max_blocks: int
-    pins: dict[BlockHash, int] = field(default_factory=dict)
-    until: OrderedDict[BlockHash, float] = field(default_factory=OrderedDict)
-    num_both: int = 0
+    pins: set[BlockHash] = field(default_factory=set)
+    again: dict[BlockHash, int] = field(default_factory=dict)
+    kept: dict[BlockHash, _Kept] = field(default_factory=dict)
+    ends: deque[_Kept] = field(default_factory=deque)
+
+    def has(self, block: BlockHash, now: float) -> bool:
+        return block in self.pins or self.kept_until(block) > now
+
+    def kept_until(self, block: BlockHash) -> float:
+        kept = self.kept.get(block)
+        return 0.0 if kept is None else kept.until
+
+    def pin(self, hashes: Sequence[BlockHash]) -> None:
+        new = set(hashes)
+        for block in self.pins & new:
+            self.again[block] = self.again.get(block, 0) + 1
+        self.pins |= new
+
+    def unpin(self, hashes: Sequence[BlockHash]) -> None:
+        gone = set(hashes)
+        if self.again:
+            for block in self.again.keys() & gone:
+                gone.discard(block)
+                if self.again[block] == 1:
+                    del self.again[block]
+                else:
+                    self.again[block] -= 1
+        self.pins -= gone
+
+    def keep(self, hashes: Sequence[BlockHash], now: float) -> None:
+        kept = _Kept(now + self.keep_s, list(hashes))
+        self.kept.update(dict.fromkeys(hashes, kept))
+        self.ends.append(kept)
+        while len(self.kept) > self.max_blocks:
+            self.forget_oldest()
 
     def forget_oldest(self) -> None:
-        self.num_both -= self.until.popitem(last=False)[0] in self.pins
+        """A block of the request that expires next; one that a later request used too stays."""
+        oldest = self.ends[0]
+        if not oldest.blocks:
+            self.ends.popleft()
+        elif self.kept.get(block := oldest.blocks.pop()) is oldest:
+            del self.kept[block]
 
 
 class AssumedIndex:
@@ -41,7 +91,7 @@ class AssumedIndex:
         self._sweep_s = 0.0
 
     def __repr__(self) -> str:
-        num_blocks = sum(map(self.num_blocks, self._workers))
+        num_blocks = sum(len(known.kept.keys() | known.pins) for known in self._workers.values())
         return f"AssumedIndex(workers={len(self._workers)}, blocks={num_blocks})"
 
     def add_worker(self, worker: WorkerId, *, keep_s: float, max_blocks: int) -> None:
@@ -61,38 +111,19 @@ class AssumedIndex:
     def reset_worker(self, worker: WorkerId) -> None:
         """Its engine restarted: forget all but what is in flight there now."""
         known = self._workers[worker]
-        known.until.clear()
-        known.num_both = 0
+        known.kept.clear()
+        known.ends.clear()
 
     def pin(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> None:
         if known := self._workers.get(worker):
-            pins, until = known.pins, known.until
-            for block in hashes:
-                if (count := pins.get(block)) is None:
-                    pins[block] = 1
-                    known.num_both += block in until
-                else:
-                    pins[block] = count + 1
+            known.pin(hashes)
 
     def unpin(self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, *, was_run: bool) -> None:
         """The end of a `pin`. Blocks of a request that did not reach its first token are not kept."""
-        known = self._workers.get(worker)
-        if known is None:
-            return
-        for block in reversed(hashes):  # the head last: it is evicted last
-            left = known.pins.get(block, 0) - 1
-            is_kept = block in known.until
-            if left > 0:
-                known.pins[block] = left
-            elif left == 0:
-                del known.pins[block]
-                known.num_both -= is_kept
-            if was_run:
-                known.until[block] = now + known.keep_s
-                known.until.move_to_end(block)
-                known.num_both += not is_kept and left > 0
-        while len(known.until) > known.max_blocks:
-            known.forget_oldest()
+        if known := self._workers.get(worker):
+            known.unpin(hashes)
+            if was_run and hashes:
+                known.keep(hashes, now)
 
     def extend(self, hashes: Sequence[BlockHash], held: dict[WorkerId, int], now: float) -> None:
         """Lengthen each worker's overlap by the blocks that follow and are assumed to be there.
@@ -103,17 +134,18 @@ class AssumedIndex:
             self._sweep(now)
         num = len(hashes)
         for worker, known in self._workers.items():
-            pins, until = known.pins, known.until
-            if pins or until:
-                depth = first = held.get(worker, 0)
-                while depth < num and (hashes[depth] in pins or until.get(hashes[depth], 0.0) > now):
-                    depth += 1
-                if depth > first:
-                    held[worker] = depth
+            if known.pins or known.kept:
+                first = held.get(worker, 0)
+                if first < num and known.has(hashes[first], now):
+                    held[worker] = _depth(known, hashes, first + 1, now)
 
-    def num_blocks(self, worker: WorkerId) -> int:
-        known = self._workers[worker]
-        return len(known.pins) + len(known.until) - known.num_both
+    def num_kept(self, worker: WorkerId) -> int:
+        """Blocks that requests which have ended left there, as far as we know."""
+        return len(self._workers[worker].kept)
+
+    def num_pinned(self, worker: WorkerId) -> int:
+        """Blocks of requests in flight; some may be kept as well."""
+        return len(self._workers[worker].pins)
 
     def _sweep(self, now: float) -> None:
         """Forget what has expired, a portion at a time: what long prompts left expires all at once. A lookup
@@ -121,6 +153,18 @@ class AssumedIndex:
         self._sweep_s = now + SWEEP_EVERY_S
         for known in self._workers.values():
             room = MAX_EXPIRED
-            while room and known.until and next(iter(known.until.values())) <= now:
+            while room and known.ends and known.ends[0].until <= now:
                 known.forget_oldest()
                 room -= 1
+
+
+def _depth(known: _Assumed, hashes: Sequence[BlockHash], least: int, now: float) -> int:
+    """Leading blocks of `hashes` that are held or assumed, at least `least`."""
+    most = len(hashes)
+    while least < most:
+        middle = (least + most) // 2
+        if known.has(hashes[middle], now):
+            least = middle + 1
+        else:
+            most = middle
+    return least

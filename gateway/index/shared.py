@@ -70,10 +70,10 @@ class SharedAssumedIndex(AssumedIndex):
         promised = self._told.pop(id(hashes), None)
         if promised is None or (known := self._workers.get(worker)) is None:
             return
-        column, pins, until = self._column_of.get(worker, -1), known.pins, known.until
+        column, pins = self._column_of.get(worker, -1), known.pins
         for block, slot in promised[1]:
             if block not in pins:  # else another request of this process promises it still
-                self._promises.change(slot, block, column, int(until.get(block, 0.0) * 1000))
+                self._promises.change(slot, block, column, int(known.kept_until(block) * 1000))
 
     def extend(self, hashes: Sequence[BlockHash], held: dict[WorkerId, int], now: float) -> None:
         super().extend(hashes, held, now)

@@ -1,3 +1,6 @@
+from collections import Counter, OrderedDict
+from itertools import takewhile
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +46,7 @@ def test_after_its_end_it_counts_until_it_expires() -> None:
     index.unpin(A, RUN, now=100, was_run=True)
     assert overlap(index, 109.9) == {A: 5}
     assert overlap(index, 110) == {}
-    assert index.num_blocks(A) == 0
+    assert index.num_kept(A) == 0
 
 
 def test_a_request_that_never_ran_leaves_nothing() -> None:
@@ -109,31 +112,59 @@ def test_everything_pinned_and_unpinned_expires(steps: list[tuple[WorkerId, int,
     assert repr(index) == "AssumedIndex(workers=2, blocks=0)"
 
 
-BLOCKS = st.lists(st.integers(0, 8).map(BlockHash), max_size=6)
+class Plain:
+    """What is assumed of one worker, a block at a time."""
+
+    def __init__(self, keep_s: float, max_blocks: int) -> None:
+        self.keep_s, self.max_blocks = keep_s, max_blocks
+        self.pins: Counter[BlockHash] = Counter()
+        self.until: OrderedDict[BlockHash, float] = OrderedDict()
+
+    def unpin(self, hashes: list[BlockHash], now: float, was_run: bool) -> None:
+        self.pins -= Counter(hashes)
+        for block in reversed(hashes) if was_run else ():
+            self.until[block] = now + self.keep_s
+            self.until.move_to_end(block)
+        while len(self.until) > self.max_blocks:
+            self.until.popitem(last=False)
+
+    def depth(self, hashes: list[BlockHash], now: float) -> int:
+        held = takewhile(lambda block: self.pins[block] > 0 or self.until.get(block, 0.0) > now, hashes)
+        return len(list(held))
+
+
+FAMILY = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 7, 8], [1, 2, 9], [20, 21, 22, 23]]
+PROMPTS = [[BlockHash(block) for block in path[:depth]] for path in FAMILY for depth in range(1, 7)]
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["pin", "unpin", "expire", "reset", "keep"]), BLOCKS, st.booleans())
+    st.tuples(st.sampled_from(["pin", "end", "fail", "wait", "reset"]), st.sampled_from(PROMPTS)), max_size=40
 )
 
 
 @given(STEPS)
-def test_blocks_are_counted_once_however_they_are_assumed(
-    steps: list[tuple[str, list[BlockHash], bool]],
+def test_a_run_at_a_time_comes_to_what_a_block_at_a_time_does(
+    steps: list[tuple[str, list[BlockHash]]],
 ) -> None:
-    index, now = make(keep_s=2.0, max_blocks=5), 0.0
-    for what, blocks, flag in steps:
-        now += 0.5
+    index, plain, now = make(keep_s=4.0, max_blocks=7), Plain(4.0, 7), 0.0
+    in_flight: list[list[BlockHash]] = []
+    for what, prompt in steps:
+        now += 1
         if what == "pin":
-            index.pin(A, blocks)
-        elif what == "unpin":
-            index.unpin(A, blocks, now, was_run=flag)
-        elif what == "expire":
-            index.extend(blocks, {}, now)
+            index.pin(A, prompt)
+            plain.pins.update(prompt)
+            in_flight.append(prompt)
+        elif what in ("end", "fail") and in_flight:
+            ended = in_flight.pop(0)
+            index.unpin(A, ended, now, was_run=what == "end")
+            plain.unpin(ended, now, what == "end")
         elif what == "reset":
             index.reset_worker(A)
-        else:
-            index.set_keep(A, 1.0 if flag else 3.0)
-        known = index._workers[A]
-        assert index.num_blocks(A) == len(known.pins.keys() | known.until.keys())
+            plain.until.clear()
+        for path in PROMPTS:
+            held: dict[WorkerId, int] = {}
+            index.extend(path, held, now)
+            assert held.get(A, 0) == plain.depth(path, now)
+        assert index.num_pinned(A) == len(plain.pins)
+        assert index.num_kept(A) <= 7
 
 
 def test_what_expires_together_is_taken_off_in_portions_and_counts_no_more_at_once() -> None:
@@ -143,9 +174,9 @@ def test_what_expires_together_is_taken_off_in_portions_and_counts_no_more_at_on
     held: dict[WorkerId, int] = {}
     index.extend(run, held, now=11)
     assert held == {}
-    assert index.num_blocks(A) == 2 * MAX_EXPIRED
+    assert index.num_kept(A) == 2 * MAX_EXPIRED
     index.extend([], held, now=11)  # too soon after the sweep before
-    assert index.num_blocks(A) == 2 * MAX_EXPIRED
+    assert index.num_kept(A) == 2 * MAX_EXPIRED
     for later in (1, 2):
         index.extend([], held, now=11 + later * SWEEP_EVERY_S)
-    assert index.num_blocks(A) == 0
+    assert index.num_kept(A) == 0

@@ -90,7 +90,7 @@ def test_another_engine_under_the_same_numbers_means_an_empty_cache() -> None:
     # The last batch that we know has another digest: asked again, from the start.
     assert not world.subscription.replayed([b"", seq_frame(0), payload(5, ts=99)])
     assert (world.num_blocks, world.asked) == (0, [0, 0, 0])
-    assert world.known.assumed.num_blocks(W) == 0
+    assert world.known.assumed.num_kept(W) == 0
     world.replay((0, payload(5, ts=99)))
     assert (world.num_blocks, world.states[-1]) == (1, StreamState.EXACT)
 
