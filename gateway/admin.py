@@ -24,6 +24,8 @@ from gateway.router import Router
 log = logging.getLogger("kvgate.admin")
 
 MAX_RECENT = 100
+MAX_LISTED_BLOCKS = 200_000
+"""To list them holds the loop for some 10 ms."""
 
 
 class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,6 +72,7 @@ class Admin:
                 web.post("/admin/workers", self._add_worker),
                 web.delete("/admin/workers/{name:.+}", self._drop_worker),
                 web.get("/admin/index", self._index),
+                web.get("/admin/index/{worker}/blocks", self._blocks),
                 web.get("/admin/tokenizer", self._tokenizer),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
@@ -116,6 +119,16 @@ class Admin:
         router = self._router
         workers = [self._index_of(member) for member in self._fleet]
         return _json({"index": repr(router.index), "assumed": repr(router.assumed), "workers": workers})
+
+    async def _blocks(self, request: web.Request) -> web.Response:
+        """A line for each block that a worker's events tell of: our hash, in decimal and in no order."""
+        name, index = request.match_info["worker"], self._router.index
+        worker = next((member.worker.id for member in self._fleet if member.worker.id == name), None)
+        if worker is None:
+            return _error(404, f"no worker '{name}'; /admin/index names those that there are")
+        if (num_blocks := index.num_blocks(worker)) > MAX_LISTED_BLOCKS:
+            return _error(413, f"it holds {num_blocks} blocks, at most {MAX_LISTED_BLOCKS} are listed")
+        return web.Response(text="".join(f"{block}\n" for block in index.blocks(worker)))
 
     async def _tokenizer(self, request: web.Request) -> web.Response:
         return _json(self._describe_tokenizer())

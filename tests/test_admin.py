@@ -230,6 +230,18 @@ async def test_a_browser_cannot_add_a_worker_unasked(admined: Admined) -> None:
 # index and decisions ---------------------------------------------------------------------------
 
 
+async def test_a_workers_blocks_are_listed(admined: Admined, monkeypatch: pytest.MonkeyPatch) -> None:
+    admined.world.store(1, 2, 3)
+    listed = await (await admined.client.get("/admin/index/w:1/blocks")).text()
+    assert sorted(map(int, listed.split())) == sorted(admined.world.known.index.blocks(W))
+    assert len(listed.split()) == 3
+    unknown = await admined.get("/admin/index/x:1/blocks", 404)
+    assert "no worker 'x:1'" in unknown["error"]["message"]
+    monkeypatch.setattr("gateway.admin.MAX_LISTED_BLOCKS", 2)
+    many = await admined.get("/admin/index/w:1/blocks", 413)
+    assert many["error"]["message"] == "it holds 3 blocks, at most 2 are listed"
+
+
 async def test_the_index_is_shown_by_worker(admined: Admined) -> None:
     admined.world.store(1, 2, 3)
     shown = await admined.get("/admin/index")
