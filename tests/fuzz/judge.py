@@ -3,7 +3,7 @@
 Known differences, all to the safe side or without effect on framing. h11 takes, and kvgate refuses: bare
 LF, folded fields, equal lengths said twice, both framings at once, spaces behind a chunk's size, controls
 in values, unknown methods. h11 refuses, and kvgate takes (`_TAKEN`, in this order): two spaces in a request
-line, RTSP/1.0 for HTTP/1.0, chunk sizes of over sixteen digits, keep-alive in HTTP/1.0, controls in a
+line, RTSP and ICE for HTTP, chunk sizes of over sixteen digits, keep-alive in HTTP/1.0, controls in a
 reason, which is not passed on, empty lines before a message, Transfer-Encoding as a trailer, which is
 dropped.
 """
@@ -18,7 +18,7 @@ REFUSALS = frozenset({400, 408, 413, 417, 431, 501, 505})
 
 _TAKEN = [
     re.compile(rb"[A-Z] {2,}| {2,}(HTTP|RTSP|ICE)/"),
-    re.compile(rb"(RTSP|ICE)/1\.0\r\n"),
+    re.compile(rb"(RTSP|ICE)/1\.[01]\r\n"),
     re.compile(rb"^0{16,}", re.MULTILINE),
     re.compile(rb"HTTP/1\.0\r\n.*keep-alive", re.DOTALL | re.IGNORECASE),
     re.compile(rb"HTTP/1\.[01] \d\d\d [^\r\n]*[^\r\n\t -~\x80-\xff]"),
