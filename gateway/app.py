@@ -39,7 +39,7 @@ from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
-from gateway.ingest.agents import agents_of, reach_agent
+from gateway.ingest.agents import AgentFeeds, agents_of, reach_agent
 from gateway.ingest.feeds import Feeds
 from gateway.keyfile import read_key
 from gateway.lag import Lag
@@ -213,7 +213,7 @@ class Gateway:
             assumed=self.assumed,
             headers=self._worker_headers,
             tasks=self._tasks,
-            agents=self.agents,
+            agents=AgentFeeds(self.agents, index=self.index, assumed=self.assumed, tasks=self._tasks),
         )
 
     def _make_proxy(self) -> Proxy:

@@ -289,6 +289,8 @@ _STREAMS: tuple[tuple[str, str, Callable[[StreamCounts], float]], ...] = (
     ("stream_resets", "Times that all blocks were forgotten", lambda c: c.num_resets),
     ("stream_repeats", "Batches dropped as known already", lambda c: c.num_repeats),
     ("stream_undecodable", "Batches that could not be decoded", lambda c: c.num_undecodable),
+    ("stream_samples", "Comparisons of the index with what an agent holds", lambda c: c.num_samples),
+    ("stream_drifts", "Of those, how many found a difference", lambda c: c.num_drifts),
 )
 
 

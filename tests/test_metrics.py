@@ -31,7 +31,8 @@ loop_lag_cpu_seconds loop_lag_cpu_seconds_max loop_lag_seconds loop_lag_seconds_
 predicted_cached_tokens
 prediction_error_tokens prompt_failures prompt_mismatches prompt_tokens prompts reported_cached_tokens
 reported_prompt_tokens reported_requests requests requests_failed requests_in_flight responses retries
-stream_batches stream_gaps stream_repeats stream_resets stream_state stream_undecodable tls_loads ttft_seconds
+stream_batches stream_drifts stream_gaps stream_repeats stream_samples
+stream_resets stream_state stream_undecodable tls_loads ttft_seconds
 tunnel_bytes tunnels
 worker_kv_usage_ratio worker_requests_running worker_requests_waiting worker_up
 """.split()  # noqa: SIM905  a list of forty lines tells less

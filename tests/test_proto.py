@@ -48,5 +48,6 @@ def test_field_numbers_stay() -> None:
     }
     assert numbers["Batch"] == {"epoch": 1, "seq": 2, "changes": 3, "position": 4}
     assert numbers["Change"] == {"stored": 1, "copied": 2, "removed": 3, "cleared": 4}
-    assert numbers["Update"] == {"hello": 1, "snapshot": 2, "batch": 3, "status": 4}
-    assert numbers["SubscribeRequest"] == {"version": 1, "dp_rank": 2, "epoch": 3, "next_seq": 4}
+    assert numbers["Update"] == {"hello": 1, "snapshot": 2, "batch": 3, "status": 4, "sample": 5}
+    asked = {"version": 1, "dp_rank": 2, "epoch": 3, "next_seq": 4, "sample_every_s": 5}
+    assert numbers["SubscribeRequest"] == asked

@@ -9,14 +9,15 @@ snapshot when the log has moved on. The snapshot is made when somebody needs one
 what was logged since is no longer than itself.
 """
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gateway.core.events import KvEvent
-from gateway.core.log import LogBatch, SnapshotPart, Status
+from gateway.core.log import LogBatch, Sample, SnapshotPart, Status
 from gateway.core.stream import Position, StreamState
-from gateway.index.inventory import PART_BLOCKS
+from gateway.index.inventory import PART_BLOCKS, Inventory
 from gateway.ingest.portions import num_blocks
 from gateway.ingest.wire import encode
 
@@ -125,6 +126,12 @@ class Reader:
             self._told = journal.status
             return encode(journal.status)
         return None
+
+    def sample(self, inventory: Inventory, rng: random.Random) -> bytes:
+        """Of what is held now, for one who has been told everything: when `next` gives nothing more."""
+        journal = self._journal
+        path = inventory.sample(rng)
+        return encode(Sample(journal.epoch, journal.next_seq, inventory.num_blocks, path))
 
     def _begin_snapshot(self) -> bytes:
         snapshot = self._journal.snapshot()

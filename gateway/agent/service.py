@@ -7,18 +7,21 @@ reader's flow control: a slow one stays where it is in the log.
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from gateway.agent.journal import Reader
 from gateway.agent.shelf import Rank
 from gateway.core.errors import ConfigError
 from gateway.core.events import DecodeError
 from gateway.core.log import VERSION, Hello
-from gateway.ingest.wire import SERVICE, decode_request, encode, encode_hello
+from gateway.ingest.wire import SERVICE, Request, decode_request, encode, encode_hello
 
 log = logging.getLogger("kvgate.agent")
 
@@ -36,12 +39,16 @@ Find = Callable[[int], "tuple[Hello, Rank] | None"]
 """What there is to be told of a DP rank; None while its engine is not known, or where it has no such rank."""
 
 
+Write = Callable[[bytes], Awaitable[None]]
+
+
 class KvEvents:
     """`token` is what readers must show, if any."""
 
     def __init__(self, find: Find, token: str | None = None) -> None:
         self._find = find
         self._token = f"Bearer {token}".encode() if token else None
+        self._rng = random.Random()
         self.num_readers = 0
 
     def handlers(self) -> Any:
@@ -54,48 +61,61 @@ class KvEvents:
         )
 
     async def _describe(self, request: bytes, context: Any) -> bytes:
-        hello, _, _, _ = await self._begin(request, context)
+        hello, _, _ = await self._begin(request, context)
         return encode_hello(hello)
 
     async def _subscribe(self, request: bytes, context: Any) -> None:
-        hello, rank, epoch, next_seq = await self._begin(request, context)
+        hello, rank, asked = await self._begin(request, context)
         wake = asyncio.Event()
-        reader = rank.journal.read(epoch, next_seq)
+        reader = rank.journal.read(asked.epoch, asked.next_seq)
         rank.changed.add(wake.set)
         self.num_readers += 1
-        log.info(
-            "rank %d: %s reads, from batch %d of epoch %d", hello.dp_rank, context.peer(), next_seq, epoch
-        )
+        where = hello.dp_rank, context.peer(), asked.next_seq, asked.epoch
+        log.info("rank %d: %s reads, from batch %d of epoch %d", *where)
         try:
             await context.write(encode(hello))
-            while not rank.is_gone:
-                wake.clear()
-                while (data := reader.next()) is not None and not rank.is_gone:
-                    await context.write(data)
-                await wake.wait()
+            await self._tell(rank, reader, wake, asked.sample_every_s, context.write)
         finally:
             rank.changed.discard(wake.set)
             self.num_readers -= 1
             log.info("rank %d: %s reads no more: %r", hello.dp_rank, context.peer(), reader)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "another engine process is there, or none")
 
-    async def _begin(self, request: bytes, context: Any) -> tuple[Hello, Rank, int, int]:
+    async def _tell(
+        self, rank: Rank, reader: Reader, wake: asyncio.Event, sample_every_s: int, write: Write
+    ) -> None:
+        """Until the rank is gone."""
+        loop, sampled_s = asyncio.get_running_loop(), 0.0
+        while not rank.is_gone:
+            wake.clear()
+            while (data := reader.next()) is not None and not rank.is_gone:
+                await write(data)
+            if sample_every_s and loop.time() - sampled_s >= sample_every_s and not rank.is_gone:
+                sampled_s = loop.time()
+                await write(reader.sample(rank.inventory, self._rng))
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(sample_every_s or None):
+                    await wake.wait()
+
+    async def _begin(self, request: bytes, context: Any) -> tuple[Hello, Rank, Request]:
         """Aborts, which raises, where there is nothing to tell to this one."""
         if self._token and not hmac.compare_digest(_shown(context), self._token):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
         try:
-            version, dp_rank, epoch, next_seq = decode_request(request)
+            asked = decode_request(request)
         except DecodeError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
-        if version != VERSION:
-            told = f"this agent speaks version {VERSION}, not {version}"
+        if asked.version != VERSION:
+            told = f"this agent speaks version {VERSION}, not {asked.version}"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, told)
-        found = self._find(dp_rank)
+        found = self._find(asked.dp_rank)
         if found is None:
-            told = f"nothing is known of rank {dp_rank}: the engine does not answer, or publishes no events"
+            rank = asked.dp_rank
+            told = f"nothing is known of rank {rank}: the engine does not answer, or publishes no events"
             await context.abort(grpc.StatusCode.UNAVAILABLE, told)
             raise AssertionError("abort raises")
-        return *found, epoch, next_seq
+        return *found, asked
 
 
 def _shown(context: Any) -> bytes:

@@ -8,6 +8,7 @@
     | batch     | the next of this epoch: apply        | number below: repeat, dropped                  |
     |           |                                      | another epoch, a gap, in a snapshot: LogError  |
     | status    | everything up to here was told: its state is ours                                     |
+    | sample    | nothing to apply; the caller compares | not behind what is applied: LogError           |
     | lost      | CATCHING_UP until someone tells again, from `cursor` on                               |
 
 After a LogError the cursor is where the gap is, or nowhere if a snapshot was cut: asking from there brings
@@ -20,13 +21,17 @@ from typing import TypeAlias
 from gateway.core.address import Address
 from gateway.core.blocks import root_hash
 from gateway.core.events import KvEvent
-from gateway.core.log import VERSION, Hello, LogBatch, SnapshotPart, Status, Update
+from gateway.core.log import VERSION, Hello, LogBatch, Sample, SnapshotPart, Status, Update
 from gateway.core.stream import Position, Reset, StreamCounts, StreamState
 from gateway.core.worker import Worker
 
 
 class LogError(ValueError):
     """An update that does not follow from those before; the message says how."""
+
+
+class Drift(LogError):
+    """The index differs from what was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,9 @@ class Follower:
                     self.blind_reason = update.reason if update.state is StreamState.BLIND else None
             case Hello():
                 self._wait()
+            case Sample():
+                if self._next_part or Cursor(update.epoch, update.next_seq) != self.cursor:
+                    raise LogError(f"a sample behind batch {update.next_seq} of epoch {update.epoch}")
         return []
 
     def lost(self) -> None:

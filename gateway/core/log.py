@@ -57,4 +57,15 @@ class LogBatch:
     position: Position | None = None
 
 
-Update: TypeAlias = Hello | SnapshotPart | LogBatch | Status
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A part of what is held behind batch `next_seq` - 1, to be compared: how many blocks, and the first of
+    a line of them."""
+
+    epoch: int
+    next_seq: int
+    num_blocks: int
+    path: Sequence[BlockHash]
+
+
+Update: TypeAlias = Hello | SnapshotPart | LogBatch | Status | Sample

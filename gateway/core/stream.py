@@ -75,11 +75,15 @@ Command: TypeAlias = Apply | Reset | AskReplay
 
 @dataclass(slots=True)
 class StreamCounts:
+    """`num_samples` counts comparisons with what an agent holds, `num_drifts` those that did not agree."""
+
     num_batches: int = 0
     num_gaps: int = 0
     num_repeats: int = 0
     num_resets: int = 0
     num_undecodable: int = 0
+    num_samples: int = 0
+    num_drifts: int = 0
 
 
 class Stream:

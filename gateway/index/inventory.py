@@ -14,7 +14,9 @@ shares its tree between workers must know where they belong.
 About 200 bytes a block: an agent has one worker, where a gateway has hundreds.
 """
 
+import random
 from collections.abc import Iterator
+from itertools import islice, takewhile
 from typing import TypeAlias
 
 from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
@@ -37,6 +39,9 @@ LINKS: Place = (GPU, -1)
 named by its own hash there."""
 PART_BLOCKS = 1024
 """Of one event in a snapshot, as in `ingest/portions.py`: what a follower takes in a millisecond or two."""
+
+SAMPLED_FROM = 1000
+"""Blocks at each end of the table: to go further into it takes time."""
 
 _NO_TOKENS = tokens_of(())
 
@@ -66,6 +71,16 @@ class Inventory:
     def blocks(self) -> Iterator[BlockHash]:
         """What is held, each once; not to be changed meanwhile."""
         return (block for block in self._parents if self._names.get(block, 1))
+
+    def sample(self, rng: random.Random) -> list[BlockHash]:
+        """The line from the root to one of the oldest or youngest blocks, as far as it is held."""
+        ends = (iter, reversed)[rng.randrange(2)](self._parents)
+        start = rng.randrange(min(len(self._parents), SAMPLED_FROM)) if self._parents else 0
+        block, line = next(islice(ends, start, None), None), list[BlockHash]()
+        while block is not None and block in self._parents:
+            line.append(block)
+            block = self._parents[block]
+        return list(takewhile(lambda held: self._names.get(held, 1), reversed(line)))[:PART_BLOCKS]
 
     def apply(self, event: KvEvent) -> list[KvEvent]:
         """What it came to, for followers; nothing where it concerns no prefix or cannot be placed."""

@@ -13,7 +13,7 @@ from gateway.core.log import Hello
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets
+from gateway.index.base import Index
 from gateway.ingest.turns import Turns
 from gateway.keyfile import read_key
 from gateway.tasks import Tasks
@@ -71,7 +71,7 @@ def agents_of(options: Config) -> Agents:
 class AgentFeeds:
     """Opens the feeds of workers that have an agent."""
 
-    def __init__(self, agents: Agents, *, index: BlockSets, assumed: AssumedIndex, tasks: Tasks) -> None:
+    def __init__(self, agents: Agents, *, index: Index, assumed: AssumedIndex, tasks: Tasks) -> None:
         self._agents = agents
         self._index = index
         self._assumed = assumed

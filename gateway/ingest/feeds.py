@@ -12,7 +12,7 @@ from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
-from gateway.ingest.agents import NO_AGENTS, AgentFeeds, Agents
+from gateway.ingest.agents import AgentFeeds
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
@@ -35,7 +35,7 @@ class Feeds:
         assumed: AssumedIndex,
         headers: Mapping[str, str],
         tasks: Tasks,
-        agents: Agents = NO_AGENTS,
+        agents: AgentFeeds | None = None,
         subscribe: Callable[..., Subscription] = Subscription,
     ) -> None:
         self._engine_of = engine_of
@@ -43,7 +43,7 @@ class Feeds:
         self._assumed = assumed
         self._headers = headers
         self._tasks = tasks
-        self._agents = AgentFeeds(agents, index=index, assumed=assumed, tasks=tasks)
+        self._agents = agents
         self._make_subscription = subscribe
         self._turns = Turns()
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
@@ -58,7 +58,7 @@ class Feeds:
     ) -> "tuple[ZmqFeed | PollFeed, Subscription] | tuple[AgentFeed, AgentFeed]":
         """Started: by its agent where it has one, which must be beside the engine process that began at
         `start_time_s`. Raises ValueError for an endpoint that cannot be used."""
-        if not self._agents.has(worker):
+        if self._agents is None or not self._agents.has(worker):
             return self._open_events(worker, source, session, on_state)
 
         def open_events() -> tuple[ZmqFeed | PollFeed, Subscription]:

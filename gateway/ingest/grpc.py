@@ -20,16 +20,16 @@ import grpc
 import grpc.aio
 
 from gateway.core.events import DecodeError
-from gateway.core.follower import Change, Follower, LogError
-from gateway.core.log import VERSION, Hello, Update
+from gateway.core.follower import Change, Drift, Follower, LogError
+from gateway.core.log import VERSION, Hello, Sample, Update
 from gateway.core.stream import Reset, Stream, StreamCounts, StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets
+from gateway.index.base import Index
 from gateway.ingest.agents import Agents
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
-from gateway.ingest.wire import MAX_MESSAGE_BYTES, SERVICE, decode, decode_hello, encode_request
+from gateway.ingest.wire import MAX_MESSAGE_BYTES, SERVICE, Request, decode, decode_hello, encode_request
 from gateway.tasks import Tasks
 
 log = logging.getLogger("kvgate.ingest")
@@ -50,6 +50,7 @@ class Times:
     pause_s     before one that was lost is asked again
     retry_s     between two looks for an agent, while the engine's own events are read
     patience_s  for an agent that is catching up itself; then the engine's own events are tried
+    sample_every_s  between two comparisons with what the agent holds, whole seconds
     forget_s    how long blocks are believed in that nobody tells about: about what a busy cache keeps
     """
 
@@ -57,6 +58,7 @@ class Times:
     pause_s: float = 0.05
     retry_s: float = 2.0
     patience_s: float = 15.0
+    sample_every_s: int = 10
     forget_s: float = 60.0
 
 
@@ -88,7 +90,7 @@ class AgentFeed:
         *,
         agent: str,
         agents: Agents,
-        index: BlockSets,
+        index: Index,
         assumed: AssumedIndex,
         refusal: Callable[[Hello], str | None],
         open_engine: OpenEngine,
@@ -159,7 +161,8 @@ class AgentFeed:
     async def _follow(self, channel: grpc.aio.Channel) -> bool:
         """As long as it tells; True if it is worth asking again at once."""
         cursor, has_told = self._follower.cursor, False
-        request = encode_request(VERSION, self._dp_rank, cursor.epoch, cursor.next_seq)
+        asked = Request(VERSION, self._dp_rank, cursor.epoch, cursor.next_seq, self._times.sample_every_s)
+        request = encode_request(asked)
         call = channel.unary_stream(f"/{SERVICE}/Subscribe")(request, metadata=metadata(self._agents))
         try:
             hello = await self._read(call, self._times.hello_s)
@@ -173,7 +176,10 @@ class AgentFeed:
                     has_told = True
         except (grpc.aio.AioRpcError, TimeoutError, DecodeError, LogError) as exc:
             if has_told:
-                log.info("worker %s: its agent at %s stopped: %s", self._worker, self.agent, failure(exc))
+                level = logging.WARNING if isinstance(exc, Drift) else logging.INFO
+                log.log(
+                    level, "worker %s: its agent at %s stopped: %s", self._worker, self.agent, failure(exc)
+                )
             else:
                 self._not_followed(failure(exc))
         finally:
@@ -211,6 +217,8 @@ class AgentFeed:
                 return
             try:
                 self._apply(self._follower.take(update))
+                if isinstance(update, Sample):
+                    self._compare(update)
             except Exception as exc:  # noqa: BLE001 - it is whoever waits who is told
                 done.set_exception(exc)
             else:
@@ -230,6 +238,19 @@ class AgentFeed:
         if self._count_bad() > before:
             self._follower.forget()
             raise LogError("it tells of blocks whose parents it never told")
+
+    def _compare(self, sample: Sample) -> None:
+        """What is applied with what the agent has: told by number, and by one line of blocks."""
+        num_blocks = self._index.num_blocks(self._worker)
+        self._follower.counts.num_samples += 1
+        if num_blocks == sample.num_blocks and self._index.holds(self._worker, sample.path):
+            return
+        self._follower.counts.num_drifts += 1
+        self._follower.forget()
+        raise Drift(
+            f"it holds {sample.num_blocks} blocks and the index {num_blocks}"
+            f" ({len(sample.path)} were compared); all is asked for anew"
+        )
 
     # the engine --------------------------------------------------------------------------------
 
@@ -327,7 +348,7 @@ def metadata(agents: Agents) -> tuple[tuple[str, str], ...]:
 async def describe(channel: grpc.aio.Channel, agents: Agents, dp_rank: int, timeout_s: float) -> Hello:
     """Who is there. Raises grpc.aio.AioRpcError, DecodeError."""
     call = channel.unary_unary(f"/{SERVICE}/Describe")
-    request = encode_request(VERSION, dp_rank)
+    request = encode_request(Request(VERSION, dp_rank))
     return decode_hello(await call(request, timeout=timeout_s, metadata=metadata(agents)))
 
 

@@ -1,13 +1,14 @@
 """The log and its snapshots as bytes, and back: `proto/kvgate/v1/kv_events.proto`."""
 
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from google.protobuf.message import DecodeError as ProtobufError
 
 from gateway.core.blocks import BlockHash, tokens_of
 from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, DecodeError, KvEvent, RunStored
-from gateway.core.log import Hello, LogBatch, SnapshotPart, Status, Update
+from gateway.core.log import Hello, LogBatch, Sample, SnapshotPart, Status, Update
 from gateway.core.stream import Position, StreamState
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
 
@@ -38,6 +39,11 @@ def encode(update: Update) -> bytes:
             _fill(message.batch, update.changes, update.position)
         case Status():
             message.status.CopyFrom(_status_message(update))
+        case Sample():
+            sample = message.sample
+            sample.epoch, sample.next_seq = update.epoch, update.next_seq
+            sample.num_blocks = update.num_blocks
+            sample.path.extend(update.path)
     return bytes(message.SerializeToString())
 
 
@@ -56,6 +62,9 @@ def decode(data: bytes) -> Update:
             return LogBatch(batch.epoch, batch.seq, [_change(c) for c in batch.changes], _position(batch))
         case "status":
             return _status(message.status)
+        case "sample":
+            sample = message.sample
+            return Sample(sample.epoch, sample.next_seq, sample.num_blocks, list(sample.path))
     raise DecodeError("an update of an unknown kind: is the agent newer than this gateway?")
 
 
@@ -67,15 +76,24 @@ def decode_hello(data: bytes) -> Hello:
     return _hello(_parse(pb.Hello(), data))
 
 
-def encode_request(version: int, dp_rank: int, epoch: int = 0, next_seq: int = 0) -> bytes:
-    request = pb.SubscribeRequest(version=version, dp_rank=dp_rank, epoch=epoch, next_seq=next_seq)
-    return bytes(request.SerializeToString())
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Of a reader. A DescribeRequest begins alike: the rest is 0."""
+
+    version: int
+    dp_rank: int
+    epoch: int = 0
+    next_seq: int = 0
+    sample_every_s: int = 0
 
 
-def decode_request(data: bytes) -> tuple[int, int, int, int]:
-    """version, dp_rank, epoch, next_seq; of a DescribeRequest, which begins alike, the last two are 0."""
-    request = _parse(pb.SubscribeRequest(), data)
-    return request.version, request.dp_rank, request.epoch, request.next_seq
+def encode_request(request: Request) -> bytes:
+    return bytes(pb.SubscribeRequest(**asdict(request)).SerializeToString())
+
+
+def decode_request(data: bytes) -> Request:
+    told = _parse(pb.SubscribeRequest(), data)
+    return Request(told.version, told.dp_rank, told.epoch, told.next_seq, told.sample_every_s)
 
 
 def _parse(message: Any, data: bytes) -> Any:

@@ -15,7 +15,7 @@ from gateway.core.stream import Position, StreamState
 from gateway.index.inventory import Inventory
 from gateway.ingest.agents import Agents
 from gateway.ingest.grpc import metadata, open_channel
-from gateway.ingest.wire import SERVICE, decode, encode_request
+from gateway.ingest.wire import SERVICE, Request, decode, encode_request
 from tests.index.contract import ROOT, stored
 
 EXACT = Status(StreamState.EXACT)
@@ -59,7 +59,7 @@ class Served:
         agents = agents or Agents()
         async with open_channel(f"127.0.0.1:{self.port}", agents) as channel:
             call = channel.unary_stream(f"/{SERVICE}/Subscribe")(
-                encode_request(1, 0, **cursor), metadata=metadata(agents)
+                encode_request(Request(1, 0, **cursor)), metadata=metadata(agents)
             )
 
             async def next_update() -> Update:

@@ -1,5 +1,6 @@
 """Log and snapshot: whoever reads them, whenever and however often interrupted, knows what was applied."""
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from gateway.agent import journal as journal_module
 from gateway.agent.journal import Journal, Reader
 from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, KvEvent
 from gateway.core.follower import Cursor, Follower, LogError
-from gateway.core.log import LogBatch, SnapshotPart, Status
+from gateway.core.log import LogBatch, Sample, SnapshotPart, Status
 from gateway.core.stream import Position, Reset, StreamCounts, StreamState
 from gateway.index import inventory as inventory_module
 from gateway.index.inventory import Inventory
@@ -155,6 +156,10 @@ class Told(RuleBasedStateMachine):
         assert gateway.follower.state is self.journal.status.state
         assert gateway.follower.cursor == Cursor(self.journal.epoch, self.journal.next_seq)
         assert sorted(gateway.index.blocks(A)) == sorted(self.truth.blocks(A))
+        sample = decode(gateway.reader.sample(self.inventory, random.Random(len(self.history))))
+        assert isinstance(sample, Sample) and gateway.follower.take(sample) == []
+        assert sample.num_blocks == gateway.index.num_blocks(A)
+        assert gateway.index.holds(A, sample.path)
         for start in range(3):
             run = prompt([start * 100 + i for i in range(24)])
             assert gateway.index.media(run) == self.truth.media(run)

@@ -10,10 +10,10 @@ import pytest
 
 from gateway.agent.service import KvEvents, serve, server_credentials
 from gateway.core.errors import ConfigError
-from gateway.core.log import Hello, LogBatch, SnapshotPart, Status
+from gateway.core.log import Hello, LogBatch, Sample, SnapshotPart, Status
 from gateway.ingest.agents import Agents, Tls
 from gateway.ingest.grpc import describe, open_channel
-from gateway.ingest.wire import SERVICE, encode_request
+from gateway.ingest.wire import SERVICE, Request, encode_request
 from tests.agent.serving import EXACT, Served, served
 from tests.certificates import Authority
 
@@ -42,6 +42,17 @@ async def test_hello_then_a_snapshot_then_what_happens() -> None:
             assert [(await read()).seq, (await read()).seq] == [3, 4]
         async with s.read(epoch=5, next_seq=4) as read:
             assert [type(await read()) for _ in range(3)] == [Hello, LogBatch, Status]
+
+
+async def test_samples_are_told_to_those_who_ask() -> None:
+    async with served() as s, s.read(sample_every_s=1) as read:
+        s.store(3)
+        told = [await read() for _ in range(4)]
+        assert [type(update) for update in told] == [Hello, SnapshotPart, Status, Sample]
+        blocks = list(s.inventory.blocks())
+        assert (told[-1].next_seq, told[-1].num_blocks) == (3, 3)
+        assert told[-1].path == blocks[: len(told[-1].path)] != []
+        assert (await read()).num_blocks == 3  # the next, without that anything happened
 
 
 async def test_a_slow_reader_is_given_a_snapshot_and_no_queue() -> None:
@@ -85,7 +96,10 @@ async def test_what_is_not_known_is_unavailable() -> None:
 
 async def test_requests_that_cannot_be_read() -> None:
     async with served() as s, open_channel(f"127.0.0.1:{s.port}", Agents()) as channel:
-        for request, words in ((encode_request(9, 0), "speaks version 1, not 9"), (b"\xff", "Subscribe")):
+        for request, words in (
+            (encode_request(Request(9, 0)), "speaks version 1, not 9"),
+            (b"\xff", "Subscribe"),
+        ):
             with pytest.raises(grpc.aio.AioRpcError, match=words):
                 await channel.unary_unary(f"/{SERVICE}/Describe")(request)
 

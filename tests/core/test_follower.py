@@ -7,7 +7,7 @@ import pytest
 from gateway.core.blocks import BlockHash, root_hash
 from gateway.core.events import BlocksCleared, KvEvent
 from gateway.core.follower import Cursor, Follower, LogError, refusal
-from gateway.core.log import Hello, LogBatch, SnapshotPart, Status, Update
+from gateway.core.log import Hello, LogBatch, Sample, SnapshotPart, Status, Update
 from gateway.core.stream import Position, Reset, StreamCounts, StreamState
 from gateway.core.worker import Served, Worker, WorkerId
 
@@ -69,12 +69,20 @@ def test_batches_follow_the_snapshot() -> None:
         ((HELLO, part(is_last=False)), batch(3), "batch 3 of epoch 5 without its snapshot"),
         ((HELLO, part(is_last=False)), part(2), "part 2 of a snapshot where part 1 was due"),
         ((HELLO, part(is_last=False)), part(1, epoch=6), "part 1 of a snapshot where part 1 was due"),
+        (EXACT_AT_3, Sample(5, 4, 0, []), "a sample behind batch 4 of epoch 5"),
+        (EXACT_AT_3, Sample(6, 3, 0, []), "a sample behind batch 3 of epoch 6"),
+        ((HELLO, part(is_last=False)), Sample(5, 3, 0, []), "a sample behind batch 3"),
         (EXACT_AT_3, part(1), "part 1 of a snapshot where part 0 was due"),
     ],
 )
 def test_what_does_not_follow_is_an_error(before: tuple[Update, ...], update: Update, words: str) -> None:
     with pytest.raises(LogError, match=words):
         follower(*before).take(update)
+
+
+def test_a_sample_changes_nothing() -> None:
+    made = follower(*EXACT_AT_3)
+    assert (made.take(Sample(5, 3, 0, [])), made.cursor, made.state) == ([], Cursor(5, 3), EXACT)
 
 
 def test_after_a_gap_it_asks_from_there() -> None:

@@ -1,5 +1,6 @@
 """The inventory against the plain index: whoever applies what it tells knows what it knows."""
 
+import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -181,6 +182,17 @@ def test_what_changes_nothing_is_not_told(event: KvEvent) -> None:
     known = filled(stored(range(100, 104), [1]))
     assert known.apply(event) == []
     assert known.num_blocks == 1
+
+
+def test_a_sample_is_a_line_from_the_root_as_far_as_it_is_held() -> None:
+    rng = random.Random(3)
+    assert filled().sample(rng) == []
+    kept = filled(stored(range(12), [1, 2, 3]), stored(range(100, 108), [4, 5]))
+    lines = {tuple(kept.sample(rng)) for _ in range(50)}
+    blocks = list(kept.blocks())
+    assert lines == {(*blocks[:1],), (*blocks[:2],), (*blocks[:3],), (blocks[3],), (*blocks[3:],)}
+    kept.apply(BlocksRemoved([2]))
+    assert max(len(kept.sample(rng)) for _ in range(50)) == 2  # behind the hole only the other line is whole
 
 
 def test_a_reset_forgets_blocks_and_keeps_counting() -> None:

@@ -8,7 +8,7 @@ import pytest
 from gateway.core.engine import EventSource
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
-from gateway.ingest.agents import Agents
+from gateway.ingest.agents import AgentFeeds, Agents
 from gateway.ingest.feeds import Feeds
 from gateway.ingest.grpc import AgentFeed
 from gateway.ingest.poll import PollFeed
@@ -84,7 +84,7 @@ async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its
         assumed=known.assumed,
         headers={},
         tasks=tasks,
-        agents=Agents(port=9),
+        agents=AgentFeeds(Agents(port=9), index=known.index, assumed=known.assumed, tasks=tasks),
     )
     try:
         async with session() as open_session:

@@ -8,6 +8,7 @@ import grpc.aio
 import pytest
 
 from gateway.agent.service import KvEvents, serve
+from gateway.core.events import BlocksRemoved
 from gateway.core.log import Hello, Status
 from gateway.core.stream import Position, StreamState
 from gateway.core.worker import Served as Model
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.process
 
 W = WorkerId("w:1")
 WORKER = Worker(W, "http://w:1", (Model("m", "m"),), block_size=4)
-QUICK = Times(hello_s=5, pause_s=0.01, retry_s=0.02, patience_s=0.2, forget_s=0.2)
+QUICK = Times(hello_s=5, pause_s=0.01, retry_s=0.02, patience_s=0.2, forget_s=0.2, sample_every_s=1)
 
 
 class PlayedEngine:
@@ -295,6 +296,24 @@ async def test_blocks_that_cannot_be_placed_are_asked_for_anew(
     await world.until(lambda: world.feed.stream.counts.num_resets == 2)
     await world.exact(4)
     assert "it tells of blocks whose parents it never told" in caplog.text
+
+
+async def test_what_has_drifted_from_the_agent_is_told_anew(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await followed(world, num_blocks=5)
+    counts = world.feed.stream.counts
+    await world.until(lambda: counts.num_samples)
+    world.agent.store(3)
+    await world.exact(8)
+    assert counts.num_drifts == 0 and world.feed.is_connected
+    world.known.index.apply(W, BlocksRemoved([7]))
+    await world.until(lambda: counts.num_drifts == 1)
+    await world.exact(8)
+    assert "it holds 8 blocks and the index 7" in caplog.text
+    seen = counts.num_samples
+    await world.until(lambda: counts.num_samples > seen)
+    assert counts.num_drifts == 1
 
 
 async def test_a_feed_that_is_stopped_touches_nothing(world: World) -> None:

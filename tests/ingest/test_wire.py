@@ -15,7 +15,7 @@ from gateway.core.events import (
     RunStored,
     UnknownEvent,
 )
-from gateway.core.log import Hello, LogBatch, SnapshotPart, Status
+from gateway.core.log import Hello, LogBatch, Sample, SnapshotPart, Status
 from gateway.core.stream import Position, StreamState
 from gateway.ingest import wire
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
@@ -58,6 +58,7 @@ UPDATES = st.one_of(
     st.builds(SnapshotPart, U64, U64, st.integers(0, 2**32 - 1), st.booleans(), CHANGES, POSITIONS),
     STATUSES,
     HELLOS,
+    st.builds(Sample, U64, U64, U64, HASHES),
 )
 
 
@@ -72,8 +73,11 @@ def test_a_hello_alone(hello: Hello) -> None:
 
 
 def test_a_request() -> None:
-    assert wire.decode_request(wire.encode_request(1, 2, 3, 4)) == (1, 2, 3, 4)
-    assert wire.decode_request(pb.DescribeRequest(version=1, dp_rank=2).SerializeToString()) == (1, 2, 0, 0)
+    request = wire.Request(1, 2, 3, 4, 5)
+    assert wire.decode_request(wire.encode_request(request)) == request
+    assert wire.decode_request(pb.DescribeRequest(version=1, dp_rank=2).SerializeToString()) == wire.Request(
+        1, 2
+    )
 
 
 @given(st.binary(max_size=60), UPDATES, st.data())

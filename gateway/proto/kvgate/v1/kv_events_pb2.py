@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kvgate/v1/kv_events.proto\x12\tkvgate.v1\"3\n\x0f\x44\x65scribeRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x64p_rank\x18\x02 \x01(\r\"U\n\x10SubscribeRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x64p_rank\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x10\n\x08next_seq\x18\x04 \x01(\x04\"\xa8\x01\n\x06Update\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.kvgate.v1.HelloH\x00\x12+\n\x08snapshot\x18\x02 \x01(\x0b\x32\x17.kvgate.v1.SnapshotPartH\x00\x12!\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x10.kvgate.v1.BatchH\x00\x12#\n\x06status\x18\x04 \x01(\x0b\x32\x11.kvgate.v1.StatusH\x00\x42\x06\n\x04kind\"\xbb\x01\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\x12\n\nengine_url\x18\x03 \x01(\t\x12\x14\n\x0cstart_time_s\x18\x04 \x01(\x01\x12\x0f\n\x07\x64p_rank\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x0c\n\x04root\x18\x07 \x01(\x06\x12!\n\x06status\x18\x08 \x01(\x0b\x32\x11.kvgate.v1.Status\x12\x12\n\nnum_blocks\x18\t \x01(\x04\"\x99\x01\n\x0cSnapshotPart\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08next_seq\x18\x02 \x01(\x04\x12\x0c\n\x04part\x18\x03 \x01(\r\x12\x0f\n\x07is_last\x18\x04 \x01(\x08\x12\"\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x11.kvgate.v1.Change\x12%\n\x08position\x18\x06 \x01(\x0b\x32\x13.kvgate.v1.Position\"n\n\x05\x42\x61tch\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\"\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x11.kvgate.v1.Change\x12%\n\x08position\x18\x04 \x01(\x0b\x32\x13.kvgate.v1.Position\"8\n\x08Position\x12\x10\n\x08next_seq\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x06\x12\n\n\x02ts\x18\x03 \x01(\x01\"\x87\x01\n\x06Status\x12&\n\x05state\x18\x01 \x01(\x0e\x32\x17.kvgate.v1.Status.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"E\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\t\n\x05\x45XACT\x10\x01\x12\x0f\n\x0b\x43\x41TCHING_UP\x10\x02\x12\t\n\x05\x42LIND\x10\x03\"\xa8\x01\n\x06\x43hange\x12#\n\x06stored\x18\x01 \x01(\x0b\x32\x11.kvgate.v1.StoredH\x00\x12#\n\x06\x63opied\x18\x02 \x01(\x0b\x32\x11.kvgate.v1.CopiedH\x00\x12%\n\x07removed\x18\x03 \x01(\x0b\x32\x12.kvgate.v1.RemovedH\x00\x12%\n\x07\x63leared\x18\x04 \x01(\x0b\x32\x12.kvgate.v1.ClearedH\x00\x42\x06\n\x04kind\"|\n\x06Stored\x12\x0e\n\x06\x62locks\x18\x01 \x03(\x06\x12\r\n\x05names\x18\x02 \x03(\x06\x12\x13\n\x06parent\x18\x03 \x01(\x06H\x00\x88\x01\x01\x12\x14\n\x0cparent_block\x18\x04 \x01(\x06\x12\x0e\n\x06medium\x18\x05 \x01(\t\x12\r\n\x05group\x18\x06 \x01(\x11\x42\t\n\x07_parent\"6\n\x06\x43opied\x12\r\n\x05names\x18\x01 \x03(\x06\x12\x0e\n\x06medium\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\x11\"7\n\x07Removed\x12\r\n\x05names\x18\x01 \x03(\x06\x12\x0e\n\x06medium\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\x11\"\t\n\x07\x43leared2\x83\x01\n\x08KvEvents\x12\x38\n\x08\x44\x65scribe\x12\x1a.kvgate.v1.DescribeRequest\x1a\x10.kvgate.v1.Hello\x12=\n\tSubscribe\x12\x1b.kvgate.v1.SubscribeRequest\x1a\x11.kvgate.v1.Update0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kvgate/v1/kv_events.proto\x12\tkvgate.v1\"3\n\x0f\x44\x65scribeRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x64p_rank\x18\x02 \x01(\r\"m\n\x10SubscribeRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07\x64p_rank\x18\x02 \x01(\r\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x10\n\x08next_seq\x18\x04 \x01(\x04\x12\x16\n\x0esample_every_s\x18\x05 \x01(\r\"\xcd\x01\n\x06Update\x12!\n\x05hello\x18\x01 \x01(\x0b\x32\x10.kvgate.v1.HelloH\x00\x12+\n\x08snapshot\x18\x02 \x01(\x0b\x32\x17.kvgate.v1.SnapshotPartH\x00\x12!\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x10.kvgate.v1.BatchH\x00\x12#\n\x06status\x18\x04 \x01(\x0b\x32\x11.kvgate.v1.StatusH\x00\x12#\n\x06sample\x18\x05 \x01(\x0b\x32\x11.kvgate.v1.SampleH\x00\x42\x06\n\x04kind\"\xbb\x01\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\r\n\x05\x61gent\x18\x02 \x01(\t\x12\x12\n\nengine_url\x18\x03 \x01(\t\x12\x14\n\x0cstart_time_s\x18\x04 \x01(\x01\x12\x0f\n\x07\x64p_rank\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x0c\n\x04root\x18\x07 \x01(\x06\x12!\n\x06status\x18\x08 \x01(\x0b\x32\x11.kvgate.v1.Status\x12\x12\n\nnum_blocks\x18\t \x01(\x04\"\x99\x01\n\x0cSnapshotPart\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08next_seq\x18\x02 \x01(\x04\x12\x0c\n\x04part\x18\x03 \x01(\r\x12\x0f\n\x07is_last\x18\x04 \x01(\x08\x12\"\n\x07\x63hanges\x18\x05 \x03(\x0b\x32\x11.kvgate.v1.Change\x12%\n\x08position\x18\x06 \x01(\x0b\x32\x13.kvgate.v1.Position\"n\n\x05\x42\x61tch\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03seq\x18\x02 \x01(\x04\x12\"\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x11.kvgate.v1.Change\x12%\n\x08position\x18\x04 \x01(\x0b\x32\x13.kvgate.v1.Position\"8\n\x08Position\x12\x10\n\x08next_seq\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x06\x12\n\n\x02ts\x18\x03 \x01(\x01\"\x87\x01\n\x06Status\x12&\n\x05state\x18\x01 \x01(\x0e\x32\x17.kvgate.v1.Status.State\x12\x0e\n\x06reason\x18\x02 \x01(\t\"E\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\t\n\x05\x45XACT\x10\x01\x12\x0f\n\x0b\x43\x41TCHING_UP\x10\x02\x12\t\n\x05\x42LIND\x10\x03\"K\n\x06Sample\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08next_seq\x18\x02 \x01(\x04\x12\x12\n\nnum_blocks\x18\x03 \x01(\x04\x12\x0c\n\x04path\x18\x04 \x03(\x06\"\xa8\x01\n\x06\x43hange\x12#\n\x06stored\x18\x01 \x01(\x0b\x32\x11.kvgate.v1.StoredH\x00\x12#\n\x06\x63opied\x18\x02 \x01(\x0b\x32\x11.kvgate.v1.CopiedH\x00\x12%\n\x07removed\x18\x03 \x01(\x0b\x32\x12.kvgate.v1.RemovedH\x00\x12%\n\x07\x63leared\x18\x04 \x01(\x0b\x32\x12.kvgate.v1.ClearedH\x00\x42\x06\n\x04kind\"|\n\x06Stored\x12\x0e\n\x06\x62locks\x18\x01 \x03(\x06\x12\r\n\x05names\x18\x02 \x03(\x06\x12\x13\n\x06parent\x18\x03 \x01(\x06H\x00\x88\x01\x01\x12\x14\n\x0cparent_block\x18\x04 \x01(\x06\x12\x0e\n\x06medium\x18\x05 \x01(\t\x12\r\n\x05group\x18\x06 \x01(\x11\x42\t\n\x07_parent\"6\n\x06\x43opied\x12\r\n\x05names\x18\x01 \x03(\x06\x12\x0e\n\x06medium\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\x11\"7\n\x07Removed\x12\r\n\x05names\x18\x01 \x03(\x06\x12\x0e\n\x06medium\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\x11\"\t\n\x07\x43leared2\x83\x01\n\x08KvEvents\x12\x38\n\x08\x44\x65scribe\x12\x1a.kvgate.v1.DescribeRequest\x1a\x10.kvgate.v1.Hello\x12=\n\tSubscribe\x12\x1b.kvgate.v1.SubscribeRequest\x1a\x11.kvgate.v1.Update0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,31 +34,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBEREQUEST']._serialized_start=40
   _globals['_DESCRIBEREQUEST']._serialized_end=91
   _globals['_SUBSCRIBEREQUEST']._serialized_start=93
-  _globals['_SUBSCRIBEREQUEST']._serialized_end=178
-  _globals['_UPDATE']._serialized_start=181
-  _globals['_UPDATE']._serialized_end=349
-  _globals['_HELLO']._serialized_start=352
-  _globals['_HELLO']._serialized_end=539
-  _globals['_SNAPSHOTPART']._serialized_start=542
-  _globals['_SNAPSHOTPART']._serialized_end=695
-  _globals['_BATCH']._serialized_start=697
-  _globals['_BATCH']._serialized_end=807
-  _globals['_POSITION']._serialized_start=809
-  _globals['_POSITION']._serialized_end=865
-  _globals['_STATUS']._serialized_start=868
-  _globals['_STATUS']._serialized_end=1003
-  _globals['_STATUS_STATE']._serialized_start=934
-  _globals['_STATUS_STATE']._serialized_end=1003
-  _globals['_CHANGE']._serialized_start=1006
-  _globals['_CHANGE']._serialized_end=1174
-  _globals['_STORED']._serialized_start=1176
-  _globals['_STORED']._serialized_end=1300
-  _globals['_COPIED']._serialized_start=1302
-  _globals['_COPIED']._serialized_end=1356
-  _globals['_REMOVED']._serialized_start=1358
-  _globals['_REMOVED']._serialized_end=1413
-  _globals['_CLEARED']._serialized_start=1415
-  _globals['_CLEARED']._serialized_end=1424
-  _globals['_KVEVENTS']._serialized_start=1427
-  _globals['_KVEVENTS']._serialized_end=1558
+  _globals['_SUBSCRIBEREQUEST']._serialized_end=202
+  _globals['_UPDATE']._serialized_start=205
+  _globals['_UPDATE']._serialized_end=410
+  _globals['_HELLO']._serialized_start=413
+  _globals['_HELLO']._serialized_end=600
+  _globals['_SNAPSHOTPART']._serialized_start=603
+  _globals['_SNAPSHOTPART']._serialized_end=756
+  _globals['_BATCH']._serialized_start=758
+  _globals['_BATCH']._serialized_end=868
+  _globals['_POSITION']._serialized_start=870
+  _globals['_POSITION']._serialized_end=926
+  _globals['_STATUS']._serialized_start=929
+  _globals['_STATUS']._serialized_end=1064
+  _globals['_STATUS_STATE']._serialized_start=995
+  _globals['_STATUS_STATE']._serialized_end=1064
+  _globals['_SAMPLE']._serialized_start=1066
+  _globals['_SAMPLE']._serialized_end=1141
+  _globals['_CHANGE']._serialized_start=1144
+  _globals['_CHANGE']._serialized_end=1312
+  _globals['_STORED']._serialized_start=1314
+  _globals['_STORED']._serialized_end=1438
+  _globals['_COPIED']._serialized_start=1440
+  _globals['_COPIED']._serialized_end=1494
+  _globals['_REMOVED']._serialized_start=1496
+  _globals['_REMOVED']._serialized_end=1551
+  _globals['_CLEARED']._serialized_start=1553
+  _globals['_CLEARED']._serialized_end=1562
+  _globals['_KVEVENTS']._serialized_start=1565
+  _globals['_KVEVENTS']._serialized_end=1696
 # @@protoc_insertion_point(module_scope)

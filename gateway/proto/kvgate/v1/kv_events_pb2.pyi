@@ -16,28 +16,32 @@ class DescribeRequest(_message.Message):
     def __init__(self, version: _Optional[int] = ..., dp_rank: _Optional[int] = ...) -> None: ...
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("version", "dp_rank", "epoch", "next_seq")
+    __slots__ = ("version", "dp_rank", "epoch", "next_seq", "sample_every_s")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DP_RANK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_EVERY_S_FIELD_NUMBER: _ClassVar[int]
     version: int
     dp_rank: int
     epoch: int
     next_seq: int
-    def __init__(self, version: _Optional[int] = ..., dp_rank: _Optional[int] = ..., epoch: _Optional[int] = ..., next_seq: _Optional[int] = ...) -> None: ...
+    sample_every_s: int
+    def __init__(self, version: _Optional[int] = ..., dp_rank: _Optional[int] = ..., epoch: _Optional[int] = ..., next_seq: _Optional[int] = ..., sample_every_s: _Optional[int] = ...) -> None: ...
 
 class Update(_message.Message):
-    __slots__ = ("hello", "snapshot", "batch", "status")
+    __slots__ = ("hello", "snapshot", "batch", "status", "sample")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     snapshot: SnapshotPart
     batch: Batch
     status: Status
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotPart, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+    sample: Sample
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., snapshot: _Optional[_Union[SnapshotPart, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., sample: _Optional[_Union[Sample, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "agent", "engine_url", "start_time_s", "dp_rank", "block_size", "root", "status", "num_blocks")
@@ -116,6 +120,18 @@ class Status(_message.Message):
     state: Status.State
     reason: str
     def __init__(self, state: _Optional[_Union[Status.State, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Sample(_message.Message):
+    __slots__ = ("epoch", "next_seq", "num_blocks", "path")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    next_seq: int
+    num_blocks: int
+    path: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., next_seq: _Optional[int] = ..., num_blocks: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Change(_message.Message):
     __slots__ = ("stored", "copied", "removed", "cleared")
