@@ -36,8 +36,8 @@ wheel: dist/.built
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m pytest -m "process and not vllm" tests/blackbox tests/test_stories.py tests/test_fleets.py
 
-bench-index: $(VENV)/.installed-dev
-	$(BIN)/python -m loadtest.bench_index
+bench-index: $(WHEEL_VENV)/.installed
+	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
 
 MINUTES ?= 10
 soak: $(VENV)/.installed-dev
@@ -80,10 +80,12 @@ dist/.built: $(SOURCES) | $(VENV)/.installed-dev
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist .
 	@touch $@
 
+# The last line lets it find loadtest, behind what the wheel holds.
 $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 	$(PYTHON) -m venv $(WHEEL_VENV)
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
+	echo "$(CURDIR)" > "$$($(WHEEL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
 	@touch $@
 
 .venv-vllm/.installed: tests/vllm/install.sh

@@ -5,8 +5,9 @@
     overlap    prompts held by all workers, by each to another depth, in half, not at all: the dearest
     apply      vLLM's payloads decoded, hashed and stored: runs of 64 blocks, single blocks and removals
 
-Each figure is the median of its rounds; `.ratio` is that of the index to the oracle, round by round.
-What is measured in bytes, and what needs a process without other objects, has a process of its own.
+The wheel is measured, which is compiled where there is a compiler. Each figure is the median of its rounds;
+`.ratio` is that of the index to the oracle, round by round. What is measured in bytes, and what needs a
+process without other objects, has a process of its own.
 """
 
 import gc
@@ -66,7 +67,7 @@ def beside(
 def in_process(measure: str, kind: str) -> list[float]:
     """What a function of this module returns in a process of its own."""
     code = f"import json, loadtest.bench_index as b; print(json.dumps(b.{measure}(b.INDEXES[{kind!r}]())))"
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    asked = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     values: list[float] = json.loads(asked.stdout)
     return values
 
