@@ -10,6 +10,7 @@
     tunnel      WebSockets                     control     probes and other calls to workers
     api         the OpenAI surface             admin       /metrics, /admin
     app         puts it together               cli         arguments -> Config -> app
+    loss/       why what was cached is computed again
     agent/      the sidecar beside a worker    proto/      its contract, generated
     serving     sockets, start, stop           handover    upgrades without a lost connection
     processes   several behind one port        child       one of them

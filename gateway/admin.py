@@ -18,6 +18,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet, Member
 from gateway.discovery.facts import endpoint_url
 from gateway.discovery.roster import Endpoint, Roster
+from gateway.loss.witness import CacheLoss
 from gateway.records import Records
 from gateway.router import Router
 
@@ -51,6 +52,7 @@ class Admin:
         roster: Roster,
         records: Records,
         registry: CollectorRegistry,
+        losses: CacheLoss,
         describe_tokenizer: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._api = api
@@ -59,6 +61,7 @@ class Admin:
         self._roster = roster
         self._records = records
         self._registry = registry
+        self._losses = losses
         self._describe_tokenizer = describe_tokenizer
 
     def app(self) -> web.Application:
@@ -74,6 +77,7 @@ class Admin:
                 web.get("/admin/index", self._index),
                 web.get("/admin/index/{worker}/blocks", self._blocks),
                 web.get("/admin/tokenizer", self._tokenizer),
+                web.get("/admin/cache-loss", self._cache_loss),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
             ]
@@ -132,6 +136,9 @@ class Admin:
 
     async def _tokenizer(self, request: web.Request) -> web.Response:
         return _json(self._describe_tokenizer())
+
+    async def _cache_loss(self, request: web.Request) -> web.Response:
+        return _json(self._losses.describe())
 
     async def _recent(self, request: web.Request) -> web.Response:
         return _json({"decisions": self._records.recent(MAX_RECENT)})

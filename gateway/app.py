@@ -43,6 +43,8 @@ from gateway.ingest.agents import AgentFeeds, agents_of, reach_agent
 from gateway.ingest.feeds import Feeds
 from gateway.keyfile import read_key
 from gateway.lag import Lag
+from gateway.loss.exposition import LossCollector
+from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics
 from gateway.policies import POLICIES
 from gateway.prompts import ANY_MODEL, PromptSource, WorkerTokenizer
@@ -72,10 +74,11 @@ class Gateway:
         self.config = config
         self.metrics = Metrics()
         self.fleet = Fleet()
-        self.index = MemoryIndex()
         self.assumed = AssumedIndex() if assumed is None else assumed
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
         log_templates(self.prompts)
+        self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
+        self.index = MemoryIndex(self.losses)
         self.router = Router(
             fleet=self.fleet,
             index=self.index,
@@ -84,6 +87,7 @@ class Gateway:
             tokenize=self.prompts.tokenize,
             ledger=ledger,
         )
+        self.router.witnesses.append(self.losses)
         self.records = Records()
         self._worker_urls = worker_urls(config.worker)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
@@ -116,6 +120,7 @@ class Gateway:
             self._sockets = Sockets(config)
             await self.listen(self._sockets.traffic, self._sockets.admin)
         self._tasks.start("sweep index", keep_swept(self.index))
+        self._tasks.start("explain cache losses", keep_explained(self.losses))
         for url in self._worker_urls:
             self.roster.add(url)
 
@@ -188,12 +193,14 @@ class Gateway:
                 lambda: len(self._connections),
             )
         )
+        registry.register(LossCollector(self.losses))
         admin = Admin(
             api=self.api,
             router=self.router,
             roster=self.roster,
             records=self.records,
             registry=registry,
+            losses=self.losses,
             describe_tokenizer=lambda: {
                 **self.prompts.describe(),
                 "asked_of_workers": self._worker_tokenizer.describe(),

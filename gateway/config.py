@@ -134,6 +134,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keep_alive_s: Annotated[
         float, _option("How long an idle client connection is kept.", "seconds", gt=0)
     ] = 75.0
+    show_broken_text: Annotated[
+        bool,
+        _option("Show in /admin/cache-loss the words by which prompts left what was cached, not only where."),
+    ] = False
     connect_timeout_s: Annotated[
         float, _option("For a connection to a worker; then another worker is tried.", "seconds", gt=0)
     ] = 5.0

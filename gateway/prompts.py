@@ -107,6 +107,11 @@ class PromptSource:
         except PromptError as exc:
             return self.failed(request.model, _loggable(exc))
 
+    def decode(self, model: str, tokens: Tokens) -> str | None:
+        """The text of some of a prompt's tokens; None where the model has no local tokenizer."""
+        prompts = self._find(model)
+        return prompts.decode(tokens) if prompts else None
+
     def failed(self, model: str, reason: str) -> Prompt:
         """Count a prompt that stays unknown; log each model and reason once."""
         self._metrics.prompt_failures[model] += 1

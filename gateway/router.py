@@ -145,7 +145,7 @@ class Router:
         lookup = lookups.get(eligible[choice.index].group)
         self._book(decision, chosen, lookup)
         for witness in self.witnesses:
-            witness.decided(decision, prompt, lookup.hashes if lookup else ())
+            witness.decided(decision, prompt, lookup.hashes if lookup else (), request)
         return decision
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:

@@ -15,6 +15,7 @@ from gateway.api import Api
 from gateway.core.decision import Prompt
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, WorkerId
+from gateway.loss.witness import CacheLoss
 from gateway.metrics import Collector
 from gateway.policies.least_load import LeastLoad
 from gateway.proxy import Proxy
@@ -57,6 +58,7 @@ class Admined:
             roster=world.roster,
             records=self.records,
             registry=registry,
+            losses=CacheLoss(lambda model, tokens: None),
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
         )
         self.client = TestClient(TestServer(admin.app()))
@@ -279,3 +281,8 @@ async def test_the_state_of_a_stream_is_a_word(admined: Admined) -> None:
 
 async def test_what_makes_tokens_is_told(admined: Admined) -> None:
     assert await admined.get("/admin/tokenizer") == {"models": [{"model": "m", "encoder": "fake"}]}
+
+
+async def test_why_tokens_were_computed_again_is_told(admined: Admined) -> None:
+    told = await admined.get("/admin/cache-loss")
+    assert (told["computed_tokens"], told["causes"], told["worst"]) == (0, [], [])

@@ -39,6 +39,9 @@ class FakePrompts:
     def describe(self) -> dict[str, Any]:
         return {"encoder": self.kind}
 
+    def decode(self, tokens: Tokens) -> str:
+        return f"text of {len(tokens)}"
+
     def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
         self.calls.append(("chat", now))
         return Continued(self._tokens())
@@ -350,3 +353,9 @@ def test_what_is_in_use_is_told_by_model() -> None:
 
 def test_what_workers_were_asked_is_told() -> None:
     assert WorkerTokenizer(timeout_s=1).describe() == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}
+
+
+def test_the_text_of_tokens_is_told_where_there_is_a_tokenizer() -> None:
+    local, _ = source(m=FakePrompts(1))
+    assert local.decode("m", tokens_of([1, 2])) == "text of 2"
+    assert local.decode("other", tokens_of([1])) is None

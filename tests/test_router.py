@@ -54,8 +54,14 @@ class Seen:
         self.num_blocks: list[int] = []
         self.usages: list[Usage] = []
 
-    def decided(self, decision: Decision, prompt: Prompt, blocks: Sequence[Sequence[BlockHash]]) -> None:
-        assert len(prompt.tokens) == 1
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        assert len(prompt.tokens) == 1 and request.model == decision.model
         self.num_blocks.append(sum(map(len, blocks)))
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:

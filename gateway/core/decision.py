@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.core.blocks import BlockHash, Tokens
+from gateway.core.request import InferenceRequest
 from gateway.core.runs import Run
 from gateway.core.sse import Usage
 from gateway.core.worker import Worker, WorkerId
@@ -106,7 +107,13 @@ class Decision(msgspec.Struct, frozen=True):
 class Witness(Protocol):
     """Sees what was decided and what the engine then told. Called on the data path: no I/O, microseconds."""
 
-    def decided(self, decision: Decision, prompt: Prompt, blocks: Sequence[Sequence[BlockHash]]) -> None:
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
         """`blocks` are the hashes of each prompt's full blocks, empty where its tokens are not known."""
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:

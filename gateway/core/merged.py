@@ -3,6 +3,7 @@
 equal values                   as they are
 objects                        field by field
 lists of objects               those with the same id, url, worker, name or model are one
+                               (where they tell `MOST_FIRST`, in its order)
 other lists                    in turn from each, without repeats: each has its newest first
 counts of each its own         (`ADDED`) added; other numbers are one truth seen by each: the most
 true or false                  true where all say so
@@ -15,7 +16,23 @@ from itertools import chain, zip_longest
 from typing import Any
 
 IDENTITIES = ("id", "url", "worker", "name", "model")
-ADDED = frozenset({"failures", "assumed_blocks", "entries", "bytes", "max_bytes"})
+ADDED = frozenset(
+    {
+        "failures",
+        "assumed_blocks",
+        "entries",
+        "bytes",
+        "max_bytes",
+        "computed_tokens",
+        "new_tokens",
+        "unexplained_tokens",
+        "avoided_tokens",
+        "missed_blocks",
+        "recomputed_tokens",
+        "recomputed_requests",
+    }
+)
+MOST_FIRST = "recomputed_tokens"
 WORST_FIRST = ("waiting", "blind", "catching_up", "exact", "joined")
 
 
@@ -44,7 +61,10 @@ def _merge_lists(lists: Sequence[list[Any]]) -> list[Any]:
     together: dict[Any, list[Any]] = {}
     for number, item in enumerate(items):
         together.setdefault(_identity(item, number), []).append(item)
-    return [merge([*same, *_doubts(same, len(lists))]) for same in together.values()]
+    merged = [merge([*same, *_doubts(same, len(lists))]) for same in together.values()]
+    if all(isinstance(item, Mapping) and MOST_FIRST in item for item in merged):
+        merged.sort(key=lambda item: -item[MOST_FIRST])
+    return merged
 
 
 def _doubts(same: Sequence[Any], num_lists: int) -> list[Any]:

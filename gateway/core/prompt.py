@@ -139,6 +139,9 @@ class Prompts:
         except TokenizerError as exc:
             raise PromptError(str(exc), type(exc).__name__) from exc
 
+    def decode(self, tokens: Tokens) -> str:
+        return self._tokenizer.decode(tokens)
+
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
         """From now on `tokens` costs what is new in a conversation, where the template is proved for it.
 

@@ -69,6 +69,9 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> list[bytes]:
         """Ids without those that frame a prompt, as u32 LE bytes; one item per text."""
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Their text, special tokens too; what is no whole character is replaced."""
+
 
 class CachingEncoder(Encoder, Protocol):
     def cache(self) -> dict[str, int]:
@@ -141,6 +144,10 @@ class Tokenizer:
             raise TokenizerError(f"not Unicode text: {exc}") from exc
         tokens = array("I", ids)
         return self.frame(tokens) if add_special_tokens else tokens
+
+    def decode(self, tokens: Tokens) -> str:
+        """The text of `tokens`, to be looked at: bytes that are no character are replaced."""
+        return self._encoder.decode(tokens)
 
     def frame(self, tokens: Tokens) -> Tokens:
         if not self._prefix and not self._suffix:
@@ -249,6 +256,10 @@ class Fast:
         """One by one: a batch would start threads too."""
         return [self._tokenizer.encode_batch_flat([text], add_special_tokens=False)[0] for text in texts]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
     def cache(self) -> dict[str, int]:
         stats = self._tokenizer.segment_cache_stats()
         return {name: stats[name] for name in ("entries", "bytes", "max_bytes")}
@@ -263,6 +274,10 @@ class Plain:
     def encode(self, texts: Sequence[str]) -> list[bytes]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [array("I", encoding.ids).tobytes() for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
 
 
 def cut_tokens(encoder: Encoder, added: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -319,6 +334,9 @@ class Segments:
 
     def encode(self, texts: Sequence[str]) -> list[bytes]:
         return [self._encode(text) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._encoder.decode(ids)
 
     def cache(self) -> dict[str, int]:
         return {"entries": len(self._known), "bytes": self.num_bytes, "max_bytes": self._max_bytes}

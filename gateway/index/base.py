@@ -74,6 +74,19 @@ class Index(BlockSets, Protocol):
         """Distinct blocks (by our hash) that the worker holds."""
 
 
+class Losses(Protocol):
+    """Is told by an index what workers no longer hold, where somebody wants to know."""
+
+    def evict(self, block: BlockHash) -> None:
+        """A worker removed it."""
+
+    def forget(self, blocks: bytes) -> None:
+        """Packed hashes, 8 bytes each: of what workers held that were dropped or reset, some time after."""
+
+    def end(self, worker: WorkerId) -> None:
+        """All that it held is gone: it was dropped or reset, or cleared its cache."""
+
+
 def is_prefix_group(group_idx: int, spec_kind: str | None) -> bool:
     """Whether prefixes are made of this group's blocks: full attention, or the only group there is."""
     return spec_kind == "full_attention" or (spec_kind is None and group_idx == 0)

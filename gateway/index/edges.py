@@ -267,6 +267,16 @@ class Edges:
                 self._trimmed(edge, before, is_empty=edge.forget(workers))
         return first + num < len(self._head_of)
 
+    def held_by(self, workers: int, first: int, num: int) -> Iterator[bytes]:
+        """Packed hashes that these workers hold of `num` edges from number `first` on."""
+        for head in self._head_of[first : first + num]:
+            if (edge := self._heads.get(head)) is None:
+                continue
+            masks = [(1 << edge.num) - 1] if edge.full & workers else []
+            masks += [blocks for blocks, holders in (edge.parts or {}).items() if holders & workers]
+            for blocks in masks:
+                yield edge.hashes[: blocks.bit_length() * 8]
+
     def _make(self, hashes: Sequence[BlockHash]) -> Edge:
         head = hashes[0]
         if self._free:

@@ -24,7 +24,7 @@ from gateway.core.events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import Applied, is_prefix_group
+from gateway.index.base import Applied, Losses, is_prefix_group
 from gateway.index.edges import POSITION_BITS, Edges
 from gateway.index.holder import Holder, Place
 from gateway.index.names import name_of, names_of
@@ -36,7 +36,8 @@ SWEEP_BUCKETS = 1_000
 
 
 class MemoryIndex:
-    def __init__(self) -> None:
+    def __init__(self, losses: Losses | None = None) -> None:
+        self._losses = losses
         self._edges = Edges()
         self._holders: dict[WorkerId, Holder] = {}
         self._by_bit: dict[int, WorkerId] = {}
@@ -55,11 +56,11 @@ class MemoryIndex:
 
     def drop_worker(self, worker: WorkerId) -> None:
         if (holder := self._holders.pop(worker, None)) is not None:
-            self._retire(holder)
+            self._retire(worker, holder)
 
     def reset_worker(self, worker: WorkerId) -> None:
         old = self._holders[worker]
-        self._retire(old)
+        self._retire(worker, old)
         self._holders[worker] = Holder(self._take_bit(worker), old.root, old.block_size, applied=old.applied)
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
@@ -114,6 +115,9 @@ class MemoryIndex:
         if not self._swept:
             self._swept, self._retired, self._next_edge = self._retired, 0, 0
             return self._swept != 0
+        if self._losses is not None:
+            for blocks in self._edges.held_by(self._swept, self._next_edge, SWEEP_EDGES):
+                self._losses.forget(blocks)
         if not self._edges.forget(self._swept, self._next_edge, SWEEP_EDGES):
             self._swept = 0
         self._next_edge += SWEEP_EDGES
@@ -212,10 +216,14 @@ class MemoryIndex:
                 continue
             if holder.leave(medium, block):
                 holder.num_blocks -= 1
+                if self._losses is not None:
+                    self._losses.evict(self._edges.hash_at(block))
                 self._edges.release(holder.bit, block)
 
     def _clear(self, worker: WorkerId, holder: Holder) -> None:
         """The engine's own cache is empty; offload tiers keep theirs."""
+        if self._losses is not None:
+            self._losses.end(worker)
         self._retire_bit(holder.bit)
         holder.bit = self._take_bit(worker)
         self._waste += [names.buckets for names in holder.clear_gpu()]
@@ -249,7 +257,9 @@ class MemoryIndex:
         self._retired |= bit
         del self._by_bit[bit]
 
-    def _retire(self, holder: Holder) -> None:
+    def _retire(self, worker: WorkerId, holder: Holder) -> None:
+        if self._losses is not None:
+            self._losses.end(worker)
         self._retire_bit(holder.bit)
         self._waste += [names.buckets for names in holder.places.values()]
 

@@ -56,3 +56,11 @@ def test_caches_of_each_process_are_added_and_models_are_one_by_their_name() -> 
         "conversations": both,
         "asked_of_workers": both,
     }
+
+
+def test_the_worst_of_all_come_first() -> None:
+    def lost(**tokens: int) -> dict[str, Any]:
+        return {"worst": [{"id": name, "recomputed_tokens": num} for name, num in tokens.items()]}
+
+    told = merge([lost(a=10, b=7), lost(c=9, b=4)])["worst"]
+    assert [(item["id"], item["recomputed_tokens"]) for item in told] == [("b", 11), ("a", 10), ("c", 9)]

@@ -278,3 +278,8 @@ def test_what_is_in_use_is_told() -> None:
     assert told["templates"][0]["rendering"] == "incremental"
     assert 0 < told["segments"]["bytes"] <= told["segments"]["max_bytes"]
     assert json.dumps(told)  # plain values
+
+
+def test_tokens_can_be_read_back(prompts: Prompts) -> None:
+    text = prompts.render(HELLO, NOW)
+    assert prompts.decode(prompts.encode(text, False)) == text

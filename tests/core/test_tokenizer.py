@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 
+from gateway.core.blocks import tokens_of
 from gateway.core.tokenizer import (
     SAMPLES,
     Fast,
@@ -345,6 +346,16 @@ def test_both_encoders_tell_what_they_remember() -> None:
         told = encoder.cache()
         assert told["entries"] > 0
         assert 0 < told["bytes"] <= told["max_bytes"] == 50_000
+
+
+def test_both_encoders_give_the_text_back() -> None:
+    text = "<|im_start|>user\nIt is 09:27.<|im_end|>\n"
+    for encoder in (
+        Fast(FILE.read_text("utf-8"), 50_000),
+        Segments(Plain(from_file(FILE)), SPECIALS, 50_000),
+    ):
+        (ids,) = encoder.encode([text])
+        assert encoder.decode(tokens_of(memoryview(ids).cast("I"))) == text
 
 
 def test_fastokens_starts_no_threads_of_its_own() -> None:

@@ -137,3 +137,19 @@ def test_no_more_edges_than_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     edges.store(A, run(1), None)
     with pytest.raises(OverflowError, match="the index is full: 1 edges"):
         edges.store(A, run(2), None)
+
+
+def test_what_workers_hold_is_told_packed() -> None:
+    edges = Edges()
+    edges.store(A, run(1, 2, 3), None)
+    edges.store(B, run(1, 2), None)
+    edges.store(B | C, run(9), None)
+
+    def told(workers: int, first: int = 0, num: int = 10) -> list[list[int]]:
+        return [memoryview(each).cast("Q").tolist() for each in edges.held_by(workers, first, num)]
+
+    assert told(A) == [[1, 2, 3]]
+    assert told(B) == [[1, 2], [9]]
+    assert told(B, 1) == [[9]] and told(B, 0, 1) == [[1, 2]]
+    assert told(A | B) == [[1, 2, 3], [1, 2], [9]] or told(A | B) == [[1, 2], [1, 2, 3], [9]]
+    assert told(8) == []

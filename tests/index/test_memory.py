@@ -15,7 +15,7 @@ from gateway.index import edges, memory, names
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
 from gateway.index.plain import PlainIndex
-from tests.index.contract import ROOT, A, B, IndexContract, prompt, stored
+from tests.index.contract import ROOT, SIZE, A, B, IndexContract, prompt, stored
 
 C = WorkerId("c:1")
 SIZES: dict[WorkerId, int | None] = {A: 2, B: 2, C: 1}
@@ -169,3 +169,42 @@ def test_bits_are_used_again_after_a_sweep() -> None:
     while index.sweep():
         pass
     assert repr(index) == "MemoryIndex(workers=0, blocks=0)"
+
+
+class Told:
+    """What an index said was lost."""
+
+    def __init__(self) -> None:
+        self.evicted: list[int] = []
+        self.forgotten: set[int] = set()
+        self.ended: list[WorkerId] = []
+
+    def evict(self, block: BlockHash) -> None:
+        self.evicted.append(block)
+
+    def forget(self, blocks: bytes) -> None:
+        self.forgotten |= set(memoryview(blocks).cast("Q"))
+
+    def end(self, worker: WorkerId) -> None:
+        self.ended.append(worker)
+
+
+def test_what_is_lost_is_told_to_who_asks() -> None:
+    told = Told()
+    index = MemoryIndex(told)
+    for worker in (A, B):
+        index.add_worker(worker, ROOT, SIZE)
+        index.apply(worker, stored(range(3 * SIZE), [1, 2, 3]))
+    blocks = prompt(range(3 * SIZE))
+    index.apply(A, BlocksRemoved([3]))
+    assert (told.evicted, told.ended) == ([blocks[2]], [])
+    index.reset_worker(A)
+    assert told.forgotten == set()
+    while index.sweep():
+        pass
+    assert (told.forgotten, told.ended) == (set(blocks[:2]), [A])
+    index.apply(B, BlocksCleared())
+    index.drop_worker(A)
+    while index.sweep():
+        pass
+    assert (told.forgotten, told.ended) == (set(blocks), [A, B, A])

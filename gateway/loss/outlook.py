@@ -1,0 +1,83 @@
+"""What each token of a prompt would be lost to, should it be computed: known when the request is sent.
+
+    prompt   ├── held here ──┤─ another holds it ─┤─ was cached once ─┤─ text known elsewhere ─┤─ new ─┤
+    engine   ├── cached ──┤────────────────────── computed ──────────────────────────────────────────┤
+
+The engine then tells how many it had cached; the causes of the others are counted. A prompt's parts lie
+end to end, so that causes and new text always add up to what was computed.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Cause(Enum):
+    """Why a token that had been cached was computed again."""
+
+    EVICTED = "evicted"
+    ROUTED_AWAY = "routed_away"
+    WORKER_RESTARTED = "worker_restarted"
+    OTHER_SALT = "other_salt"
+    OTHER_ADAPTER = "other_adapter"
+    TOKENIZER_DRIFT = "tokenizer_drift"
+    BROKEN_PREFIX = "broken_prefix"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens up to `end` from the end of the part before; `cause` is None for new text."""
+
+    end: int
+    cause: Cause | None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens from `start` up to `end`."""
+
+    start: int
+    end: int
+
+
+def lay_out(num_tokens: int, layers: Iterable[tuple[Span, Cause]]) -> list[Part]:
+    """Parts that cover all tokens. Where spans overlap the first has it; what is left is new."""
+    causes = list(layers)
+    borders = {num_tokens}
+    for span, _ in causes:
+        borders |= {min(span.start, num_tokens), min(span.end, num_tokens)}
+    parts: list[Part] = []
+    start = 0
+    for end in sorted(border for border in borders if border > 0):
+        cause = next((cause for span, cause in causes if span.start <= start and end <= span.end), None)
+        if parts and parts[-1].cause is cause:
+            parts.pop()
+        parts.append(Part(end, cause))
+        start = end
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The tokens of one prompt that were computed: lost by cause, and those that were new."""
+
+    lost: dict[Cause, int]
+    num_new: int
+
+
+def settle(parts: Sequence[Part], cached: int, num_prompt: int, evicted_end: int = 0) -> Account:
+    """`cached` and `num_prompt` as the engine told; tokens that it has beyond ours are new. Up to
+    `evicted_end`, what it computed had been evicted since."""
+    lost: dict[Cause, int] = {}
+    end = max(num_prompt, 0)
+    at = first = min(max(cached, 0), end)
+    if (evicted_end := min(evicted_end, end)) > at:
+        lost[Cause.EVICTED] = evicted_end - at
+        at = evicted_end
+    for part in parts:
+        part_end = min(part.end, end)
+        if part_end > at:
+            if part.cause:
+                lost[part.cause] = lost.get(part.cause, 0) + part_end - at
+            at = part_end
+    return Account(lost, end - first - sum(lost.values()))

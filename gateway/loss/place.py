@@ -1,0 +1,86 @@
+"""Where a prompt left what was cached, in the words of whoever wrote it: which message, what kind of text.
+
+The text itself is shown only where that is allowed: prompts are private.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+_KINDS = (
+    ("identifier", r"^(?=.*\d)(?=.*[a-fA-F])[0-9a-fA-F]{8,}(-?[0-9a-fA-F]{4,})*$"),
+    ("date or time", r"\d{1,4}[-/:]\d{1,2}|\d{1,2}\.\d{1,2}\.\d|\b1\d{9}(\d{3})?\b"),
+    ("number", r"^\W*\d[\d.,]*\W*$"),
+)
+_WORD_END = re.compile(r"[\w:./+-]*$")
+_WORD_START = re.compile(r"^[\w:./+-]*")
+CONTEXT_TOKENS = 12
+"""On each side: the digits of a date may differ in one token of several."""
+MAX_SHOWN_TOKENS = 32
+"""More than this is no stamp in a text, but another text."""
+
+
+class Break(msgspec.Struct, frozen=True):
+    """`token` is the first that differs, in the message with that index and role, where they are known.
+    `num_tokens` differ before both are alike again."""
+
+    token: int
+    num_tokens: int
+    kind: str
+    message: int | None = None
+    role: str | None = None
+    text: str | None = None
+
+
+def describe_break(
+    token: int,
+    num_tokens: int,
+    texts: Sequence[str],
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    shows_text: bool,
+) -> Break:
+    """`texts`: all text before the token, what differs, and what comes next; empty where nobody can tell."""
+    before, differing, after = texts if len(texts) == 3 else ("", "", "")
+    word = _WORD_END.findall(before)[0] + differing + _WORD_START.findall(after)[0]
+    index = message_at(messages, before) if texts else None
+    role = messages[index].get("role") if index is not None else None
+    return Break(
+        token,
+        num_tokens,
+        kind_of(word) if num_tokens <= MAX_SHOWN_TOKENS else "text",
+        index,
+        role if isinstance(role, str) else None,
+        word.strip() if shows_text and texts else None,
+    )
+
+
+def kind_of(text: str) -> str:
+    """What kind of text it is, which tells nothing of what it says."""
+    text = text.strip()
+    if not text:
+        return "unknown"
+    return next((kind for kind, pattern in _KINDS if re.search(pattern, text)), "words")
+
+
+def message_at(messages: Sequence[Mapping[str, Any]], before: str) -> int | None:
+    """The first message that does not lie wholly in the text `before` a place; None behind all of them."""
+    at = 0
+    for index, message in enumerate(messages):
+        content = _text_of(message.get("content"))
+        if not content:
+            continue
+        found = before.find(content, at)
+        if found < 0:
+            return index
+        at = found + len(content)
+    return None
+
+
+def _text_of(content: object) -> str:
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "\n".join(text for text in texts if isinstance(text, str))
+    return content.strip() if isinstance(content, str) else ""
