@@ -1,6 +1,6 @@
 """Earlier prompts by what is in them: finds text that is known, wherever in a prompt it stands.
 
-A prompt is marked at places that its content chooses (a pair of tokens, one of SPARSE), so that equal text
+A prompt is marked at places that its content chooses (SPARSE of 256 pairs of tokens), so that equal text
 is marked alike whatever stands before it. A mark is the hash of the GRAM tokens that begin there. The prompt
 that shares the most marks is compared token by token: how far both begin alike, and what of the rest is
 its text too.
@@ -8,6 +8,7 @@ its text too.
 Prompts are kept in memory, bounded in bytes, the least used go first; they are shown to nobody.
 """
 
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from gateway.loss.outlook import Span
 GRAM = 16
 """Tokens in a mark; equal text shorter than this is chance, or a template's."""
 SPARSE = 16
-"""One place in so many is marked: text of a few dozen tokens is found."""
+"""So many of 256 places are marked, one in 16: text of a few dozen tokens is found."""
 MIN_TOKENS = 64
 """Less new text than this is not looked at: a question, not a beginning that broke."""
 MAX_TOKENS = 1 << 16
@@ -89,8 +90,9 @@ class Alike:
 
     def find(self, tokens: Tokens, known: int, marks: Mapping[int, int]) -> Likeness | None:
         """The earlier prompt most like `tokens`, whose first `known` were cached as they stand."""
-        votes = Counter(number for mark in marks if (number := self._by_mark.get(mark)) is not None)
-        found = [number for number, _ in votes.most_common(MAX_SOURCES)]
+        votes = Counter(map(self._by_mark.get, marks))
+        votes.pop(None, None)
+        found = [number for number, _ in votes.most_common(MAX_SOURCES) if number is not None]
         if not found:
             return None
         for number in found:
@@ -175,14 +177,24 @@ def mark(tokens: Tokens, first: int, root: int, marks: dict[int, int]) -> Iterat
     end = min(len(tokens), first + MAX_TOKENS)
     digest = xxh3_64_intdigest
     for start in range(first, end, PORTION):
-        piece = tokens[start : start + PORTION + GRAM]
-        pairs = zip(piece[:PORTION], piece[1 : PORTION + 1], strict=False)
-        places = [at for at, (a, b) in enumerate(pairs) if not (a * 40503 + b * 30011 >> 7) % SPARSE]
-        data, last = memoryview(piece).cast("B"), len(piece) - GRAM
-        for at in places:
-            if at <= last:
-                marks.setdefault(digest(data[at * 4 : (at + GRAM) * 4], root), start + at)
+        data = tokens[start : start + PORTION + GRAM].tobytes()
+        last = len(data) // 4 - GRAM
+        for place in _CHOSEN.finditer(_pairs(data), 0, max(min(last + 1, PORTION), 0)):
+            at = place.start()
+            marks.setdefault(digest(data[at * 4 : (at + GRAM) * 4], root), start + at)
         yield
+
+
+_CHOSEN = re.compile(
+    b"[%b]" % re.escape(bytes(value for value in range(1, 256) if value * 167 % 256 < SPARSE))
+)
+
+
+def _pairs(data: bytes) -> bytes:
+    """A byte for each token and the next, of 256 values equally often (0: they are equal); without a loop."""
+    low = data[::4]
+    one, other = int.from_bytes(low, "little"), int.from_bytes(low[1:], "little")
+    return (one ^ other).to_bytes(len(low), "little")
 
 
 def common_prefix(one: Tokens, other: Tokens) -> int:

@@ -24,6 +24,9 @@ from gateway.policies.prefix_overlap import work_ahead
 MAX_PLACED_TOKENS = 1 << 13
 """Text of so many tokens is looked through for the message where a prompt broke, once for each place."""
 
+MAX_BLOCKS_ASKED = 500
+"""How each of them was lost; of more, one in two and so on is asked, and stands for those before it."""
+
 Decode = Callable[[str, Tokens], str | None]
 """A model's text of tokens; None where there is no tokenizer here."""
 
@@ -124,15 +127,13 @@ class Explainer:
         self, decision: Decision, blocks: Sequence[BlockHash], size: int, at: int, outlook: Outlook
     ) -> int:
         """Tokens of a prompt that were cached once, and how those that nobody holds now were lost."""
-        last = len(blocks)
-        first = 0 if outlook.others else min(max(decision.overlap_tokens // size - 1, 0), last)
-        while last > first and not self.past.find(blocks[last - 1]):
-            last -= 1
+        first = min(max(decision.overlap_tokens // size - 1, 0), len(blocks)) if not outlook.others else 0
+        last = self.past.depth(blocks, first)
         if last == first:
             return 0
         up = {candidate.id for candidate in decision.candidates}
         cause, end = None, last
-        for number in range(last, first, -1):
+        for number in range(last, first, -max((last - first) // MAX_BLOCKS_ASKED, 1)):
             if not (heard := self.past.find(blocks[number - 1])):
                 continue  # overwritten: as the one behind it
             if cause is None:

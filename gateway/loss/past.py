@@ -5,7 +5,7 @@ hash names its block and all before it, so a block that is found tells that thos
 found or not.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from mmap import mmap
 
@@ -13,6 +13,12 @@ from gateway.core.worker import WorkerId
 
 SLOTS = 1 << 20
 """12 bytes each, taken from the system as they are used: a fleet of a million blocks."""
+
+FEW_BLOCKS = 64
+"""Are looked at one by one; of more, SAMPLE on the way tell on which side the border is."""
+SAMPLE = 4
+PORTION_BLOCKS = 1000
+"""Half a millisecond."""
 
 WAY_BITS = 2
 
@@ -75,13 +81,29 @@ class Past:
         at ^= 1
         return self._heard[at] if self._hashes[at] == block else 0
 
-    def hold(self, blocks: Sequence[int], life: int) -> None:
-        """A prompt's blocks are held in this life of a worker: those behind the last known as such."""
+    def depth(self, blocks: Sequence[int], first: int) -> int:
+        """How many of a prompt's blocks were cached; at least `first` are taken for known."""
+        low, high = first, len(blocks)
+        while high - low > FEW_BLOCKS:
+            middle = (low + high) // 2
+            if any(map(self.find, blocks[middle - SAMPLE : middle])):
+                low = middle
+            else:
+                high = middle
+        while high > first and not self.find(blocks[high - 1]):
+            high -= 1
+        return high
+
+    def hold(self, blocks: Sequence[int], life: int) -> Iterator[None]:
+        """A prompt's blocks are held in this life of a worker: put those behind the last known as such, a
+        portion at a time."""
         heard = (life << WAY_BITS | Way.HELD) & 0xFFFFFFFF
-        for block in reversed(blocks):
+        for number, block in enumerate(reversed(blocks), 1):
             if self.find(block) == heard:
                 break
             self._heard[self._place(block)] = heard
+            if number % PORTION_BLOCKS == 0:
+                yield
 
     def lose(self, blocks: Iterable[int], way: Way) -> None:
         """Who held them is kept, where it is known."""

@@ -12,6 +12,7 @@ import time
 from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from gateway.core.blocks import BlockHash
@@ -66,7 +67,7 @@ class CacheLoss:
         self.num_missed_blocks = 0
         self._num_queued_tokens = 0
         self._under_way: Iterator[None] = iter(())
-        self._is_looking = False
+        self._is_under_way = False
         self._open: OrderedDict[str, Outlook] = OrderedDict()
         self._offenders = Offenders()
         self._explainer = Explainer(decode, self._known_break, shows_text=shows_text)
@@ -82,7 +83,7 @@ class CacheLoss:
     @property
     def is_busy(self) -> bool:
         """Whether there is something left to explain."""
-        return bool(self._queue) or self._is_looking
+        return bool(self._queue) or self._is_under_way
 
     # the data path -----------------------------------------------------------------------------
 
@@ -160,18 +161,18 @@ class CacheLoss:
         """Do a portion of what is queued; False if nothing is left."""
         for _ in self._under_way:
             return True
-        self._is_looking = False
+        self._is_under_way = False
         if not self._queue:
             return False
         match self._queue.popleft():
             case Decided() as item:
                 self._num_queued_tokens -= item.decision.num_tokens
                 self._open[item.decision.id] = outlook = Outlook()
-                self._under_way, self._is_looking = self._explainer.look(item, outlook), True
+                self._under_way, self._is_under_way = self._explainer.look(item, outlook), True
                 if len(self._open) > MAX_OPEN:
                     self._open.popitem(last=False)
             case _Answered() as item:
-                self._settle(item)
+                self._under_way, self._is_under_way = self._settle(item), True
             case _Gone(way, blocks):
                 self._num_noted_blocks -= len(blocks)
                 self._explainer.past.lose(blocks, way)
@@ -179,14 +180,14 @@ class CacheLoss:
                 self._explainer.lives.end(worker)
         return True
 
-    def _settle(self, item: _Answered) -> None:
+    def _settle(self, item: _Answered) -> Iterator[None]:
+        """Counts at once, and then remembers what is cached now."""
         decision, usage, explainer = item.decision, item.usage, self._explainer
         outlook = self._open.pop(decision.id, None)
         life = explainer.lives.of(decision.worker.id)
         if outlook is None:
             self._unexplain(usage, "dropped" if item.blocks else "unknown_prompt")
-            explainer.past.hold(item.blocks, life)
-            return
+            return explainer.past.hold(item.blocks, life)
         cached, evicted_end = usage.cached_tokens or 0, outlook.evicted_end
         if cached < decision.overlap_tokens:
             evicted_end = explainer.evicted_since(decision, item.blocks, outlook)
@@ -195,8 +196,7 @@ class CacheLoss:
         self.num_new_tokens += account.num_new
         for cause, num in account.lost.items():
             self._count(cause, num, decision, outlook)
-        for blocks in (*outlook.others, item.blocks):
-            explainer.past.hold(blocks, life)
+        return chain.from_iterable(explainer.past.hold(b, life) for b in (*outlook.others, item.blocks))
 
     def _unexplain(self, usage: Usage, reason: str) -> None:
         num = max(usage.prompt_tokens - (usage.cached_tokens or 0), 0)
