@@ -16,6 +16,7 @@ from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import Config
 from gateway.core.stream import StreamState
 from loadtest.workloads.conversations import Conversations
+from tests.blackbox.harness import completion, post, running
 
 pytestmark = pytest.mark.process
 
@@ -250,3 +251,35 @@ async def test_of_much_traffic_at_once_nothing_is_left_over(flags: dict[str, Any
         await asyncio.gather(*map(talk, range(30)))
         await asyncio.gather(*map(talk, range(30)))
         assert causes(await s.settled())["evicted"] > 0
+
+
+async def test_processes_of_a_host_answer_as_one() -> None:
+    sim = await Sim(
+        SimConfig(port=0, kv_blocks=51, prefill_tokens_per_s=1e6, decode_tokens_per_s=2000.0)
+    ).start()
+    try:
+        async with running("--processes", "2", "--worker", sim.url) as bench:
+
+            async def told(path: str = "/admin/cache-loss") -> dict[str, Any]:
+                return dict((await bench.gateway.admin("GET", path)).json)
+
+            async with asyncio.timeout(DEADLINE_S):
+                while (await bench.gateway.admin("GET", "/ready")).status != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            clients = [await bench.client() for _ in range(2)]  # one at each process
+            for _ in range(2):
+                for number, client in enumerate(clients):
+                    prompt = [number * 1000 + i for i in range(799)]  # there is room for one of them
+                    answer = await client.ask(post(completion(prompt, max_tokens=1)))
+                    assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+            async with asyncio.timeout(DEADLINE_S):
+                while (told_now := await told())["computed_tokens"] < 4 * 799:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert (told_now["computed_tokens"], told_now["new_tokens"]) == (4 * 799, 2 * 799 + 2 * 15)
+            assert causes(told_now) == {"evicted": 2 * 784}
+            (worst,) = told_now["worst"]
+            assert (worst["recomputed_tokens"], worst["recomputed_requests"]) == (2 * 784, 2)
+            metrics = (await bench.gateway.admin("GET", "/metrics")).body.decode()
+            assert 'kvgate_recomputed_tokens_total{cause="evicted"} 1568.0' in metrics
+    finally:
+        await sim.stop()
