@@ -264,13 +264,14 @@ async def test_processes_of_a_host_answer_as_one() -> None:
                 return dict((await bench.gateway.admin("GET", path)).json)
 
             async with asyncio.timeout(DEADLINE_S):
-                while (await bench.gateway.admin("GET", "/ready")).status != 200:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+                while (await told("/admin/workers"))["endpoints"][0]["state"] != "joined":  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)  # at both
             clients = [await bench.client() for _ in range(2)]  # one at each process
             for _ in range(2):
                 for number, client in enumerate(clients):
                     prompt = [number * 1000 + i for i in range(799)]  # there is room for one of them
                     answer = await client.ask(post(completion(prompt, max_tokens=1)))
+                    assert answer.status == 200, answer.body
                     assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
             async with asyncio.timeout(DEADLINE_S):
                 while (told_now := await told())["computed_tokens"] < 4 * 799:  # noqa: ASYNC110

@@ -19,11 +19,13 @@ from gateway.core.blocks import Tokens
 from gateway.loss.outlook import Span
 
 GRAM = 16
-"""Tokens in a mark; equal text shorter than this is chance, or a template's."""
+"""Tokens in a mark: equal ones are no chance."""
 SPARSE = 16
 """So many of 256 places are marked, one in 16: text of a few dozen tokens is found."""
 MIN_TOKENS = 64
 """Less new text than this is not looked at: a question, not a beginning that broke."""
+MIN_SPAN = 32
+"""Shorter text that is equal is a template's end and the same short question, which nobody wants cached."""
 MAX_TOKENS = 1 << 16
 """Of a prompt, from its first unknown token on; as much is looked at and kept."""
 PORTION = 4096
@@ -168,8 +170,9 @@ class Alike:
             ):
                 back += 1
             end = at + common_prefix(tokens[at:], earlier[there:])
-            yield Span(at - back, end)
-            done = end
+            if end - (at - back) >= MIN_SPAN:
+                yield Span(at - back, end)
+                done = end
 
 
 def mark(tokens: Tokens, first: int, root: int, marks: dict[int, int]) -> Iterator[None]:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks, tokens_of
-from gateway.loss.alike import GRAM, PORTION, Alike, Likeness, Space, common_prefix, mark
+from gateway.loss.alike import GRAM, MIN_SPAN, PORTION, Alike, Likeness, Space, common_prefix, mark
 
 HERE = Space(1, None, 0)
 
@@ -62,6 +62,13 @@ def test_equal_text_in_another_space_is_common() -> None:
     see(alike, ids)
     found = see(alike, ids, space=Space(1, "lora", 0))
     assert found and (found.space, found.num_common, list(found.spans)) == (HERE, 300, [])
+
+
+def test_short_text_that_is_equal_is_not_told() -> None:
+    alike, tail = Alike(), text(9, MIN_SPAN - 1)
+    see(alike, [*text(1, 300), *tail])
+    found = see(alike, [*text(2, 300), *tail])
+    assert found is None or list(found.spans) == []
 
 
 def test_new_text_is_like_nothing() -> None:

@@ -1,0 +1,59 @@
+"""Why real vLLM computes again: the causes and new text against its own `prompt_tokens_by_source`."""
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.gateway_process import GatewayProcess
+from tests.vllm.engine import VllmWorker, wait_until
+from tests.vllm.test_gateway import chat, settle, text
+
+COMPUTED = re.compile(r'vllm:prompt_tokens_by_source_total{[^}]*source="local_compute"} (\S+)')
+
+
+def computed(worker: VllmWorker) -> int:
+    """Prompt tokens, by the engine."""
+    return int(sum(map(float, COMPUTED.findall(worker.get("/metrics").decode()))))
+
+
+def losses(gateway: GatewayProcess) -> dict[str, int]:
+    """Tokens by cause, with those that were new; all that was computed is among them."""
+    told: dict[str, Any] = gateway.admin("/admin/cache-loss")
+    causes = {cause["id"]: cause["recomputed_tokens"] for cause in told["causes"]}
+    assert told["unexplained_tokens"] == 0
+    assert sum(causes.values()) + told["new_tokens"] == told["computed_tokens"]
+    return causes | {"new": told["new_tokens"], "computed": told["computed_tokens"]}
+
+
+def ask(gateway: GatewayProcess, system: str, user: str = "Now?", **more: Any) -> None:
+    chat(gateway, [{"role": "system", "content": system}, {"role": "user", "content": user}], extra_body=more)
+
+
+def test_causes_add_up_to_what_the_engine_computed(
+    start_vllm: Callable[..., VllmWorker], vllm_model: Path
+) -> None:
+    worker = start_vllm(num_gpu_blocks_override=60, max_model_len=1024).wait_ready()
+    before = computed(worker)
+    flags = "--worker", worker.url, "--tokenizer", str(vllm_model), "--expose-headers"
+    with GatewayProcess(*flags) as gateway:
+        wait_until(lambda: gateway.streams() == ["exact"], 20)
+        for minute in (10, 27, 43):  # a system prompt with the time in it
+            ask(gateway, f"{text('head', 60)} Now it is 09:{minute}:00. {text('rest', 150)}")
+            settle(gateway)
+        ask(gateway, text("salted", 150))
+        settle(gateway)
+        ask(gateway, text("salted", 150), cache_salt="s")
+        for seed in range(8):  # more than it can hold
+            ask(gateway, text(f"system {seed}", 150))
+        settle(gateway)
+        rng = random.Random(1)
+        for _ in range(12):
+            ask(gateway, text(f"system {rng.randrange(8)}", 150), text(f"{rng.random()}", 20))
+        settle(gateway)
+        wait_until(lambda: losses(gateway)["computed"] == computed(worker) - before, 20)
+        told = losses(gateway)
+        assert all(told[cause] > 100 for cause in ("evicted", "broken_prefix", "other_salt"))
+        (broken,) = [w["broken"] for w in gateway.admin("/admin/cache-loss")["worst"] if "broken" in w]
+        assert (broken["message"], broken["role"], broken["kind"]) == (0, "system", "date or time")
