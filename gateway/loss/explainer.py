@@ -89,7 +89,8 @@ class Explainer:
         outlook.others = item.blocks[:-1]
         outlook.holder = holder = best_other(decision)
         at, held_elsewhere = 0, holder.overlap_tokens if holder else 0
-        outlook.layers.append((Span(0, held_elsewhere), Cause.ROUTED_AWAY))
+        if held_elsewhere:
+            outlook.layers.append((Span(0, held_elsewhere), Cause.ROUTED_AWAY))
         for tokens, blocks in zip(item.prompt.tokens, item.blocks, strict=True):
             most = max(len(tokens) - 1, 0) // size
             known = self._known(decision, blocks[:most], size, at, outlook)

@@ -42,14 +42,23 @@ class Span:
 
 def lay_out(num_tokens: int, layers: Iterable[tuple[Span, Cause]]) -> list[Part]:
     """Parts that cover all tokens. Where spans overlap the first has it; what is left is new."""
-    causes = list(layers)
+    causes = [(span, cause) for span, cause in layers if span.start < span.end]
+    if not causes:
+        return [Part(num_tokens, None)] if num_tokens else []
     borders = {num_tokens}
     for span, _ in causes:
-        borders |= {min(span.start, num_tokens), min(span.end, num_tokens)}
+        borders.add(min(span.start, num_tokens))
+        borders.add(min(span.end, num_tokens))
     parts: list[Part] = []
     start = 0
-    for end in sorted(border for border in borders if border > 0):
-        cause = next((cause for span, cause in causes if span.start <= start and end <= span.end), None)
+    for end in sorted(borders):
+        if end <= 0:
+            continue
+        cause = None
+        for span, of_span in causes:
+            if span.start <= start and end <= span.end:
+                cause = of_span
+                break
         if parts and parts[-1].cause is cause:
             parts.pop()
         parts.append(Part(end, cause))

@@ -27,13 +27,13 @@ from gateway.loss.past import Way
 from gateway.loss.place import Break
 
 PORTION_S = 0.001
-PAUSE_S = 0.01
-"""A tenth of a core at most: what comes faster for long is dropped, and counted."""
+PAUSE_S = 0.02
+"""A twentieth of a core at most: what comes faster for long is dropped, and counted."""
 MAX_QUEUED = 20_000
 MAX_QUEUED_TOKENS = 1 << 20
 """4 bytes each, and the text that they were made of."""
-MAX_OPEN = 50_000
-"""Requests on their way, some 300 bytes each."""
+MAX_OPEN = 1 << 14
+"""Requests on their way, some 500 bytes each; those whose answers tell no usage stay until others come."""
 MAX_NOTED_BLOCKS = 1 << 20
 """8 bytes each: a fleet's whole cache, or what it evicts in a minute."""
 BLOCKS_AT_ONCE = 2_000
