@@ -4,7 +4,8 @@
     answered  ─► queue ─► settled: causes and new text counted, what was cached is remembered
 
 On the data path things are only put into the queue; `step` does the rest, a portion at a time, when
-nothing else waits (`keep_explained`). What the queue has no room for is counted as unexplained.
+nothing else waits (`keep_explained`). A request that the queue has no room for when it is decided is counted
+as unexplained when it is answered, and costs nothing more.
 """
 
 import asyncio
@@ -27,9 +28,10 @@ from gateway.loss.past import Way
 from gateway.loss.place import Break
 
 PORTION_S = 0.001
-PAUSE_S = 0.02
-"""A twentieth of a core at most: what comes faster for long is dropped, and counted."""
-MAX_QUEUED = 20_000
+PAUSE_S = 0.05
+"""A fiftieth of a core at most, enough for 800 requests/s: of what comes faster a part is dropped."""
+MAX_QUEUED = 1_000
+"""A second's work. What waits is kept from being freed, which makes requests dearer."""
 MAX_QUEUED_TOKENS = 1 << 20
 """4 bytes each, and the text that they were made of."""
 MAX_OPEN = 1 << 14
@@ -68,7 +70,7 @@ class CacheLoss:
         self._num_queued_tokens = 0
         self._under_way: Iterator[None] = iter(())
         self._is_under_way = False
-        self._open: OrderedDict[str, Outlook] = OrderedDict()
+        self._open: OrderedDict[str, Outlook | None] = OrderedDict()  # None: not looked at yet
         self._offenders = Offenders()
         self._explainer = Explainer(decode, self._known_break, shows_text=shows_text)
         self.recomputed: Counter[Cause] = Counter()
@@ -97,15 +99,18 @@ class CacheLoss:
         if not blocks or len(self._queue) >= MAX_QUEUED or self._num_queued_tokens > MAX_QUEUED_TOKENS:
             return  # counted when it is answered
         self._num_queued_tokens += decision.num_tokens
+        self._open[decision.id] = None
+        if len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)
         self._queue.append(Decided(decision, prompt, blocks, request.messages, request.cache_salt))
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
         if usage.cached_tokens is None:
             return
-        if len(self._queue) < 2 * MAX_QUEUED:
+        if decision.id in self._open:
             self._queue.append(_Answered(decision, blocks, usage))
         else:
-            self._unexplain(usage, "dropped")
+            self._unexplain(usage, "dropped" if blocks else "unknown_prompt")
 
     # what an index notes -----------------------------------------------------------------------
 
@@ -167,10 +172,9 @@ class CacheLoss:
         match self._queue.popleft():
             case Decided() as item:
                 self._num_queued_tokens -= item.decision.num_tokens
-                self._open[item.decision.id] = outlook = Outlook()
-                self._under_way, self._is_under_way = self._explainer.look(item, outlook), True
-                if len(self._open) > MAX_OPEN:
-                    self._open.popitem(last=False)
+                if item.decision.id in self._open:
+                    self._open[item.decision.id] = outlook = Outlook()
+                    self._under_way, self._is_under_way = self._explainer.look(item, outlook), True
             case _Answered() as item:
                 self._under_way, self._is_under_way = self._settle(item), True
             case _Gone(way, blocks):
@@ -186,7 +190,7 @@ class CacheLoss:
         outlook = self._open.pop(decision.id, None)
         life = explainer.lives.of(decision.worker.id)
         if outlook is None:
-            self._unexplain(usage, "dropped" if item.blocks else "unknown_prompt")
+            self._unexplain(usage, "dropped")
             return explainer.past.hold(item.blocks, life)
         cached, evicted_end = usage.cached_tokens or 0, outlook.evicted_end
         if cached < decision.overlap_tokens:
