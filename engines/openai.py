@@ -21,6 +21,7 @@ from gateway.core.engine import (
     EnginePaths,
     EventSource,
     ModelInfo,
+    StreamUsage,
 )
 from gateway.core.events import DecodeError, EventBatch
 
@@ -47,6 +48,7 @@ _models = json.Decoder(ModelList).decode
 class OpenAi:
     name = "openai"
     marks = EngineMarks()
+    usage = StreamUsage(can_be_asked=False)
     paths = EnginePaths("/health", "/metrics", "/v1/models")
     flags = EngineFlags(events="", cached_tokens="")
 

@@ -37,6 +37,7 @@ from gateway.core.engine import (
     EnginePaths,
     EventSource,
     ModelInfo,
+    StreamUsage,
 )
 from gateway.core.events import (
     GPU,
@@ -151,6 +152,7 @@ _config = json.Decoder(EventsConfig).decode
 class Sglang:
     name = "sglang"
     marks = EngineMarks(owned_by="sglang", metrics="sglang:")
+    usage = StreamUsage(writes_null=True)
     paths = EnginePaths("/health", "/metrics", "/v1/models", info="/server_info")
     flags = EngineFlags(
         # Rank r of a data-parallel engine publishes on port + r, so the two ports lie far apart.

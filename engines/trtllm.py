@@ -35,6 +35,7 @@ from gateway.core.engine import (
     EnginePaths,
     EventSource,
     ModelInfo,
+    StreamUsage,
 )
 from gateway.core.events import (
     GPU,
@@ -151,6 +152,7 @@ _version = json.Decoder(VersionAnswer).decode
 class TrtLlm:
     name = "trtllm"
     marks = EngineMarks(owned_by="tensorrt_llm", metrics="trtllm_")
+    usage = StreamUsage()
     paths = EnginePaths(
         "/health", "/prometheus/metrics", "/v1/models", "/version", info="/metrics", poll="/kv_cache_events"
     )

@@ -40,6 +40,7 @@ from gateway.core.engine import (
     EnginePaths,
     EventSource,
     ModelInfo,
+    StreamUsage,
 )
 from gateway.core.events import (
     GPU,
@@ -148,6 +149,7 @@ _version = json.Decoder(VersionAnswer).decode
 class Vllm:
     name = "vllm"
     marks = EngineMarks(owned_by="vllm", metrics="vllm:")
+    usage = StreamUsage()
     paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
     flags = EngineFlags(
         # Rank r of a data-parallel engine publishes on port + r, so the two ports lie far apart.

@@ -55,6 +55,7 @@ from gateway.server import ClientConnection
 from gateway.sockets import Sockets
 from gateway.tasks import Tasks
 from gateway.tls import follow, listening_tls, worker_tls
+from gateway.verify.asking import Asking
 
 log = logging.getLogger("kvgate")
 
@@ -89,6 +90,7 @@ class Gateway:
         )
         self.router.witnesses.append(self.losses)
         self.records = Records()
+        self.asking = Asking(config.verify, {e.name: e.usage for e in ENGINES.values()}, lambda worker: False)
         self._worker_urls = worker_urls(config.worker)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(
@@ -245,6 +247,7 @@ class Gateway:
                 worker, reason, is_refused=is_refused
             ),
             tls_context=lambda: self.worker_tls.context,
+            ask_usage=self.asking.ask,
         )
 
     def _make_roster(self) -> Roster:

@@ -263,6 +263,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             gt=0,
         ),
     ] = 600.0
+    verify: Annotated[
+        Literal["off", "auto", "all"],
+        _option(
+            "Streams whose client does not ask for usage: ask for it, and take it out again, so that "
+            "predictions are compared with what the engine had cached. auto: of workers that are new or were "
+            "wrong lately, else of one in 16, and only where the engine is known to understand it."
+        ),
+    ] = "auto"
     worker_key_file: Annotated[
         str,
         _option(

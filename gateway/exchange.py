@@ -22,6 +22,7 @@ from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
+from gateway.core.unasked import UnaskedScanner
 from gateway.core.worker import WorkerId
 from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
@@ -48,7 +49,7 @@ class InferenceExchange:
     __slots__ = (
         "_proxy", "_http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
         "_decision", "_worker_metrics", "_upstream", "_failed", "_is_closed", "_status", "_answer",
-        "_is_fresh", "_timer", "_task", "_last_activity",
+        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked",
     )
     # fmt: on
 
@@ -69,6 +70,7 @@ class InferenceExchange:
         self._failed: dict[WorkerId, str] = {}
         self._is_closed = False
         self._answer: Answer | None = None
+        self._unasked: UnaskedScanner | None = None
         self._status = 0
         self._is_fresh = True
         self._timer: asyncio.TimerHandle | None = None
@@ -167,7 +169,8 @@ class InferenceExchange:
         self._upstream = connection
         self._touch()
         self._arm()
-        pool, body = self._proxy.pool(decision.worker.url), self._request.body
+        pool = self._proxy.pool(decision.worker.url)
+        body, self._unasked = self._proxy.body_for(self._request, decision.worker)
         head = head_to_worker(
             self._http,
             decision.worker,
@@ -186,7 +189,7 @@ class InferenceExchange:
         self._touch()
         if head.status == UNAVAILABLE and self._may_try_another():
             return self._abandon("answered 503")
-        self._status, self._answer = head.status, Answer(head)
+        self._status, self._answer = head.status, Answer(head, self._unasked)
         self._prompt = None  # there will be no other attempt, and a stream may last for an hour
         self._request.let_go()
         if self._answer.is_plain and self._decision:
@@ -288,11 +291,11 @@ class InferenceExchange:
         if is_workers_fault:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)
-        can_tell = self._answer is not None and self._answer.can_be_ended
+        answer = self._answer
         self._close("cut")
-        if can_tell:
+        if answer is not None and answer.can_be_ended:
             error = WorkerFailed(f"the answer was cut before it was complete: {reason}")
-            self._responder.end(b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
+            self._responder.end(answer.held() + b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
         else:
             self._responder.abort()
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from gateway.core.deadlines import Deadlines
 from gateway.core.http import HttpRequest
-from gateway.core.request import parse_request
-from gateway.core.worker import WorkerId
+from gateway.core.request import InferenceRequest, parse_request
+from gateway.core.unasked import UnaskedScanner, with_usage
+from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
 from gateway.long_prompts import LongPrompts
 from gateway.metrics import Metrics
@@ -36,6 +37,10 @@ class ProxyOptions:
     log_requests: bool = False
 
 
+AskUsage = Callable[[Worker], UnaskedScanner | None]
+"""Whether a stream's usage is asked for where its client does not: what takes it out again, or None."""
+
+
 @dataclass(slots=True, eq=False)
 class Proxy:
     """What all exchanges share."""
@@ -49,6 +54,7 @@ class Proxy:
     options: ProxyOptions
     suspect: Callable[[WorkerId, str, bool], None]
     tls_context: TlsContext = lambda: None
+    ask_usage: AskUsage = lambda worker: None
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -72,6 +78,11 @@ class Proxy:
         exchange = TunnelExchange(self, http, responder, request)
         exchange.begin()
         return exchange
+
+    def body_for(self, request: InferenceRequest, worker: Worker) -> tuple[bytes, UnaskedScanner | None]:
+        """What the worker gets, and what then takes out of its stream what was asked for us."""
+        unasked = self.ask_usage(worker) if request.may_ask_usage else None
+        return with_usage(request.body) if unasked else request.body, unasked
 
     def worker_down(self, worker: WorkerId) -> None:
         """What it has not begun to answer goes to another one."""

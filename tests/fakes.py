@@ -20,6 +20,7 @@ from gateway.core.engine import (
     EnginePaths,
     EventSource,
     ModelInfo,
+    StreamUsage,
 )
 from gateway.core.events import BlocksCleared, BlocksStored, DecodeError, EventBatch, KvEvent
 from gateway.core.worker import Served, Worker, WorkerId
@@ -47,6 +48,7 @@ class FakeEngine:
 
     name = "fake"
     marks = EngineMarks()
+    usage = StreamUsage()
     paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
     flags = EngineFlags(events="--publish", cached_tokens="--tell-cached")
 

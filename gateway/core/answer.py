@@ -9,6 +9,7 @@ from gateway.core.headers import is_event_stream
 from gateway.core.http import ResponseHead
 from gateway.core.plain import PlainScanner
 from gateway.core.sse import SseScanner, Usage
+from gateway.core.unasked import UnaskedScanner
 
 
 class Piece(Enum):
@@ -24,12 +25,14 @@ class Answer:
 
     __slots__ = ("status", "first_token_s", "last_token_s", "_scanner", "_plain")
 
-    def __init__(self, head: ResponseHead) -> None:
+    def __init__(self, head: ResponseHead, unasked: UnaskedScanner | None = None) -> None:
+        """`unasked` is for the stream of a client that is not to see the usage that we asked for."""
         self.status = head.status
         self.first_token_s: float | None = None
         self.last_token_s = 0.0
         is_ok = head.status == 200
-        self._scanner = SseScanner() if is_ok and is_event_stream(head) else None
+        is_stream = is_ok and is_event_stream(head)
+        self._scanner = (unasked or SseScanner()) if is_stream else None
         self._plain = PlainScanner() if is_ok and self._scanner is None else None
 
     def __repr__(self) -> str:
@@ -57,15 +60,18 @@ class Answer:
             if self._plain:
                 self._plain.feed(data)
             return data, Piece.OTHER, 0.0
-        had_token = self._scanner.has_token
         data = self._scanner.feed(data)
         if not data or not self._scanner.has_token:
             return data, Piece.OTHER, 0.0
         since, self.last_token_s = now - self.last_token_s, now
-        if had_token:
+        if self.first_token_s is not None:
             return data, Piece.TOKEN, since
         self.first_token_s = now
         return data, Piece.FIRST_TOKEN, 0.0
+
+    def held(self) -> bytes:
+        """Whole events that waited for what follows them."""
+        return self._scanner.held() if self._scanner else b""
 
     def flush(self) -> bytes:
         """What is left of a stream that ended without the end of its last event."""

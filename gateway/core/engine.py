@@ -49,6 +49,18 @@ class EngineFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamUsage:
+    """How an engine tells usage in a stream.
+
+    `can_be_asked`: `stream_options.include_usage` is known to be understood. `writes_null`: its other chunks
+    have `"usage":null` whether it is asked or not.
+    """
+
+    can_be_asked: bool = True
+    writes_null: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class EngineMetrics:
     """One rank's figures, as far as this version reports them.
 
@@ -116,6 +128,7 @@ class Engine(Protocol):
     marks: EngineMarks
     paths: EnginePaths
     flags: EngineFlags
+    usage: StreamUsage
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         """A published message: `[topic, seq u64 big-endian, payload]`."""

@@ -66,7 +66,18 @@ PROMPT_FIELDS = (
 class InferenceRequest:
     """One request as routing sees it. `body` is what the worker gets; `fields` is it, decoded on demand."""
 
-    __slots__ = ("kind", "path", "model", "body", "stream", "cache_salt", "session", "messages", "_fields")
+    __slots__ = (
+        "kind",
+        "path",
+        "model",
+        "body",
+        "stream",
+        "cache_salt",
+        "session",
+        "messages",
+        "may_ask_usage",
+        "_fields",
+    )
 
     def __init__(
         self,
@@ -87,6 +98,7 @@ class InferenceRequest:
         self.cache_salt: str | None = _typed(top, "cache_salt", str, "a string")
         self.session: str | None = _typed(top, "user", str, "a string")
         self.messages = messages
+        self.may_ask_usage = self.stream and kind is not Kind.PASS and _asks_for_one(top)
         self._fields = fields
 
     def __repr__(self) -> str:
@@ -240,6 +252,14 @@ def _is_prompt(prompt: object) -> bool:
 
 def _are_ids(ids: list[Any]) -> bool:
     return all(type(i) is int and 0 <= i < 1 << 32 for i in ids)
+
+
+def _asks_for_one(top: Mapping[str, Any]) -> bool:
+    """One answer to one prompt, and no word about its usage: what was added for us can be taken out again."""
+    if "stream_options" in top or top.get("n") not in (None, 1):
+        return False
+    prompt = top.get("prompt")
+    return type(prompt) is not list or len(prompt) == 1 or type(prompt[0]) is int
 
 
 def _without_steering(fields: Mapping[str, Any], body: bytes) -> bytes:

@@ -95,6 +95,10 @@ class SseScanner:
                 self._usage_event = data
         return data
 
+    def held(self) -> bytes:
+        """Whole events that wait for what follows them: none."""
+        return b""
+
     def flush(self) -> bytes:
         """What is left of an event that never ended."""
         tail, self._tail = self._tail, b""

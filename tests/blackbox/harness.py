@@ -64,6 +64,7 @@ SSE_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 DONE = b"data: [DONE]\n\n"
+ASKS_USAGE = b'"stream_options":{"include_usage":true},'
 
 
 def event(text: str, **more: object) -> bytes:
@@ -100,6 +101,11 @@ class Call:
         found = self.values(name)
         assert len(found) < 2, f"{name!r} came {len(found)} times"
         return found[0] if found else None
+
+    @property
+    def wish(self) -> bytes:
+        """The body without the question for usage that the gateway may have put into it."""
+        return self.body.replace(ASKS_USAGE, b"", 1)
 
     @property
     def gone(self) -> asyncio.Event:

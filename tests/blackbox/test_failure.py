@@ -168,7 +168,7 @@ async def test_the_other_worker_answers(bench: Bench, dies: Script, stream: bool
     answer = await bench.ask(post(body, (b"X-Request-Id", b"same")))
     assert answer.status == 200
     assert answer.body == (event("a") + DONE if stream else b'{"ok":1}')
-    assert [call.body for call in calls] == [body, body]
+    assert [call.wish for call in calls] == [body, body]
     assert {call.value(b"x-request-id") for call in calls} == {b"same"}
     assert [len(worker.calls) for worker in workers] == [1, 1]
     assert await bench.gateway.total("kvgate_retries_total") == before + 1

@@ -39,7 +39,7 @@ async def test_completions_in_all_prompt_forms(bench: Bench, prompt: object, str
     assert answer.status == 200
     assert answer.body == (b"".join(sent) if stream else b'{"choices":[]}')
     call = worker.calls[0]
-    assert (call.method, call.target, call.body) == (b"POST", COMPLETIONS.encode(), body)
+    assert (call.method, call.target, call.wish) == (b"POST", COMPLETIONS.encode(), body)
 
 
 ODD_BODY = (

@@ -4,6 +4,7 @@ import pytest
 
 from gateway.core.answer import Answer, Piece
 from gateway.core.http import ResponseHead
+from gateway.core.unasked import UnaskedScanner
 
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -71,3 +72,23 @@ def test_a_large_answer_is_passed_on_and_its_usage_read() -> None:
         assert answer.feed(data, 1.0)[0] == data
     usage = answer.usage()
     assert usage is not None and usage.prompt_tokens == 7
+
+
+def test_a_first_token_that_waits_for_the_next_event_is_the_first_all_the_same() -> None:
+    last = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'
+    answer = Answer(ResponseHead(200, EVENTS), UnaskedScanner())
+    assert answer.feed(last, 1.0) == (b"", Piece.OTHER, 0.0)
+    assert answer.feed(USAGE, 2.0) == (last, Piece.FIRST_TOKEN, 0.0)
+    assert answer.first_token_s == 2.0
+    usage = answer.usage()
+    assert usage is not None
+    assert usage.prompt_tokens == 7
+
+
+def test_what_waits_can_be_had_before_an_error_event() -> None:
+    last = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+    answer = Answer(ResponseHead(200, EVENTS), UnaskedScanner())
+    answer.feed(last, 1.0)
+    assert answer.can_be_ended
+    assert answer.held() == last
+    assert stream().held() == Answer(ResponseHead(200, JSON)).held() == b""

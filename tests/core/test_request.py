@@ -190,3 +190,30 @@ def test_any_messages_are_judged_as_by_the_full_check(messages: object) -> None:
         assert not is_good
     else:
         assert is_good
+
+
+@pytest.mark.parametrize(
+    ("more", "may_ask"),
+    [
+        ({"stream": True}, True),
+        ({"stream": True, "n": 1}, True),
+        ({"stream": True, "n": None}, True),
+        ({"stream": True, "prompt": ["one"]}, True),
+        ({"stream": True, "prompt": [1, 2]}, True),
+        ({}, False),
+        ({"stream": True, "n": 2}, False),
+        ({"stream": True, "stream_options": None}, False),
+        ({"stream": True, "stream\\u005foptions": {}}, False),
+        ({"stream": True, "prompt": ["one", "two"]}, False),
+        ({"stream": True, "prompt": [[1], [2]]}, False),
+    ],
+)
+def test_which_streams_can_be_asked_for_usage(more: dict[str, object], may_ask: bool) -> None:
+    body = msgspec.json.encode({"model": "m", "prompt": "x", **more}).replace(b"\\\\", b"\\")
+    assert parse_request(COMPLETIONS, body).may_ask_usage is may_ask
+
+
+@pytest.mark.parametrize(("path", "may_ask"), [(CHAT, True), ("/v1/responses", False)])
+def test_of_other_routes_chats_can(path: str, may_ask: bool) -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+    assert parse_request(path, body).may_ask_usage is may_ask

@@ -1,0 +1,49 @@
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.engine import StreamUsage
+from gateway.core.worker import WorkerId
+from gateway.verify.asking import NEW_STREAMS, SAMPLE, Asking
+from tests.fakes import worker
+
+USAGE = {"vllm": StreamUsage(), "openai": StreamUsage(can_be_asked=False)}
+
+
+def asking(mode: str = "auto", doubted: str = "") -> Asking:
+    return Asking(mode, USAGE, lambda worker: worker == WorkerId(doubted))
+
+
+def test_a_new_worker_is_asked_always_and_then_for_a_sample() -> None:
+    asks, w = asking(), worker()
+    told = [asks.ask(w) is not None for _ in range(NEW_STREAMS + 10 * SAMPLE)]
+    assert all(told[:NEW_STREAMS])
+    assert sum(told[NEW_STREAMS:]) == 10
+
+
+def test_workers_are_counted_apart_and_a_restarted_one_is_new() -> None:
+    asks, w = asking(), worker()
+    for _ in range(NEW_STREAMS):
+        asks.ask(w)
+    assert asks.ask(w) is None
+    assert asks.ask(worker("w:2")) is not None
+    assert asks.ask(worker()) is not None  # joined anew under the same address
+
+
+def test_one_that_was_wrong_lately_is_asked_always() -> None:
+    asks, w = asking(doubted="w:1"), worker()
+    assert all(asks.ask(w) for _ in range(NEW_STREAMS + SAMPLE))
+
+
+@pytest.mark.parametrize(
+    ("mode", "engine", "is_asked"),
+    [
+        ("auto", "vllm", True),
+        ("auto", "openai", False),  # an unknown server may refuse the field
+        ("auto", "of another make", False),
+        ("all", "openai", True),
+        ("off", "vllm", False),
+    ],
+)
+def test_who_is_asked(mode: str, engine: str, is_asked: bool) -> None:
+    assert (asking(mode).ask(replace(worker(), engine=engine)) is not None) is is_asked
