@@ -54,6 +54,9 @@ COMPILED = [
     "gateway/timer.py",
     "gateway/tunnel.py",
     "gateway/upstream.py",
+    "gateway/verify/asking.py",
+    "gateway/verify/exactness.py",
+    "gateway/verify/verifier.py",
 ]
 """What a request runs through. None of them defines a msgspec struct: the fields' types, which msgspec
 reads, are not kept in compiled classes."""

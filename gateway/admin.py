@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from gateway.api import Api, ready
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet, Member
+from gateway.core.worker import WorkerId
 from gateway.discovery.facts import endpoint_url
 from gateway.discovery.roster import Endpoint, Roster
 from gateway.loss.witness import CacheLoss
@@ -54,7 +55,10 @@ class Admin:
         registry: CollectorRegistry,
         losses: CacheLoss,
         describe_tokenizer: Callable[[], Mapping[str, Any]],
+        describe_verify: Callable[[], Mapping[str, Any]],
+        verified: Callable[[WorkerId], Mapping[str, Any]],
     ) -> None:
+        """`verified` sums up how right the predictions about a worker are."""
         self._api = api
         self._router = router
         self._fleet: Fleet = router.fleet
@@ -63,6 +67,8 @@ class Admin:
         self._registry = registry
         self._losses = losses
         self._describe_tokenizer = describe_tokenizer
+        self._describe_verify = describe_verify
+        self._verified = verified
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20)
@@ -78,6 +84,7 @@ class Admin:
                 web.get("/admin/index/{worker}/blocks", self._blocks),
                 web.get("/admin/tokenizer", self._tokenizer),
                 web.get("/admin/cache-loss", self._cache_loss),
+                web.get("/admin/verify", self._verify),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
             ]
@@ -140,6 +147,9 @@ class Admin:
     async def _cache_loss(self, request: web.Request) -> web.Response:
         return _json(self._losses.describe())
 
+    async def _verify(self, request: web.Request) -> web.Response:
+        return _json(self._describe_verify())
+
     async def _recent(self, request: web.Request) -> web.Response:
         return _json({"decisions": self._records.recent(MAX_RECENT)})
 
@@ -179,6 +189,7 @@ class Admin:
             "kv_usage": member.reported.kv_usage,
             "failures": member.num_failures,
             "stream": member.stream.value if member.stream else None,
+            "verified": self._verified(worker.id),
             "events": feed[0].endpoint if feed else None,
             "agent": getattr(feed[0], "agent", None) if feed else None,  # told, or where one is looked for
             "replay": feed[0].replay_endpoint if feed else None,

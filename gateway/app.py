@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -56,6 +57,9 @@ from gateway.sockets import Sockets
 from gateway.tasks import Tasks
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.verify.asking import Asking
+from gateway.verify.exposed import VerifyCollector, describe, summary
+from gateway.verify.overheard import Overheard
+from gateway.verify.verifier import Verifier
 
 log = logging.getLogger("kvgate")
 
@@ -90,7 +94,9 @@ class Gateway:
         )
         self.router.witnesses.append(self.losses)
         self.records = Records()
-        self.asking = Asking(config.verify, {e.name: e.usage for e in ENGINES.values()}, lambda worker: False)
+        self.verifier = Verifier(self.fleet, self.index, time.monotonic)
+        self.router.witnesses.append(self.verifier)
+        self.asking = asking(config.verify, self.verifier)
         self._worker_urls = worker_urls(config.worker)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(
@@ -196,6 +202,7 @@ class Gateway:
             )
         )
         registry.register(LossCollector(self.losses))
+        registry.register(VerifyCollector(self.verifier))
         admin = Admin(
             api=self.api,
             router=self.router,
@@ -207,6 +214,8 @@ class Gateway:
                 **self.prompts.describe(),
                 "asked_of_workers": self._worker_tokenizer.describe(),
             },
+            describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
+            verified=lambda worker: summary(self.verifier, worker),
         )
         return admin.app()
 
@@ -218,7 +227,7 @@ class Gateway:
     def _make_feeds(self) -> Feeds:
         return Feeds(
             engine_of=self.engines.named,
-            index=self.index,
+            index=Overheard(self.index, self.verifier.heard),
             assumed=self.assumed,
             headers=self._worker_headers,
             tasks=self._tasks,
@@ -263,6 +272,7 @@ class Gateway:
             open_feed=self._open_feed,
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
+            on_look=self.verifier.scraped,
             options=RosterOptions(
                 probe_interval_s=config.probe_interval_s,
                 assumed_keep_s=config.assumed_keep_s,
@@ -329,6 +339,11 @@ def worker_urls(urls: Sequence[str]) -> list[str]:
         return list(dict.fromkeys(endpoint_url(url) for url in urls))
     except ValueError as exc:
         raise ConfigError(f"worker: {exc}") from exc
+
+
+def asking(mode: str, verifier: Verifier) -> Asking:
+    """Which streams are asked for usage, by what their engines understand."""
+    return Asking(mode, {engine.name: engine.usage for engine in ENGINES.values()}, verifier.in_doubt)
 
 
 def worker_headers(key_file: str) -> dict[str, str]:

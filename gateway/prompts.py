@@ -7,7 +7,7 @@ counted, and logged once per model and cause.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -107,7 +107,7 @@ class PromptSource:
         except PromptError as exc:
             return self.failed(request.model, _loggable(exc))
 
-    def decode(self, model: str, tokens: Tokens) -> str | None:
+    def decode(self, model: str, tokens: Sequence[int]) -> str | None:
         """The text of some of a prompt's tokens; None where the model has no local tokenizer."""
         prompts = self._find(model)
         return prompts.decode(tokens) if prompts else None

@@ -70,6 +70,7 @@ class Records:
             "attempt": decision.attempt,
             "prompt_tokens": decision.num_tokens,
             "overlap_tokens": decision.overlap_tokens,
+            "told_tokens": decision.told_tokens,
             "tokenized_by": decision.prompt_from,
             "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
             "candidates": [_candidate(decision, i, c) for i, c in enumerate(decision.candidates)],
@@ -96,6 +97,7 @@ def _candidate(decision: Decision, i: int, candidate: Candidate) -> dict[str, An
         "waiting": candidate.num_waiting,
         "kv_usage": candidate.kv_usage,
         "is_exact": candidate.is_exact,
+        "confidence": candidate.confidence,
     }
 
 

@@ -124,10 +124,14 @@ class Router:
         """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
         num_tokens = prompt.num_tokens
         lookups = {group: self._hold(prompt, group, hashes, now) for group, hashes in hashed.items()}
+        if not request.reads_cache:
+            for lookup in lookups.values():
+                lookup.held_tokens.clear()
         has_overlap = time.perf_counter()
         candidates = self._candidates(eligible, lookups, num_tokens)
         choice = self.policy.choose(Query(request.model, num_tokens, request.session), candidates, self._rng)
-        chosen = candidates[choice.index]
+        chosen, group = candidates[choice.index], eligible[choice.index].group
+        used = lookups.get(group)
         decision = Decision(
             id=new_id(12),
             model=request.model,
@@ -141,11 +145,11 @@ class Router:
             attempt=attempt,
             prompt_from=prompt.source,
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
+            told_tokens=used.told[-1].get(chosen.id, 0) * group.block_size if used else 0,
         )
-        lookup = lookups.get(eligible[choice.index].group)
-        self._book(decision, chosen, lookup)
+        self._book(decision, chosen, used)
         for witness in self.witnesses:
-            witness.decided(decision, prompt, lookup.hashes if lookup else (), request)
+            witness.decided(decision, prompt, used.hashes if used else (), request)
         return decision
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
@@ -248,16 +252,18 @@ class Router:
             member = e.member
             worker, reported = member.worker, member.reported
             overlap, load = held.get(worker.id, 0), load_of(worker.id)
+            worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
             candidates.append(
                 Candidate(
                     worker,
                     overlap,
-                    num_tokens - overlap,
+                    num_tokens - worth,
                     load.booked_tokens,
                     load.num_in_flight,
                     reported.num_waiting,
                     reported.kv_usage,
                     member.stream is StreamState.EXACT,
+                    member.confidence,
                 )
             )
         return tuple(candidates)

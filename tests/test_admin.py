@@ -60,6 +60,8 @@ class Admined:
             registry=registry,
             losses=CacheLoss(lambda model, tokens: None),
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
+            describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
+            verified=lambda worker: {"compared": 7},
         )
         self.client = TestClient(TestServer(admin.app()))
 
@@ -139,6 +141,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                         "kv_usage": 0.5,
                         "failures": 4,
                         "stream": "catching_up",
+                        "verified": {"compared": 7},
                         "events": "tcp://*:1",
                         "agent": None,
                         "replay": "tcp://*:2",
@@ -286,3 +289,9 @@ async def test_what_makes_tokens_is_told(admined: Admined) -> None:
 async def test_why_tokens_were_computed_again_is_told(admined: Admined) -> None:
     told = await admined.get("/admin/cache-loss")
     assert (told["computed_tokens"], told["causes"], told["worst"]) == (0, [], [])
+
+
+async def test_verification_is_told_whole_and_summed_up(admined: Admined) -> None:
+    assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
+    (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
+    assert endpoint["workers"][0]["verified"] == {"compared": 7}

@@ -29,6 +29,7 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
         "attempt": 1,
         "prompt_tokens": 100,
         "overlap_tokens": 64,
+        "told_tokens": 0,
         "tokenized_by": "ids",
         "timings_us": {"prompt": 250.0, "hash": 0.0, "index": 0.0, "policy": 0.0},
         "candidates": [
@@ -42,6 +43,7 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
                 "waiting": i,
                 "kv_usage": i / 10,
                 "is_exact": i == 0,
+                "confidence": 1.0,
             }
             for i, name in enumerate(["a:1", "b:1"])
         ],

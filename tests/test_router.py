@@ -225,3 +225,37 @@ def test_hashes_made_ahead_are_those_that_a_decision_makes() -> None:
 def test_no_hashes_ahead_for_a_model_that_nobody_serves() -> None:
     with pytest.raises(UnknownModel):
         World(worker("a")).router.hasher(make_request("/v1/completions", {"model": "x", "prompt": [1]}))
+
+
+def test_an_overlap_counts_as_much_as_its_worker_has_earned() -> None:
+    world = World(worker("a"), worker("b"))
+    world.store("a", range(320))
+    world.store("b", range(160))
+    prompt = [*range(320), *range(900, 950)]
+    first = world.decide(prompt)
+    assert first.worker.id == "a"
+    world.router.finish(first)
+    member = world.fleet.get(WorkerId("a"))
+    assert member is not None
+    member.confidence = 0.25
+    decision = world.decide(prompt)
+    assert decision.worker.id == "b"
+    told = {c.id: (c.overlap_tokens, c.uncached_tokens, c.confidence) for c in decision.candidates}
+    assert told == {"a": (320, 290, 0.25), "b": (160, 210, 1.0)}
+
+
+def test_what_events_tell_is_told_apart_from_what_is_assumed() -> None:
+    world = World(worker("a"))
+    world.store("a", range(32))
+    first = world.decide(range(100))
+    second = world.decide(range(100))
+    assert (first.overlap_tokens, first.told_tokens) == (32, 32)
+    assert (second.overlap_tokens, second.told_tokens) == (96, 32)
+
+
+def test_no_hit_is_predicted_where_the_engine_reads_no_cache() -> None:
+    world = World(worker("a"))
+    world.store("a", range(64))
+    decision = world.decide(range(100), prompt_logprobs=1)
+    assert (decision.overlap_tokens, decision.uncached_tokens) == (0, 100)
+    assert decision.candidates[0].uncached_tokens == 100

@@ -33,11 +33,12 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
     overlap_tokens    leading prompt tokens it holds (or is about to hold), capped as the engine
                       caps a hit: the last token is always computed
-    uncached_tokens   prompt tokens it would have to compute
+    uncached_tokens   prompt tokens it will have to compute, by what its word is worth
     booked_tokens     uncached prompt tokens of requests sent there that have not produced a token
     num_in_flight     requests sent there and not finished, counted by us
     num_waiting, kv_usage   as the engine last reported
     is_exact          its event stream is EXACT: the overlap is a fact, not a guess
+    confidence        the share of such overlaps that it really had lately, 1 unless it is often less
     """
 
     worker: Worker
@@ -48,6 +49,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     num_waiting: int = 0
     kv_usage: float = 0.0
     is_exact: bool = False
+    confidence: float = 1.0
 
     @property
     def id(self) -> WorkerId:
@@ -83,7 +85,8 @@ class Decision(msgspec.Struct, frozen=True):
     """The worker chosen for one request, and why.
 
     `candidates` are the numbers as they were at that moment; `terms[i]` is what the policy made of
-    candidate i.
+    candidate i. `told_tokens` are leading ones that events tell of: what `overlap_tokens` has beyond them
+    is booked or assumed.
     """
 
     id: str
@@ -98,6 +101,7 @@ class Decision(msgspec.Struct, frozen=True):
     attempt: int = 1
     prompt_from: str = "none"
     timings_s: Timings = Timings()
+    told_tokens: int = 0
 
     @property
     def uncached_tokens(self) -> int:

@@ -22,7 +22,14 @@ ADDED = frozenset(
         "process_open_fds",
     }
 )
-LEAST = frozenset({"kvgate_worker_up", "process_start_time_seconds"})
+LEAST = frozenset(
+    {
+        "kvgate_worker_up",
+        "kvgate_prediction_exact_ratio",
+        "kvgate_prediction_confidence_ratio",
+        "process_start_time_seconds",
+    }
+)
 _ADDED_KINDS = frozenset({"counter", "histogram"})
 
 

@@ -11,13 +11,15 @@ from gateway.core.worker import Reported, Served, Worker, WorkerId
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A worker in the fleet and what changes about it. `stream` is None where it has no events."""
+    """A worker in the fleet and what changes about it. `stream` is None where it has no events, `confidence`
+    the share of its overlaps that is counted (`verify/exactness.py`)."""
 
     worker: Worker
     is_up: bool = True
     reported: Reported = field(default_factory=Reported)
     stream: StreamState | None = None
     num_failures: int = 0
+    confidence: float = 1.0
 
 
 class Group(NamedTuple):

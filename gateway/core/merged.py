@@ -5,7 +5,8 @@ objects                        field by field
 lists of objects               those with the same id, url, worker, name or model are one
                                (where they tell `MOST_FIRST`, in its order)
 other lists                    in turn from each, without repeats: each has its newest first
-counts of each its own         (`ADDED`) added; other numbers are one truth seen by each: the most
+counts of each its own         (`ADDED`) added; other numbers are one truth seen by each: the most, or the
+                               least of what is the better the more there is of it (`LEAST`)
 true or false                  true where all say so
 words of state                 the one furthest from well; other words: the first process's
 nothing, or something          something
@@ -16,6 +17,9 @@ from itertools import chain, zip_longest
 from typing import Any
 
 IDENTITIES = ("id", "url", "worker", "name", "model")
+COUNTS = {"compared", "counted", "counted_differing", "sampled", "sampled_differing"}
+SENT = {"sent_prompt_tokens", "sent_predicted_tokens"}
+CAUSES = {"tokens_differ", "never_stored", "evicted", "told_later", "not_told", "unknown"}
 ADDED = frozenset(
     {
         "failures",
@@ -31,9 +35,13 @@ ADDED = frozenset(
         "recomputed_tokens",
         "recomputed_requests",
     }
+    | COUNTS
+    | SENT
+    | CAUSES
 )
+LEAST = frozenset({"share_right", "confidence"})
 MOST_FIRST = "recomputed_tokens"
-WORST_FIRST = ("waiting", "blind", "catching_up", "exact", "joined")
+WORST_FIRST = ("waiting", "blind", "catching_up", "exact", "joined", "differ", "agree")
 
 
 def merge(values: Sequence[Any], name: str = "") -> Any:
@@ -45,7 +53,7 @@ def merge(values: Sequence[Any], name: str = "") -> Any:
     if isinstance(first, bool):
         return all(some)
     if isinstance(first, int | float):
-        return sum(some) if name in ADDED else max(some)
+        return sum(some) if name in ADDED else min(some) if name in LEAST else max(some)
     if isinstance(first, Mapping):
         fields = dict.fromkeys(chain.from_iterable(some))
         return {field: merge([v[field] for v in some if field in v], field) for field in fields}

@@ -4,7 +4,7 @@ Exactly or not at all: what cannot be told (media, a template of the request's o
 raises PromptError, and the caller routes without a prompt. An engine's own /tokenize is the judge.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -139,7 +139,7 @@ class Prompts:
         except TokenizerError as exc:
             raise PromptError(str(exc), type(exc).__name__) from exc
 
-    def decode(self, tokens: Tokens) -> str:
+    def decode(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens)
 
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:

@@ -76,6 +76,7 @@ class InferenceRequest:
         "session",
         "messages",
         "may_ask_usage",
+        "reads_cache",
         "_fields",
     )
 
@@ -89,7 +90,10 @@ class InferenceRequest:
         fields: Mapping[str, Any] | None = None,
         messages: Messages | None = None,
     ) -> None:
-        """`top` holds the body's top level with scalars decoded. Raises InvalidRequest for wrong ones."""
+        """`top` holds the body's top level with scalars decoded. Raises InvalidRequest for wrong ones.
+
+        `reads_cache`: engines compute the whole prompt where log probabilities of the prompt are wanted.
+        """
         self.kind = kind
         self.path = path
         self.model: str = top["model"]
@@ -98,6 +102,9 @@ class InferenceRequest:
         self.cache_salt: str | None = _typed(top, "cache_salt", str, "a string")
         self.session: str | None = _typed(top, "user", str, "a string")
         self.messages = messages
+        self.reads_cache = top.get("prompt_logprobs") is None and not (
+            top.get("echo") and top.get("logprobs")
+        )
         self.may_ask_usage = self.stream and kind is not Kind.PASS and _asks_for_one(top)
         self._fields = fields
 

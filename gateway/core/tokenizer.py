@@ -145,9 +145,13 @@ class Tokenizer:
         tokens = array("I", ids)
         return self.frame(tokens) if add_special_tokens else tokens
 
-    def decode(self, tokens: Tokens) -> str:
-        """The text of `tokens`, to be looked at: bytes that are no character are replaced."""
-        return self._encoder.decode(tokens)
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, to be looked at: bytes that are no character are replaced, and ids that are
+        none of this tokenizer's."""
+        try:
+            return self._encoder.decode(tokens)
+        except Exception:  # noqa: BLE001 - their errors have no class of their own
+            return "\ufffd"
 
     def frame(self, tokens: Tokens) -> Tokens:
         if not self._prefix and not self._suffix:

@@ -105,8 +105,10 @@ class Roster:
         on_gone: Callable[[str], None],
         on_down: Callable[[WorkerId], None],
         options: RosterOptions,
+        on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
-        """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail."""
+        """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail,
+        `on_look` what a worker that answers told of itself, None where its metrics did not come."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -115,6 +117,7 @@ class Roster:
         self._open_feed = open_feed
         self._on_gone = on_gone
         self._on_down = on_down
+        self._on_look = on_look
         self._options = options
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks = Tasks()
@@ -217,6 +220,7 @@ class Roster:
         for worker in endpoint.workers:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
                 member.reported = reported(ranks[worker.dp_rank])
+            self._on_look(worker.id, ranks.get(worker.dp_rank))
         self._set_up(endpoint, True, "answers again")
         return None
 
@@ -260,6 +264,7 @@ class Roster:
             worker.id, keep_s=options.assumed_keep_s, max_blocks=worker.num_blocks or DEFAULT_CACHE_BLOCKS
         )
         assert endpoint.facts is not None
+        self._on_look(worker.id, endpoint.facts.ranks.get(worker.dp_rank))
         source = event_source(endpoint.facts, worker.dp_rank, options.events_port, options.replay_port)
         if options.use_events and worker.block_size and source:
             try:

@@ -217,3 +217,19 @@ def test_which_streams_can_be_asked_for_usage(more: dict[str, object], may_ask: 
 def test_of_other_routes_chats_can(path: str, may_ask: bool) -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
     assert parse_request(path, body).may_ask_usage is may_ask
+
+
+@pytest.mark.parametrize(
+    ("more", "reads"),
+    [
+        ({}, True),
+        ({"prompt_logprobs": 1}, False),
+        ({"prompt_logprobs": None}, True),
+        ({"echo": True}, True),
+        ({"logprobs": 5}, True),
+        ({"echo": True, "logprobs": 5}, False),
+    ],
+)
+def test_log_probabilities_of_the_prompt_read_no_cache(more: dict[str, object], reads: bool) -> None:
+    body = msgspec.json.encode({"model": "m", "prompt": "x", **more})
+    assert parse_request(COMPLETIONS, body).reads_cache is reads

@@ -72,6 +72,7 @@ class World:
         self.feeds: list[FakeFeed] = []
         self.gone: list[str] = []
         self.feed_error: str | None = None
+        self.looks: list[tuple[WorkerId, EngineMetrics | None]] = []
         self.roster = Roster(
             fleet=self.fleet,
             index=self.known.index,
@@ -82,6 +83,7 @@ class World:
             on_gone=self.gone.append,
             on_down=lambda worker: None,
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
+            on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
         )
 
     def probe(self, url: str = URL) -> FakeProbe:
@@ -495,3 +497,13 @@ async def test_without_a_start_time_one_that_was_down_is_asked_anew(world: World
     # with events and as before it was kept: they tell of a restart; else it joined again
     assert [feed.is_stopped for feed in world.feeds] == [True]
     assert probe.num_facts == 4
+
+
+async def test_each_look_is_told_from_the_first_on(world: World) -> None:
+    await world.add()
+    later = replace(RANK, prefix_cache_queries_total=7)
+    world.probe().ranks = {0: later}
+    await world.look()
+    world.probe().ranks = "too busy"
+    await world.look()
+    assert world.looks == [(W, RANK), (W, later), (W, None)]

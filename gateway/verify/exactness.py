@@ -1,0 +1,66 @@
+"""How right the predictions about one worker were lately; figures are tokens, recent ones weigh most."""
+
+WINDOW = 32
+"""About how many answers the running figures remember."""
+MIN_CREDITED = 16
+"""Fewer answers than this prove nothing: a burst of evictions is over before so many more have come."""
+GOOD = 0.95
+"""A worker that keeps this share of what was predicted is believed: blocks go while requests wait."""
+LEAST = 0.1
+"""What stays of an overlap at worst: something, so that among workers that are equal it is tried again."""
+
+
+class Exactness:
+    """`mean_error` is what the engine told less what was predicted: below 0, too much was promised."""
+
+    __slots__ = (
+        "num_compared",
+        "num_since_wrong",
+        "share_right",
+        "mean_error",
+        "mean_abs_error",
+        "_num_credited",
+        "_predicted",
+        "_kept",
+    )
+
+    def __init__(self) -> None:
+        self.num_compared = self._num_credited = 0
+        self.num_since_wrong = WINDOW
+        self.share_right = 1.0
+        self.mean_error = self.mean_abs_error = 0.0
+        self._predicted = self._kept = 0.0
+
+    def __repr__(self) -> str:
+        return f"Exactness({self.share_right:.2f} of {self.num_compared} right, worth {self.confidence:.2f})"
+
+    def compare(self, predicted: int, told: int) -> None:
+        """Cached tokens of one answer."""
+        error = told - predicted
+        self.num_compared += 1
+        self.num_since_wrong = 0 if error else self.num_since_wrong + 1
+        weight = 1 / min(self.num_compared, WINDOW)
+        self.share_right += ((not error) - self.share_right) * weight
+        self.mean_error += (error - self.mean_error) * weight
+        self.mean_abs_error += (abs(error) - self.mean_abs_error) * weight
+        if predicted:
+            self._num_credited += 1
+            weight = 1 / min(self._num_credited, WINDOW)
+            self._predicted += (predicted - self._predicted) * weight
+            self._kept += (min(told, predicted) - self._kept) * weight
+
+    def rest(self) -> None:
+        """Nothing was compared for a while: its word comes back little by little, or nobody would try it."""
+        self._kept += (self._predicted - self._kept) / WINDOW
+
+    @property
+    def was_wrong_lately(self) -> bool:
+        return self.num_since_wrong < WINDOW
+
+    @property
+    def confidence(self) -> float:
+        """The share of a predicted overlap that the worker's answers have earned, from LEAST to 1."""
+        if self._num_credited < MIN_CREDITED:
+            return 1.0
+        earned = self._kept / self._predicted
+        return 1.0 if earned >= GOOD else max(earned, LEAST)

@@ -1,0 +1,213 @@
+"""Do our prompt tokens agree with the engine's? Two witnesses, for one worker:
+
+    its count     `usage.prompt_tokens` of an answer beside the number of our tokens: in each answer
+    its events    what it stored for a sampled prompt: our blocks, or others. Where its stream is EXACT,
+                  nothing was evicted and the answer has ended some time ago, a block of ours that is not
+                  there was never computed under our tokens; the runs that were stored meanwhile tell which
+                  tokens were instead
+
+A worker that disagrees now and then is told of like one that always does: see RAISED.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from gateway.core.blocks import BlockHash, Tokens, hash_blocks
+from gateway.core.events import BlocksStored
+from gateway.core.worker import WorkerId
+from gateway.index.base import Index
+
+MEMORY = 100
+"""About how many checks count."""
+RAISED, CLEARED = 2.5, 0.5
+"""Disagreements among them: three close together raise it, some 150 agreements end it."""
+FORGOTTEN = 0.01
+"""What is left of a disagreement some 500 checks later; then it was never."""
+NEW_CHECKS = 16
+"""Of a worker's events, before every prompt need no longer be looked for."""
+MAX_SAMPLES = 4
+MAX_TOKENS, MAX_RUNS, MAX_RUN_TOKENS = 8192, 32, 4096
+"""Kept of a sampled prompt, and of what is stored while it is open: a megabyte for a worker at most."""
+SETTLE_S = 0.25
+"""Events come in milliseconds, and all of a prompt's before the next prompt's."""
+NUM_BEFORE, NUM_BEHIND = 3, 5
+"""Tokens that are shown around a difference: enough to know the place, too few to be a prompt."""
+
+
+class Run(NamedTuple):
+    """The begin of a run that the engine stored; `is_first`: it begins a prompt."""
+
+    is_first: bool
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Our tokens and the engine's for the prompt of one decision. `position` is the first that differs, None
+    where only the counts are known; `ours` and `engines` are those from `start` on."""
+
+    decision: str
+    model: str
+    num_ours: int
+    num_engines: int | None
+    position: int | None = None
+    start: int = 0
+    ours: tuple[int, ...] = ()
+    engines: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Sample:
+    """A prompt that the engine is to store; `ended_s` is when its answer had ended."""
+
+    decision: str
+    model: str
+    tokens: Tokens
+    blocks: Sequence[BlockHash]
+    block_size: int
+    root: BlockHash
+    num_removed: int
+    num_ours: int
+    ended_s: float | None = None
+    num_engines: int | None = None
+    num_decided: int = 0
+    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=MAX_RUNS))
+
+    @property
+    def is_plain(self) -> bool:
+        """Its hashes are made of its tokens alone: no adapter, no salt."""
+        return hash_blocks(self.tokens[: self.block_size], self.block_size, self.root) == [self.blocks[0]]
+
+
+@dataclass(slots=True, eq=False)
+class Checks:
+    """What one witness said lately."""
+
+    num: int = 0
+    num_differing: int = 0
+    recent: float = 0.0
+    is_raised: bool = False
+
+    def add(self, *, differs: bool) -> None:
+        self.num += 1
+        self.num_differing += differs
+        recent = self.recent * (1 - 1 / MEMORY) + differs
+        self.recent = recent if recent > FORGOTTEN else 0.0
+        self.is_raised = self.recent >= (CLEARED if self.is_raised else RAISED)
+
+
+class TokenCheck:
+    """One worker's."""
+
+    def __init__(self) -> None:
+        self.counts, self.stored = Checks(), Checks()
+        self.difference: Difference | None = None
+        self.samples: list[Sample] = []
+
+    def __repr__(self) -> str:
+        return f"TokenCheck(counts={self.counts}, stored={self.stored})"
+
+    @property
+    def is_raised(self) -> bool:
+        return self.counts.is_raised or self.stored.is_raised
+
+    @property
+    def differed_lately(self) -> bool:
+        return self.counts.recent >= CLEARED or self.stored.recent >= CLEARED
+
+    @property
+    def wants_samples(self) -> bool:
+        """It is new, or disagreed lately: every prompt may be looked for."""
+        return self.stored.num < NEW_CHECKS or self.differed_lately
+
+    def differed(self, difference: Difference) -> None:
+        """The latest difference is kept, but a place is worth more than a count."""
+        if difference.position is not None or self.difference is None or self.difference.position is None:
+            self.difference = difference
+
+    def heard(self, event: BlocksStored) -> None:
+        """Stored while samples are open."""
+        run = Run(event.parent is None, event.tokens[:MAX_RUN_TOKENS])
+        for sample in self.samples:
+            sample.runs.append(run)
+
+    def ended(self, decision: str, num_engines: int, now: float) -> None:
+        for sample in self.samples:
+            if sample.decision == decision:
+                sample.ended_s, sample.num_engines = now, num_engines
+
+    def due(self, now: float) -> list[Sample]:
+        """The samples whose events must be in by now; they are given once."""
+        due = [s for s in self.samples if s.ended_s is not None and now >= s.ended_s + SETTLE_S]
+        if due:
+            self.samples = [sample for sample in self.samples if sample not in due]
+        return due
+
+
+def compare(sample: Sample, worker: WorkerId, index: Index) -> tuple[bool, Difference | None]:
+    """Whether a sample tells anything, and the difference if there is one."""
+    depth = index.overlap(sample.blocks).get(worker, 0)
+    if depth == len(sample.blocks):
+        return True, None
+    if index.applied(worker).num_removed != sample.num_removed or not sample.is_plain or not sample.runs:
+        return False, None
+    begins = [_begin(sample, depth, run, worker, index) for run in sample.runs]
+    found = [(_common(sample.tokens, run, at), run, at) for run, at in filter(None, begins)]
+    if not found:
+        return True, _difference(sample)
+    # Of prompts that begin alike, the one that is about as long.
+    position, run, at = max(found, key=lambda one: (one[0], -abs(one[2] + len(one[1]) - len(sample.tokens))))
+    if position >= (depth + 1) * sample.block_size:
+        return False, None  # the same tokens under another hash: it is not they that differ
+    return True, _difference(sample, position, run, at)
+
+
+def _begin(
+    sample: Sample, depth: int, run: Run, worker: WorkerId, index: Index
+) -> "tuple[Tokens, int] | None":
+    """A run's tokens and where in the prompt they begin, if it reaches to the first block that is missing."""
+    size, tokens = sample.block_size, run.tokens
+    if run.is_first:
+        begins = [0]
+    else:
+        behind = range(size, depth * size, size)
+        begins = [at for at in behind if sample.tokens[at] == tokens[0] and _follows(sample, at, tokens)]
+        if depth and _is_child(sample.blocks[:depth], tokens[:size], worker, index):
+            begins.append(depth * size)
+    for at in begins:
+        if at + len(tokens) > depth * size and _common(sample.tokens, tokens, at) >= depth * size:
+            return tokens, at
+    return None
+
+
+def _follows(sample: Sample, at: int, tokens: Tokens) -> bool:
+    """Whether the first block of a run is the prompt's own at that place."""
+    return sample.tokens[at : at + sample.block_size] == tokens[: sample.block_size]
+
+
+def _is_child(before: Sequence[BlockHash], first: Tokens, worker: WorkerId, index: Index) -> bool:
+    """Whether the worker holds a block of these tokens behind the blocks `before`."""
+    return index.holds(worker, [*before, *hash_blocks(first, len(first), before[-1])])
+
+
+def _common(ours: Tokens, run: Tokens, at: int) -> int:
+    """The first position, in ours, at which a run that begins at `at` differs."""
+    pairs = zip(islice(ours, at, None), run, strict=False)
+    num = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
+    return at + (min(len(ours) - at, len(run)) if num is None else num)
+
+
+def _difference(
+    sample: Sample, position: int | None = None, run: "Tokens | None" = None, at: int = 0
+) -> Difference:
+    known = (sample.decision, sample.model, sample.num_ours, sample.num_engines)
+    if position is None or run is None:
+        return Difference(*known)
+    start = max(position - NUM_BEFORE, at)
+    end = position + NUM_BEHIND
+    return Difference(
+        *known, position, start, tuple(sample.tokens[start:end]), tuple(run[start - at : end - at])
+    )

@@ -1,0 +1,150 @@
+"""The gateway before simulated engines: what it predicted, what was there, and why not."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.app import bundled_tokenizer
+from loadtest.workloads.conversations import Conversations
+from tests.test_stories import DEADLINE_S, Story, story, worker_id
+
+pytestmark = pytest.mark.process
+
+
+async def admin(s: Story, path: str) -> Any:
+    async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}{path}") as answer:
+        assert answer.status == 200
+        return await answer.json()
+
+
+async def verified(s: Story) -> list[dict[str, Any]]:
+    workers: list[dict[str, Any]] = (await admin(s, "/admin/verify"))["workers"]
+    return workers
+
+
+async def streamed(s: Story, body: dict[str, Any]) -> str:
+    async with s.session.post(f"{s.url}/v1/chat/completions", json=body | {"stream": True}) as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await is_true():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def turns(seed: int, num: int = 4) -> list[dict[str, Any]]:
+    return [body | {"max_tokens": 4} for body in Conversations("m", seed, turn_chars=300).turns(num)]
+
+
+async def test_streams_are_verified_and_their_clients_see_nothing_of_it() -> None:
+    async with story() as s:
+        for seed in range(4):
+            for body in turns(seed):
+                chunks = [
+                    json.loads(line[6:])
+                    for line in (await streamed(s, body)).splitlines()
+                    if line.startswith("data: {")
+                ]
+                assert all("usage" not in chunk and chunk["choices"] for chunk in chunks)
+                assert "system_fingerprint" in chunks[-1]
+            await s.settled()
+        told = await verified(s)
+        assert sum(w["compared"] for w in told) == 16
+        assert {w["share_right"] for w in told} == {1.0}
+        assert {w["prompt_tokens"] for w in told} == {"agree"}
+
+
+async def test_the_engines_own_counters_see_what_does_not_come_through_us() -> None:
+    async with story() as s:
+        for body in turns(1):
+            await streamed(s, body)
+
+        async def counted() -> tuple[int, int]:
+            told = await verified(s)
+            return (
+                sum((w["engine"] or {"prompt_tokens": 0})["prompt_tokens"] for w in told),
+                sum(w["sent"]["sent_prompt_tokens"] for w in told),
+            )
+
+        async def come(others: int) -> bool:
+            engine, ours = await counted()
+            return engine == ours + others
+
+        await until(lambda: come(0))
+        (worker,) = await verified(s)
+        (sim,) = [sim for sim in s.sims if worker_id(sim) == worker["worker"]]
+        body = {"model": "m", "prompt": list(range(100, 150)), "max_tokens": 1}
+        async with s.session.post(f"{sim.url}/v1/completions", json=body) as answer:
+            assert answer.status == 200
+        await until(lambda: come(50))
+
+
+async def test_with_a_small_cache_each_wrong_prediction_has_its_cause() -> None:
+    async with story(kv_blocks=60) as s:
+        await s.talk(1)
+        await s.talk(2)
+        await s.settled()
+        told = await verified(s)
+        assert sum(w["compared"] for w in told) == 48
+        for w in told:
+            assert w["mispredictions"]["tokens_differ"] == 0
+            assert (w["share_right"] == 1.0) is not any(w["mispredictions"].values())
+
+
+def tokenizer_with(path: Path, old: str, new: str) -> Path:
+    """The bundled one with another chat template."""
+    shutil.copytree(bundled_tokenizer(), path)
+    config = path / "tokenizer_config.json"
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new))
+    return path
+
+
+OTHERS = {
+    "another count": ("'<|im_start|>system\\\\n'", "'<|im_start|>system!\\\\n'"),
+    "the same count": ("lead + '<|im_end|>", "lead + '<|endoftext|>"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
+    tmp_path: Path, other: str
+) -> None:
+    """Within a hundred requests, by the metric; the first position that differs is on the admin page."""
+    async with story(tokenizer=tokenizer_with(tmp_path / "other", *OTHERS[other])) as s:
+        num_requests = 0
+
+        async def is_placed() -> bool:
+            told = await verified(s)
+            found = [w for w in told if w["prompt_tokens"] == "differ"]
+            return any(w["prompts"]["first_difference"]["position"] is not None for w in found)
+
+        while not await is_placed():
+            assert num_requests < 100
+            for body in turns(num_requests, 2):
+                await streamed(
+                    s, body | {"messages": [{"role": "system", "content": "Be brief."}, *body["messages"]]}
+                )
+                num_requests += 1
+            await asyncio.sleep(0.05)
+        (worker, *_) = [w for w in await verified(s) if w["prompt_tokens"] == "differ"]
+        found = worker["prompts"]["first_difference"]
+        at = found["position"] - found["window_from"]
+        ours, engines = found["ours"]["tokens"], found["engine"]["tokens"]
+        assert ours[:at] == engines[:at]
+        assert ours[at] != engines[at]
+        assert (found["num_ours"] == found["num_engine"]) is (other == "the same count")
+        assert ("!" in found["engine"]["text"]) is (other == "another count")
+        assert ("<|endoftext|>" in found["engine"]["text"]) is (other == "the same count")
+        assert "<|im_" in found["ours"]["text"]
+        async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/metrics") as answer:
+            page = await answer.text()
+        assert f'kvgate_prompt_mismatch{{worker="{worker["worker"]}"}} 1.0' in page
