@@ -20,6 +20,7 @@ from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTO
 
 from engines import ENGINES
 from gateway.admin import Admin
+from gateway.agreement import Agreement
 from gateway.api import Api
 from gateway.check import Checker, check_all
 from gateway.config import Config, load
@@ -92,10 +93,9 @@ class Gateway:
             tokenize=self.prompts.tokenize,
             ledger=ledger,
         )
-        self.router.witnesses.append(self.losses)
         self.records = Records()
         self.verifier = Verifier(self.fleet, self.index, time.monotonic)
-        self.router.witnesses.append(self.verifier)
+        self.router.witnesses += [self.losses, self.verifier]
         self.asking = asking(config.verify, self.verifier)
         self._worker_urls = worker_urls(config.worker)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
@@ -352,7 +352,7 @@ def worker_headers(key_file: str) -> dict[str, str]:
 
 
 async def check(config: Config) -> int:
-    """Print each worker's mode; 1 if one is not reached."""
+    """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
     gateway = Gateway(config)
     headers = worker_headers(config.worker_key_file)
     async with ControlSession(
@@ -366,6 +366,7 @@ async def check(config: Config) -> int:
             has_tokenizer=gateway.prompts.has_local,
             events_port=config.events_port,
             reach_agent=partial(reach_agent, gateway.agents, timeout_s=config.probe_timeout_s),
+            agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
         )
         findings = await check_all(checker, worker_urls(config.worker))
     gateway.close_context()
@@ -373,7 +374,7 @@ async def check(config: Config) -> int:
         print("\n".join(finding.lines()))
     if not findings:
         print("the configuration is valid; no --worker is given, so none was reached")
-    return 0 if all(finding.mode is not None for finding in findings) else 1
+    return 0 if all(finding.is_good for finding in findings) else 1
 
 
 def simulate(arguments: Sequence[str]) -> int:

@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
 
 import aiohttp
 import msgspec
 
+from gateway.agreement import Ask
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.log import Hello
@@ -28,6 +31,12 @@ async def _no_agent(worker: Worker, start_time_s: float | None) -> None:
     return None
 
 
+class TokensAgree(Protocol):
+    """Says how a worker's tokens differ from ours (see `agreement.py`)."""
+
+    async def differs(self, model: str, ask: Ask) -> str | None: ...
+
+
 class _Tokens(msgspec.Struct):
     """Other servers' `/tokenize` may ignore what it is asked, and answer that nothing is no tokens."""
 
@@ -39,7 +48,8 @@ _tokens = msgspec.json.Decoder(_Tokens).decode
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One worker's mode, why it is no better, and the flag line that reaches the next."""
+    """One worker's mode, why it is no better, and the flag line that reaches the next. `fault` is what makes
+    the check fail."""
 
     name: str
     mode: Mode | None
@@ -47,12 +57,19 @@ class Finding:
     obstacle: str | None = None
     flags: str | None = None
     agent: str | None = None
+    fault: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.mode is not None and self.fault is None
 
     def lines(self) -> list[str]:
         label = self.mode.label if self.mode is not None else "not reached"
         lines = [f"{self.name}: {label}" + (f"  ({self.facts})" if self.facts else "")]
         if self.agent:
             lines.append(f"    {self.agent}")
+        if self.fault:
+            lines.append(f"    WRONG: {self.fault}")
         if self.obstacle:
             lines.append(f"    {self.obstacle}")
         if self.flags:
@@ -71,6 +88,7 @@ class Checker:
     has_tokenizer: Callable[[str], bool]
     events_port: int = 5557
     reach_agent: ReachAgent = _no_agent
+    agreement: TokensAgree | None = None
 
     async def check(self, url: str) -> list[Finding]:
         probe = Probe(url, self.engines, self.session, {}, self.events_port)
@@ -84,6 +102,14 @@ class Checker:
         return [await self._worker(facts, worker) for worker in workers_of(facts)]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
+        finding = await self._known(facts, worker)
+        model = worker.served[0].name
+        if self.agreement is None or not self.has_tokenizer(model):
+            return finding
+        fault = await self.agreement.differs(model, partial(self._post, worker))
+        return replace(finding, fault=fault)
+
+    async def _known(self, facts: Facts, worker: Worker) -> Finding:
         found = await self.reach_agent(worker, facts.start_time_s)
         if found is None:
             return await self._by_itself(facts, worker)

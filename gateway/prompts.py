@@ -150,7 +150,7 @@ class WorkerTokenizer:
 
     async def ask(self, url: str, request: InferenceRequest, authorization: str | None) -> Prompt:
         """Raises PromptError where the worker does not answer in time, or not with tokens."""
-        bodies = _tokenize_bodies(request)
+        bodies = tokenize_bodies(request)
         try:
             async with asyncio.timeout(self._timeout_s):
                 tokens = [await self._one(url, body, authorization) for body in bodies]
@@ -213,7 +213,8 @@ def _id_lists(request: InferenceRequest) -> list[list[int]]:
     return lists if all(ids and isinstance(ids[0], int) for ids in lists) else []
 
 
-def _tokenize_bodies(request: InferenceRequest) -> list[dict[str, Any]]:
+def tokenize_bodies(request: InferenceRequest) -> list[dict[str, Any]]:
+    """What a worker's `/tokenize` is asked, for each prompt of a request."""
     fields = request.fields
     if request.kind is Kind.CHAT:
         kept = {name: fields[name] for name in _CHAT_FIELDS if name in fields}

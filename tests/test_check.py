@@ -89,6 +89,7 @@ class Checked:
     has_tokenizer: bool = False
     reached: list[EventSource] = field(default_factory=list)
     agent: tuple[str, Hello | str] | None = None
+    judge: "Judge | None" = None
 
     async def _reach_agent(
         self, worker: Worker, start_time_s: float | None
@@ -108,6 +109,7 @@ class Checked:
                 reach_events=self._reach,
                 has_tokenizer=lambda model: self.has_tokenizer,
                 reach_agent=self._reach_agent,
+                agreement=self.judge,
             )
             return await check_all(checker, [url or url_of(self.server)])
 
@@ -284,3 +286,33 @@ async def test_an_agent_that_knows_all_makes_a_worker_exact(
     finding = await checked.finding()
     assert finding.mode is mode
     assert finding.lines()[1] == f"    its agent at w:7070 {words}"
+
+
+@dataclass
+class Judge:
+    """An agreement that says what the test says, and asks something first."""
+
+    words: str | None
+    asked: list[str] = field(default_factory=list)
+
+    async def differs(self, model: str, ask: Any) -> str | None:
+        self.asked.append(model)
+        assert await ask("/tokenize", {"model": model, "prompt": "a"})
+        return self.words
+
+
+@pytest.mark.parametrize("words", [None, "its tokens are others"])
+async def test_a_worker_whose_tokens_are_not_ours_is_a_fault(checked: Checked, words: str | None) -> None:
+    checked.has_tokenizer, checked.judge = True, Judge(words)
+    finding = await checked.finding()
+    assert checked.judge.asked == ["m"]
+    assert (finding.mode, finding.fault, finding.is_good) == (Mode.VERIFIED, words, words is None)
+    assert finding.lines()[1:] == ([] if words is None else [f"    WRONG: {words}"])
+
+
+async def test_tokens_are_compared_only_where_we_make_some(checked: Checked) -> None:
+    checked.judge = Judge("others")
+    assert (await checked.finding()).is_good
+    assert checked.judge.asked == []
+    checked.answers.health = 503
+    assert not (await checked.finding()).is_good

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app import bundled_tokenizer
+from gateway.app import bundled_tokenizer, check
 from loadtest.workloads.conversations import Conversations
 from tests.test_stories import DEADLINE_S, Story, story, worker_id
 
@@ -116,7 +116,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("other", OTHERS)
 async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
-    tmp_path: Path, other: str
+    tmp_path: Path, other: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Within a hundred requests, by the metric; the first position that differs is on the admin page."""
     async with story(tokenizer=tokenizer_with(tmp_path / "other", *OTHERS[other])) as s:
@@ -148,3 +148,34 @@ async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
         async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/metrics") as answer:
             page = await answer.text()
         assert f'kvgate_prompt_mismatch{{worker="{worker["worker"]}"}} 1.0' in page
+        assert await check(s.gateway.config) == 1
+        assert "in a chat with a system message they differ from number" in capsys.readouterr().out
+
+
+async def test_check_agrees_with_an_engine_that_has_our_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
+    async with story() as s:
+        assert await check(s.gateway.config) == 0
+    assert "WRONG" not in capsys.readouterr().out
+
+
+async def test_a_worker_that_forgets_in_silence_is_believed_less() -> None:
+    """Without events what it drops is not seen: what was sent to it is assumed to be there."""
+    async with story(events=False) as s:
+        bodies = [turns(seed, 1)[0] for seed in range(8)]
+        for _ in range(8):
+            for body in bodies:
+                await s.chat(body)
+            for sim in s.sims:
+                async with s.session.post(f"{sim.url}/reset_prefix_cache") as answer:
+                    assert answer.status == 200
+        told = await verified(s)
+        doubted = {w["worker"] for w in told if w["confidence"] < 1.0}
+        assert doubted
+        assert all(w["mispredictions"]["never_stored"] >= 16 for w in told if w["worker"] in doubted)
+        record = await admin(s, f"/admin/decisions/{(await admin(s, '/admin/decisions'))['decisions'][0]}")
+        held = [c for c in record["candidates"] if c["overlap_tokens"] and c["worker"] in doubted]
+        assert held
+        for c in held:
+            assert c["confidence"] < 1.0
+            assert c["uncached_tokens"] > record["prompt_tokens"] - c["overlap_tokens"]
+        assert record["overlap_tokens"] in [c["overlap_tokens"] for c in record["candidates"]]

@@ -372,3 +372,9 @@ def test_fastokens_starts_no_threads_of_its_own() -> None:
         [sys.executable, "-c", program, str(FILE)], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["1", "1"]
+
+
+def test_tokens_are_text_again_special_ones_too(tokenizer: Tokenizer) -> None:
+    text = "a river<|im_end|>\n 1984"
+    assert tokenizer.decode(tokenizer.encode(text, False)) == text
+    assert tokenizer.decode([1 << 31]) in ("", "\ufffd")
