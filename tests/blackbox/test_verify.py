@@ -149,3 +149,33 @@ async def test_a_stream_that_dies_behind_its_finish_keeps_it(bench: Bench) -> No
     assert await client.event() == DONE
     assert await client.piece() == b""
     await until(lambda: any("cut" in line for line in bench.gateway.log), "the cut is logged")
+
+
+async def test_several_processes_answer_together() -> None:
+    """Each counts its own; the page has all of it, and a worker once."""
+    async with running("--processes", "2") as bench:
+        worker = await bench.worker(script=Vllm())
+        for _ in range(12):
+            assert (await bench.ask(streamed(COMPLETIONS))).body == PLAIN
+        (told,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
+        assert told["worker"] == worker.id
+        assert told["prompts"]["counted"] == 12
+        assert told["prompt_tokens"] == "agree"
+        assert told["sent"]["sent_prompt_tokens"] == 36
+        assert (await bench.gateway.metrics())[f'kvgate_prompt_mismatch{{worker="{worker.id}"}}'] == 0
+
+
+async def test_a_worker_that_counts_other_tokens_is_named() -> None:
+    async with running() as bench:
+        worker = await bench.worker(script=Vllm())
+        metric = f'kvgate_prompt_mismatch{{worker="{worker.id}"}}'
+        for num in range(3):
+            assert (await bench.gateway.metrics()).get(metric, 0) == 0, num
+            body = json.dumps({"model": "m", "stream": True, "prompt": list(range(50))}).encode()
+            assert (await bench.ask(post(body))).body == PLAIN
+        assert (await bench.gateway.metrics())[metric] == 1
+        assert await bench.gateway.logged("its prompts have other tokens than ours")
+        (told,) = (await bench.gateway.admin("GET", "/admin/verify")).json["workers"]
+        difference = told["prompts"]["first_difference"]
+        assert (difference["num_ours"], difference["num_engine"], difference["position"]) == (50, 3, None)
+        assert told["mispredictions"]["tokens_differ"] == sum(told["mispredictions"].values())

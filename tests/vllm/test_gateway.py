@@ -5,6 +5,7 @@ What the engine reports is the judge: `cached_tokens` of each answer against wha
 
 import json
 import random
+import re
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -133,6 +134,54 @@ def test_salted_prompts_do_not_share(gateway: GatewayProcess) -> None:
     other = chat(gateway, messages, extra_body={"cache_salt": "tenant-b"})
     assert again.predicted == again.cached == plain.answer.usage.prompt_tokens // BLOCK * BLOCK
     assert (other.predicted, other.cached) == (0, 0)
+
+
+def streamed(url: str, path: str, body: dict[str, Any]) -> bytes:
+    """A stream as it came, without what differs from one request to the next."""
+    data = json.dumps(body | {"model": "m", "stream": True, "max_tokens": 6, "temperature": 0}).encode()
+    ask = urllib.request.Request(url + path, data, {"content-type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask, timeout=120) as answer:
+        return re.sub(rb'"id":"[^"]*"|"created":\d+', b"", answer.read())
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "return_token_ids": True}),
+        ("/v1/completions", {"prompt": "once upon"}),
+        ("/v1/completions", {"prompt": "once upon", "echo": True, "logprobs": 1}),
+    ],
+)
+def test_a_stream_that_was_asked_for_usage_looks_as_one_that_was_not(
+    vllm_pair: Pair, vllm_model: Path, path: str, body: dict[str, Any]
+) -> None:
+    with started(vllm_pair[:1] * 2, vllm_model, "--verify", "all") as process:
+        plain = streamed(vllm_pair[0].url, path, body)
+        asked = streamed(process.url, path, body)
+        (worker,) = process.workers()
+    assert b"[DONE]" in plain and b"usage" not in plain
+    assert asked == plain
+    assert worker["verified"]["prompt_tokens"] == "agree"
+
+
+def test_predictions_tokens_and_counters_agree_with_the_engines_own(
+    gateway: GatewayProcess,
+) -> None:
+    for i in range(3):
+        chat(gateway, [{"role": "user", "content": text(f"agree {i}", 60)}])
+    for worker in gateway.admin("/admin/verify")["workers"]:
+        assert worker["prompt_tokens"] == "agree"
+        assert worker["prompts"]["counted_differing"] == worker["prompts"]["sampled_differing"] == 0
+        assert worker["mispredictions"]["tokens_differ"] == worker["mispredictions"]["not_told"] == 0
+
+    def is_counted() -> bool:
+        told = gateway.admin("/admin/verify")["workers"]
+        return bool(told) and all(
+            w["engine"]["prompt_tokens"] >= w["sent"]["sent_prompt_tokens"] > 0 for w in told
+        )
+
+    wait_until(is_counted, 10)
 
 
 def test_a_prompt_longer_than_the_model_gets_the_engines_own_answer(gateway: GatewayProcess) -> None:
