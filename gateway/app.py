@@ -96,7 +96,6 @@ class Gateway:
         self.records = Records()
         self.verifier = Verifier(self.fleet, self.index, time.monotonic)
         self.router.witnesses += [self.losses, self.verifier]
-        self.asking = asking(config.verify, self.verifier)
         self._worker_urls = worker_urls(config.worker)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(
@@ -256,7 +255,7 @@ class Gateway:
                 worker, reason, is_refused=is_refused
             ),
             tls_context=lambda: self.worker_tls.context,
-            ask_usage=self.asking.ask,
+            ask_usage=asking(config.verify, self.verifier).ask,
         )
 
     def _make_roster(self) -> Roster:
