@@ -76,7 +76,7 @@ def check_worker(given: Input) -> None:
     data = given.answer
     whole = _answer([data], given.closes)
     parted = _answer(pieces(data, given.answer_cuts), given.closes)
-    num = 2 if data.endswith(b"\n") else 3  # an empty line behind an answer is seen if it comes late
+    num = 2 if data.endswith((b"\n", b"\r")) else 3  # an empty line behind an answer is seen if it is late
     assert parted[:num] == whole[:num], "the client's answer depends on the parts"
     answer = whole[0]
     if answer is None or answer.status == 502 or not answer.is_whole:
