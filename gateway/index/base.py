@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.blocks import BlockHash
-from gateway.core.events import KvEvent
+from gateway.core.events import EngineHash, KvEvent
 from gateway.core.worker import WorkerId
 
 
@@ -63,6 +63,9 @@ class Index(BlockSets, Protocol):
 
     def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
         """Whether a worker holds all of `hashes`; False for one that is unknown."""
+
+    def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
+        """Our hash of a block that the worker holds, in any medium, under an engine hash."""
 
     def blocks(self, worker: WorkerId) -> Iterator[BlockHash]:
         """Its blocks, each once, in no order; not to be changed meanwhile."""

@@ -19,6 +19,7 @@ from gateway.core.events import (
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
+    EngineHash,
     KvEvent,
     RunStored,
     UnknownEvent,
@@ -94,6 +95,10 @@ class MemoryIndex:
         if holder is None or not hashes:
             return holder is not None
         return self._edges.walk(hashes, holder.bit) == [(holder.bit, len(hashes))]
+
+    def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
+        block = self._holders[worker].find(name_of(name))
+        return None if block is None else self._edges.hash_at(block)
 
     def blocks(self, worker: WorkerId) -> Iterator[BlockHash]:
         places = self._holders[worker].places.values()

@@ -106,6 +106,9 @@ class PlainIndex:
     def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
         return worker in self._workers and self.overlap(hashes).get(worker, 0) == len(hashes)
 
+    def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
+        return self._find(self._workers[worker], name)
+
     def blocks(self, worker: WorkerId) -> Iterator[BlockHash]:
         yield from set().union(*self._workers[worker].by_medium().values())
 

@@ -1,0 +1,122 @@
+"""Blocks that a worker is proven to hold, under engine hashes that nobody has told us.
+
+They lie in the index in a place of their own, each under our own hash: so they are found like any block,
+and blocks whose engine hash is known can be placed behind them. No removal will ever name them. They go
+when their time is over, when their engine hash becomes known, or when an answer proves them gone.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from gateway.core.blocks import BlockHash
+from gateway.core.events import GPU, BlocksRemoved, RunStored
+from gateway.core.worker import WorkerId
+from gateway.index.base import Index
+
+GROUP = -2
+"""The group of that place, which no engine has; in medium GPU, so that a clear takes them too."""
+MAX_LINKS = 16_384
+
+
+@dataclass(slots=True, eq=False)
+class HealCounts:
+    """`num_placed` blocks of runs whose parent was unknown, `num_proven` by answers (some since expired),
+    `num_withdrawn` of these that answers proved to be gone, `num_reports` announcements asked for."""
+
+    num_placed: int = 0
+    num_proven: int = 0
+    num_withdrawn: int = 0
+    num_reports: int = 0
+
+
+class Links:
+    """Of one worker in `index`; `root` is the parent of its first blocks."""
+
+    def __init__(self, worker: WorkerId, index: Index, root: BlockHash, max_links: int = MAX_LINKS) -> None:
+        self._worker = worker
+        self._index = index
+        self._root = root
+        self._max_links = max_links
+        self._until: dict[BlockHash, float] = {}
+        self._proofs: deque[tuple[float, list[BlockHash]]] = deque()
+
+    def __repr__(self) -> str:
+        return f"Links({len(self)} blocks, {len(self._proofs)} proofs)"
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def __contains__(self, block: BlockHash) -> bool:
+        return block in self._until
+
+    def prove(self, chain: Sequence[BlockHash], until: float) -> int:
+        """A prompt's leading blocks are there; how many of them were unknown."""
+        known = self._index.overlap(chain).get(self._worker, 0)
+        num_new = 0
+        if known < len(chain):
+            new = self.lay(chain)
+            told = set(chain[:known])
+            self.drop([block for block in new if block in told])
+            num_new = sum(block not in told for block in new)
+        linked = [block for block in chain if block in self._until]
+        if linked:
+            self._until.update(dict.fromkeys(linked, until))
+            self._proofs.append((until, linked))
+            while len(self._until) > self._max_links:
+                self.drop(self._proofs.popleft()[1])
+        return num_new
+
+    def lay(self, chain: Sequence[BlockHash]) -> list[BlockHash]:
+        """Make links of all of a prompt's leading blocks that are none yet, so that others find their place
+        behind them; which these were, for the caller to prove or to drop."""
+        new: list[BlockHash] = []
+        for first, end in stretches([block not in self._until for block in chain]):
+            run = list(chain[first:end])
+            before = chain[first - 1] if first else self._root
+            link = before if first else None
+            self._index.apply(self._worker, RunStored(run, run, link, before, GPU, GROUP))
+            self._until.update(dict.fromkeys(run, 0.0))
+            new += run
+        return new
+
+    def drop(self, blocks: Sequence[BlockHash]) -> int:
+        """Those among `blocks` that are links are none any more; how many."""
+        linked = [block for block in blocks if self._until.pop(block, None) is not None]
+        if linked:
+            self._index.apply(self._worker, BlocksRemoved(linked, GPU, GROUP))
+        return len(linked)
+
+    def withdraw(self, missing: BlockHash) -> int:
+        """This block was not there: nor is what was proven behind it. How many these were."""
+        gone: list[BlockHash] = []
+        for _, proven in self._proofs:
+            if missing in proven:
+                gone += proven[proven.index(missing) :]
+        return self.drop(gone)
+
+    def expire(self, now: float) -> None:
+        while self._proofs and self._proofs[0][0] <= now:
+            _, blocks = self._proofs.popleft()
+            self.drop([block for block in blocks if self._until.get(block, now + 1) <= now])
+
+    def drop_all(self) -> None:
+        self.drop(list(self._until))
+        self.clear()
+
+    def clear(self) -> None:
+        """The index has forgotten them already."""
+        self._until.clear()
+        self._proofs.clear()
+
+
+def stretches(wanted: Sequence[bool]) -> list[tuple[int, int]]:
+    """First and end of each stretch of what is wanted."""
+    found: list[tuple[int, int]] = []
+    end = 0
+    for is_wanted, group in groupby(wanted):
+        first, end = end, end + sum(1 for _ in group)
+        if is_wanted:
+            found.append((first, end))
+    return found
