@@ -53,6 +53,7 @@ class Read(Protocol):
     """What is known of a stream."""
 
     counts: StreamCounts
+    blind_reason: str | None
 
     @property
     def state(self) -> StreamState: ...
@@ -78,7 +79,8 @@ class RosterOptions:
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """One URL and what came of it. `wake` asks for a probe now."""
+    """One URL and what came of it. `wake` asks for a probe now. `num_resets` are those of its streams when
+    its engine process became known, `last` are the metrics of the last look."""
 
     url: str
     probe: Probe
@@ -87,6 +89,8 @@ class Endpoint:
     facts: Facts | None = None
     workers: tuple[Worker, ...] = ()
     feeds: dict[WorkerId, tuple[Feed, Subscribed]] = field(default_factory=dict)
+    num_resets: dict[WorkerId, int] = field(default_factory=dict)
+    last: Mapping[int, EngineMetrics] = field(default_factory=dict)
     num_failures: int = 0
     last_error: str | None = None
     task: asyncio.Task[None] | None = None
@@ -212,11 +216,11 @@ class Roster:
         if endpoint.facts is None:
             return self._join(endpoint, await endpoint.probe.facts())
         ranks = await self._load(endpoint)
-        if _has_changed(endpoint.facts, ranks):
-            log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
-            self._rejoin(endpoint, await endpoint.probe.facts())
-        elif endpoint.num_failures >= FAILURES_TO_DOWN and endpoint.facts.start_time_s is None:
+        if _has_changed(endpoint.facts, ranks) or _has_gone_back(endpoint, ranks):
+            await self._ask_anew(endpoint, endpoint.facts)
+        elif _is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
+        endpoint.last = ranks or endpoint.last
         for worker in endpoint.workers:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
                 member.reported = reported(ranks[worker.dp_rank])
@@ -224,11 +228,24 @@ class Roster:
         self._set_up(endpoint, True, "answers again")
         return None
 
-    async def _ask_again(self, endpoint: Endpoint, known: Facts) -> None:
-        """It was down, and no start time tells whether it is the same process: events would."""
+    async def _ask_anew(self, endpoint: Endpoint, known: Facts) -> None:
+        """Another process. Where its events told so first, they have begun anew with it, and are kept: they
+        may know its cache from the start, which a new subscription without replays would not."""
         facts = await endpoint.probe.facts()
-        if not endpoint.feeds or not facts.is_like(known):
-            log.info("worker %s: it was down, asking it anew", endpoint.url)
+        if facts.is_like(known) and endpoint.feeds and all(map(_has_begun_anew, _streams(endpoint))):
+            log.info("worker %s: another engine process answers, as its events have told", endpoint.url)
+            endpoint.facts, endpoint.num_resets = facts, _num_resets(endpoint)
+            return
+        log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
+        self._rejoin(endpoint, facts)
+
+    async def _ask_again(self, endpoint: Endpoint, known: Facts) -> None:
+        """It was down, and no start time tells whether it is the same process (events would); or its events
+        cannot be had, and may by now be published elsewhere."""
+        facts = await endpoint.probe.facts()
+        was_down = endpoint.num_failures >= FAILURES_TO_DOWN
+        if (was_down and not endpoint.feeds) or not facts.is_like(known):
+            log.info("worker %s: it is not what it was, asking it anew", endpoint.url)
             self._rejoin(endpoint, facts)
 
     async def _load(self, endpoint: Endpoint) -> Mapping[int, EngineMetrics]:
@@ -273,6 +290,7 @@ class Roster:
                 log.warning("worker %s: no events, its cache is assumed only: %s", worker.id, exc)
                 return
             endpoint.feeds[worker.id] = feed, subscription
+            endpoint.num_resets[worker.id] = subscription.stream.counts.num_resets
             self.stream_changed(worker.id, subscription.stream.state)
 
     def _leave(self, endpoint: Endpoint) -> None:
@@ -281,12 +299,13 @@ class Roster:
             self._fleet.drop(worker.id)
             self._index.drop_worker(worker.id)
             self._assumed.drop_worker(worker.id)
-        endpoint.workers, endpoint.facts = (), None
+        endpoint.workers, endpoint.facts, endpoint.last = (), None, {}
 
     def _close_feeds(self, endpoint: Endpoint) -> None:
         for feed, _ in endpoint.feeds.values():
             feed.stop()
         endpoint.feeds.clear()
+        endpoint.num_resets.clear()
 
     def _failed(self, endpoint: Endpoint, reason: str) -> None:
         endpoint.num_failures += 1
@@ -321,6 +340,44 @@ class Roster:
             if name == Address.of(endpoint.url).netloc or any(w.id == name for w in endpoint.workers):
                 return endpoint.url
         return None
+
+
+def _num_resets(endpoint: Endpoint) -> dict[WorkerId, int]:
+    return {worker: read.stream.counts.num_resets for worker, (_, read) in endpoint.feeds.items()}
+
+
+def _streams(endpoint: Endpoint) -> Iterator[tuple[Feed, int]]:
+    """Each with how often it has begun anew since its engine process became known."""
+    for worker, num in _num_resets(endpoint).items():
+        yield endpoint.feeds[worker][0], num - endpoint.num_resets[worker]
+
+
+def _has_begun_anew(stream: tuple[Feed, int]) -> bool:
+    """An agent is told apart by its engine's start time: it is followed anew."""
+    feed, num = stream
+    return num > 0 and feed.is_connected and not hasattr(feed, "agent")
+
+
+def _has_gone_back(endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> bool:
+    """Counters only grow: without a start time they are a process's identity."""
+    if endpoint.facts is None or endpoint.facts.start_time_s is not None:
+        return False
+    for rank, metrics in ranks.items():
+        last = endpoint.last.get(rank)
+        now, before = metrics.prefix_cache_queries_total, last.prefix_cache_queries_total if last else None
+        if now is not None and before is not None and now < before:
+            return True
+    return False
+
+
+def _is_doubtful(endpoint: Endpoint) -> bool:
+    """Whether it is worth asking what else may have changed: a restart may have gone by between two looks."""
+    assert endpoint.facts is not None
+    if endpoint.num_failures >= FAILURES_TO_DOWN and endpoint.facts.start_time_s is None:
+        return True
+    return endpoint.facts.sources is not None and not all(
+        feed.is_connected for feed, _ in endpoint.feeds.values()
+    )
 
 
 def _has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:

@@ -507,3 +507,68 @@ async def test_each_look_is_told_from_the_first_on(world: World) -> None:
     world.probe().ranks = "too busy"
     await world.look()
     assert world.looks == [(W, RANK), (W, later), (W, None)]
+# identity ----------------------------------------------------------------------------------------
+
+
+async def test_a_restart_that_its_events_told_of_first_costs_nothing_twice(world: World) -> None:
+    """A new subscription without replays would not know what the new process has stored by now."""
+    world.probe().sources = (EventSource(0, "tcp://*:1"),)
+    await world.add()
+    subscription = world.subscription()
+    subscription.live([b"", seq_frame(0), payload(1, 2)])
+    subscription.disconnected()
+    subscription.live([b"", seq_frame(0), payload(3, ts=2)])
+    world.probe().ranks = {0: replace(RANK, start_time_s=2000.0)}
+    await world.look()
+    assert (len(world.feeds), world.known.num_blocks("w:1")) == (1, 1)
+    assert world.member().stream is StreamState.EXACT
+    await world.look()
+    assert world.probe().num_facts == 2
+    world.probe().ranks = {0: replace(RANK, start_time_s=3000.0)}  # and this one they did not tell of
+    await world.look()
+    assert (len(world.feeds), world.known.num_blocks("w:1")) == (2, 0)
+
+
+async def test_a_stream_that_lives_on_while_the_process_changed_is_not_believed(world: World) -> None:
+    await world.add()
+    world.store(1, 2)
+    world.probe().ranks = {0: replace(RANK, start_time_s=2000.0)}
+    await world.look()
+    assert (len(world.feeds), world.known.num_blocks("w:1")) == (2, 0)
+
+
+@pytest.mark.parametrize(("counted", "num_feeds"), [((500, 20), 2), ((500, 500), 1), ((500, None), 1)])
+async def test_without_a_start_time_counters_that_went_back_are_another_process(
+    world: World, counted: tuple[int | None, int | None], num_feeds: int
+) -> None:
+    def told(num: int | None, start: float | None) -> dict[int, EngineMetrics]:
+        return {0: replace(RANK, start_time_s=start, prefix_cache_queries_total=num)}
+
+    world.probe().ranks = told(0, None)
+    await world.add()
+    world.store(1, 2)
+    for num in counted:
+        world.probe().ranks = told(num, None)
+        await world.look()
+    assert len(world.feeds) == num_feeds
+    assert world.known.num_blocks("w:1") == (2 if num_feeds == 1 else 0)
+
+
+async def test_a_start_time_says_more_than_counters(world: World) -> None:
+    await world.add()
+    for num in (500, 20):
+        world.probe().ranks = {0: replace(RANK, prefix_cache_queries_total=num)}
+        await world.look()
+    assert len(world.feeds) == 1
+
+
+async def test_events_that_are_published_elsewhere_by_now_are_looked_for(world: World) -> None:
+    """Restarted between two looks, at free ports of its own, and without a start time."""
+    world.probe().ranks = {0: replace(RANK, start_time_s=None)}
+    await world.add()
+    world.feeds[0].is_connected = False
+    await world.look()
+    assert len(world.feeds) == 1
+    world.probe().sources = (EventSource(0, "tcp://*:77", "tcp://*:78"),)
+    await world.look()
+    assert [feed.endpoint for feed in world.feeds] == ["tcp://*:1", "tcp://*:77"]
