@@ -51,6 +51,7 @@ class OpenAi:
     usage = StreamUsage(can_be_asked=False)
     paths = EnginePaths("/health", "/metrics", "/v1/models")
     flags = EngineFlags(events="", cached_tokens="")
+    reports_from: tuple[int, ...] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         raise DecodeError(NO_EVENTS)

@@ -161,6 +161,7 @@ class Sglang:
         "'",
         cached_tokens="--enable-cache-report",
     )
+    reports_from: tuple[int, ...] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))

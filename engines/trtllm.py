@@ -162,6 +162,7 @@ class TrtLlm:
         'endpoint: "tcp://*:5557", replay_endpoint: "tcp://*:6557"}}, and kvgate with --replay-port 6557',
         cached_tokens="",
     )
+    reports_from: tuple[int, ...] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))

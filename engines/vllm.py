@@ -158,6 +158,7 @@ class Vllm:
         "'",
         cached_tokens="--enable-prompt-tokens-details",
     )
+    reports_from: tuple[int, ...] | None = (0, 26)
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _batch(*published("vllm", frames))

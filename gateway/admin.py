@@ -18,7 +18,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet, Member
 from gateway.core.worker import WorkerId
 from gateway.discovery.facts import endpoint_url
-from gateway.discovery.roster import Endpoint, Roster
+from gateway.discovery.roster import Endpoint, Roster, Subscribed
 from gateway.loss.witness import CacheLoss
 from gateway.records import Records
 from gateway.router import Router
@@ -189,6 +189,7 @@ class Admin:
             "kv_usage": member.reported.kv_usage,
             "failures": member.num_failures,
             "stream": member.stream.value if member.stream else None,
+            "blind": _blind(feed[1]) if feed else None,
             "verified": self._verified(worker.id),
             "events": feed[0].endpoint if feed else None,
             "agent": getattr(feed[0], "agent", None) if feed else None,  # told, or where one is looked for
@@ -206,6 +207,14 @@ class Admin:
             "pinned_blocks": self._router.assumed.num_pinned(worker),
             "applied": msgspec.to_builtins(self._router.index.applied(worker)),
         }
+
+
+def _blind(subscribed: Subscribed) -> dict[str, Any] | None:
+    """Why not all is known of what the worker holds, and what has come to be known since."""
+    if (reason := subscribed.stream.blind_reason) is None:
+        return None
+    healing = getattr(subscribed, "healing", None)  # none where an agent tells
+    return {"reason": reason} | (healing.describe() if healing else {})
 
 
 def _json(body: Any, status: int = 200) -> web.Response:

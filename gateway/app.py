@@ -43,6 +43,8 @@ from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
 from gateway.ingest.agents import AgentFeeds, agents_of, reach_agent
 from gateway.ingest.feeds import Feeds
+from gateway.ingest.healer import Healer, keep_healing
+from gateway.ingest.healer_metrics import HealerCollector
 from gateway.keyfile import read_key
 from gateway.lag import Lag
 from gateway.loss.exposition import LossCollector
@@ -93,9 +95,10 @@ class Gateway:
             tokenize=self.prompts.tokenize,
             ledger=ledger,
         )
+        self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.records = Records()
         self.verifier = Verifier(self.fleet, self.index, time.monotonic)
-        self.router.witnesses += [self.losses, self.verifier]
+        self.router.witnesses += [self.losses, self.verifier, self.healer]
         self._worker_urls = worker_urls(config.worker)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(
@@ -128,6 +131,7 @@ class Gateway:
             await self.listen(self._sockets.traffic, self._sockets.admin)
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
+        self._tasks.start("heal streams", keep_healing(self.healer))
         for url in self._worker_urls:
             self.roster.add(url)
 
@@ -202,6 +206,7 @@ class Gateway:
         )
         registry.register(LossCollector(self.losses))
         registry.register(VerifyCollector(self.verifier))
+        registry.register(HealerCollector(self.healer))
         admin = Admin(
             api=self.api,
             router=self.router,
@@ -231,6 +236,7 @@ class Gateway:
             headers=self._worker_headers,
             tasks=self._tasks,
             agents=AgentFeeds(self.agents, index=self.index, assumed=self.assumed, tasks=self._tasks),
+            healer=self.healer,
         )
 
     def _make_proxy(self) -> Proxy:
@@ -256,6 +262,7 @@ class Gateway:
             ),
             tls_context=lambda: self.worker_tls.context,
             ask_usage=asking(config.verify, self.verifier).ask,
+            to_report=self.healer.asking,
         )
 
     def _make_roster(self) -> Roster:

@@ -170,7 +170,7 @@ class InferenceExchange:
         self._touch()
         self._arm()
         pool = self._proxy.pool(decision.worker.url)
-        body, self._unasked = self._proxy.body_for(self._request, decision.worker)
+        body, self._unasked = self._proxy.body_for(self._request, decision)
         head = head_to_worker(
             self._http,
             decision.worker,

@@ -5,10 +5,12 @@ answer has ended.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from gateway.core import report
 from gateway.core.deadlines import Deadlines
+from gateway.core.decision import Decision
 from gateway.core.http import HttpRequest
 from gateway.core.request import InferenceRequest, parse_request
 from gateway.core.unasked import UnaskedScanner, with_usage
@@ -55,6 +57,8 @@ class Proxy:
     suspect: Callable[[WorkerId, str, bool], None]
     tls_context: TlsContext = lambda: None
     ask_usage: AskUsage = lambda worker: None
+    to_report: Collection[str] = ()
+    """Decisions whose requests ask the engine to announce its hit (`ingest/healer.py`)."""
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -79,10 +83,12 @@ class Proxy:
         exchange.begin()
         return exchange
 
-    def body_for(self, request: InferenceRequest, worker: Worker) -> tuple[bytes, UnaskedScanner | None]:
+    def body_for(self, request: InferenceRequest, decision: Decision) -> tuple[bytes, UnaskedScanner | None]:
         """What the worker gets, and what then takes out of its stream what was asked for us."""
-        unasked = self.ask_usage(worker) if request.may_ask_usage else None
-        return with_usage(request.body) if unasked else request.body, unasked
+        body, unasked = request.body, self.ask_usage(decision.worker) if request.may_ask_usage else None
+        if decision.id in self.to_report:
+            body = report.asking(body)
+        return with_usage(body) if unasked else body, unasked
 
     def worker_down(self, worker: WorkerId) -> None:
         """What it has not begun to answer goes to another one."""

@@ -51,6 +51,7 @@ class FakeEngine:
     usage = StreamUsage()
     paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
     flags = EngineFlags(events="--publish", cached_tokens="--tell-cached")
+    reports_from: tuple[int, ...] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         if len(frames) != 3 or len(frames[1]) != 8:

@@ -142,6 +142,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                         "failures": 4,
                         "stream": "catching_up",
                         "verified": {"compared": 7},
+                        "blind": None,
                         "events": "tcp://*:1",
                         "agent": None,
                         "replay": "tcp://*:2",

@@ -51,6 +51,25 @@ def test_an_answer(world: World) -> None:
     assert len(world.pools["w:1"].transports) == 1  # the connection is used again
 
 
+def test_a_request_asks_for_an_announcement_where_its_decision_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And only there: to the worker that gets it next, it goes as it came."""
+
+    class First(set[str]):
+        def __contains__(self, id: object) -> bool:
+            self.add(str(id))
+            return len(self) == 1
+
+    world = World(monkeypatch, "w:1", "w:2")
+    world.proxy.to_report = First()
+    world.ask()
+    first = world.transport()
+    assert b'"vllm_xargs":{"kv_cache_report_mode":"full"}}' in first.out
+    first.lose()
+    assert world.pools["w:2"].transports[0].out.endswith(b"\r\n\r\n" + BODY)
+
+
 def test_an_answer_that_has_begun_holds_no_prompt(world: World) -> None:
     exchange, answered = world.ask()
     assert exchange._request.body == BODY  # another worker may have to be asked

@@ -16,6 +16,7 @@ from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import Config
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.index.healing import SETTLE_S
 from loadtest.workloads.conversations import Conversations
 
 pytestmark = pytest.mark.process
@@ -80,6 +81,29 @@ class Story:
                 await asyncio.sleep(0.05)
         await self.until(lambda: self.states() == {StreamState.EXACT})
 
+    async def heard(self) -> None:
+        """Where no replay brings what was said before the subscription stood."""
+
+        def are_connected() -> bool:
+            feeds = [feed for endpoint in self.gateway.roster for feed, _ in endpoint.feeds.values()]
+            return len(feeds) == len(self.sims) and all(feed.is_connected for feed in feeds)
+
+        await self.until(are_connected)
+        await asyncio.sleep(0.2)
+
+    async def credits_nothing_wrong(self) -> None:
+        """Once it has settled, what is known under the engines' own names they hold."""
+        await asyncio.sleep(2 * SETTLE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            for sim in self.sims:
+                while not self.named(sim) <= await self.held(sim):  # noqa: ASYNC110 - events on their way
+                    await asyncio.sleep(0.1)
+
+    def named(self, sim: Sim) -> set[int]:
+        healing = self.gateway.healer.get(worker_id(sim))
+        assert healing is not None
+        return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in healing.links}
+
     def states(self) -> set[StreamState | None]:
         return {member.stream for member in self.gateway.fleet}
 
@@ -109,6 +133,8 @@ async def story(**sim: Any) -> AsyncIterator[Story]:
             await told.until(lambda: len(gateway.fleet) == sum(sim.config.dp_size for sim in sims))
             # Only what is said from now on is sure to be heard.
             known = StreamState.EXACT if flags.get("events", True) else None
+            if not flags.get("replay", True):
+                known = StreamState.BLIND  # until the first batch, which is the engine's first
             await told.until(lambda: told.states() == {known})
             yield told
     finally:
@@ -164,22 +190,110 @@ async def test_a_gateway_that_starts_before_a_warm_fleet_is_exact_by_replay() ->
             await second.stop()
 
 
+@asynccontextmanager
+async def late(first: Story) -> AsyncIterator[Story]:
+    """Another gateway, which starts before a fleet that is warm and whose buffers do not reach back."""
+    second = Gateway(first.gateway.config)
+    await second.start()
+    try:
+        again = Story(second, first.sims, first.session)
+        await again.until(lambda: len(second.fleet) == 2)
+        await again.until(lambda: again.states() == {StreamState.BLIND})
+        yield again
+    finally:
+        await second.stop()
+
+
 async def test_a_buffer_that_does_not_reach_back_is_said_and_credits_nothing_wrong() -> None:
     async with story(replay_buffer=2) as first:
         await first.talk(8)
         await first.settled()
-        second = Gateway(first.gateway.config)
-        await second.start()
-        try:
-            again = Story(second, first.sims, first.session)
-            await again.until(lambda: len(second.fleet) == 2)
-            await again.until(lambda: StreamState.BLIND in again.states())
+        async with late(first) as again:
             for sim in first.sims:
                 blocks = await first.held(sim)
                 found, credited = again.known(sim, blocks)
                 assert found == credited <= len(blocks)
-        finally:
-            await second.stop()
+
+
+@pytest.mark.parametrize("flags", [{}, {"event_wire": "array"}, {"hash": "bytes"}, {"kv_blocks": 80}])
+async def test_a_blind_stream_is_healed_by_its_own_traffic(flags: dict[str, Any]) -> None:
+    """Old conversations go on through the new gateway: what it credits under the engines' names they hold."""
+    async with story(replay_buffer=2, **flags) as first:
+        await first.talk(30)
+        await first.settled()
+        async with late(first) as again:
+            for _ in range(2):
+                await again.talk(30, num_turns=5)
+            await again.credits_nothing_wrong()
+            for sim in again.sims:
+                held = await first.held(sim)
+                assert again.known(sim, held)[0] > len(held) // 2
+            # Everything goes, and is forgotten under its own name or with what was proven.
+            for sim in again.sims:
+                async with again.session.post(f"{sim.url}/reset_prefix_cache") as answer:
+                    assert (await answer.json())["success"]
+            await again.talk(31)
+            await again.settled()
+
+
+async def test_a_restart_in_place_without_replays_is_an_empty_cache() -> None:
+    async with story(replay=False) as s:
+        await s.heard()
+        await s.talk(40)
+        await s.settled()
+        for down_s in (0.0, 0.5):
+            await s.sims[0].restart(down_s)
+            await s.until(lambda: s.gateway.index.num_blocks(worker_id(s.sims[0])) == 0)
+            await s.heard()
+            await s.talk(41)
+            await s.settled()
+
+
+async def test_a_gap_in_the_middle_is_filled_by_replay() -> None:
+    async with story() as s:
+        await s.talk(42, num_conversations=2)
+        for sim in s.sims:
+            await s.faults(sim, lose={"next": 2})
+        await s.talk(43, num_conversations=3)
+        await s.settled()
+        counts = dict(s.gateway.roster.stream_counts())
+        assert sum(count.num_gaps for count in counts.values()) > 0
+
+
+async def test_without_replays_a_gap_in_the_middle_is_said_and_healed_by_its_own_traffic() -> None:
+    async with story(replay=False) as s:
+        await s.heard()
+        await s.talk(44, num_conversations=2)
+        await s.settled()
+        for sim in s.sims:
+            await s.faults(sim, lose={"next": 2})
+        await s.talk(45, num_conversations=3)
+        assert StreamState.BLIND in s.states()
+        await s.talk(44, num_conversations=2, num_turns=5)
+        await s.credits_nothing_wrong()
+
+
+@pytest.mark.parametrize("flags", [{}, {"replay_buffer": 2}])
+async def test_an_adapter_and_a_salt_never_share_with_the_base(flags: dict[str, Any]) -> None:
+    async with story(lora=("a",), **flags) as s:
+        (body,) = Conversations("m", 46, turn_chars=300).turns(1)
+        for how in ({}, {"cache_salt": "s"}, {"model": "a"}, {"model": "a", "cache_salt": "s"}):
+            first, again = [await s.chat(body | how | {"max_tokens": 4}) for _ in range(2)]
+            cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, again)]
+            assert cached[0] == 0 < cached[1]
+            assert again["worker"] == first["worker"]
+        await s.settled()
+        assert sum(s.gateway.metrics.worker(worker_id(sim)).prediction_error_tokens for sim in s.sims) == 0
+
+
+async def test_tails_that_are_evicted_before_new_blocks_are_stored() -> None:
+    """In one batch: the removals first, one hash each, the last block of a prompt before its first."""
+    async with story(kv_blocks=60) as s:
+        for seed in range(50, 60):
+            await s.talk(seed, num_conversations=1, num_turns=2)
+        await s.settled()
+        applied = [s.gateway.index.applied(worker_id(sim)) for sim in s.sims]
+        assert all(each.num_removed > 0 and not each.num_unknown_removals for each in applied)
 
 
 async def test_without_events_our_own_decisions_are_followed() -> None:

@@ -129,6 +129,8 @@ class Engine(Protocol):
     paths: EnginePaths
     flags: EngineFlags
     usage: StreamUsage
+    reports_from: tuple[int, ...] | None
+    """The version from which it announces a prefix hit to a request that asks (`core/report.py`)."""
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         """A published message: `[topic, seq u64 big-endian, payload]`."""

@@ -31,6 +31,7 @@ from typing import TypeAlias
 
 from gateway.core.events import BlocksCleared, EventBatch
 
+RESTARTED = "engine restarted"
 NO_REPLAY = "no replay endpoint: what was stored before is unknown"
 
 
@@ -154,7 +155,7 @@ class Stream:
         if batch.ts <= self._last_ts:
             self.counts.num_repeats += 1
             return []
-        commands = self._start_afresh("engine restarted")
+        commands = self._start_afresh(RESTARTED)
         return commands + self.live(batch)
 
     def undecodable(self, seq: int, *, is_replay: bool) -> list[Command]:
@@ -188,7 +189,7 @@ class Stream:
         if self._replay_start is None:
             return []
         if not self._is_verified:
-            return self._start_afresh("engine restarted")
+            return self._start_afresh(RESTARTED)
         return self._resume()
 
     def replay_stalled(self) -> list[Command]:
@@ -256,7 +257,7 @@ class Stream:
 
     def _verify(self, batch: EventBatch) -> list[Command]:
         if self._last_digest and batch.digest != self._last_digest:
-            return self._start_afresh("engine restarted")
+            return self._start_afresh(RESTARTED)
         self._is_verified = True
         return []
 

@@ -8,11 +8,13 @@ import zmq
 from gateway.control import ControlSession
 from gateway.core.address import Address
 from gateway.core.engine import Engine, EventSource
+from gateway.core.report import can_report
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.agents import AgentFeeds
+from gateway.ingest.healer import Healer
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
@@ -37,6 +39,7 @@ class Feeds:
         tasks: Tasks,
         agents: AgentFeeds | None = None,
         subscribe: Callable[..., Subscription] = Subscription,
+        healer: Healer | None = None,
     ) -> None:
         self._engine_of = engine_of
         self._index = index
@@ -45,6 +48,7 @@ class Feeds:
         self._tasks = tasks
         self._agents = agents
         self._make_subscription = subscribe
+        self._healer = healer
         self._turns = Turns()
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
 
@@ -85,6 +89,7 @@ class Feeds:
             can_replay=source.replay_endpoint is not None,
             on_state=on_state,
         )
+        self._heal(worker, engine, subscription)
         feed = (
             self._poll(worker, source, session, subscription)
             if source.is_polled
@@ -92,6 +97,14 @@ class Feeds:
         )
         feed.start()
         return feed, subscription
+
+    def _heal(self, worker: Worker, engine: Engine, subscription: Subscription) -> None:
+        """But not where an agent keeps count: it does not know what we ask its engine to announce."""
+        if (healer := self._healer) is None or (self._agents and self._agents.has(worker)):
+            return
+        reports = can_report(engine.reports_from, worker.version)
+        healing = subscription.healing = healer.open(worker, can_report=reports)
+        subscription.on_close = lambda: healer.close(healing)
 
     async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""

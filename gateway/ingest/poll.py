@@ -69,6 +69,7 @@ class PollFeed:
     def stop(self) -> None:
         if self._task:
             self._task.cancel()
+        self._subscription.close()
 
     def _go_on(self) -> None:
         if self._subscription.go_on():

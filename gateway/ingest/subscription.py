@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.core.engine import Engine
 from gateway.core.events import DecodeError, EventBatch, KvEvent
-from gateway.core.stream import Apply, AskReplay, Command, Reset, Stream, StreamState
+from gateway.core.stream import RESTARTED, Apply, AskReplay, Command, Reset, Stream, StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
+from gateway.index.healing import Healing
 from gateway.ingest.portions import PORTION_BLOCKS, num_blocks, portions
 
 log = logging.getLogger("kvgate.ingest")
@@ -35,11 +36,15 @@ class Subscription:
         assumed: AssumedIndex,
         can_replay: bool,
         on_state: Callable[[WorkerId, StreamState], None],
+        healing: Healing | None = None,
     ) -> None:
+        """`healing` takes the events of a stream that is or was BLIND to `index` in place of this."""
         self.worker = worker
+        self.healing = healing
         self.stream = Stream(can_replay=can_replay)
         self.ask_replay: Callable[[int], None] = lambda start_seq: None
         self.behind: Callable[[], None] = lambda: None
+        self.on_close: Callable[[], None] = lambda: None
         self._todo: deque[Command] = deque()
         self._rest: Iterator[KvEvent] | None = None  # of the batch that is first in `_todo`
         self._num_bad = 0  # events that could not be placed before that batch
@@ -106,9 +111,14 @@ class Subscription:
         if self.stream.state is StreamState.BLIND:
             self._run(self.stream.resync())
 
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.on_close()
+
     def go_on(self) -> bool:
         """Carry out a portion of what is to be done; whether some is left."""
         room = PORTION_BLOCKS
+        self._tell_healing()
         while self._todo and room > 0:
             command = self._todo[0]
             if isinstance(command, Apply):
@@ -121,6 +131,8 @@ class Subscription:
                     log.info("worker %s: its blocks are forgotten: %s", self.worker, reason)
                     self._index.reset_worker(self.worker)
                     self._assumed.reset_worker(self.worker)
+                    if self.healing:
+                        self.healing.reset(is_restart=reason == RESTARTED)
                 case AskReplay(start_seq):
                     self.ask_replay(start_seq)
             if not self._todo and self._wants_resync:
@@ -143,21 +155,29 @@ class Subscription:
         """As much of it as there is room for, in blocks; the room that is left. `_rest` is None behind it."""
         if self._rest is None:
             self._rest, self._num_bad = portions(batch.events), self._count_bad()
+        healing = self.healing if self.healing and self.healing.was_blind else None
         for event in self._rest:
-            self._index.apply(self.worker, event)
+            if healing:
+                healing.apply(event)
+            else:
+                self._index.apply(self.worker, event)
             room -= num_blocks(event)
             if room <= 0:
                 return room
         self._rest = None
         if self._count_bad() > self._num_bad:
-            self._doubt(batch.seq)
+            self._doubt(batch)
         return room
 
     def _count_bad(self) -> int:
         applied = self._index.applied(self.worker)
         return applied.num_orphans + applied.num_mismatched
 
-    def _doubt(self, seq: int) -> None:
+    def _tell_healing(self) -> None:
+        if self.healing:
+            self.healing.tell(is_blind=self.stream.blind_reason is not None)
+
+    def _doubt(self, batch: EventBatch) -> None:
         """Blocks that cannot be placed: what we know of this worker is not complete.
 
         A replay from the start may tell (an event that was lost on the way, say). It is asked for
@@ -169,10 +189,13 @@ class Subscription:
                 "worker %s: batch %d has blocks with an unknown parent or another block size "
                 "(further ones are counted, not logged)",
                 self.worker,
-                seq,
+                batch.seq,
             )
         was_exact = self.stream.state is StreamState.EXACT
         self.stream.doubt("blocks with an unknown parent or another block size")
+        if self.healing and not self.healing.was_blind:
+            self._tell_healing()
+            self.healing.look_back(batch.events)
         if was_exact and self.stream.can_replay and self.stream.epoch != self._resynced_epoch:
             self._wants_resync = True  # behind what is being carried out now
 

@@ -182,6 +182,7 @@ class ZmqFeed:
         for socket in self._sockets:
             socket.close(linger=0)
         self._readers, self._sockets = [], []
+        self._subscription.close()
 
     def _on_monitor(self, frames: list[bytes]) -> None:
         # After a reconnection libzmq sends the subscription again only when the socket is next used.

@@ -507,6 +507,8 @@ async def test_each_look_is_told_from_the_first_on(world: World) -> None:
     world.probe().ranks = "too busy"
     await world.look()
     assert world.looks == [(W, RANK), (W, later), (W, None)]
+
+
 # identity ----------------------------------------------------------------------------------------
 
 

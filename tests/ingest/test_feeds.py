@@ -11,6 +11,7 @@ from gateway.core.worker import WorkerId
 from gateway.ingest.agents import AgentFeeds, Agents
 from gateway.ingest.feeds import Feeds
 from gateway.ingest.grpc import AgentFeed
+from gateway.ingest.healer import Healer
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.zmq import ZmqFeed
 from gateway.tasks import Tasks
@@ -57,6 +58,28 @@ async def test_a_path_is_polled_at_the_workers_own_address(feeds: Feeds) -> None
         feed.stop()
 
 
+async def test_who_heals_is_told_of_each_subscription_and_of_its_end() -> None:
+    tasks, known = Tasks(), Known(W.id)
+    healer = Healer(known.index, keep_s=60.0)
+    made = Feeds(
+        engine_of=lambda name: FakeEngine(),
+        index=known.index,
+        assumed=known.assumed,
+        headers={},
+        tasks=tasks,
+        healer=healer,
+    )
+    async with session() as open_session:
+        for path in ("tcp://*:7", "/events"):
+            feed, subscription = made.open(W, EventSource(0, path), open_session, ignore)
+            assert isinstance(feed, ZmqFeed | PollFeed)
+            assert subscription.healing is healer.get(W.id) is not None
+            feed.stop()
+            assert healer.get(W.id) is None
+    await tasks.stop()
+    made.close()
+
+
 async def test_a_bad_address_is_refused(feeds: Feeds) -> None:
     async with session() as open_session:
         with pytest.raises(ValueError, match="KV events at "):
@@ -85,6 +108,7 @@ async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its
         headers={},
         tasks=tasks,
         agents=AgentFeeds(Agents(port=9), index=known.index, assumed=known.assumed, tasks=tasks),
+        healer=(healer := Healer(known.index, keep_s=60.0)),
     )
     try:
         async with session() as open_session:
@@ -98,6 +122,7 @@ async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its
             refused = "they can be had once, and are its agent's" in caplog.text
             assert refused is (endpoint == "/events")
             assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")
+            assert not list(healer.items())  # an agent does not know what its engine is asked to announce
             feed.stop()
     finally:
         await tasks.stop()

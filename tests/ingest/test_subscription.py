@@ -2,11 +2,13 @@
 
 import pytest
 
+from gateway.core.blocks import root_hash
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.index.healing import Healing
 from gateway.ingest.portions import PORTION_BLOCKS
 from gateway.ingest.subscription import Subscription
-from tests.fakes import END, FakeEngine, Known, payload, seq_frame
+from tests.fakes import BLOCK_SIZE, END, FakeEngine, Known, payload, seq_frame
 
 W = WorkerId("w:1")
 
@@ -14,8 +16,17 @@ W = WorkerId("w:1")
 class World:
     """One subscription; `asked` are the replays that it asked for."""
 
-    def __init__(self, *, can_replay: bool = True) -> None:
+    def __init__(self, *, can_replay: bool = True, heals: bool = False) -> None:
         self.known = Known("w:1")
+        self.healing = Healing(
+            W,
+            self.known.index,
+            root=root_hash("root"),
+            block_size=BLOCK_SIZE,
+            can_report=False,
+            keep_s=60.0,
+            clock=lambda: 0.0,
+        )
         self.asked: list[int] = []
         self.states: list[StreamState] = []
         self.subscription = Subscription(
@@ -25,6 +36,7 @@ class World:
             assumed=self.known.assumed,
             can_replay=can_replay,
             on_state=lambda worker, state: self.states.append(state),
+            healing=self.healing if heals else None,
         )
         self.subscription.ask_replay = self.asked.append
 
@@ -220,3 +232,49 @@ def test_a_doubt_in_the_last_portion_is_one_of_its_batch() -> None:
         pass
     assert world.asked == [0, 0]  # everything, once more
     assert world.states[-1] is StreamState.CATCHING_UP
+
+
+# healing -----------------------------------------------------------------------------------------
+
+
+def test_a_blind_stream_keeps_what_it_cannot_place_and_takes_it_when_the_parent_is_told() -> None:
+    world = World(heals=True)
+    world.subscription.connected()
+    world.replay((4, payload(9, parent=8)), (5, payload(10, parent=9, ts=2)))
+    assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 0)
+    assert (world.healing.is_blind, world.healing.orphans.num_blocks) == (True, 2)
+    world.live(6, payload(7, 8, ts=3))  # from the root, as an announcement is
+    assert (world.num_blocks, len(world.healing.orphans)) == (4, 0)
+    assert world.healing.describe()["placed_blocks"] == 2
+    world.live(7, payload(7, 8, ts=4))  # again: no second copy
+    world.live(8, payload(ts=5, clear=True))
+    assert (world.states[-1], world.num_blocks, world.healing.is_blind) == (StreamState.EXACT, 0, False)
+
+
+def test_the_run_that_raised_the_doubt_is_kept_too() -> None:
+    world = World(can_replay=False, heals=True)
+    world.live(0, payload(1))
+    assert not world.healing.was_blind
+    world.live(1, payload(9, parent=8, ts=2))
+    assert (world.healing.is_blind, world.healing.orphans.num_blocks) == (True, 1)
+    world.live(2, payload(7, 8, ts=3))
+    assert world.num_blocks == 4
+
+
+def test_what_is_kept_aside_goes_with_a_reset_and_a_restart_begins_anew() -> None:
+    world = World(heals=True)
+    world.subscription.connected()
+    world.replay((4, payload(9, parent=8)))
+    assert len(world.healing.orphans) == 1
+    world.live(0, payload(1, ts=9))
+    assert (world.healing.was_blind, len(world.healing.orphans)) == (False, 0)
+    world.replay((0, payload(1, ts=9)))
+    assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 1)
+
+
+def test_who_closes_it_is_told() -> None:
+    world, closed = World(), list[int]()
+    world.subscription.close()
+    world.subscription.on_close = lambda: closed.append(1)
+    world.subscription.close()
+    assert closed == [1]

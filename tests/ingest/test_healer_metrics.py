@@ -1,0 +1,19 @@
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.ingest.healer import Healer
+from gateway.ingest.healer_metrics import HealerCollector
+from tests.fakes import Known, worker
+
+
+def test_each_worker_has_its_figures() -> None:
+    known = Known("a", "b")
+    healer = Healer(known.index, keep_s=60)
+    healings = [healer.open(worker(name, block_size=4), can_report=True) for name in "ab"]
+    healings[1].counts.num_placed = 7
+    registry = CollectorRegistry()
+    registry.register(HealerCollector(healer))
+    page = generate_latest(registry).decode()
+    assert 'kvgate_heal_placed_blocks_total{worker="a"} 0.0' in page
+    assert 'kvgate_heal_placed_blocks_total{worker="b"} 7.0' in page
+    assert 'kvgate_heal_proven_blocks{worker="a"} 0.0' in page
+    assert page.count("# TYPE kvgate_heal_") == 5
