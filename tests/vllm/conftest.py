@@ -7,6 +7,7 @@ the gateway's end-to-end tests (which may kill and restart, and hand the pair ba
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def vllm_pair(
         first = _start(stack, vllm_model, tmp_path_factory)
         second = _start(stack, vllm_model, tmp_path_factory)
         yield first.wait_ready(), second.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def start_module_vllm(
+    vllm_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., VllmWorker]]:
+    """As `start_vllm`, for an engine that the tests of a module share."""
+    with ExitStack() as stack:
+        yield partial(_start, stack, vllm_model, tmp_path_factory)
 
 
 @pytest.fixture
