@@ -30,7 +30,6 @@ from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
-from gateway.core.prompt import PromptError, Prompts
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.facts import endpoint_url, event_source
@@ -51,7 +50,7 @@ from gateway.loss.exposition import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics
 from gateway.policies import POLICIES
-from gateway.prompts import ANY_MODEL, PromptSource, WorkerTokenizer
+from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, ProxyOptions
 from gateway.records import Records
 from gateway.router import Router
@@ -87,18 +86,10 @@ class Gateway:
         log_templates(self.prompts)
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
         self.index = MemoryIndex(self.losses)
-        self.router = Router(
-            fleet=self.fleet,
-            index=self.index,
-            assumed=self.assumed,
-            policy=POLICIES[config.policy](),
-            tokenize=self.prompts.tokenize,
-            ledger=ledger,
-        )
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
-        self.records = Records()
         self.verifier = Verifier(self.fleet, self.index, time.monotonic)
-        self.router.witnesses += [self.losses, self.verifier, self.healer]
+        self.router = self._make_router(ledger)
+        self.records = Records()
         self._worker_urls = worker_urls(config.worker)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(
@@ -228,6 +219,18 @@ class Gateway:
         for exchange in list(self.proxy.exchanges):
             exchange.cancel("the gateway stopped before the answer was complete")
 
+    def _make_router(self, ledger: Ledger | None) -> Router:
+        router = Router(
+            fleet=self.fleet,
+            index=self.index,
+            assumed=self.assumed,
+            policy=POLICIES[self.config.policy](),
+            tokenize=self.prompts.tokenize,
+            ledger=ledger,
+        )
+        router.witnesses += [self.losses, self.verifier, self.healer]
+        return router
+
     def _make_feeds(self) -> Feeds:
         return Feeds(
             engine_of=self.engines.named,
@@ -314,29 +317,6 @@ async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Ro
         yield gateway.router
     finally:
         await gateway.stop()
-
-
-def load_tokenizers(specs: Sequence[str]) -> dict[str, Prompts]:
-    """From "DIR" or "MODEL=DIR". Raises ConfigError with the path and the reason."""
-    loaded: dict[str, Prompts] = {}
-    for spec in specs:
-        model, _, path = spec.rpartition("=")
-        try:
-            prompts = Prompts.load(Path(path).expanduser())
-        except PromptError as exc:
-            raise ConfigError(f"tokenizer: {exc}") from exc
-        loaded[model or ANY_MODEL] = prompts
-        name = model or "all models"
-        log.info("tokenizer of %s: %s (%s), from %s", name, prompts.kind, prompts.why, path)
-    return loaded
-
-
-def log_templates(prompts: PromptSource) -> None:
-    """Which conversations cost their new messages only: known when the proofs are led."""
-    for model in prompts.describe()["models"]:
-        for template in model["templates"]:
-            what = model["model"], template["name"], template["rendering"], template["why"]
-            log.info("chat template of %s, %s: %s rendering (%s)", *what)
 
 
 def worker_urls(urls: Sequence[str]) -> list[str]:

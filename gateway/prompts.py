@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ from xxhash import xxh3_128_digest
 from gateway.control import ControlSession
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
+from gateway.core.errors import ConfigError
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import InferenceRequest, Kind
 from gateway.core.runs import Runs
@@ -223,3 +225,26 @@ def tokenize_bodies(request: InferenceRequest) -> list[dict[str, Any]]:
     texts = prompt if isinstance(prompt, list) else [prompt]
     special = fields.get("add_special_tokens", True)
     return [{"model": request.model, "prompt": text, "add_special_tokens": special} for text in texts]
+
+
+def load_tokenizers(specs: Sequence[str]) -> dict[str, Prompts]:
+    """From "DIR" or "MODEL=DIR". Raises ConfigError with the path and the reason."""
+    loaded: dict[str, Prompts] = {}
+    for spec in specs:
+        model, _, path = spec.rpartition("=")
+        try:
+            prompts = Prompts.load(Path(path).expanduser())
+        except PromptError as exc:
+            raise ConfigError(f"tokenizer: {exc}") from exc
+        loaded[model or ANY_MODEL] = prompts
+        name = model or "all models"
+        log.info("tokenizer of %s: %s (%s), from %s", name, prompts.kind, prompts.why, path)
+    return loaded
+
+
+def log_templates(prompts: PromptSource) -> None:
+    """Which conversations cost their new messages only: known when the proofs are led."""
+    for model in prompts.describe()["models"]:
+        for template in model["templates"]:
+            what = model["model"], template["name"], template["rendering"], template["why"]
+            log.info("chat template of %s, %s: %s rendering (%s)", *what)

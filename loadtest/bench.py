@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gateway import request
-from gateway.app import bundled_tokenizer, load_tokenizers
+from gateway.app import bundled_tokenizer
 from gateway.core.blocks import root_hash, tokens_of
 from gateway.core.events import BlocksStored
 from gateway.core.fleet import Fleet
@@ -24,7 +24,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.metrics import Metrics
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.prompts import ANY_MODEL, PromptSource
+from gateway.prompts import ANY_MODEL, PromptSource, load_tokenizers
 from gateway.router import Router
 from loadtest.report import Figure, best_of, publish
 from loadtest.workloads.bodies import Bodies, Texts, grow, new, small, warm

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app import bundled_tokenizer, load_tokenizers, log_templates, worker_headers, worker_urls
+from gateway.app import bundled_tokenizer, worker_headers, worker_urls
 from gateway.core.errors import ConfigError
 from gateway.metrics import Metrics
-from gateway.prompts import PromptSource
+from gateway.prompts import PromptSource, load_tokenizers, log_templates
 
 
 def test_the_workers_key_is_read_from_its_file(tmp_path: Path) -> None:
