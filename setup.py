@@ -33,6 +33,7 @@ COMPILED = [
     "gateway/core/upgrade.py",
     "gateway/exchange.py",
     "gateway/index/assumed.py",
+    "gateway/index/bits.py",
     "gateway/index/edges.py",
     "gateway/index/holder.py",
     "gateway/index/memory.py",

@@ -6,6 +6,10 @@ events       up to 0.23 an event is an array that grew with the versions, `[tag,
 hashes       unsigned integers, or raw bytes (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0)
 extra_keys   from 0.19 on; before, a LoRA shows as `lora_name` (0.16) or `lora_id` only, and a
              cache_salt does not show at all
+groups       hybrid models number their groups; kind and window come with GPU stores (0.24 on)
+tiers        `locality` LOCAL or REMOTE as the worker sees its offload tier, if its operator says (0.26 on);
+             `ownership` names the tier, where it has a name: what is REMOTE is taken for shared by all who
+             speak of it under that name. Some connectors write a medium in small letters
 replay       answers are `[b"", topic, seq, payload]` from 0.26, `[b"", seq, payload]` before;
              the end is sequence number -1
 """
@@ -44,6 +48,7 @@ from gateway.core.engine import (
 )
 from gateway.core.events import (
     GPU,
+    SHARED,
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -53,6 +58,7 @@ from gateway.core.events import (
     UnknownEvent,
 )
 
+REMOTE = "REMOTE"
 MAX_KEY_DEPTH = 8  # an image's key is a pair in a list: 2
 
 WireHash: TypeAlias = Annotated[int, Meta(ge=0)] | bytes
@@ -69,12 +75,17 @@ class StoredFields(Struct, gc=False):
     extra_keys: list[Any] | None = None
     group_idx: Count | None = None
     kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: Count | None = None
+    locality: str | None = None
+    ownership: str | None = None
 
 
 class RemovedFields(Struct, gc=False):
     block_hashes: list[WireHash]
     medium: str | None = None
     group_idx: Count | None = None
+    locality: str | None = None
+    ownership: str | None = None
 
 
 class StoredMap(StoredFields, tag="BlockStored"): ...
@@ -253,7 +264,7 @@ def _known(event: MapEvent | ArrayEvent) -> KvEvent:
     if isinstance(event, StoredFields):
         return _stored(event)
     if isinstance(event, RemovedFields):
-        return BlocksRemoved(event.block_hashes, event.medium or GPU, event.group_idx or 0)
+        return BlocksRemoved(event.block_hashes, _medium(event), event.group_idx or 0)
     return BlocksCleared()
 
 
@@ -265,10 +276,18 @@ def _stored(event: StoredFields) -> BlocksStored:
         _tokens(event.token_ids),
         event.block_size or 0,
         _extra_keys(event),
-        event.medium or GPU,
+        _medium(event),
         event.group_idx or 0,
         event.kv_cache_spec_kind,
+        event.kv_cache_spec_sliding_window,
     )
+
+
+def _medium(event: StoredFields | RemovedFields) -> str:
+    medium = event.medium
+    if medium is None or medium == GPU:
+        return GPU
+    return f"{medium.upper()}{SHARED}{event.ownership or ''}" if event.locality == REMOTE else medium.upper()
 
 
 def _tokens(ids: list[int] | None) -> Tokens:

@@ -49,7 +49,7 @@ from gateway.lag import Lag
 from gateway.loss.exposition import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics
-from gateway.policies import POLICIES
+from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, ProxyOptions
 from gateway.records import Records
@@ -224,7 +224,7 @@ class Gateway:
             fleet=self.fleet,
             index=self.index,
             assumed=self.assumed,
-            policy=POLICIES[self.config.policy](),
+            policy=policy_of(self.config.policy, self.config.medium_worth),
             tokenize=self.prompts.tokenize,
             ledger=ledger,
         )

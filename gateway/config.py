@@ -57,6 +57,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Literal["prefix_overlap", "least_load", "round_robin"],
         _option("How a worker is chosen; see gateway/policies/."),
     ] = "prefix_overlap"
+    medium_worth: Annotated[
+        list[str],
+        _option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),
+    ] = msgspec.field(default_factory=list)
     host: Annotated[
         str,
         _option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),

@@ -20,6 +20,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
+from gateway.core.media import BEFORE_MEDIA
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
 from gateway.core.unasked import UnaskedScanner
@@ -392,7 +393,7 @@ class InferenceExchange:
         first_s = self._answer.first_token_s if self._answer else None
         ttft_s = first_s - self._started if first_s is not None else None
         total_s = self._loop.time() - self._started
-        if usage and self._worker_metrics:
+        if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
         proxy.records.finish(decision.id, how, self._status, ttft_s, usage)
         if proxy.options.log_requests:

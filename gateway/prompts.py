@@ -15,15 +15,18 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from msgspec import structs
 from xxhash import xxh3_128_digest
 
 from gateway.control import ControlSession
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
+from gateway.core.media import BEFORE_MEDIA, links
 from gateway.core.prompt import PromptError, Prompts
-from gateway.core.request import InferenceRequest, Kind
+from gateway.core.request import PROMPT_FIELDS, InferenceRequest, Kind
 from gateway.core.runs import Runs
+from gateway.core.template import MediaError
 from gateway.metrics import Metrics
 from gateway.tls import Tls
 
@@ -106,6 +109,8 @@ class PromptSource:
             if found := prompts.growing(request.fields):
                 return Prompt((found.tokens,), prompts.kind, found.run)
             return Prompt(tuple(prompts.completion(request.fields)), prompts.kind)
+        except MediaError:
+            return self._before_media(prompts, request)
         except PromptError as exc:
             return self.failed(request.model, _loggable(exc))
 
@@ -113,6 +118,16 @@ class PromptSource:
         """The text of some of a prompt's tokens; None where the model has no local tokenizer."""
         prompts = self._find(model)
         return prompts.decode(tokens) if prompts else None
+
+    def _before_media(self, prompts: Prompts, request: InferenceRequest) -> Prompt:
+        fields = request.fields
+        root = [request.model, request.cache_salt, *(fields.get(name) for name in PROMPT_FIELDS)]
+        behind = links(fields["messages"], msgspec.json.encode(root))
+        try:
+            tokens = (prompts.before_media(fields, self._clock()),)
+        except PromptError as exc:
+            return structs.replace(self.failed(request.model, _loggable(exc)), links=behind)
+        return Prompt(tokens if tokens[0] else (), BEFORE_MEDIA, None, behind)
 
     def failed(self, model: str, reason: str) -> Prompt:
         """Count a prompt that stays unknown; log each model and reason once."""

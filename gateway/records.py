@@ -97,6 +97,8 @@ def _candidate(decision: Decision, i: int, candidate: Candidate) -> dict[str, An
         "waiting": candidate.num_waiting,
         "kv_usage": candidate.kv_usage,
         "is_exact": candidate.is_exact,
+        "assumed_tokens": candidate.assumed_tokens,
+        "spilled_tokens": {"+".join(media): tokens for media, tokens in candidate.spilled.items()},
         "confidence": candidate.confidence,
     }
 

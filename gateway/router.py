@@ -14,10 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from gateway.core.blocks import BlockHash, HashCache, Space, prompt_extra_keys, root_hash
+from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, Space, prompt_extra_keys, root_hash
 from gateway.core.decision import Candidate, Decision, Prompt, Query, Timings, Witness
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
+from gateway.core.media import Links
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import hash_continued
 from gateway.core.sse import Usage
@@ -26,6 +27,7 @@ from gateway.core.worker import WorkerId
 from gateway.ids import new_id
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
+from gateway.index.sent import SentLinks
 from gateway.policies.base import Policy
 
 MAX_LOOKED_AT = 256
@@ -46,6 +48,7 @@ class _Open:
     booking: Booking
     hashes: Sequence[BlockHash]
     prompt: Sequence[BlockHash]
+    links: Sequence[BlockHash] = ()
     was_run: bool = False
 
 
@@ -57,6 +60,7 @@ class _Lookup:
     hashes: list[list[BlockHash]]
     told: list[Mapping[WorkerId, int]]
     held_tokens: dict[WorkerId, int]
+    spilled: dict[WorkerId, dict[tuple[str, ...], int]]
 
 
 class Router:
@@ -85,6 +89,7 @@ class Router:
         self._open: dict[str, _Open] = {}
         self._hashes = HashCache()
         self._looked_s = 0.0
+        self._sent = SentLinks()
         self.witnesses: list[Witness] = []
 
     def __repr__(self) -> str:
@@ -128,7 +133,7 @@ class Router:
             for lookup in lookups.values():
                 lookup.held_tokens.clear()
         has_overlap = time.perf_counter()
-        candidates = self._candidates(eligible, lookups, num_tokens)
+        candidates = self._candidates(eligible, lookups, num_tokens, prompt.links, now)
         choice = self.policy.choose(Query(request.model, num_tokens, request.session), candidates, self._rng)
         chosen, group = candidates[choice.index], eligible[choice.index].group
         used = lookups.get(group)
@@ -147,7 +152,7 @@ class Router:
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
             told_tokens=used.told[-1].get(chosen.id, 0) * group.block_size if used else 0,
         )
-        self._book(decision, chosen, used)
+        self._book(decision, chosen, used, prompt.links)
         for witness in self.witnesses:
             witness.decided(decision, prompt, used.hashes if used else (), request)
         return decision
@@ -177,7 +182,10 @@ class Router:
             for witness in self.witnesses:
                 witness.answered(decision, opened.prompt, usage)
         self.ledger.release(opened.booking)
-        self.assumed.unpin(decision.worker.id, opened.hashes, self._clock(), was_run=opened.was_run)
+        now = self._clock()
+        self.assumed.unpin(decision.worker.id, opened.hashes, now, was_run=opened.was_run)
+        if opened.links:
+            self._sent.index.unpin(decision.worker.id, opened.links, now, was_run=opened.was_run)
         return True
 
     def _see_prefilled(self, now: float) -> None:
@@ -190,6 +198,7 @@ class Router:
             if (
                 opened.hashes
                 and not opened.was_run
+                and not opened.links
                 and self.index.holds(opened.booking.worker, opened.prompt)
             ):
                 self._prefilled(opened)
@@ -215,7 +224,7 @@ class Router:
 
     def _hash(self, prompt: Prompt, group: Group, cache_salt: str | None) -> list[list[BlockHash]]:
         root, size = root_hash(group.root), group.block_size
-        if prompt.run:
+        if prompt.run and size >= SMALL_BLOCK:  # a run remembers no smaller ones
             space = Space(root, size, group.adapter, cache_salt)
             return [hash_continued(prompt.tokens[0], prompt.run, space)]
         hashes = []
@@ -227,48 +236,66 @@ class Router:
     def _hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]], now: float) -> _Lookup:
         """Leading prompt tokens per holder: what its events say, and behind it what we have sent."""
         size = group.block_size
-        lookup = _Lookup(hashes, [], {})
+        lookup = _Lookup(hashes, [], {}, {})
         held_tokens = lookup.held_tokens
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
-            told = self.index.overlap(blocks)
+            most = max_hit_blocks(len(tokens), size)
+            told = self.index.overlap(blocks, most)
             lookup.told.append(told)
+            for worker, media in self.index.spilled(blocks, told).items():
+                there = lookup.spilled.setdefault(worker, {})
+                for names, num in media.items():
+                    there[names] = there.get(names, 0) + size * num
             held = dict(told)
             self.assumed.extend(blocks, held, now)
-            most = max_hit_blocks(len(tokens), size)
             for worker, depth in held.items():
                 held_tokens[worker] = held_tokens.get(worker, 0) + size * min(depth, most)
         return lookup
 
     def _candidates(
-        self, eligible: Sequence[Eligible], lookups: Mapping[Group, _Lookup], num_tokens: int
+        self,
+        eligible: Sequence[Eligible],
+        lookups: Mapping[Group, _Lookup],
+        num_tokens: int,
+        links: Links | None,
+        now: float,
     ) -> tuple[Candidate, ...]:
+        sent = self._sent.find(links, [e.member.worker.id for e in eligible], now) if links else _NOTHING
+        behind = sum(links.num_tokens) if links else 0
         candidates: list[Candidate] = []
         load_of, group, held = self.ledger.load, None, _NOTHING
+        spilled: Mapping[WorkerId, Mapping[tuple[str, ...], int]] = {}
         for e in eligible:
             if e.group is not group:
                 group = e.group
                 lookup = lookups.get(group)
                 held = lookup.held_tokens if lookup else _NOTHING
+                spilled = lookup.spilled if lookup else {}
             member = e.member
             worker, reported = member.worker, member.reported
+            assumed = sent.get(worker.id, 0) if sent else 0
             overlap, load = held.get(worker.id, 0), load_of(worker.id)
             worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
             candidates.append(
                 Candidate(
                     worker,
                     overlap,
-                    num_tokens - worth,
+                    num_tokens - worth + behind - assumed,
                     load.booked_tokens,
                     load.num_in_flight,
                     reported.num_waiting,
                     reported.kv_usage,
                     member.stream is StreamState.EXACT,
                     member.confidence,
+                    spilled.get(worker.id, _ON_GPU) if spilled else _ON_GPU,
+                    assumed,
                 )
             )
         return tuple(candidates)
 
-    def _book(self, decision: Decision, chosen: Candidate, lookup: _Lookup | None) -> None:
+    def _book(
+        self, decision: Decision, chosen: Candidate, lookup: _Lookup | None, links: Links | None
+    ) -> None:
         """The work, and the blocks that it will add to what the worker's events tell."""
         booking = self.ledger.book(chosen.id, chosen.uncached_tokens, decision.num_tokens)
         added: list[BlockHash] = []
@@ -276,10 +303,14 @@ class Router:
             for blocks, told in zip(lookup.hashes, lookup.told, strict=True):
                 added += blocks[told.get(chosen.id, 0) :]
         self.assumed.pin(chosen.id, added)
-        self._open[decision.id] = _Open(booking, added, lookup.hashes[-1] if lookup else ())
+        behind = links.hashes if links else ()
+        if behind:
+            self._sent.index.pin(chosen.id, behind)
+        self._open[decision.id] = _Open(booking, added, lookup.hashes[-1] if lookup else (), behind)
 
 
 _NOTHING: Mapping[WorkerId, int] = {}
+_ON_GPU: Mapping[tuple[str, ...], int] = {}
 
 
 def _timings(*marks: float) -> Timings:

@@ -154,7 +154,13 @@ def test_every_default_can_be_given_as_text(option: Option) -> None:
 def test_names_of_flags_and_variables() -> None:
     port = next(option for option in OPTIONS if option.name == "admin_port")
     assert (port.flag, port.variable, port.choices) == ("--admin-port", "KVGATE_ADMIN_PORT", ())
-    assert [option.name for option in OPTIONS if option.is_list] == ["worker", "engine", "tokenizer", "agent"]
+    assert [option.name for option in OPTIONS if option.is_list] == [
+        "worker",
+        "engine",
+        "tokenizer",
+        "medium_worth",
+        "agent",
+    ]
     policy = next(option for option in OPTIONS if option.name == "policy")
     assert policy.choices == ("least_load", "prefix_overlap", "round_robin")
 

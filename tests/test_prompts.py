@@ -13,9 +13,11 @@ from aiohttp import web
 from gateway import request as make_request
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
+from gateway.core.media import BEFORE_MEDIA
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import Continued, Runs
+from gateway.core.template import MediaError
 from gateway.metrics import Metrics
 from gateway.prompts import ANY_MODEL, CACHE_ENTRY_BYTES, PromptSource, WorkerTokenizer
 from tests.fakes import serve, url_of
@@ -129,6 +131,30 @@ def test_what_a_worker_must_be_asked_for() -> None:
     assert prompts.is_local(make_request("/v1/embeddings", EMBED | {"model": "n"}))
     assert not prompts.is_local(chat("n"))
     assert not prompts.is_local(completion("text", "n"))
+
+
+# images ----------------------------------------------------------------------------------------
+
+
+def test_a_chat_with_images_has_tokens_before_them_and_links_behind() -> None:
+    class Looking(FakePrompts):
+        def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+            raise MediaError("an image")
+
+        def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:
+            return self._tokens()
+
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+    messages = [{"role": "user", "content": [image, {"type": "text", "text": "What?"}]}]
+    prompts, metrics = source(m=Looking(1, 2), n=Looking(), o=Looking(error="no template"))
+    found = prompts.tokenize(chat(messages=messages))
+    assert (found.tokens, found.source, metrics.prompt_failures) == ((array("I", [1, 2]),), BEFORE_MEDIA, {})
+    assert found.links is not None and len(found.links.hashes) == 2
+    assert prompts.tokenize(chat(messages=messages, cache_salt="s")).links != found.links
+    for model, source_ in (("n", BEFORE_MEDIA), ("o", "failed")):
+        without = prompts.tokenize(chat(model, messages=messages))
+        assert without.links is not None
+        assert (without.tokens, without.source, len(without.links.hashes)) == ((), source_, 2)
 
 
 # failures --------------------------------------------------------------------------------------

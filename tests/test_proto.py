@@ -47,7 +47,9 @@ def test_field_numbers_stay() -> None:
         "group": 6,
     }
     assert numbers["Batch"] == {"epoch": 1, "seq": 2, "changes": 3, "position": 4}
-    assert numbers["Change"] == {"stored": 1, "copied": 2, "removed": 3, "cleared": 4}
+    assert numbers["Change"] == {"stored": 1, "copied": 2, "removed": 3, "cleared": 4, "grouped": 5}
+    assert list(numbers["Grouped"]) == ["names", "medium", "group", "kind", "block_size", "window"]
+    assert list(numbers["Grouped"].values()) == [1, 2, 3, 4, 5, 6]
     assert numbers["Update"] == {"hello": 1, "snapshot": 2, "batch": 3, "status": 4, "sample": 5}
     asked = {"version": 1, "dp_rank": 2, "epoch": 3, "next_seq": 4, "sample_every_s": 5}
     assert numbers["SubscribeRequest"] == asked

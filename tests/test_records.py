@@ -43,6 +43,8 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
                 "waiting": i,
                 "kv_usage": i / 10,
                 "is_exact": i == 0,
+                "assumed_tokens": 0,
+                "spilled_tokens": {},
                 "confidence": 1.0,
             }
             for i, name in enumerate(["a:1", "b:1"])

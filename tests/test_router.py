@@ -8,14 +8,16 @@ from gateway import request as make_request
 from gateway.core.blocks import BlockHash, root_hash, tokens_of
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import NoWorker, UnknownModel
-from gateway.core.events import BlocksStored
+from gateway.core.events import BlocksRemoved, BlocksStored
 from gateway.core.fleet import Fleet
+from gateway.core.media import BEFORE_MEDIA, Links
 from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.prefix_overlap import PrefixOverlap
+from gateway.records import Records
 from gateway.router import LOOK_EVERY_S, Router, max_hit_blocks
 
 
@@ -47,6 +49,13 @@ class World:
         return self.router.decide(
             make_request("/v1/completions", {"model": model, "prompt": list(ids), **fields})
         )
+
+    def records(self, decision: Decision) -> list[object]:
+        records = Records()
+        records.add(decision)
+        explained = records.explain(decision.id)
+        assert explained is not None
+        return [candidate["spilled_tokens"] for candidate in explained["candidates"]]
 
 
 class Seen:
@@ -142,6 +151,58 @@ def test_what_ran_is_assumed_until_its_event_is_due() -> None:
     world.router.finish(decision)
     world.now = 2.0
     assert world.decide([*range(64), 1]).overlap_tokens == 0
+
+
+def test_what_must_be_loaded_from_a_slower_medium_costs() -> None:
+    world = World(worker("a:1"), worker("b:1"))
+    world.store("a:1", range(64))
+    names = [hash((tuple(range(i + 16)), 16)) & (2**64 - 1) for i in range(0, 64, 16)]
+    world.index.apply(WorkerId("a:1"), BlocksStored(names[1:], None, tokens_of([]), 0, None, "CPU"))
+    world.index.apply(WorkerId("a:1"), BlocksRemoved(names[:1:-1]))
+    decision = world.decide(range(100))
+    assert (decision.worker.id, decision.overlap_tokens) == ("a:1", 64)
+    assert [dict(candidate.spilled) for candidate in decision.candidates] == [{("CPU",): 32}, {}]
+    assert decision.terms == (pytest.approx(36 + 0.2 * 32), 100)
+    assert world.records(decision) == [{"CPU": 32}, {}]
+
+
+def test_what_a_window_allows_depends_on_where_the_prompt_ends() -> None:
+    """Its last token is computed always: of four blocks three can be reused, if the window is there."""
+    world = World(worker("a:1"))
+    world.store("a:1", range(64))
+    names = [hash((tuple(range(i + 16)), 16)) & (2**64 - 1) for i in range(0, 64, 16)]
+    window = BlocksStored(names[3:], None, tokens_of(range(64)), 16, None, "GPU", 1, "sliding_window", 17)
+    world.index.apply(WorkerId("a:1"), window)
+    assert [world.decide(range(n)).overlap_tokens for n in (65, 64)] == [64, 0]
+
+
+def test_the_next_question_about_an_image_goes_where_the_image_was() -> None:
+    world = World(worker("a:1"), worker("b:1"), worker("c:1"))
+    world.store("b:1", range(32))
+    chat = make_request("/v1/chat/completions", {"model": "m", "messages": []})
+
+    def ask(*links: int) -> Decision:
+        behind = Links(list(map(BlockHash, links)), [500] * len(links))
+        return world.router.decide(chat, prompt=Prompt((tokens_of(range(40)),), BEFORE_MEDIA, None, behind))
+
+    first = ask(1)
+    assert (first.worker.id, first.overlap_tokens, first.uncached_tokens) == ("b:1", 32, 8)
+    chosen = next(c for c in first.candidates if c.id == "b:1")
+    assert (chosen.uncached_tokens, chosen.assumed_tokens) == (508, 0)
+    world.store("b:1", range(32))  # of the image nothing is known, so it is not over
+    world.now += LOOK_EVERY_S
+    other = ask(2)
+    assert other.worker.id != "b:1"
+    for decision in (first, other):
+        world.router.first_token(decision)
+        world.router.finish(decision)
+    world.now += 100.0
+    for link, place in ((1, first), (2, other)):
+        again = ask(link, 3)
+        assert again.worker.id == place.worker.id
+        chosen = next(c for c in again.candidates if c.id == place.worker.id)
+        assert (chosen.assumed_tokens, again.overlap_tokens) == (500, chosen.overlap_tokens)
+        world.router.finish(again)
 
 
 def test_different_block_sizes_work_side_by_side() -> None:

@@ -45,6 +45,7 @@ class Admin:
             "/kv_event_sources": self.sources,
             "/sim/stats": self.stats,
             "/sim/cache": self.cache,
+            "/sim/media": self.media,
             "/sim/faults": self.faults,
         }.items():
             app.router.add_get(path, get)
@@ -210,6 +211,10 @@ class Admin:
                 for number, blocks in held.items()
             }
         )
+
+    async def media(self, request: web.Request) -> web.Response:
+        """Our hashes of what lies where at each rank."""
+        return answer({str(rank.number): rank.scheduler.cache.media() for rank in self._engine.ranks})
 
     async def faults(self, request: web.Request) -> web.Response:
         return answer(self._engine.faults)

@@ -9,20 +9,26 @@ store    a block is cached as soon as its last token is scheduled: one store eve
 twins    equal blocks of two sequences are both cached; the older is found, each is removed on its own
 free     tail first: blocks with a hash to the back of the queue, those without to the front
 report   a sequence may ask for its hit to be announced again, as one run from the root
+tiers    see tiers.py: what lies beside the GPU, and a window's group
+partial  where it is asked for, the beginning of a block that a sequence leaves is told too, under a hash and
+         size of its own; it goes with the next such
+fail     some free blocks lose what they held, wherever they are: holes, as after failed loads
 reset    only while no sequence holds blocks; the queue keeps its order
 
 Block 0 is the null block, which is never handed out.
 """
 
+import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal
 
 from engines.sim.cbor import block_digest
+from engines.sim.tiers import Tiers, Window
 from gateway.core.blocks import BlockHash, ExtraKeys, Tokens, hash_blocks, root_hash
-from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.events import GPU, BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
 
 ROOT = sha256(b"\x6evllm-none-hash").digest()
 """vLLM's NONE_HASH under sha256_cbor: the digest of its fixed seed as a CBOR text of 14 bytes."""
@@ -75,8 +81,16 @@ class PrefixCache:
     """`num_blocks` counts the null block, as vLLM's num_gpu_blocks does."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, model: str = "m", hash_form: Literal["int", "bytes"] = "int"
+        self,
+        num_blocks: int,
+        block_size: int,
+        model: str = "m",
+        hash_form: Literal["int", "bytes"] = "int",
+        tiers: Iterable[tuple[str, int]] = (),
+        window: tuple[int, int] = (0, 0),
+        tells_partial: bool = False,
     ) -> None:
+        """`tiers`: medium and blocks of each; `window`: tokens of a sliding one, blocks of its group."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._root = root_hash(model)
@@ -84,6 +98,10 @@ class PrefixCache:
         self._free: OrderedDict[Block, None] = OrderedDict.fromkeys(map(Block, range(1, num_blocks)))
         self._cached: dict[bytes, list[Block]] = {}
         self._events: list[KvEvent] = []
+        self.tiers = Tiers(tiers, self._name)
+        self.window = Window(*window, block_size, self._name)
+        self._tells_partial = tells_partial
+        self._partial: list[EngineHash] = []
 
     def __repr__(self) -> str:
         return (
@@ -107,7 +125,21 @@ class PrefixCache:
 
     def take_events(self) -> list[KvEvent]:
         events, self._events = self._events, []
-        return events
+        return [*events, *self.tiers.take_events()]
+
+    def media(self) -> dict[str, list[BlockHash]]:
+        """Our hashes of what lies where; under "window", those of the window's group."""
+        held = {GPU: [block_hash for _, block_hash, _ in self.held()]}
+        held |= {medium: list(shelf.blocks.values()) for medium, shelf in self.tiers.shelves.items()}
+        return held | {"window": list(self.window.shelf.blocks.values())}
+
+    def fail(self, num_blocks: int, rng: random.Random) -> None:
+        """Any blocks that nobody holds are worth nothing any more."""
+        cached = [block for block in self._free if block.content is not None]
+        for block in rng.sample(cached, min(num_blocks, len(cached))):
+            assert block.content is not None
+            self._evict(block, block.content.digest)
+            self._free.move_to_end(block, last=False)
 
     # what a scheduler does ------------------------------------------------------------------------
 
@@ -122,9 +154,16 @@ class PrefixCache:
             if blocks is None:
                 break
             hit.append(blocks[0])
+        del hit[self.window.bound(sequence.contents[: len(hit)]) :]
         if hit and sequence.reports_hit:
             self._events.append(self._stored(sequence, 0, len(hit)))
         return hit
+
+    def num_to_load(self, sequence: CachedSequence, num_hit: int) -> int:
+        """Blocks behind a hit that need not be computed, because a tier has them."""
+        most = (len(sequence.tokens) - 1) // self.block_size
+        is_possible = sequence.reads_cache and self.tiers.shelves and not self.window.window
+        return self.tiers.num_leading(sequence.contents[num_hit:most]) if is_possible else 0
 
     def fits(self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int) -> bool:
         """Whether `num_tokens` in all could be held now; hit blocks on the free queue are used up too."""
@@ -159,6 +198,8 @@ class PrefixCache:
         for block in reversed(uncached):
             self._free[block] = None
             self._free.move_to_end(block, last=False)
+        if self._tells_partial:
+            self._tell_partial(sequence)
         sequence.blocks.clear()
         sequence.num_stored = 0
 
@@ -170,6 +211,7 @@ class PrefixCache:
             for block in blocks:
                 block.content = None
         self._cached.clear()
+        self.window.clear()
         self._events.append(BlocksCleared())
         return True
 
@@ -206,7 +248,9 @@ class PrefixCache:
             sequence.blocks[index].content = content
             self._cached.setdefault(content.digest, []).append(sequence.blocks[index])
         sequence.num_stored = num_full
-        self._events.append(self._stored(sequence, first, num_full))
+        run, contents = self._stored(sequence, first, num_full), sequence.contents[first:num_full]
+        self._events += [run, *self.window.store(run, contents)]
+        self.tiers.offload(contents)
 
     def _stored(self, sequence: CachedSequence, first: int, end: int) -> AdapterBlocksStored:
         keys: list[ExtraKeys] = [sequence.extra_keys(index) for index in range(first, end)]
@@ -219,6 +263,18 @@ class PrefixCache:
             spec_kind="full_attention",
             adapter=sequence.adapter,
         )
+
+    def _tell_partial(self, sequence: CachedSequence) -> None:
+        tail = sequence.tokens[sequence.num_stored * self.block_size :]
+        if not 0 < len(tail) < self.block_size:
+            return
+        if self._partial:
+            self._events.append(BlocksRemoved(self._partial))
+        parent = sequence.contents[sequence.num_stored - 1].digest if sequence.num_stored else None
+        self._partial = [self._name(sha256((parent or ROOT) + tail.tobytes()).digest())]
+        told = None if parent is None else self._name(parent)
+        event = BlocksStored(self._partial, told, tail, len(tail), spec_kind="full_attention")
+        self._events.append(event)
 
     def _hash(self, sequence: CachedSequence) -> None:
         """Add the contents of blocks that became full since."""

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
+from gateway.core.events import SHARED
+
 BUNDLED_TOKENIZER = Path(__file__).parent / "tokenizer"
 
 
@@ -52,6 +54,18 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hash: Annotated[
         Literal["int", "bytes"], Meta(description="engine hashes as 64-bit integers or 32 raw bytes")
     ] = "int"
+    cpu_blocks: Annotated[int, Meta(description="blocks of an offload tier in host memory, 0: none")] = 0
+    storage_blocks: Annotated[int, Meta(description="blocks of an offload tier in storage, 0: none")] = 0
+    storage_locality: Annotated[
+        Literal["", "LOCAL", "REMOTE"], Meta(description="what its operator says of that storage")
+    ] = ""
+    window_tokens: Annotated[
+        int, Meta(description="sliding window of a second group of layers, 0: all are full attention")
+    ] = 0
+    window_blocks: Annotated[int, Meta(description="cache size of that group, in blocks")] = 1024
+    partial_blocks: Annotated[
+        bool, Meta(description="tell of beginnings of blocks too, as newer versions may")
+    ] = False
     events: Annotated[bool, Meta(description="publish KV events")] = True
     events_port: Annotated[int, Meta(description="PUB port of rank 0 (rank r: + r), 0 for free ones")] = 0
     replay: Annotated[bool, Meta(description="answer replay requests")] = True
@@ -83,6 +97,15 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(
                 f"max_model_len {self.max_model_len} does not fit: {self.capacity_tokens} tokens do"
             )
+
+    @property
+    def tiers(self) -> tuple[tuple[str, int], ...]:
+        shared = SHARED if self.storage_locality == "REMOTE" else ""
+        return ("CPU", self.cpu_blocks), (f"STORAGE{shared}", self.storage_blocks)
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return self.window_tokens, self.window_blocks
 
     @property
     def capacity_tokens(self) -> int:

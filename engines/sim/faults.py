@@ -2,6 +2,7 @@
 
 events        lost between engine and subscriber (a replay still has them), late, twice, out of order
 connections   refused with a reset or a 503, or accepted and never answered; cut after k chunks
+blocks        so many, anywhere in the cache, are lost with the next plan, as after failed loads
 engine        slower by a factor, or hanging: HTTP answers, steps do not end
 """
 
@@ -45,6 +46,7 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cut: Cut = Cut()
     slow: float = 1.0
     hang: bool = False
+    fail_blocks: int = 0
     exit: int | None = None
     restart_down_s: float | None = None
 
@@ -53,8 +55,8 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             chance: Chance = getattr(self, name)
             if chance.next < 0 or not 0.0 <= chance.probability <= 1.0:
                 raise ValueError(f"{name}: next must not be negative, probability from 0 to 1")
-        if self.slow <= 0 or self.delay_s < 0 or self.cut.after_chunks < 0:
-            raise ValueError("slow must be positive, delay_s and after_chunks not negative")
+        if self.slow <= 0 or min(self.delay_s, self.cut.after_chunks, self.fail_blocks) < 0:
+            raise ValueError("slow must be positive, delay_s, after_chunks, fail_blocks not negative")
 
 
 def parse_faults(data: bytes | str) -> Faults:

@@ -48,7 +48,15 @@ class Rank:
         self.gauges = Gauges()
         self.ttft, self.itl, self.e2e = Histogram(TTFT_S), Histogram(ITL_S), Histogram(E2E_S)
         self.num_steps = 0
-        cache = PrefixCache(config.kv_blocks, config.block_size, config.model, config.hash)
+        cache = PrefixCache(
+            config.kv_blocks,
+            config.block_size,
+            config.model,
+            config.hash,
+            config.tiers,
+            config.window,
+            config.partial_blocks,
+        )
         costs = Costs.of(config.prefill_tokens_per_s, config.decode_tokens_per_s, config.decode_batch_cost)
         self.scheduler = Scheduler(cache, Limits(config.max_batched_tokens, config.max_num_seqs), costs)
         self._config = config
@@ -117,6 +125,7 @@ class Rank:
 
     def set_faults(self, faults: Faults, rng: random.Random) -> None:
         self._faults = faults
+        self.scheduler.cache.fail(faults.fail_blocks, rng)
         if self.publisher is not None:
             self.publisher.set_faults(EventFaults(faults, rng))
         if self._hung_step is not None and not faults.hang:

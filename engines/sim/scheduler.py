@@ -204,7 +204,8 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self._limits.max_num_seqs:
             sequence = self.waiting[0]
             hit = self.cache.find(sequence.cached)
-            num_hit = len(hit) * self.cache.block_size
+            num_loaded = self.cache.num_to_load(sequence.cached, len(hit))
+            num_hit = (len(hit) + num_loaded) * self.cache.block_size
             # vLLM admits only what fits as a whole, however it is cut into chunks.
             if not self.cache.fits(sequence.cached, hit, len(sequence.cached.tokens)):
                 return

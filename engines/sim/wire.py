@@ -7,13 +7,13 @@ A message is `[topic, seq, payload]`, a replayed one `[b"", topic, seq, payload]
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, msgpack
 
 from engines.sim.cache import AdapterBlocksStored
 from gateway.core.blocks import ExtraKeys
-from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.events import SHARED, BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
 
 EventWire = Literal["map", "array"]
 
@@ -44,6 +44,14 @@ class ClearedFields(Struct, tag="AllBlocksCleared", gc=False):
     pass
 
 
+class StoredMap(StoredFields, tag="BlockStored", omit_defaults=True, gc=False):
+    locality: str | None = None
+
+
+class RemovedMap(RemovedFields, tag="BlockRemoved", omit_defaults=True, gc=False):
+    locality: str | None = None
+
+
 class StoredArray(StoredFields, tag="BlockStored", array_like=True, gc=False):
     pass
 
@@ -61,11 +69,12 @@ class EventEncoder:
 
     def __init__(self, form: EventWire = "map", adapters: Sequence[str] = ()) -> None:
         self._pack = msgpack.Encoder().encode
-        self._stored, self._removed, self._cleared = (
-            (StoredFields, RemovedFields, ClearedFields)
+        kinds: tuple[type[StoredFields], type[RemovedFields], type[ClearedFields]] = (
+            (StoredMap, RemovedMap, ClearedFields)
             if form == "map"
             else (StoredArray, RemovedArray, ClearedArray)
         )
+        self._stored, self._removed, self._cleared = kinds
         self._lora_ids = {name: number for number, name in enumerate(adapters, 1)}
 
     def encode(self, ts: float, events: Sequence[KvEvent], dp_rank: int) -> bytes:
@@ -77,12 +86,14 @@ class EventEncoder:
             case BlocksStored():
                 return self._store(event)
             case BlocksRemoved():
-                return self._removed(event.engine_hashes, event.medium, event.group_idx)
+                medium, where = self._place(event.medium)
+                return self._removed(event.engine_hashes, medium, event.group_idx, **where)
             case BlocksCleared():
                 return self._cleared()
         raise TypeError(f"an engine sends no {event!r}")
 
     def _store(self, event: BlocksStored) -> Struct:
+        medium, where = self._place(event.medium)
         adapter = event.adapter if isinstance(event, AdapterBlocksStored) else None
         return self._stored(
             block_hashes=event.engine_hashes,
@@ -90,12 +101,19 @@ class EventEncoder:
             token_ids=event.tokens.tolist(),
             block_size=event.block_size,
             lora_id=self._lora_ids[adapter] if adapter else None,
-            medium=event.medium,
+            medium=medium,
             lora_name=adapter,
-            extra_keys=event.extra_keys or [None] * len(event.engine_hashes),
+            extra_keys=event.extra_keys or ([None] * len(event.engine_hashes) if event.tokens else None),
             group_idx=event.group_idx,
             kv_cache_spec_kind=event.spec_kind,
+            kv_cache_spec_sliding_window=event.window,
+            **where,
         )
+
+    def _place(self, medium: str) -> tuple[str, dict[str, Any]]:
+        """Whether a tier is shared was not told by 0.23."""
+        plain, shared, _ = medium.partition(SHARED)
+        return plain, {"locality": "REMOTE"} if shared and self._stored is StoredMap else {}
 
 
 def seq_bytes(seq: int) -> bytes:

@@ -64,6 +64,9 @@ def hash_blocks(
     return hashes
 
 
+SMALL_BLOCK = 8
+"""Tokens; hashes of smaller ones take more than the tokens that they are made of."""
+
 FEW_BLOCKS = 8
 """Of a short prompt; for these it costs more to begin to unpack than to slice."""
 
@@ -87,18 +90,22 @@ class HashCache:
     """Hashes of runs of blocks that prompts have in common: a known run costs one hash of its bytes.
 
     A run is named by the hash before it and its own tokens, so equal names mean equal prefixes, and
-    a conversation's next turn computes its new blocks only. Bounded by `max_runs`, about 1.5 KB each.
+    a conversation's next turn computes its new blocks only. Bounded by `max_runs`, about 1.5 KB each;
+    of runs of small blocks, which are longer, by as much less.
     Threads may share it: one that finds a run just dropped has its hashes all the same.
     """
 
     RUN_BLOCKS = 32
+    SMALL_RUN_BLOCKS = 256
+    """Of small blocks (SGLang's have one token): finding a run takes as long as hashing three of them."""
 
     def __init__(self, max_runs: int = 20_000) -> None:
         self._max_runs = max_runs
         self._runs: OrderedDict[int, list[BlockHash]] = OrderedDict()
+        self._small: OrderedDict[int, list[BlockHash]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self._runs) + len(self._small)
 
     def hash_blocks(
         self,
@@ -108,7 +115,8 @@ class HashCache:
         extra_keys: Sequence[ExtraKeys] | None = None,
     ) -> list[BlockHash]:
         """Equal to the function of that name."""
-        size, num_blocks = self.RUN_BLOCKS, len(tokens) // block_size
+        num_blocks = len(tokens) // block_size
+        size = self.RUN_BLOCKS if block_size >= SMALL_BLOCK else self.SMALL_RUN_BLOCKS
         if num_blocks < size:
             return hash_blocks(tokens, block_size, parent, extra_keys)
         hashes: list[BlockHash] = []
@@ -127,15 +135,18 @@ class HashCache:
     ) -> list[BlockHash]:
         data = tokens.tobytes() + pack_extra(extra_keys) if extra_keys else tokens
         name = xxh3_64_intdigest(data, parent) ^ block_size
-        if (known := self._runs.get(name)) is not None:
+        runs, most = self._runs, self._max_runs
+        if block_size < SMALL_BLOCK:
+            runs, most = self._small, most * self.RUN_BLOCKS // self.SMALL_RUN_BLOCKS
+        if (known := runs.get(name)) is not None:
             try:  # noqa: SIM105 - `suppress` takes a microsecond, and a long prompt has a hundred runs
-                self._runs.move_to_end(name)
+                runs.move_to_end(name)
             except KeyError:
                 pass
             return known
-        self._runs[name] = hashes = hash_blocks(tokens, block_size, parent, extra_keys)
-        if len(self._runs) > self._max_runs:
-            self._runs.popitem(last=False)
+        runs[name] = hashes = hash_blocks(tokens, block_size, parent, extra_keys)
+        if len(runs) > most:
+            runs.popitem(last=False)
         return hashes
 
 

@@ -3,12 +3,13 @@
 msgspec structs, not dataclasses: one is made per candidate and request, at a tenth of the time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from gateway.core.blocks import BlockHash, Tokens
+from gateway.core.media import Links
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import Run
 from gateway.core.sse import Usage
@@ -17,11 +18,13 @@ from gateway.core.worker import Worker, WorkerId
 
 class Prompt(msgspec.Struct, frozen=True):
     """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom.
-    The one of a chat begins with the tokens of `run`, where it goes on from known ones."""
+    The one of a chat begins with the tokens of `run`, where it goes on from known ones. With `links`, the
+    tokens end at the first image, and there is more behind them."""
 
     tokens: Sequence[Tokens] = ()
     source: str = "none"
     run: Run | None = None
+    links: Links | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -37,6 +40,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     booked_tokens     uncached prompt tokens of requests sent there that have not produced a token
     num_in_flight     requests sent there and not finished, counted by us
     num_waiting, kv_usage   as the engine last reported
+    spilled           tokens of the overlap that are not on its GPU, by the media where they lie
+    assumed_tokens    about how many behind the first image it was sent before; not part of the overlap
     is_exact          its event stream is EXACT: the overlap is a fact, not a guess
     confidence        the share of such overlaps that it really had lately, 1 unless it is often less
     """
@@ -50,6 +55,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     kv_usage: float = 0.0
     is_exact: bool = False
     confidence: float = 1.0
+    spilled: Mapping[tuple[str, ...], int] = {}
+    assumed_tokens: int = 0
 
     @property
     def id(self) -> WorkerId:

@@ -17,6 +17,10 @@ EngineHash: TypeAlias = int | bytes
 GPU = "GPU"
 """The medium of an engine's own cache, whatever the hardware; offload tiers say CPU, DISK, STORAGE."""
 
+SHARED = "@"
+"""In the name of a medium: a tier that several workers reach, by its identifier if it has one, as STORAGE@
+or STORAGE@pool. What one of them stores there, all of them hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class BlocksStored:
@@ -25,7 +29,8 @@ class BlocksStored:
     `tokens` holds the whole run. `len(tokens)` may differ from `len(engine_hashes) * block_size`
     (partial blocks, masked blocks, placeholder stores of offload tiers): the reader must check.
     `extra_keys` has one entry per block, or is None where no block of the run has any.
-    `group_idx` 0 with `spec_kind` None or "full_attention" is the group that prefixes are made of.
+    `group_idx` 0 with `spec_kind` None, or any group of full attention, is what prefixes are made of.
+    `window` is the length in tokens of a sliding one.
     """
 
     engine_hashes: Sequence[EngineHash]
@@ -36,6 +41,7 @@ class BlocksStored:
     medium: str = GPU
     group_idx: int = 0
     spec_kind: str | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

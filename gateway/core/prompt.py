@@ -7,6 +7,7 @@ raises PromptError, and the caller routes without a prompt. An engine's own /tok
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import product
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gateway.core.files import (
     special_tokens,
     template_sources,
 )
+from gateway.core.media import first_medium, media_endings
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import Continued, Runs
 from gateway.core.settings import STUB_TOOLS, Setting, Settings
@@ -239,6 +241,31 @@ class Prompts:
         """
         tokens = self.encode(self.render(body, now), False)
         return self._fit(body, tokens, _flag(body, "add_special_tokens", False))
+
+    def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:
+        """The tokens of a chat up to its first medium that are the same whatever it is and whatever follows:
+        those that three renderings share, up to a mark at which text is tokenized independently.
+        """
+        messages, kwargs = body["messages"], self._template_kwargs(body)
+        first = first_medium(messages)
+        is_framed = _flag(body, "add_special_tokens", False) or self._limit(body) is not None
+        if first is None or kwargs["continue_final_message"] or is_framed:
+            return tokens_of(())
+        template = self._template(kwargs.get("tools") is not None)
+        number, part = first
+        message, content = messages[number], messages[number]["content"]
+        *known, at = conversation(
+            [*messages[:number], {**message, "content": content[:part]}], template.content_format
+        )
+        if len(message) != 2:
+            return tokens_of(())  # the template may print what it says beside its content
+        variables = self._variables(template, kwargs)
+        endings = media_endings(at["role"], at["content"], content[part])
+        texts = [template.render([*known, *ending], variables, now) for ending in endings]
+        shared = commonprefix(texts)
+        ends = [shared.rfind(mark) + len(mark) for mark in self._tokenizer.cuts if mark in shared]
+        end = max(ends, default=0)
+        return self.encode(shared[:end], False)
 
     def render(self, body: Mapping[str, Any], now: datetime) -> str:
         """The text of a chat body, before the tokenizer."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gateway.core.blocks import BlockHash, Space, Tokens, tokens_of
+from gateway.core.blocks import SMALL_BLOCK, BlockHash, Space, Tokens, tokens_of
 
 MAX_BYTES = 64 << 20
 """About 4,000 conversations of 4k tokens, those that share a beginning counted once."""
@@ -21,9 +21,6 @@ RUN_BYTES = 500
 
 TOKEN_BYTES = 4 + 4
 """A token, and its share of the block hashes that a run remembers."""
-
-MIN_BLOCK_SIZE = 8
-"""Hashes of smaller blocks take more than the tokens that they are made of, and are not remembered."""
 
 MAX_SPACES = 2
 """Of each run: a conversation is one tenant's, and goes on with one adapter."""
@@ -66,7 +63,7 @@ def hash_continued(tokens: Tokens, run: Run | None, space: Space) -> list[BlockH
     """The hashes of the full blocks of `tokens`, which begin with those of `run`; a run's are made once."""
     size = space.block_size
     chain: list[Run] = []
-    while run is not None and size >= MIN_BLOCK_SIZE:
+    while run is not None and size >= SMALL_BLOCK:
         chain.append(run)
         run = run.parent
     hashes: list[BlockHash] = []

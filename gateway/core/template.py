@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 import jinja2
 from jinja2 import meta, nodes
 
+from gateway.core.media import MEDIA
 from gateway.core.sandbox import ENVIRONMENT
 
 Message: TypeAlias = dict[str, Any]
@@ -55,6 +56,10 @@ class PromptError(ValueError):
     def __init__(self, message: str, foreign: str = "") -> None:
         super().__init__(message)
         self.foreign = foreign
+
+
+class MediaError(PromptError):
+    """There are media in it: what is before the first can be told (`core/media.py`)."""
 
 
 class Template:
@@ -212,6 +217,8 @@ def _part(part: object, where: str) -> dict[str, Any]:
         return {"type": kind, "name": part.get("name")}
     text = part.get(TEXT_FIELD.get(str(kind), ""))
     if not isinstance(text, str):
+        if kind in MEDIA:
+            raise MediaError(f"{where}: a content part of type {kind!r} is not text")
         called = f"of type {kind!r}" if str(kind) in PART_FIELDS else "of unknown type"
         raise PromptError(f"{where}: a content part {called} is not text")
     extra = {key: value for key, value in part.items() if key not in PART_FIELDS}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.blocks import BlockHash
-from gateway.core.events import EngineHash, KvEvent
+from gateway.core.events import BlocksStored, EngineHash, KvEvent
 from gateway.core.worker import WorkerId
 
 
@@ -52,14 +52,22 @@ class BlockSets(Protocol):
 
 
 class Index(BlockSets, Protocol):
-    def overlap(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
+    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
         """Leading blocks of `hashes` held in any medium, for each worker that holds at least the first.
 
-        Here and below `hashes` are a prompt's from its first block on.
+        Of a worker with other groups beside full attention: as many as its engine can begin with (see
+        `groups.py`), of no more than `most`. Here and below `hashes` are a prompt's from its first block on.
         """
 
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
         """Of the blocks that `overlap` counts, how many lie in each medium; in two media, in both."""
+
+    def spilled(
+        self, hashes: Sequence[BlockHash], held: Mapping[WorkerId, int]
+    ) -> Mapping[WorkerId, Mapping[tuple[str, ...], int]]:
+        """Of the leading blocks that workers hold (`held`, as `overlap` tells) those that are not on the GPU:
+        how many lie in which media. Workers that have all there are left out; a fleet of these costs
+        nothing."""
 
     def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
         """Whether a worker holds all of `hashes`; False for one that is unknown."""
@@ -90,6 +98,24 @@ class Losses(Protocol):
         """All that it held is gone: it was dropped or reset, or cleared its cache."""
 
 
+FULL_ATTENTION = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+"""Kinds of groups that keep all blocks of a prefix."""
+
+
 def is_prefix_group(group_idx: int, spec_kind: str | None) -> bool:
     """Whether prefixes are made of this group's blocks: full attention, or the only group there is."""
-    return spec_kind == "full_attention" or (spec_kind is None and group_idx == 0)
+    return spec_kind in FULL_ATTENTION or (spec_kind is None and group_idx == 0)
+
+
+def is_partial(event: BlocksStored, block_size: int | None) -> bool:
+    """Whether it is the beginning of a block that some newer engines cache too: no block of ours."""
+    size = len(event.tokens)
+    return len(event.engine_hashes) == 1 and 0 < size == event.block_size < (block_size or 0)
+
+
+MAX_LEFT = 8192
+"""Names of one worker's removed blocks by which an offload tier's store may still call them: more than what
+is on its way there at any time. Some 200 bytes each, for workers that have such a tier."""
+
+LINKS = -1
+"""The group of blocks that a snapshot (`inventory.py`) takes away again: nobody speaks of them later."""

@@ -255,6 +255,14 @@ class Edges:
         edge.hold(bit, before & ~(1 << (block & POSITION)), before)
         self._trimmed(edge, num, is_empty=edge.trim())
 
+    def take(self, bit: int, block: int, num: int = 1) -> int:
+        """A worker holds `num` blocks of an edge, known ones, from this on; which of them it held before."""
+        edge, position = self.at(block), block & POSITION
+        before, span = edge.held(bit), ((1 << num) - 1) << position
+        if before & span != span:
+            edge.hold(bit, before | span, before)
+        return (before & span) >> position
+
     def grant(self, bit: int, number: int, blocks: int) -> None:
         """A worker holds these blocks of an edge, and held none of it."""
         self._heads[self._head_of[number]].hold(bit, blocks, 0)

@@ -5,20 +5,26 @@
     names    (medium, block) ─► count         only where a block has more than one name in a medium
     spill    medium ─► edge ─► blocks         of media other than the GPU; a bit for each block
     off_gpu  edge ─► blocks                   held, but not on the GPU
+    left     name ─► block                    removed, and may be called once more by an offload tier
+    groups                                    what groups beside full attention have; None where there is none
 
 Which blocks are held at all is with the edges (`edges.py`): a worker whose events speak of the GPU only
 has nothing but one table of names.
 """
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from gateway.core.blocks import BlockHash
 from gateway.core.events import GPU
 from gateway.index.base import Applied
 from gateway.index.edges import POSITION, POSITION_BITS
+from gateway.index.groups import Groups
 from gateway.index.names import Names
+
+Key = TypeVar("Key", bound=Hashable)
 
 Place: TypeAlias = tuple[str, int]
 """(medium, group): where a copy lies; engine hashes are counted per place."""
@@ -39,13 +45,18 @@ class Holder:
     names: dict[tuple[str, int], int] = field(default_factory=dict)
     spill: dict[str, Bitmaps] = field(default_factory=dict)
     off_gpu: Bitmaps = field(default_factory=dict)
+    has_full: bool = False  # stores of full attention were placed
+    has_tiers: bool = False
+    hidden: int = 0  # the bit that keeps the blocks of `left` in the tree, and that no lookup sees
+    left: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    groups: Groups | None = None
 
     def find(self, name: int) -> int | None:
-        """The block of an engine hash, wherever it lies."""
+        """The block of an engine hash, wherever it lies or lay."""
         for names in self.places.values():
             if (block := names.find(name)) is not None:
                 return block
-        return None
+        return self.left.get(name) if self.left else None
 
     def at(self, place: Place) -> Names:
         if (names := self.places.get(place)) is None:
@@ -88,6 +99,24 @@ class Holder:
             _clear(self.off_gpu, number, bit)
         return True
 
+    def spilled(self, edges: Iterable[tuple[int, int]]) -> dict[tuple[str, ...], int]:
+        """Of the first blocks of `edges` (number, how many), all of which it holds, those that are not on the
+        GPU: how many in which media."""
+        counts: dict[tuple[str, ...], int] = {}
+        for number, num in edges:
+            off = self.off_gpu.get(number, 0) & ((1 << num) - 1)
+            while off:
+                bit, alike, media = off & -off, off, []
+                for medium, bitmaps in self.spill.items():
+                    there = bitmaps.get(number, 0)
+                    if there & bit:
+                        media.append(medium)
+                    alike &= there if there & bit else ~there
+                key = tuple(sorted(media))
+                counts[key] = counts.get(key, 0) + alike.bit_count()
+                off &= ~alike
+        return counts
+
     def clear_gpu(self) -> Iterator[Names]:
         """Give up the names of the GPU's places; what is left lies in other media."""
         for place in [place for place in self.places if place[0] == GPU]:
@@ -107,3 +136,20 @@ def _clear(bitmaps: Bitmaps, number: int, blocks: int) -> None:
         bitmaps[number] = left
     else:
         bitmaps.pop(number, None)
+
+
+def one_more(counts: dict[Key, int], key: Key) -> None:
+    """Counts of one are not written down."""
+    counts[key] = counts.get(key, 1) + 1
+
+
+def one_less(counts: dict[Key, int], key: Key) -> bool:
+    """Count one less; False if it was the last."""
+    left = counts.get(key, 1) - 1
+    if left == 0:
+        return False
+    if left == 1:
+        del counts[key]
+    else:
+        counts[key] = left
+    return True

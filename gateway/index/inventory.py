@@ -5,6 +5,8 @@
     copies    (place, name) ─► count              only where it is not 1
     names     block ─► count of its names         only where it is not 1; 0: not held, a link to its children
     children  block ─► count                      only where it is not 1
+    left      name ─► block                       removed, and may be called once more by an offload tier
+    others    (medium, group) ─► name ─► count    of groups beside full attention, that followers join by name
 
 It takes engines' events as an index does, and answers with what came of each: the same in our hashes, to
 be applied by those who follow. A snapshot is made of the same events and begins with an empty worker. A
@@ -15,13 +17,15 @@ About 200 bytes a block: an agent has one worker, where a gateway has hundreds.
 """
 
 import random
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from typing import TypeAlias
 
 from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
 from gateway.core.events import (
     GPU,
+    SHARED,
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -29,14 +33,20 @@ from gateway.core.events import (
     RunStored,
     UnknownEvent,
 )
-from gateway.index.base import Applied, is_prefix_group
+from gateway.index.base import LINKS as LINK_GROUP
+from gateway.index.base import MAX_LEFT, Applied, is_partial, is_prefix_group
+from gateway.index.groups import is_followed
 from gateway.index.names import name_of, names_of
 
 Place: TypeAlias = tuple[str, int]
+Kind: TypeAlias = tuple[str, int, int | None]
+"""Of a group: kind, tokens per block, tokens of its window."""
 
-LINKS: Place = (GPU, -1)
+LINKS: Place = (GPU, LINK_GROUP)
 """Where a snapshot puts blocks that are not held and have children that are, until its end. Each is
 named by its own hash there."""
+LEFT: Place = ("LEFT", -2)
+"""The same for those of `left`, under the names that they had: who removes them remembers them too."""
 PART_BLOCKS = 1024
 """Of one event in a snapshot, as in `ingest/portions.py`: what a follower takes in a millisecond or two."""
 
@@ -62,6 +72,10 @@ class Inventory:
         self._copies: dict[tuple[Place, int], int] = {}
         self._names: dict[BlockHash, int] = {}
         self._children: dict[BlockHash, int] = {}
+        self._left: OrderedDict[int, BlockHash] = OrderedDict()
+        self._has_tiers = False
+        self._others: dict[Place, dict[int, int]] = {}
+        self._kinds: dict[int, Kind] = {}
         self.num_links = 0
 
     @property
@@ -85,12 +99,8 @@ class Inventory:
     def apply(self, event: KvEvent) -> list[KvEvent]:
         """What it came to, for followers; nothing where it concerns no prefix or cannot be placed."""
         match event:
-            case BlocksStored() if not is_prefix_group(event.group_idx, event.spec_kind):
-                return []
-            case BlocksStored() if not event.tokens and event.engine_hashes:
-                return self._copy(event)
             case BlocksStored():
-                return self._store(event)
+                return self._stored(event)
             case BlocksRemoved():
                 return self._remove(event)
             case BlocksCleared():
@@ -101,6 +111,40 @@ class Inventory:
 
     # events ------------------------------------------------------------------------------------
 
+    def _learn(self, group: int, kind: Kind) -> list[KvEvent]:
+        """Of which kind a group is, told once there are several."""
+        if group in self._kinds:
+            return []
+        self._kinds[group] = kind
+        told = self._kinds if len(self._kinds) == 2 else [group] if len(self._kinds) > 2 else ()
+        return [self._grouped([], (GPU, each)) for each in told]
+
+    def _stored(self, event: BlocksStored) -> list[KvEvent]:
+        group, kind = event.group_idx, event.spec_kind
+        known = self._kinds[group][0] if group in self._kinds else None
+        if is_prefix_group(group, kind or known):
+            told = self._store(event) if event.tokens else self._copy(event)
+            full = ("full_attention", self.block_size, None)
+            return [*self._learn(group, full), *told] if told or not event.engine_hashes else []
+        news = self._learn(group, (kind, event.block_size, event.window)) if kind else []
+        return [*news, *self._store_other(event)]
+
+    def _store_other(self, event: BlocksStored) -> list[KvEvent]:
+        names = names_of(event.engine_hashes)
+        self.applied.num_stored += len(names)
+        kind, size, _ = self._kinds.get(event.group_idx, (None, 0, None))
+        if not is_followed(kind, size, self.block_size):
+            return []
+        place = (event.medium, event.group_idx)
+        here = self._others.setdefault(place, {})
+        for name in names:
+            here[name] = 1 if SHARED in place[0] else here.get(name, 0) + 1
+        return [self._grouped(names, place)]
+
+    def _grouped(self, names: Sequence[int], place: Place) -> BlocksStored:
+        kind, size, window = self._kinds[place[1]]
+        return BlocksStored(names, None, _NO_TOKENS, size or self.block_size, None, *place, kind, window)
+
     def _store(self, event: BlocksStored) -> list[KvEvent]:
         names, size = names_of(event.engine_hashes), event.block_size
         parent = None if event.parent is None else name_of(event.parent)
@@ -109,7 +153,7 @@ class Inventory:
             self.applied.num_orphans += len(names)
             return []
         if size != self.block_size or len(event.tokens) != size * len(names):
-            self.applied.num_mismatched += 1
+            self.applied.num_mismatched += not is_partial(event, self.block_size)
             return []
         blocks = hash_blocks(event.tokens, size, before, event.extra_keys)
         place, last = (event.medium, event.group_idx), before
@@ -132,14 +176,21 @@ class Inventory:
 
     def _remove(self, event: BlocksRemoved) -> list[KvEvent]:
         place = (event.medium, event.group_idx)
-        here, told = self._places.get(place, {}), list[int]()
+        here, others, told = self._places.get(place, {}), self._others.get(place, {}), list[int]()
         for name in names_of(event.engine_hashes):
-            if name not in here:
+            if name in here:
+                if not _one_less(self._copies, (place, name)):
+                    block = here.pop(name)
+                    self._leave(name, block)
+                    self._release(block)
+            elif name in others:
+                others[name] -= 1
+                if not others[name]:
+                    del others[name]
+            else:
                 self.applied.num_unknown_removals += 1
                 continue
             told.append(name)
-            if not _one_less(self._copies, (place, name)):
-                self._release(here.pop(name))
         self.applied.num_removed += len(told)
         return [BlocksRemoved(told, *place)] if told else []
 
@@ -149,6 +200,8 @@ class Inventory:
             for name, block in self._places.pop(place).items():
                 self._copies.pop((place, name), None)
                 self._release(block)
+        for place in [place for place in self._others if place[0] == GPU]:
+            del self._others[place]
         return [event]
 
     # the tree ----------------------------------------------------------------------------------
@@ -157,18 +210,21 @@ class Inventory:
         for names in self._places.values():
             if (block := names.get(name)) is not None:
                 return block
-        return None
+        return self._left.get(name)
 
     def _hold(self, place: Place, name: int, block: BlockHash, before: BlockHash) -> None:
         self.applied.num_stored += 1
+        self._has_tiers |= place[0] != GPU
         here = self._places.setdefault(place, {})
         if name in here:
-            self._copies[place, name] = self._copies.get((place, name), 1) + 1
+            if SHARED not in place[0]:  # what several store there is one
+                self._copies[place, name] = self._copies.get((place, name), 1) + 1
             return
         here[name] = block
         if block in self._parents:
             was_link = self._add(self._names, block, 1) == 1
             self.num_links -= was_link
+            self._forget_left(name)
             return
         self._parents[block] = before
         self._children[block] = 0
@@ -180,6 +236,9 @@ class Inventory:
         if self._add(self._names, block, -1):
             return
         self.num_links += 1
+        self._prune(block)
+
+    def _prune(self, block: BlockHash) -> None:
         while not self._names.get(block, 1) and not self._children.get(block, 1):
             before = self._parents.pop(block)
             del self._names[block], self._children[block]
@@ -188,6 +247,20 @@ class Inventory:
                 break
             self._add(self._children, before, -1)
             block = before
+
+    def _leave(self, name: int, block: BlockHash) -> None:
+        """A name is gone from one place: where it was the last, it keeps its block as a child would."""
+        if not self._has_tiers or self._find(name) is not None:
+            return
+        self._left[name] = block
+        self._add(self._children, block, 1)
+        if len(self._left) > MAX_LEFT:
+            self._forget_left(next(iter(self._left)))
+
+    def _forget_left(self, name: int) -> None:
+        if (block := self._left.pop(name, None)) is not None:
+            self._add(self._children, block, -1)
+            self._prune(block)
 
     @staticmethod
     def _add(counts: dict[BlockHash, int], block: BlockHash, num: int) -> int:
@@ -210,6 +283,9 @@ class Inventory:
                     others.append((place, name, block))
         links = [block for block, count in self._names.items() if not count]
         first.update((block, (LINKS, block)) for block in links)
+        first.update((block, (LEFT, name)) for name, block in self._left.items() if first[block][0] == LINKS)
+        others += [(LEFT, name, block) for name, block in self._left.items() if first[block] != (LEFT, name)]
+        yield from self._groups()
         for path in self._paths():
             yield from self._runs(path, first)
         copied: dict[Place, list[int]] = {}
@@ -223,8 +299,19 @@ class Inventory:
         for place, again in copied.items():
             for start in range(0, len(again), PART_BLOCKS):
                 yield _copied(again[start : start + PART_BLOCKS], place)
-        for start in range(0, len(links), PART_BLOCKS):
-            yield BlocksRemoved(links[start : start + PART_BLOCKS], *LINKS)
+        for gone, place in ((links, LINKS), (list(self._left), LEFT)):
+            there = [block for block in gone if place == LEFT or first[BlockHash(block)][0] == LINKS]
+            for start in range(0, len(there), PART_BLOCKS):
+                yield BlocksRemoved(there[start : start + PART_BLOCKS], *place)
+
+    def _groups(self) -> Iterator[KvEvent]:
+        """Of which kinds they are, where there are several, and what those beside full attention have."""
+        if len(self._kinds) > 1:
+            yield from (self._grouped([], (GPU, group)) for group in self._kinds)
+        for place, names in self._others.items():
+            again = [name for name, count in names.items() for _ in range(count)]
+            for start in range(0, len(again), PART_BLOCKS):
+                yield self._grouped(again[start : start + PART_BLOCKS], place)
 
     def _paths(self) -> Iterator[list[BlockHash]]:
         """Every block once, in runs whose parents come before them: from the youngest up, so that runs

@@ -7,15 +7,16 @@
 A block costs 8 bytes however many workers hold it, and 13 for the engine hash at each; `plain.py` says
 the same in two dicts and is the oracle of the tests. A worker is a bit. Forgetting one gives it a new
 bit, so that nobody sees the old one any more; `sweep` then takes the old bits off the edges, a few
-milliseconds at a time, and bits are used again.
+milliseconds at a time, and bits are used again. A removed block that an offload tier may still speak of
+stays in the tree under a bit that no lookup sees.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.core.blocks import BlockHash, hash_blocks
 from gateway.core.events import (
     GPU,
+    SHARED,
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -25,12 +26,15 @@ from gateway.core.events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import Applied, Losses, is_prefix_group
+from gateway.index.base import FULL_ATTENTION, LINKS, MAX_LEFT, Applied, Losses, is_partial
+from gateway.index.bits import Bits
 from gateway.index.edges import POSITION_BITS, Edges
-from gateway.index.holder import Holder, Place
-from gateway.index.names import name_of, names_of
+from gateway.index.groups import Groups
+from gateway.index.holder import Holder, Place, one_less, one_more
+from gateway.index.names import Names, name_of, names_of
 
-Key = TypeVar("Key", bound=Hashable)
+_NOWHERE = Names()
+_PLAIN = FULL_ATTENTION | {None}
 
 SWEEP_EDGES = 500
 SWEEP_BUCKETS = 1_000
@@ -41,11 +45,11 @@ class MemoryIndex:
         self._losses = losses
         self._edges = Edges()
         self._holders: dict[WorkerId, Holder] = {}
-        self._by_bit: dict[int, WorkerId] = {}
-        self._live = 0  # bits of workers that are known
-        self._retired = 0  # bits to be swept in the next pass
-        self._swept = 0  # bits that this pass takes off, from edge number `_next_edge` on
-        self._next_edge = 0
+        self._bits = Bits()
+        self._has_tiers = False
+        self._bounded: dict[WorkerId, Groups] = {}
+        self._sharers: dict[tuple[str, BlockHash, int | None], list[Holder]] = {}  # of a shared tier
+        self._next_edge = 0  # of the sweep under way
         self._waste: list[list[bytearray]] = []  # names of workers that are forgotten
 
     def __repr__(self) -> str:
@@ -53,7 +57,7 @@ class MemoryIndex:
 
     def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
         self.drop_worker(worker)
-        self._holders[worker] = Holder(self._take_bit(worker), root, block_size)
+        self._holders[worker] = Holder(self._bits.take(worker), root, block_size)
 
     def drop_worker(self, worker: WorkerId) -> None:
         if (holder := self._holders.pop(worker, None)) is not None:
@@ -62,33 +66,49 @@ class MemoryIndex:
     def reset_worker(self, worker: WorkerId) -> None:
         old = self._holders[worker]
         self._retire(worker, old)
-        self._holders[worker] = Holder(self._take_bit(worker), old.root, old.block_size, applied=old.applied)
+        self._holders[worker] = Holder(self._bits.take(worker), old.root, old.block_size, applied=old.applied)
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         holder = self._holders[worker]
         match event:
             case BlocksStored():
-                self._store(holder, event)
+                self._store(worker, holder, event)
             case RunStored():
-                self._store_run(holder, event)
+                self._store_run(worker, holder, event)
             case BlocksRemoved():
-                self._remove(holder, event)
+                if event.medium != GPU and SHARED in event.medium:
+                    for other in self._others(holder, event.medium):
+                        self._remove(other, event, Applied())
+                self._remove(holder, event, holder.applied)
             case BlocksCleared():
                 self._clear(worker, holder)
             case UnknownEvent():
                 holder.applied.num_unknown_events += 1
 
-    def overlap(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
+    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
         found: dict[WorkerId, int] = {}
-        for workers, depth in self._edges.walk(hashes, self._live):
+        for workers, depth in self._edges.walk(hashes, self._bits.live):
             while workers:
                 bit = workers & -workers
-                found[self._by_bit[bit]] = depth
+                found[self._bits.workers[bit]] = depth
                 workers ^= bit
+        if self._bounded:
+            self._bound(found, hashes, most)
         return found
 
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
         return {worker: self._media(worker, hashes[:depth]) for worker, depth in self.overlap(hashes).items()}
+
+    def spilled(
+        self, hashes: Sequence[BlockHash], held: Mapping[WorkerId, int]
+    ) -> Mapping[WorkerId, Mapping[tuple[str, ...], int]]:
+        found: dict[WorkerId, Mapping[tuple[str, ...], int]] = {}
+        if self._has_tiers:
+            for worker, depth in held.items():
+                holder = self._holders[worker]
+                if holder.off_gpu and (some := holder.spilled(self._edges.along(hashes[:depth]))):
+                    found[worker] = some
+        return found
 
     def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
         holder = self._holders.get(worker)
@@ -117,37 +137,40 @@ class MemoryIndex:
             if not self._waste[-1]:
                 self._waste.pop()
             return True
-        if not self._swept:
-            self._swept, self._retired, self._next_edge = self._retired, 0, 0
-            return self._swept != 0
+        swept = self._bits.swept
+        if not swept:
+            self._next_edge = 0
+            return self._bits.begin_sweep()
         if self._losses is not None:
-            for blocks in self._edges.held_by(self._swept, self._next_edge, SWEEP_EDGES):
+            for blocks in self._edges.held_by(swept, self._next_edge, SWEEP_EDGES):
                 self._losses.forget(blocks)
-        if not self._edges.forget(self._swept, self._next_edge, SWEEP_EDGES):
-            self._swept = 0
+        if not self._edges.forget(swept, self._next_edge, SWEEP_EDGES):
+            self._bits.swept = 0
         self._next_edge += SWEEP_EDGES
         return True
 
     # events ------------------------------------------------------------------------------------
 
-    def _store(self, holder: Holder, event: BlocksStored) -> None:
-        if not is_prefix_group(event.group_idx, event.spec_kind):
-            return
+    def _store(self, worker: WorkerId, holder: Holder, event: BlocksStored) -> None:
         num, size = len(event.engine_hashes), event.block_size
-        if not event.tokens and num:
+        if event.group_idx or holder.groups is not None or event.spec_kind not in _PLAIN or not num:
+            groups = self._groups(worker, holder)
+            if not groups.learn(event.group_idx, event.spec_kind, size, event.window):
+                return self._store_other(holder, event)
+        if not event.tokens:
             return self._store_by_name(holder, event)
         parent = None
         if event.parent is not None and (parent := holder.find(name_of(event.parent))) is None:
             holder.applied.num_orphans += num
             return
         if size < 1 or len(event.tokens) != size * num or (holder.block_size or size) != size:
-            holder.applied.num_mismatched += 1
+            holder.applied.num_mismatched += not is_partial(event, holder.block_size)
             return
         before = holder.root if parent is None else self._edges.hash_at(parent)
         hashes = hash_blocks(event.tokens, size, before, event.extra_keys)
         self._place(holder, names_of(event.engine_hashes), hashes, parent, (event.medium, event.group_idx))
 
-    def _store_run(self, holder: Holder, event: RunStored) -> None:
+    def _store_run(self, worker: WorkerId, holder: Holder, event: RunStored) -> None:
         """Hashed by another. Only behind its own parent: a block that is in the tree twice is found once."""
         parent = None if event.parent is None else holder.find(name_of(event.parent))
         before = holder.root if parent is None else self._edges.hash_at(parent)
@@ -157,6 +180,8 @@ class MemoryIndex:
         if len(event.blocks) != len(event.engine_hashes):
             holder.applied.num_mismatched += 1
             return
+        if event.group_idx > 0 or (holder.groups is not None and not event.group_idx):
+            self._groups(worker, holder)
         names, place = names_of(event.engine_hashes), (event.medium, event.group_idx)
         self._place(holder, names, event.blocks, parent, place)
 
@@ -169,22 +194,44 @@ class MemoryIndex:
         place: Place,
     ) -> None:
         num, done = len(names), 0
+        holder.has_full = True
         holder.applied.num_stored += num
+        others = self._others(holder, place[0]) if SHARED in place[0] else ()
         for first, count, held in self._edges.store(holder.bit, hashes, parent):
+            some = names[done : done + count] if count < num else names
             holder.num_blocks += count - held.bit_count()
-            self._hold(holder, place, names[done : done + count] if count < num else names, first, held)
+            self._hold(holder, place, some, first, held)
+            for other in others:
+                self._hold_too(other, place, some, first)
             done += count
+        if holder.groups is not None:
+            self._count(holder, place, names)
+            holder.groups.found(names, hashes)
 
     def _store_by_name(self, holder: Holder, event: BlocksStored) -> None:
         """An offload tier's store without tokens: the engine hash was stored elsewhere before."""
         place = (event.medium, event.group_idx)
+        others = self._others(holder, event.medium) if SHARED in event.medium else ()
         for name in names_of(event.engine_hashes):
             block = holder.find(name)
             if block is None:
                 holder.applied.num_orphans += 1
-            else:
-                holder.applied.num_stored += 1
-                self._hold(holder, place, (name,), block, 1)
+                continue
+            holder.applied.num_stored += 1
+            for other in (holder, *others):
+                self._hold_too(other, place, (name,), block)
+        if holder.groups is not None and not event.engine_hashes:  # an agent tells what groups there are
+            self._count(holder, place, ())
+
+    def _hold_too(self, holder: Holder, place: Place, names: Sequence[int], first: int) -> None:
+        """Blocks that are in the tree."""
+        held = self._edges.take(holder.bit, first, len(names))
+        holder.num_blocks += len(names) - held.bit_count()
+        self._hold(holder, place, names, first, held)
+        holder.has_full |= not place[1]
+        if holder.groups is not None or place[1] > 0:
+            self._groups(self._bits.workers[holder.bit], holder)
+            self._count(holder, place, names)
 
     def _hold(self, holder: Holder, place: Place, names: Sequence[int], first: int, held: int) -> None:
         """Consecutive blocks are held at a place; `held` tells which were held before, at any."""
@@ -197,27 +244,40 @@ class MemoryIndex:
             for i, name in enumerate(names):
                 if not here >> i & 1:
                     there.add((name,), first + i)
-                elif there.find(name) is not None:
-                    _one_more(holder.copies, (place, name))
-                else:
+                elif there.find(name) is None:
                     there.add((name,), first + i)
-                    _one_more(holder.names, (medium, first + i))
+                    one_more(holder.names, (medium, first + i))
+                elif SHARED not in medium:  # what several store there is one
+                    one_more(holder.copies, (place, name))
         if medium != GPU or holder.off_gpu:
             holder.enter(medium, first, (1 << len(names)) - 1, held)
+            holder.has_tiers = self._has_tiers = True
+        if holder.left:
+            for name in names:
+                self._forget_left(holder, name)
 
-    def _remove(self, holder: Holder, event: BlocksRemoved) -> None:
+    def _remove(self, holder: Holder, event: BlocksRemoved, applied: Applied) -> None:
         medium, place = event.medium, (event.medium, event.group_idx)
-        there = holder.at(place)
-        for name in names_of(event.engine_hashes):
-            if holder.copies and _one_less(holder.copies, (place, name)):
-                holder.applied.num_removed += 1
+        names = names_of(event.engine_hashes)
+        if holder.groups is not None:
+            num = holder.groups.remove(place, names)
+            if not holder.groups.is_prefix(event.group_idx):
+                applied.num_removed += num
+                applied.num_unknown_removals += len(names) - num
+                return
+        there = holder.places.get(place, _NOWHERE)
+        for name in names:
+            if holder.copies and one_less(holder.copies, (place, name)):
+                applied.num_removed += 1
                 continue
             block = there.pop(name)
             if block is None:
-                holder.applied.num_unknown_removals += 1
+                applied.num_unknown_removals += 1
                 continue
-            holder.applied.num_removed += 1
-            if holder.names and _one_less(holder.names, (medium, block)):
+            applied.num_removed += 1
+            if holder.has_tiers and event.group_idx != LINKS:
+                self._leave(holder, name, block)
+            if holder.names and one_less(holder.names, (medium, block)):
                 continue
             if holder.leave(medium, block):
                 holder.num_blocks -= 1
@@ -229,11 +289,13 @@ class MemoryIndex:
         """The engine's own cache is empty; offload tiers keep theirs."""
         if self._losses is not None:
             self._losses.end(worker)
-        self._retire_bit(holder.bit)
-        holder.bit = self._take_bit(worker)
+        self._bits.retire(holder.bit)
+        holder.bit = self._bits.take(worker)
         self._waste += [names.buckets for names in holder.clear_gpu()]
         for number, blocks in holder.off_gpu.items():
             self._edges.grant(holder.bit, number, blocks)
+        if holder.groups is not None:
+            holder.groups.clear()
 
     def _media(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> dict[str, int]:
         """Of blocks that it holds, how many in which medium."""
@@ -247,40 +309,84 @@ class MemoryIndex:
                 counts[medium] += holder.in_medium(medium, number << POSITION_BITS, span).bit_count()
         return {medium: count for medium, count in counts.items() if count}
 
-    # bits --------------------------------------------------------------------------------------
+    # what is left of blocks that are gone ------------------------------------------------------
 
-    def _take_bit(self, worker: WorkerId) -> int:
-        """The lowest that is free, so that masks stay small integers."""
-        free = ~(self._live | self._retired | self._swept)
-        bit = free & -free
-        self._by_bit[bit] = worker
-        self._live |= bit
-        return bit
+    def _leave(self, holder: Holder, name: int, block: int) -> None:
+        """A name is gone from one place: where it was the last, it is remembered for a while."""
+        if holder.find(name) is not None:
+            return
+        if not holder.hidden:
+            holder.hidden = self._bits.hide()
+        if self._edges.take(holder.hidden, block):
+            one_more(holder.names, ("", block))
+        holder.left[name] = block
+        if len(holder.left) > MAX_LEFT:
+            self._forget_left(holder, next(iter(holder.left)))
 
-    def _retire_bit(self, bit: int) -> None:
-        self._live ^= bit
-        self._retired |= bit
-        del self._by_bit[bit]
+    def _forget_left(self, holder: Holder, name: int) -> None:
+        block = holder.left.pop(name, None)
+        if block is not None and not one_less(holder.names, ("", block)):
+            self._edges.release(holder.hidden, block)
+
+    # groups ------------------------------------------------------------------------------------
+
+    def _groups(self, worker: WorkerId, holder: Holder) -> Groups:
+        if holder.groups is None:
+            holder.groups = self._bounded[worker] = Groups(holder.block_size)
+            if holder.has_full:
+                holder.groups.begin(0)
+        return holder.groups
+
+    def _count(self, holder: Holder, place: Place, names: Sequence[int]) -> None:
+        """Full attention holds these at a place. Of several such groups, each must have a block."""
+        groups = holder.groups
+        assert groups is not None
+        if not groups.begin(place[1]) or groups.num_full != 2:
+            return groups.store(place, names, self._hashes_of(holder))
+        for known, named in holder.places.items():
+            for name, _ in named.items():
+                groups.store(known, [name] * holder.copies.get((known, name), 1), self._hashes_of(holder))
+
+    def _store_other(self, holder: Holder, event: BlocksStored) -> None:
+        assert holder.groups is not None
+        names = names_of(event.engine_hashes)
+        holder.applied.num_stored += len(names)
+        holder.groups.store((event.medium, event.group_idx), names, self._hashes_of(holder))
+
+    def _hashes_of(self, holder: Holder) -> Callable[[int], BlockHash | None]:
+        def find(name: int) -> BlockHash | None:
+            block = holder.find(name)
+            return None if block is None else self._edges.hash_at(block)
+
+        return find
+
+    def _bound(self, found: dict[WorkerId, int], hashes: Sequence[BlockHash], most: int | None) -> None:
+        for worker, groups in self._bounded.items():
+            if depth := found.get(worker, 0):
+                found[worker] = groups.bound(hashes, depth if most is None else min(depth, most))
+                if not found[worker]:
+                    del found[worker]
+
+    # shared tiers ------------------------------------------------------------------------------
+
+    def _others(self, holder: Holder, medium: str) -> Sequence[Holder]:
+        """Who else reaches what a worker stores in `medium`: those who have spoken of that tier before."""
+        sharers = self._sharers.setdefault((medium, holder.root, holder.block_size), [])
+        if holder not in sharers:
+            for place, names in list(sharers[0].places.items()) if sharers else ():
+                if place[0] == medium:
+                    for name, block in names.items():
+                        self._hold_too(holder, place, (name,), block)
+            sharers.append(holder)
+        return [other for other in sharers if other is not holder]
 
     def _retire(self, worker: WorkerId, holder: Holder) -> None:
         if self._losses is not None:
             self._losses.end(worker)
-        self._retire_bit(holder.bit)
+        self._bits.retire(holder.bit)
+        self._bits.retire(holder.hidden)
+        self._bounded.pop(worker, None)
+        for sharers in self._sharers.values():
+            if holder in sharers:
+                sharers.remove(holder)
         self._waste += [names.buckets for names in holder.places.values()]
-
-
-def _one_more(counts: dict[Key, int], key: Key) -> None:
-    """Counts of one are not written down."""
-    counts[key] = counts.get(key, 1) + 1
-
-
-def _one_less(counts: dict[Key, int], key: Key) -> bool:
-    """Count one less; False if it was the last."""
-    left = counts.get(key, 1) - 1
-    if left == 0:
-        return False
-    if left == 1:
-        del counts[key]
-    else:
-        counts[key] = left
-    return True

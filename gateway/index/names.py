@@ -24,6 +24,7 @@ AVERAGE = 96
 _pack = Struct("<QI").pack
 _names = Struct("<Q4x").iter_unpack
 _numbers = Struct("<8xI").iter_unpack
+_both = Struct("<QI").iter_unpack
 _entries = Struct("12s").iter_unpack
 _WIDTH = 12
 
@@ -66,6 +67,10 @@ class Names:
         for bucket in {id(bucket): bucket for bucket in self.buckets}.values():
             for (number,) in _numbers(bucket):
                 yield number
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        for bucket in {id(bucket): bucket for bucket in self.buckets}.values():
+            yield from _both(bucket)
 
     def _at(self, name: int) -> tuple[bytearray, int]:
         bucket = self.buckets[name % len(self.buckets)]

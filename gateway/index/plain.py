@@ -5,16 +5,19 @@
 
 A prompt's lookup walks its hashes from the first and ands the masks: a worker's overlap is where
 its bit falls out. Counts are kept only where they differ from one: an engine may hold a block in
-several physical copies and removes each under the same hash.
+several physical copies and removes each under the same hash. What groups beside full attention bound
+is looked for by trying each length.
 """
 
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gateway.core.blocks import BlockHash, hash_blocks
 from gateway.core.events import (
     GPU,
+    SHARED,
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -24,7 +27,7 @@ from gateway.core.events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import Applied, is_prefix_group
+from gateway.index.base import FULL_ATTENTION, LINKS, MAX_LEFT, Applied, is_partial, is_prefix_group
 from gateway.index.masks import HolderMasks
 
 Place: TypeAlias = tuple[str, int]
@@ -45,6 +48,45 @@ class _Holder:
     copies: dict[tuple[Place, EngineHash], int] = field(default_factory=dict)
     num_blocks: int = 0
     applied: Applied = field(default_factory=Applied)
+    has_tiers: bool = False
+    left: OrderedDict[EngineHash, BlockHash] = field(default_factory=OrderedDict)
+    kinds: dict[int, tuple[str, int, int | None]] = field(default_factory=dict)  # kind, block size, window
+    others: dict[Place, dict[EngineHash, BlockHash | None]] = field(default_factory=dict)
+
+    def is_prefix(self, group: int) -> bool:
+        return is_prefix_group(group, self.kinds[group][0] if group in self.kinds else None)
+
+    def begin(self, group: int) -> None:
+        """A group of full attention has blocks."""
+        if group >= 0:
+            self.kinds.setdefault(group, ("full_attention", 0, None))
+
+    def full(self) -> set[int]:
+        return {group for group, (kind, _, _) in self.kinds.items() if kind in FULL_ATTENTION}
+
+    def in_group(self, group: int) -> set[BlockHash]:
+        held: set[BlockHash | None] = {None}
+        for here in (self.places, self.others):
+            held.update(*(names.values() for place, names in here.items() if place[1] == group))
+        return {block for block in held if block is not None}
+
+    def fits(self, hashes: Sequence[BlockHash]) -> bool:
+        """Whether a prompt can begin with all of `hashes`, which some group of full attention has."""
+        return all(self._has(group, hashes) for group in self.kinds)
+
+    def _has(self, group: int, hashes: Sequence[BlockHash]) -> bool:
+        kind, size, window = self.kinds[group]
+        held = self.in_group(group)
+        if kind in FULL_ATTENTION:
+            return len(self.full()) < 2 or held.issuperset(hashes)
+        ratio, rest = divmod(size or self.block_size or 1, self.block_size or size or 1)
+        if kind not in ("sliding_window", "sliding_window_mla", "mamba") or rest:
+            return True
+        if len(hashes) % ratio:
+            return False
+        tokens = 1 if kind == "mamba" or not window else max(window - 1, 1)
+        num = -(-tokens // (size or self.block_size or 1))
+        return held.issuperset(hashes[ratio - 1 :: ratio][-num:])
 
     def by_medium(self) -> dict[str, set[BlockHash]]:
         blocks: dict[str, set[BlockHash]] = {}
@@ -56,6 +98,7 @@ class _Holder:
 class PlainIndex:
     def __init__(self) -> None:
         self._workers: dict[WorkerId, _Holder] = {}
+        self._sharers: list[tuple[str, _Holder]] = []
         self._masks = HolderMasks()
 
     def __repr__(self) -> str:
@@ -75,8 +118,10 @@ class PlainIndex:
         for names in holder.places.values():
             for block in names.values():
                 self._release(holder, block)
-        holder.places.clear()
-        holder.copies.clear()
+        for named in (holder.places, holder.copies, holder.left, holder.kinds, holder.others):
+            named.clear()
+        holder.has_tiers = False
+        self._sharers = [(medium, other) for medium, other in self._sharers if other is not holder]
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         holder = self._workers[worker]
@@ -92,8 +137,16 @@ class PlainIndex:
             case UnknownEvent():
                 holder.applied.num_unknown_events += 1
 
-    def overlap(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
-        return self._masks.walk(hashes)
+    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
+        found = self._masks.walk(hashes)
+        for worker, depth in list(found.items()):
+            holder = self._workers[worker]
+            if holder.kinds:
+                top = depth if most is None else min(depth, most)
+                found[worker] = next((i for i in range(top, 0, -1) if holder.fits(hashes[:i])), 0)
+                if not found[worker]:
+                    del found[worker]
+        return found
 
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
         found = {}
@@ -103,8 +156,20 @@ class PlainIndex:
             found[worker] = {medium: count for medium, count in counts.items() if count}
         return found
 
+    def spilled(
+        self, hashes: Sequence[BlockHash], held: Mapping[WorkerId, int]
+    ) -> Mapping[WorkerId, Mapping[tuple[str, ...], int]]:
+        found: dict[WorkerId, Counter[tuple[str, ...]]] = {}
+        for worker, depth in held.items():
+            media = self._workers[worker].by_medium()
+            for block in hashes[:depth]:
+                if block not in media.get(GPU, ()):
+                    there = tuple(sorted(medium for medium in media if block in media[medium]))
+                    found.setdefault(worker, Counter())[there] += 1
+        return found
+
     def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
-        return worker in self._workers and self.overlap(hashes).get(worker, 0) == len(hashes)
+        return worker in self._workers and self._masks.walk(hashes).get(worker, 0) == len(hashes)
 
     def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
         return self._find(self._workers[worker], name)
@@ -124,9 +189,12 @@ class PlainIndex:
     # events ------------------------------------------------------------------------------------
 
     def _store(self, holder: _Holder, event: BlocksStored) -> None:
-        if not is_prefix_group(event.group_idx, event.spec_kind):
-            return
-        if not event.tokens and len(event.engine_hashes) > 0:
+        group, kind = event.group_idx, event.spec_kind
+        if group not in holder.kinds and kind is not None and not is_prefix_group(group, kind):
+            holder.kinds[group] = (kind, event.block_size, event.window)
+        if not (is_prefix_group(group, kind) if kind is not None else holder.is_prefix(group)):
+            return self._store_other(holder, event)
+        if not event.tokens:
             return self._store_by_name(holder, event)
         parent = self._parent(holder, event)
         if parent is None:
@@ -135,12 +203,10 @@ class PlainIndex:
         size = event.block_size
         num = len(event.engine_hashes)
         if size < 1 or len(event.tokens) != size * num or (holder.block_size or size) != size:
-            holder.applied.num_mismatched += 1
+            holder.applied.num_mismatched += not is_partial(event, holder.block_size)
             return
         hashes = hash_blocks(event.tokens, size, parent, event.extra_keys)
-        place = (event.medium, event.group_idx)
-        for name, block in zip(event.engine_hashes, hashes, strict=True):
-            self._hold(holder, place, name, block)
+        self._place(holder, (event.medium, group), event.engine_hashes, hashes)
 
     def _store_run(self, holder: _Holder, event: RunStored) -> None:
         if self._parent(holder, event) != event.before:
@@ -148,18 +214,65 @@ class PlainIndex:
         elif len(event.blocks) != len(event.engine_hashes):
             holder.applied.num_mismatched += 1
         else:
-            for name, block in zip(event.engine_hashes, event.blocks, strict=True):
-                self._hold(holder, (event.medium, event.group_idx), name, block)
+            self._place(holder, (event.medium, event.group_idx), event.engine_hashes, event.blocks)
+
+    def _store_other(self, holder: _Holder, event: BlocksStored) -> None:
+        """Of another group than full attention, or one that is not known: joined by name."""
+        here = holder.others.setdefault((event.medium, event.group_idx), {})
+        holder.applied.num_stored += len(event.engine_hashes)
+        if not _is_followed(holder.kinds.get(event.group_idx), holder.block_size):
+            return
+        for name in event.engine_hashes:
+            if name in here and SHARED in event.medium:
+                continue
+            if name in here:
+                key = ((event.medium, event.group_idx), name)
+                holder.copies[key] = holder.copies.get(key, 1) + 1
+            else:
+                here[name] = self._find(holder, name)
+
+    def _place(
+        self, holder: _Holder, place: Place, names: Sequence[EngineHash], blocks: Sequence[BlockHash]
+    ) -> None:
+        holder.begin(place[1])
+        holder.applied.num_stored += len(names)
+        for other in [holder, *self._others(holder, place[0])]:
+            for name, block in zip(names, blocks, strict=True):
+                self._hold(other, place, name, block)
+        for here in holder.others.values():
+            for name, block in zip(names, blocks, strict=True):
+                if name in here and here[name] is None:
+                    here[name] = block
 
     def _store_by_name(self, holder: _Holder, event: BlocksStored) -> None:
         """An offload tier's store without tokens: the engine hash was stored elsewhere before."""
         place = (event.medium, event.group_idx)
+        others = self._others(holder, event.medium)
         for name in event.engine_hashes:
             block = self._find(holder, name)
             if block is None:
                 holder.applied.num_orphans += 1
-            else:
-                self._hold(holder, place, name, block)
+                continue
+            holder.begin(event.group_idx)
+            holder.applied.num_stored += 1
+            for other in [holder, *others]:
+                self._hold(other, place, name, block)
+        if not event.engine_hashes:  # an agent tells what groups there are
+            holder.begin(event.group_idx)
+
+    def _others(self, holder: _Holder, medium: str) -> list[_Holder]:
+        """Who else reaches what it stores in a shared tier: those who have spoken of it before."""
+        if SHARED not in medium:
+            return []
+        key = (holder.root, holder.block_size)
+        known = [h for m, h in self._sharers if m == medium and (h.root, h.block_size) == key]
+        if holder not in known:
+            self._sharers.append((medium, holder))
+            for place, names in list(known[0].places.items()) if known else ():
+                for name, block in names.items():
+                    if place[0] == medium:
+                        self._hold(holder, place, name, block)
+        return [other for other in known if other is not holder]
 
     def _parent(self, holder: _Holder, event: BlocksStored | RunStored) -> BlockHash | None:
         if event.parent is None:
@@ -170,13 +283,16 @@ class PlainIndex:
         for names in holder.places.values():
             if (block := names.get(name)) is not None:
                 return block
-        return None
+        return holder.left.get(name)
 
     def _hold(self, holder: _Holder, place: Place, name: EngineHash, block: BlockHash) -> None:
+        holder.begin(place[1])
         names = holder.places.setdefault(place, {})
-        holder.applied.num_stored += 1
+        holder.has_tiers |= place[0] != GPU
+        holder.left.pop(name, None)
         if name in names:
-            holder.copies[place, name] = holder.copies.get((place, name), 1) + 1
+            if SHARED not in place[0]:  # what several store there is one
+                holder.copies[place, name] = holder.copies.get((place, name), 1) + 1
             return
         names[name] = block
         if self._masks.add(block, holder.bit):
@@ -187,14 +303,34 @@ class PlainIndex:
 
     def _remove(self, holder: _Holder, event: BlocksRemoved) -> None:
         place = (event.medium, event.group_idx)
-        names = holder.places.get(place, {})
+        for other in self._others(holder, event.medium):
+            for name in event.engine_hashes:
+                self._remove_one(other, place, name)
         for name in event.engine_hashes:
-            if name not in names:
+            if self._remove_one(holder, place, name):
+                holder.applied.num_removed += 1
+            else:
                 holder.applied.num_unknown_removals += 1
-                continue
-            holder.applied.num_removed += 1
-            if not _one_less(holder.copies, (place, name)):
-                self._release(holder, names.pop(name))
+
+    def _remove_one(self, holder: _Holder, place: Place, name: EngineHash) -> bool:
+        is_prefix = holder.is_prefix(place[1]) or place[1] < 0
+        names: Any = (holder.places if is_prefix else holder.others).get(place, {})
+        if name not in names:
+            return False
+        if not _one_less(holder.copies, (place, name)):
+            block = names.pop(name)
+            if is_prefix:
+                if place[1] != LINKS:
+                    self._leave(holder, name, block)
+                self._release(holder, block)
+        return True
+
+    def _leave(self, holder: _Holder, name: EngineHash, block: BlockHash) -> None:
+        """An offload tier may still speak of it."""
+        if holder.has_tiers and self._find(holder, name) is None:
+            holder.left[name] = block
+            if len(holder.left) > MAX_LEFT:
+                holder.left.popitem(last=False)
 
     def _release(self, holder: _Holder, block: BlockHash) -> None:
         """One name of a block is gone; the block itself with its last name."""
@@ -208,6 +344,9 @@ class PlainIndex:
             for name, block in holder.places.pop(place).items():
                 holder.copies.pop((place, name), None)
                 self._release(holder, block)
+        for place in [place for place in holder.others if place[0] == GPU]:
+            for name in holder.others.pop(place):
+                holder.copies.pop((place, name), None)
 
 
 def _one_less(copies: dict[tuple[Place, EngineHash], int], key: tuple[Place, EngineHash]) -> bool:
@@ -220,3 +359,10 @@ def _one_less(copies: dict[tuple[Place, EngineHash], int], key: tuple[Place, Eng
     else:
         copies[key] = left
     return True
+
+
+def _is_followed(kind: tuple[str, int, int | None] | None, block_size: int | None) -> bool:
+    """Whether a group of this kind bounds anything."""
+    if kind is None or kind[0] not in ("sliding_window", "sliding_window_mla", "mamba"):
+        return False
+    return not (kind[1] or block_size or 1) % (block_size or kind[1] or 1)

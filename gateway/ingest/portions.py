@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from gateway.core.events import BlocksRemoved, BlocksStored, KvEvent, RunStored
+from gateway.index.base import is_prefix_group
 
 PORTION_BLOCKS = 1024
 """What the index takes in a millisecond or two."""
@@ -19,6 +20,10 @@ def portions(events: Iterable[KvEvent]) -> Iterator[KvEvent]:
                 yield replace(event, engine_hashes=event.engine_hashes[first : first + PORTION_BLOCKS])
         elif isinstance(event, BlocksStored) and _is_whole(event):
             yield from _stored(event)
+        elif isinstance(event, BlocksStored) and not is_prefix_group(event.group_idx, event.spec_kind):
+            for first in range(0, len(event.engine_hashes), PORTION_BLOCKS):  # placed by name alone
+                names = event.engine_hashes[first : first + PORTION_BLOCKS]
+                yield replace(event, engine_hashes=names, parent=None, extra_keys=None)
         else:
             yield event  # it cannot be placed, which takes no time; runs come in portions already
 

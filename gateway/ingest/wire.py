@@ -168,6 +168,11 @@ def _add(message: Any, change: KvEvent) -> None:
             if change.parent is not None:
                 run.parent = change.parent
             run.parent_block, run.medium, run.group = change.before, change.medium, change.group_idx
+        case BlocksStored() if not change.tokens and change.block_size:
+            grouped = message.grouped
+            grouped.names.extend(change.engine_hashes)
+            grouped.medium, grouped.group, grouped.kind = change.medium, change.group_idx, change.spec_kind
+            grouped.block_size, grouped.window = change.block_size, change.window or 0
         case BlocksStored() if not change.tokens:
             copied = message.copied
             copied.names.extend(change.engine_hashes)
@@ -195,6 +200,19 @@ def _change(message: Any) -> KvEvent:
             names = list(copied.names)
             return BlocksStored(
                 names, None, _NO_TOKENS, 0, None, copied.medium, copied.group, "full_attention"
+            )
+        case "grouped":
+            grouped = message.grouped
+            return BlocksStored(
+                list(grouped.names),
+                None,
+                _NO_TOKENS,
+                grouped.block_size,
+                None,
+                grouped.medium,
+                grouped.group,
+                grouped.kind,
+                grouped.window or None,
             )
         case "removed":
             removed = message.removed

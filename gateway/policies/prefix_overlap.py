@@ -2,13 +2,15 @@
 
     uncached tokens of this prompt there + work ahead of it there
 
-so a holder of the prefix wins until it is busier than recomputing the prefix elsewhere would cost.
+so a holder of the prefix wins until it is busier than recomputing the prefix elsewhere would cost. What it
+holds in slower media than the GPU must be loaded first: a part of it counts as if it were computed.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
+from gateway.core.events import SHARED
 from gateway.policies.base import pick_lowest
 
 REQUEST_TOKENS = 64
@@ -17,13 +19,36 @@ sequence takes about as long as prefilling some tens of tokens, and a request do
 the tie between an idle worker and one that only decodes."""
 
 
+SLOWEST = 0.5
+
+WORTH: Mapping[str, float] = {"CPU": 0.8, "DISK": 0.5, "STORAGE": 0.5}
+"""What a block there saves of computing it, where one on the GPU saves all. Rough, and an option for that: it
+depends on model, bus and disk; what matters is the order."""
+
+
 class PrefixOverlap:
+    """`worth` by medium; of a shared tier (`STORAGE@pool`) by its whole name, else by that before the @."""
+
     name = "prefix_overlap"
+
+    def __init__(self, worth: Mapping[str, float] = WORTH) -> None:
+        self.worth = worth
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         costs = [candidate.uncached_tokens + work_ahead(candidate) for candidate in candidates]
+        for i, candidate in enumerate(candidates):
+            if candidate.spilled:
+                costs[i] += self._to_load(candidate.spilled)
         index = pick_lowest(costs, rng)
         return Choice(index, _reason(candidates, index), tuple(costs))
+
+    def _to_load(self, spilled: Mapping[tuple[str, ...], int]) -> float:
+        return sum([tokens * (1 - max(map(self._worth_of, media))) for media, tokens in spilled.items()])
+
+    def _worth_of(self, medium: str) -> float:
+        """One that nobody has named is taken for a slow one."""
+        worth = self.worth
+        return worth.get(medium, worth.get(medium.partition(SHARED)[0], SLOWEST))
 
 
 def work_ahead(candidate: Candidate) -> float:

@@ -42,11 +42,18 @@ def test_equal_hashes_mean_equal_prefixes(left: list[int], right: list[int]) -> 
 def test_cached_hashes_are_the_hashes(prompts: list[list[int]], with_adapter: bool, max_runs: int) -> None:
     cache = HashCache(max_runs)
     for ids in prompts + prompts:
-        tokens = tokens_of(ids)
-        extra = prompt_extra_keys("lora" if with_adapter else None, "salt", len(ids) // 2)
-        for keys in (extra, None):
-            assert cache.hash_blocks(tokens, 2, ROOT, keys) == hash_blocks(tokens, 2, ROOT, keys)
-    assert len(cache) <= max_runs
+        for size, tokens in ((1, tokens_of(ids)), (8, tokens_of(ids * 8))):
+            extra = prompt_extra_keys("lora" if with_adapter else None, "salt", len(ids))
+            for keys in (extra, None):
+                assert cache.hash_blocks(tokens, size, ROOT, keys) == hash_blocks(tokens, size, ROOT, keys)
+    assert len(cache) <= max_runs + max_runs // 8
+
+
+def test_runs_of_small_blocks_are_longer_and_fewer() -> None:
+    cache, tokens = HashCache(16), tokens_of(range(4096))
+    for size, num_runs in ((16, 8), (1, 8 + 2)):
+        cache.hash_blocks(tokens, size, ROOT)
+        assert len(cache) == num_runs
 
 
 def test_another_model_adapter_or_salt_is_another_block() -> None:
@@ -94,8 +101,8 @@ def test_a_run_that_another_thread_has_just_dropped_is_no_error() -> None:
             self.clear()
             super().move_to_end(key, last)
 
-    cache, tokens = HashCache(), tokens_of(range(HashCache.RUN_BLOCKS * 4))
+    cache, tokens = HashCache(), tokens_of(range(HashCache.RUN_BLOCKS * 8))
     cache._runs = Emptied()
-    first = cache.hash_blocks(tokens, 4, root_hash("m"))
-    assert cache.hash_blocks(tokens, 4, root_hash("m")) == first == hash_blocks(tokens, 4, root_hash("m"))
+    first = cache.hash_blocks(tokens, 8, root_hash("m"))
+    assert cache.hash_blocks(tokens, 8, root_hash("m")) == first == hash_blocks(tokens, 8, root_hash("m"))
     assert len(cache) == 0

@@ -283,3 +283,48 @@ def test_what_is_in_use_is_told() -> None:
 def test_tokens_can_be_read_back(prompts: Prompts) -> None:
     text = prompts.render(HELLO, NOW)
     assert prompts.decode(prompts.encode(text, False)) == text
+
+
+# images
+
+TALK: list[Body] = [
+    {"role": "system", "content": "You look at pictures."},
+    {"role": "user", "content": "May I ask?"},
+    {"role": "assistant", "content": "Do."},
+]
+CAT: Body = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+
+
+@pytest.mark.parametrize("template", ["chatml", "qwen3", "parts"])
+@pytest.mark.parametrize("parts", [[CAT], [{"type": "text", "text": "This:"}, CAT], [CAT, CAT]])
+@pytest.mark.parametrize("after", [[], [{"role": "assistant", "content": "A cat."}, *HELLO["messages"]]])
+def test_before_the_first_image_a_prompt_is_what_it_would_be_without(
+    template: str, parts: list[Any], after: list[Any]
+) -> None:
+    prompts = load(template)
+    asked = [*TALK, {"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}, *after]
+    tokens = prompts.before_media({"messages": asked}, NOW)
+    assert len(tokens) > len(prompts.chat({"messages": TALK[:2], "add_generation_prompt": False}, NOW))
+    for shown in ("a", " b", "\n<|image|>"):
+        texts = [{"type": "text", "text": shown} if part is CAT else part for part in parts]
+        without = prompts.chat({"messages": [*TALK, {"role": "user", "content": texts}, *after]}, NOW)
+        if template != "parts":  # the image goes before all text of its message
+            without = prompts.chat({"messages": [*TALK, {"role": "user", "content": shown}, *after]}, NOW)
+        assert without[: len(tokens)] == tokens
+
+
+def test_a_template_that_looks_ahead_for_images_proves_less() -> None:
+    source = (TEMPLATES / "parts.jinja").read_text("utf-8")
+    looks = "{%- if 'image' in messages | string %}{{- '<|im_start|>images\n' }}{% endif %}"
+    prompts = Prompts.load(TOKENIZER, looks + source)
+    tokens = prompts.before_media({"messages": [*TALK, {"role": "user", "content": [CAT]}]}, NOW)
+    assert len(tokens) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"truncate_prompt_tokens": 5}, {"add_special_tokens": True}, {"continue_final_message": True}],
+)
+def test_nothing_is_told_of_a_prompt_with_images_that_is_cut_or_framed(more: Body) -> None:
+    body = {"messages": [*TALK, {"role": "user", "content": [CAT]}], "add_generation_prompt": False, **more}
+    assert len(load("parts").before_media(body, NOW)) == 0

@@ -323,6 +323,15 @@ async def test_metrics_that_are_late_are_no_reason_to_be_down(world: World) -> N
     assert (member.is_up, member.reported.num_waiting, member.reported.kv_usage) == (True, 2, 0.5)
 
 
+async def test_what_is_assumed_has_the_room_of_the_worker_s_own_cache(world: World) -> None:
+    world.probe().ranks = {0: replace(RANK, num_gpu_blocks=50)}
+    await world.add()
+    assumed, blocks = world.known.assumed, list(map(BlockHash, range(80)))
+    assumed.pin(WorkerId("w:1"), blocks)
+    assumed.unpin(WorkerId("w:1"), blocks, 0.0, was_run=True)
+    assert assumed.num_kept(WorkerId("w:1")) == 50
+
+
 # another process -------------------------------------------------------------------------------
 
 

@@ -79,7 +79,7 @@ def expected(version: str) -> list[tuple[float, int, list[KvEvent]]]:
     lora = [["adapter-a"]] if at >= (0, 16) else [["lora:1"]]
     salt = [["tenant-a"], None] if at >= (0, 19) else None
     tier = "CPU" if at >= (0, 11) else "GPU"
-    window = {"group_idx": 1, "spec_kind": "sliding_window"} if kind else {}
+    window = {"group_idx": 1, "spec_kind": "sliding_window", "window": 128} if kind else {}
     batches: list[tuple[int, list[KvEvent]]] = [
         (0, [block(BIG, None, run(1000, 64))]),
         (0, [block([77], 2**64 - 1, run(2000, 16))]),
@@ -237,14 +237,34 @@ def test_both_event_forms_in_one_batch_with_more_than_we_know() -> None:
         0,
         "mamba",
         4,
+        "LOCAL",
+        "tier",
+        "session",
         "NEW",
         {},
     ]
-    map_form = {"type": "BlockRemoved", "block_hashes": [5], "locality": "REMOTE", "session_id": "s"}
+    map_form = {"type": "BlockRemoved", "block_hashes": [5], "new": "NEW", "session_id": "s"}
     assert list(decode([1.0, [array_form, map_form], 0, "NEW"]).events) == [
-        BlocksStored([5], None, array("I", [1, 2]), 2, spec_kind="mamba"),
+        BlocksStored([5], None, array("I", [1, 2]), 2, spec_kind="mamba", window=4),
         BlocksRemoved([5]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "medium"),
+    [
+        ({}, "GPU"),
+        ({"medium": "cpu"}, "CPU"),
+        ({"medium": "STORAGE"}, "STORAGE"),
+        ({"medium": "STORAGE", "locality": "LOCAL", "ownership": "a"}, "STORAGE"),
+        ({"medium": "STORAGE", "locality": "REMOTE"}, "STORAGE@"),
+        ({"medium": "STORAGE", "locality": "REMOTE", "ownership": "a"}, "STORAGE@a"),
+    ],
+)
+def test_tiers_by_medium_and_by_who_reaches_them(fields: dict[str, object], medium: str) -> None:
+    removed = {"type": "BlockRemoved", "block_hashes": [5]} | fields
+    assert decode_event(removed) == BlocksRemoved([5], medium)
+    assert stored(decode_event(store_map(**fields))).medium == medium
 
 
 @pytest.mark.parametrize("event", [["BlockMoved", 1, 2], {"type": "BlockMoved", "to": "CPU"}])

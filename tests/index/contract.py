@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,7 +21,7 @@ from gateway.core.events import (
 from gateway.core.worker import WorkerId
 from gateway.index.base import Index
 
-A, B = WorkerId("a:1"), WorkerId("b:1")
+A, B, C = WorkerId("a:1"), WorkerId("b:1"), WorkerId("c:1")
 ROOT = root_hash("m")
 SIZE = 4
 
@@ -29,6 +30,14 @@ def stored(
     ids: Sequence[int], names: Sequence[EngineHash], parent: EngineHash | None = None, **fields: object
 ) -> BlocksStored:
     return BlocksStored(names, parent, tokens_of(ids), SIZE, **fields)  # type: ignore[arg-type]
+
+
+WINDOW: dict[str, Any] = {"group_idx": 1, "spec_kind": "sliding_window", "window": 9}
+
+
+def copied(names: Sequence[EngineHash], medium: str, group_idx: int = 0) -> BlocksStored:
+    """As an offload tier tells it."""
+    return BlocksStored(names, None, tokens_of([]), 0, None, medium, group_idx)
 
 
 def prompt(ids: Sequence[int], adapter: str | None = None, salt: str | None = None) -> list[BlockHash]:
@@ -141,12 +150,153 @@ class IndexContract:
         index.apply(A, BlocksRemoved([1]))
         assert dict(index.overlap(prompt(range(4)))) == {A: 1}
 
+    def test_a_placeholder_joins_by_the_hash_of_a_block_that_was_removed_meanwhile(self) -> None:
+        """An offload job ends after its block was evicted: the removal is told first."""
+        index, run = self.index(), prompt(range(16))
+        index.apply(A, stored(range(16), [1, 2, 3, 4]))
+        index.apply(A, copied([1], "CPU"))
+        index.apply(A, BlocksRemoved([3, 2]))
+        index.apply(A, copied([2, 3], "CPU"))
+        assert index.media(run) == {A: {"GPU": 2, "CPU": 3}}
+        index.apply(A, BlocksRemoved([3], medium="CPU"))
+        index.apply(A, BlocksRemoved([2], medium="CPU"))
+        assert (dict(index.overlap(run)), index.num_blocks(A)) == ({A: 1}, 2)
+        index.apply(A, stored(range(8, 12), [3], parent=2, medium="DISK"))
+        index.apply(A, copied([2], "DISK"))
+        assert (dict(index.overlap(run)), index.applied(A).num_orphans) == ({A: 4}, 0)
+        index.reset_worker(A)
+        index.apply(A, copied([1], "CPU"))
+        assert index.applied(A).num_orphans == 1
+
+    def test_a_tier_that_several_reach_counts_for_each_that_has_spoken_of_it(self) -> None:
+        index, run = self.index(A, B, C), prompt(range(16))
+        index.apply(A, stored(range(16), [1, 2, 3, 4]))
+        index.apply(B, stored(range(100, 104), [9]))
+        index.apply(A, copied([1, 2], "STORAGE@"))
+        assert index.media(run) == {A: {"GPU": 4, "STORAGE@": 2}}
+        index.apply(B, copied([9], "STORAGE@"))
+        assert index.media(run) == {A: {"GPU": 4, "STORAGE@": 2}, B: {"STORAGE@": 2}}
+        index.apply(A, copied([3], "STORAGE@"))
+        index.apply(B, stored(range(4), [1], medium="STORAGE@"))
+        index.apply(C, stored(range(4), [1], medium="STORAGE@other"))
+        assert dict(index.overlap(run)) == {A: 4, B: 3, C: 1}
+        index.apply(B, BlocksRemoved([1], medium="STORAGE@"))
+        assert dict(index.overlap(run)) == {A: 4, C: 1}
+        assert index.media(run)[A] == {"GPU": 4, "STORAGE@": 2}
+        index.apply(A, BlocksCleared())
+        assert (index.num_blocks(A), index.num_blocks(B)) == (3, 3)
+        index.reset_worker(A)
+        index.apply(B, BlocksRemoved([9], medium="STORAGE@"))
+        assert (index.num_blocks(A), index.num_blocks(B), index.applied(A).num_unknown_removals) == (0, 3, 0)
+
     def test_other_groups_do_not_touch_full_attention(self) -> None:
-        index = self.index()
+        index, run = self.index(), prompt(range(8))
         index.apply(A, stored(range(4), [1]))
-        index.apply(A, stored(range(8), [1, 2], group_idx=1, spec_kind="sliding_window"))
+        index.apply(A, stored(range(8), [1, 2], group_idx=1, spec_kind="chunked_local_attention"))
         index.apply(A, BlocksRemoved([1], group_idx=1))
-        assert dict(index.overlap(prompt(range(8)))) == {A: 1}
+        assert (dict(index.overlap(run)), index.num_blocks(A), index.holds(A, run[:1])) == ({A: 1}, 1, True)
+
+    def test_a_window_bounds_what_can_be_begun_with(self) -> None:
+        """A window of 9 tokens needs the two blocks of 4 before the end of a hit."""
+        index, run = self.index(), prompt(range(24))
+        index.apply(A, stored(range(24), [1, 2, 3, 4, 5, 6], **WINDOW))
+        index.apply(A, stored(range(24), [1, 2, 3, 4, 5, 6]))
+        index.apply(B, stored(range(24), [1, 2, 3, 4, 5, 6]))
+        assert dict(index.overlap(run)) == {A: 6, B: 6}
+        index.apply(A, BlocksRemoved([1, 2], group_idx=1))
+        assert [index.overlap(run, most)[A] for most in (6, 5, 4)] == [6, 5, 4]
+        assert A not in index.overlap(run, 3)
+        index.apply(A, BlocksRemoved([5], group_idx=1))
+        assert dict(index.overlap(run)) == {A: 4, B: 6}
+        index.apply(A, BlocksRemoved([2]))
+        assert (dict(index.overlap(run)), index.holds(B, run), index.holds(A, run[:1])) == (
+            {B: 6},
+            True,
+            True,
+        )
+        index.apply(A, copied([1], "CPU", group_idx=1))
+        assert dict(index.overlap(run)) == {A: 1, B: 6}
+        index.apply(A, BlocksCleared())
+        assert dict(index.overlap(run)) == {B: 6}
+
+    def test_blocks_that_are_masked_are_not_counted_by_position(self) -> None:
+        """Only the last two of four blocks are stored, with the tokens of all: their hashes say which."""
+        index, run = self.index(), prompt(range(16))
+        index.apply(A, stored(range(16), [1, 2, 3, 4]))
+        index.apply(A, stored(range(16), [3, 4], **WINDOW))
+        assert (dict(index.overlap(run)), index.overlap(run, 3).get(A)) == ({A: 4}, None)
+        assert index.applied(A).num_mismatched == 0
+
+    def test_mamba_needs_the_state_of_the_last_block(self) -> None:
+        index, run = self.index(), prompt(range(16))
+        index.apply(A, stored(range(16), [1, 2, 3, 4]))
+        index.apply(A, stored(range(16), [2], group_idx=1, spec_kind="mamba"))
+        assert dict(index.overlap(run)) == {A: 2}
+        index.apply(A, stored([], [4], group_idx=1))
+        assert dict(index.overlap(run)) == {A: 4}
+
+    def test_blocks_of_another_group_may_be_longer(self) -> None:
+        """Named by the hash of their last part: hits end where they do."""
+        index, run = self.index(), prompt(range(20))
+        index.apply(A, stored(range(20), [1, 2, 3, 4, 5]))
+        longer = BlocksStored([2, 4], None, tokens_of(range(16)), 8, None, "GPU", 1, "sliding_window", 9)
+        index.apply(A, longer)
+        assert dict(index.overlap(run)) == {A: 4}
+        assert index.overlap(run, 3) == {A: 2}
+
+    def test_of_several_groups_of_full_attention_each_must_have_a_block(self) -> None:
+        index, run = self.index(), prompt(range(12))
+        index.apply(A, stored(range(12), [1, 2, 3], spec_kind="full_attention"))
+        index.apply(A, stored(range(12), [1, 2, 3], group_idx=1, spec_kind="full_attention"))
+        assert dict(index.overlap(run)) == {A: 3}
+        index.apply(A, BlocksRemoved([3], group_idx=1))
+        assert (dict(index.overlap(run)), index.num_blocks(A)) == ({A: 2}, 3)
+
+    def test_an_offload_tiers_store_is_of_the_group_that_its_number_says(self) -> None:
+        """Such a store tells no kind: here number 0 is the window's, and full attention is number 1."""
+        index, run = self.index(), prompt(range(8))
+        full: dict[str, Any] = {"group_idx": 1, "spec_kind": "full_attention"}
+        index.apply(A, stored(range(8), [1, 2], spec_kind="sliding_window", window=5))
+        index.apply(A, stored(range(8), [1, 2], **full))
+        index.apply(A, copied([1], "CPU"))
+        assert index.media(run)[A] == {"GPU": 2}
+        index.apply(A, copied([1, 2], "CPU", group_idx=1))
+        assert index.media(run)[A] == {"GPU": 2, "CPU": 2}
+
+    def test_the_beginning_of_a_block_is_no_block_and_no_reason_to_doubt(self) -> None:
+        index, run = self.index(), prompt(range(8))
+        index.apply(A, stored(range(4), [1]))
+        index.apply(A, BlocksStored([7], 1, tokens_of([4, 5]), 2))
+        applied = index.applied(A)
+        assert (applied.num_mismatched, applied.num_orphans, index.num_blocks(A)) == (0, 0, 1)
+        index.apply(A, BlocksRemoved([7]))
+        index.apply(A, stored(range(4, 8), [2], parent=1))
+        assert dict(index.overlap(run)) == {A: 2}
+
+    def test_what_was_announced_again_goes_with_a_clear_or_a_reset(self) -> None:
+        """A prefix told again as a run from the root looks like a second copy of each block: nobody lets
+        clients ask for that (`core/request.py`). Where it comes all the same, it ends here at the latest."""
+        index = self.index()
+        for worker in (A, B):
+            for _ in range(2):
+                index.apply(worker, stored(range(8), [1, 2]))
+        index.apply(A, BlocksCleared())
+        index.reset_worker(B)
+        for worker in (A, B):
+            index.apply(worker, stored(range(8), [1, 2]))
+            index.apply(worker, BlocksRemoved([1, 2]))
+        assert (dict(index.overlap(prompt(range(8)))), index.applied(A).num_unknown_removals) == ({}, 0)
+
+    def test_images_are_part_of_a_block(self) -> None:
+        index, ids = self.index(), tokens_of(range(8))
+        index.apply(A, stored(range(8), [1, 2], extra_keys=[None, [["image-1", 2]]]))
+        cases: list[tuple[Any, int]] = [
+            ([None, [["image-1", 2]]], 2),
+            ([None, [["image-2", 2]]], 1),
+            (None, 1),
+        ]
+        for keys, depth in cases:
+            assert index.overlap(hash_blocks(ids, SIZE, ROOT, keys))[A] == depth
 
     @pytest.mark.parametrize(
         ("group_idx", "spec_kind", "is_held"),
@@ -154,6 +304,9 @@ class IndexContract:
             (0, None, True),
             (0, "full_attention", True),
             (2, "full_attention", True),
+            (0, "mla_attention", True),
+            (0, "sink_full_attention", True),
+            (0, "unknown", False),
             (1, None, False),
             (0, "sliding_window", False),
         ],
@@ -175,6 +328,12 @@ class IndexContract:
         run = prompt(range(20))
         assert index.media(run) == {A: {"GPU": 2, "CPU": 2}, B: {"GPU": 2}}
         assert index.media(run[:1]) == {A: {"GPU": 1}, B: {"GPU": 1}}
+        assert index.spilled(run, index.overlap(run)) == {A: {("CPU",): 1}}
+        index.apply(A, copied([2, 3], "DISK"))
+        index.apply(A, BlocksRemoved([2]))
+        assert index.spilled(run, index.overlap(run)) == {A: {("CPU", "DISK"): 2}}
+        assert index.spilled(run, {A: 2, B: 2}) == {A: {("CPU", "DISK"): 1}}
+        index.apply(A, BlocksRemoved([2, 3], medium="DISK"))
         index.apply(A, BlocksCleared())
         assert (index.media(run), index.num_blocks(A)) == ({B: {"GPU": 2}}, 2)
         index.apply(A, stored(range(4), [1]))

@@ -20,7 +20,7 @@ from gateway.core.events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index import edges, inventory, names
+from gateway.index import edges, inventory, memory, names, plain
 from gateway.index.base import Index
 from gateway.index.inventory import Inventory
 from gateway.index.memory import MemoryIndex
@@ -29,6 +29,8 @@ from tests.index.contract import ROOT, SIZE, A, B, prompt, stored
 
 PLACES = st.sampled_from([("GPU", 0), ("GPU", 0), ("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0)])
 PATHS = st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=10).map(tuple)
+OTHERS = st.sampled_from([("GPU", 1), ("GPU", 1), ("CPU", 1), ("GPU", 3), ("GPU", 4)])
+GROUPS = {1: ("sliding_window", 3), 3: ("mamba", None), 4: ("chunked_local_attention", None)}
 VARIANTS = st.sampled_from([0, 0, 1])
 
 Path = tuple[int, ...]
@@ -53,6 +55,8 @@ class Followed(RuleBasedStateMachine):
         self.patch.setattr(edges, "MAX_BLOCKS", 4)
         self.patch.setattr(names, "AVERAGE", 2)
         self.patch.setattr(inventory, "PART_BLOCKS", 3)
+        for module in (inventory, memory, plain):
+            self.patch.setattr(module, "MAX_LEFT", 4)
         self.truth, self.followers = PlainIndex(), (MemoryIndex(), PlainIndex())
         for index in (self.truth, *self.followers):
             for worker in (A, B):
@@ -68,6 +72,8 @@ class Followed(RuleBasedStateMachine):
                     for i in range(1, len(path) + 1):
                         removed = BlocksRemoved([name(path[:i], variant)] * 40, medium, group)
                         self.inventory.apply(removed)
+        for left in list(self.inventory._left):
+            self.inventory._forget_left(left)
         assert repr(self.inventory) == "Inventory(0 blocks, 0 links)"
         assert not self.inventory._names and not self.inventory._children and not self.inventory._copies
         self.patch.undo()
@@ -108,6 +114,19 @@ class Followed(RuleBasedStateMachine):
         path = data.draw(st.sampled_from([*self.paths, (1,)]))
         some = data.draw(st.lists(st.integers(1, len(path)), min_size=1, unique=True))
         self.apply(worker, BlocksRemoved([name(path[:i], variant) for i in some], *place))
+
+    @rule(path=PATHS, some=st.sets(st.integers(1, 10)), place=OTHERS, is_told=st.booleans())
+    def store_in_group(self, path: Path, some: set[int], place: tuple[str, int], is_told: bool) -> None:
+        """Any blocks of a path, with the group's kind or, as an offload tier tells it, without."""
+        hashes = [name(path[:i], 0) for i in sorted(some) if i <= len(path)]
+        kind, window = GROUPS[place[1]] if is_told else (None, None)
+        tokens = tokens_of(path if is_told else ())
+        self.apply(A, BlocksStored(hashes, None, tokens, int(is_told), None, *place, kind, window))
+
+    @rule(path=PATHS, some=st.sets(st.integers(1, 10)), place=OTHERS)
+    def remove_in_group(self, path: Path, some: set[int], place: tuple[str, int]) -> None:
+        hashes = [name(path[:i], 0) for i in sorted(some) if i <= len(path)]
+        self.apply(A, BlocksRemoved(hashes, *place))
 
     @rule(worker=st.sampled_from([A, B]))
     def clear(self, worker: WorkerId) -> None:

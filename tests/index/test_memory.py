@@ -11,15 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
 from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
 from gateway.core.worker import WorkerId
-from gateway.index import edges, memory, names
+from gateway.index import edges, memory, names, plain
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
 from gateway.index.plain import PlainIndex
-from tests.index.contract import ROOT, SIZE, A, B, IndexContract, prompt, stored
+from tests.index.contract import ROOT, SIZE, A, B, C, IndexContract, prompt, stored
 
-C = WorkerId("c:1")
 SIZES: dict[WorkerId, int | None] = {A: 2, B: 2, C: 1}
-PLACES = st.sampled_from([("GPU", 0), ("GPU", 0), ("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0)])
+PLACES = st.sampled_from(
+    [("GPU", 0), ("GPU", 0), ("GPU", 0), ("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0), ("STORAGE@", 0)]
+)
+GROUPS = {1: ("sliding_window", 1, 5), 3: ("mamba", 2, None), 4: ("chunked_local_attention", 1, None)}
+OTHERS = st.sampled_from([("GPU", 1), ("GPU", 1), ("CPU", 1), ("GPU", 3), ("GPU", 4), ("GPU", 5)])
 PATHS = st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=12).map(tuple)
 WORKERS = st.sampled_from([A, A, B, C])
 
@@ -29,6 +32,11 @@ Path = tuple[int, ...]
 class TestMemoryIndex(IndexContract):
     def make(self) -> Index:
         return MemoryIndex()
+
+
+def spilled(index: Index, hashes: list[BlockHash]) -> list[object]:
+    found = index.spilled(hashes, index.overlap(hashes))
+    return sorted((worker, sorted(media.items())) for worker, media in found.items())
 
 
 def name(worker: WorkerId, path: Path, variant: int) -> EngineHash:
@@ -46,6 +54,8 @@ class Twins(RuleBasedStateMachine):
         self.patch.setattr(edges, "MAX_BLOCKS", 4)
         self.patch.setattr(names, "AVERAGE", 2)
         self.patch.setattr(memory, "SWEEP_EDGES", 2)
+        self.patch.setattr(memory, "MAX_LEFT", 3)
+        self.patch.setattr(plain, "MAX_LEFT", 3)
         self.plain, self.packed = PlainIndex(), MemoryIndex()
         self.twins: tuple[Index, Index] = self.plain, self.packed
         self.paths: dict[Path, None] = {}
@@ -97,6 +107,24 @@ class Twins(RuleBasedStateMachine):
         some = data.draw(st.sampled_from([list(tail_first), [tail_first[-1]], [tail_first[0]]]))
         self.apply(worker, BlocksRemoved([name(worker, path[:i], variant) for i in some], *place))
 
+    @rule(worker=WORKERS, path=PATHS, some=st.sets(st.integers(1, 12)), place=OTHERS, is_told=st.booleans())
+    def store_in_group(
+        self, worker: WorkerId, path: Path, some: set[int], place: tuple[str, int], is_told: bool
+    ) -> None:
+        """Of another kind than full attention: any blocks of a path, where the others are masked; before
+        or behind those of full attention, and with its kind or, as an offload tier tells it, without."""
+        self.paths[path] = None
+        size = SIZES[worker] or 1
+        hashes = [name(worker, path[:i], 0) for i in sorted(some) if i <= len(path)]
+        tokens = tokens_of([token for token in path for _ in range(size)] if is_told else [])
+        kind, ratio, window = GROUPS[place[1]] if is_told and place[1] in GROUPS else (None, 0, None)
+        self.apply(worker, BlocksStored(hashes, None, tokens, ratio * size, None, *place, kind, window))
+
+    @rule(worker=WORKERS, path=PATHS, some=st.sets(st.integers(1, 12)), place=OTHERS)
+    def remove_in_group(self, worker: WorkerId, path: Path, some: set[int], place: tuple[str, int]) -> None:
+        hashes = [name(worker, path[:i], 0) for i in sorted(some) if i <= len(path)]
+        self.apply(worker, BlocksRemoved(hashes, *place))
+
     @rule(worker=WORKERS)
     def clear(self, worker: WorkerId) -> None:
         self.apply(worker, BlocksCleared())
@@ -127,7 +155,10 @@ class Twins(RuleBasedStateMachine):
             assert set(told) == set(self.plain.blocks(worker))
         for hashes in self.prompts():
             assert self.packed.overlap(hashes) == self.plain.overlap(hashes)
+            two = [index.overlap(hashes, 2) for index in self.twins]  # the router cuts the others at it
+            assert len({str(sorted((w, min(d, 2)) for w, d in some.items())) for some in two}) == 1
             assert self.packed.media(hashes) == self.plain.media(hashes)
+            assert len({str(spilled(index, hashes)) for index in self.twins}) == 1
             for worker in SIZES:
                 assert self.packed.holds(worker, hashes) == self.plain.holds(worker, hashes)
 

@@ -66,3 +66,14 @@ def test_one_that_does_not_fit_is_counted_as_a_whole() -> None:
     event = stored(LARGE, tokens=array("I", range(5)))
     assert list(portions([event])) == [event]
     assert index(*portions([event])).applied(W).num_mismatched == 1
+
+
+def test_a_large_store_of_masked_blocks_is_made_as_if_at_once() -> None:
+    masked = BlocksStored(
+        range(7, LARGE), None, array("I", range(LARGE * SIZE)), SIZE, None, "GPU", 1, "sliding_window", 9
+    )
+    parts = list(portions([masked]))
+    assert [num_blocks(part) for part in parts] == [PORTION_BLOCKS, PORTION_BLOCKS]
+    hashes = hash_blocks(masked.tokens, SIZE, ROOT)
+    for each in (index(stored(LARGE), masked), index(stored(LARGE), *parts)):
+        assert (each.overlap(hashes), each.overlap(hashes, 8)) == ({W: LARGE}, {})

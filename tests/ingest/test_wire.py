@@ -35,6 +35,16 @@ CHANGES = st.lists(
             MEDIA,
             GROUPS,
         ),
+        st.builds(
+            lambda names, size, medium, group, window: BlocksStored(
+                names, None, tokens_of(()), size, None, medium, group, "sliding_window", window
+            ),
+            HASHES,
+            st.integers(1, 2**32 - 1),
+            MEDIA,
+            GROUPS,
+            st.none() | st.integers(1, 2**32 - 1),
+        ),
         st.builds(BlocksRemoved, HASHES, MEDIA, GROUPS),
         st.just(BlocksCleared()),
     ),

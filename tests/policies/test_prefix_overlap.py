@@ -1,5 +1,6 @@
 import random
 
+import msgspec
 import pytest
 
 from gateway.core.decision import Candidate, Query
@@ -29,6 +30,22 @@ def test_the_least_predicted_work_wins(candidates: list[Candidate], chosen: str,
     assert candidates[choice.index].id == chosen
     assert choice.reason.startswith(reason)
     assert choice.terms[choice.index] == min(choice.terms)
+
+
+def test_what_must_be_loaded_counts_in_part() -> None:
+    policy = PrefixOverlap({"CPU": 0.75, "STORAGE": 0.5, "STORAGE@fast": 1.0})
+    held = candidate("a", overlap=992)
+    for media, to_load in (
+        ((), 0),
+        (("CPU",), 200),
+        (("STORAGE@pool",), 400),
+        (("STORAGE@fast",), 0),
+        (("CPU", "STORAGE"), 200),
+        (("TAPE",), 400),
+    ):
+        spilled = msgspec.structs.replace(held, spilled={media: 800} if media else {})
+        choice = policy.choose(Query("m", 1000), [spilled, candidate("b")], random.Random(0))
+        assert (choice.index, choice.terms) == (0, (8 + to_load, 1000))
 
 
 def test_work_ahead_counts_what_is_ours_and_what_is_reported_once() -> None:

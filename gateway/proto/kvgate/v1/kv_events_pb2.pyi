@@ -134,16 +134,18 @@ class Sample(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., next_seq: _Optional[int] = ..., num_blocks: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("stored", "copied", "removed", "cleared")
+    __slots__ = ("stored", "copied", "removed", "cleared", "grouped")
     STORED_FIELD_NUMBER: _ClassVar[int]
     COPIED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     CLEARED_FIELD_NUMBER: _ClassVar[int]
+    GROUPED_FIELD_NUMBER: _ClassVar[int]
     stored: Stored
     copied: Copied
     removed: Removed
     cleared: Cleared
-    def __init__(self, stored: _Optional[_Union[Stored, _Mapping]] = ..., copied: _Optional[_Union[Copied, _Mapping]] = ..., removed: _Optional[_Union[Removed, _Mapping]] = ..., cleared: _Optional[_Union[Cleared, _Mapping]] = ...) -> None: ...
+    grouped: Grouped
+    def __init__(self, stored: _Optional[_Union[Stored, _Mapping]] = ..., copied: _Optional[_Union[Copied, _Mapping]] = ..., removed: _Optional[_Union[Removed, _Mapping]] = ..., cleared: _Optional[_Union[Cleared, _Mapping]] = ..., grouped: _Optional[_Union[Grouped, _Mapping]] = ...) -> None: ...
 
 class Stored(_message.Message):
     __slots__ = ("blocks", "names", "parent", "parent_block", "medium", "group")
@@ -184,3 +186,19 @@ class Removed(_message.Message):
 class Cleared(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Grouped(_message.Message):
+    __slots__ = ("names", "medium", "group", "kind", "block_size", "window")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    MEDIUM_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[int]
+    medium: str
+    group: int
+    kind: str
+    block_size: int
+    window: int
+    def __init__(self, names: _Optional[_Iterable[int]] = ..., medium: _Optional[str] = ..., group: _Optional[int] = ..., kind: _Optional[str] = ..., block_size: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,47 @@
+"""Which bit of the edges' masks means which worker: taken, given up, swept off the edges, taken again."""
+
+from gateway.core.worker import WorkerId
+
+
+class Bits:
+    """`live` are those of workers that are known, `hidden` of blocks that are `left` (holder.py), `swept`
+    those that the sweep under way takes off the edges."""
+
+    __slots__ = ("live", "hidden", "swept", "workers", "_retired")
+
+    def __init__(self) -> None:
+        self.live = self.hidden = self.swept = self._retired = 0
+        self.workers: dict[int, WorkerId] = {}
+
+    def __repr__(self) -> str:
+        return f"Bits(live={self.live:b}, hidden={self.hidden:b}, swept={self.swept:b})"
+
+    def take(self, worker: WorkerId) -> int:
+        bit = self._free()
+        self.workers[bit] = worker
+        self.live |= bit
+        return bit
+
+    def hide(self) -> int:
+        """One that no lookup sees."""
+        bit = self._free()
+        self.hidden |= bit
+        return bit
+
+    def retire(self, bit: int) -> None:
+        """A live or hidden one, or none: its blocks are to be swept."""
+        if bit & self.live:
+            del self.workers[bit]
+        self.live &= ~bit
+        self.hidden &= ~bit
+        self._retired |= bit
+
+    def begin_sweep(self) -> bool:
+        """What is retired is to be swept now; False if nothing is."""
+        self.swept, self._retired = self._retired, 0
+        return self.swept != 0
+
+    def _free(self) -> int:
+        """The lowest, so that masks stay small integers."""
+        free = ~(self.live | self.hidden | self._retired | self.swept)
+        return free & -free

@@ -1,0 +1,62 @@
+from dataclasses import dataclass
+
+import pytest
+
+from engines.sim.tiers import Shelf, Tiers, Window
+from gateway.core.blocks import BlockHash, tokens_of
+from gateway.core.events import BlocksRemoved, BlocksStored, EngineHash
+
+
+@dataclass(frozen=True)
+class Content:
+    digest: bytes
+    block_hash: BlockHash
+
+
+RUN = [Content(bytes([i]), BlockHash(i)) for i in range(8)]
+STORED = BlocksStored(list(range(8)), None, tokens_of(range(8)), 1, spec_kind="full_attention")
+
+
+def name(digest: bytes) -> EngineHash:
+    return digest[0]
+
+
+def test_the_least_recently_used_leave_a_shelf() -> None:
+    shelf = Shelf(2)
+    assert shelf.put(RUN[:2]) == ([b"\0", b"\1"], [])
+    assert shelf.put(RUN[:1]) == ([], [])
+    assert shelf.put(RUN[2:3]) == ([b"\2"], [b"\1"])
+    assert shelf.put(RUN[3:7]) == ([b"\5", b"\6"], [b"\0", b"\2"])
+
+
+def test_a_copy_is_told_a_step_later_without_tokens() -> None:
+    tiers = Tiers([("CPU", 2), ("STORAGE@", 0)], name)
+    tiers.offload(RUN[:2])
+    assert tiers.take_events() == []
+    tiers.offload(RUN[2:3])
+    none = tokens_of(())
+    assert tiers.take_events() == [BlocksStored([i], None, none, 0, None, "CPU") for i in (0, 1)]
+    assert tiers.num_leading(RUN) == 2
+    assert tiers.take_events() == [BlocksRemoved([0], "CPU"), BlocksStored([2], None, none, 0, None, "CPU")]
+    assert (tiers.num_leading(RUN), tiers.num_leading(RUN[1:])) == (0, 2)
+
+
+@pytest.mark.parametrize(("window", "bound"), [(0, 8), (1, 6), (2, 6), (3, 6), (4, 3), (5, 3)])
+def test_a_window_bounds_a_hit_by_what_is_there_before_its_end(window: int, bound: int) -> None:
+    group = Window(window, 10, 1, name)
+    for held in (RUN[:3], RUN[4:6]):
+        for content in held:
+            group.store(STORED, [content])
+    assert group.bound(RUN) == bound
+
+
+def test_a_group_tells_what_it_has_room_for_with_the_tokens_of_all() -> None:
+    group = Window(3, 2, 1, name)
+    (stored,) = group.store(STORED, RUN[:4])
+    assert isinstance(stored, BlocksStored)
+    assert (stored.engine_hashes, stored.group_idx, stored.window, len(stored.tokens)) == ([2, 3], 1, 3, 8)
+    assert stored.spec_kind == "sliding_window"
+    removed, _ = group.store(STORED, RUN[4:5])
+    assert removed == BlocksRemoved([2], "GPU", 1)
+    group.clear()
+    assert group.bound(RUN) == 0
