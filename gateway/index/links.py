@@ -5,7 +5,8 @@ and blocks whose engine hash is known can be placed behind them. No removal will
 when their time is over, when their engine hash becomes known, or when an answer proves them gone.
 """
 
-from collections import deque
+import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +19,8 @@ from gateway.index.base import Index
 GROUP = -2
 """The group of that place, which no engine has; in medium GPU, so that a clear takes them too."""
 MAX_LINKS = 16_384
+MAX_LISTED = 8 * MAX_LINKS
+"""Blocks in all proofs, 8 bytes each: many may begin with the same links. Searched in a millisecond."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +43,8 @@ class Links:
         self._root = root
         self._max_links = max_links
         self._until: dict[BlockHash, float] = {}
-        self._proofs: deque[tuple[float, list[BlockHash]]] = deque()
+        self._proofs: OrderedDict[BlockHash, tuple[float, list[BlockHash]]] = OrderedDict()  # by the last one
+        self._num_listed = 0
 
     def __repr__(self) -> str:
         return f"Links({len(self)} blocks, {len(self._proofs)} proofs)"
@@ -63,9 +67,13 @@ class Links:
         linked = [block for block in chain if block in self._until]
         if linked:
             self._until.update(dict.fromkeys(linked, until))
-            self._proofs.append((until, linked))
-            while len(self._until) > self._max_links:
-                self.drop(self._proofs.popleft()[1])
+            for block in linked:
+                if block in self._proofs:  # of the same chain, up to there
+                    self._take(block)
+            self._proofs[linked[-1]] = until, linked
+            self._num_listed += len(linked)
+            while len(self._until) > self._max_links or self._num_listed > MAX_LISTED:
+                self._end_oldest()
         return num_new
 
     def lay(self, chain: Sequence[BlockHash]) -> list[BlockHash]:
@@ -91,15 +99,14 @@ class Links:
     def withdraw(self, missing: BlockHash) -> int:
         """This block was not there: nor is what was proven behind it. How many these were."""
         gone: list[BlockHash] = []
-        for _, proven in self._proofs:
+        for _, proven in self._proofs.values() if missing in self._until else ():
             if missing in proven:
                 gone += proven[proven.index(missing) :]
         return self.drop(gone)
 
     def expire(self, now: float) -> None:
-        while self._proofs and self._proofs[0][0] <= now:
-            _, blocks = self._proofs.popleft()
-            self.drop([block for block in blocks if self._until.get(block, now + 1) <= now])
+        while self._proofs and next(iter(self._proofs.values()))[0] <= now:
+            self._end_oldest()
 
     def drop_all(self) -> None:
         self.drop(list(self._until))
@@ -109,6 +116,17 @@ class Links:
         """The index has forgotten them already."""
         self._until.clear()
         self._proofs.clear()
+        self._num_listed = 0
+
+    def _take(self, last: BlockHash) -> tuple[float, list[BlockHash]]:
+        proof = self._proofs.pop(last)
+        self._num_listed -= len(proof[1])
+        return proof
+
+    def _end_oldest(self) -> None:
+        """What no later answer has proven too is a link no more."""
+        until, blocks = self._take(next(iter(self._proofs)))
+        self.drop([block for block in blocks if self._until.get(block, math.inf) <= until])
 
 
 def stretches(wanted: Sequence[bool]) -> list[tuple[int, int]]:

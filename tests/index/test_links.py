@@ -76,6 +76,27 @@ def test_they_are_bounded_the_oldest_proof_first(index: Index) -> None:
     assert (depth(index), len(links), index.num_blocks(A)) == (4, 4, 4)
 
 
+def test_a_prompt_that_is_proven_again_and_again_is_kept_once(index: Index) -> None:
+    links = Links(A, index, ROOT)
+    for second in range(100):
+        links.prove(CHAIN[: 2 + second % 5], 10.0 + second)
+    assert repr(links) == "Links(6 blocks, 1 proofs)"
+    links.expire(108.0)
+    assert depth(index) == 6
+    links.expire(109.0)
+    assert (depth(index), len(links)) == (0, 0)
+
+
+def test_proofs_that_begin_alike_are_bounded_too(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.index.links.MAX_LISTED", 10)
+    links = Links(A, index, ROOT)
+    ends = [prompt([*range(16), *[100 + end] * 4]) for end in range(4)]
+    for second, end in enumerate(ends):
+        links.prove(end, 10.0 + second)
+    assert repr(links) == "Links(6 blocks, 2 proofs)"  # what they share is proven by the latest
+    assert [index.overlap(end).get(A) for end in ends] == [4, 4, 5, 5]
+
+
 def test_all_can_go_at_once_or_with_the_index(index: Index) -> None:
     links = Links(A, index, ROOT)
     links.prove(CHAIN[:4], 10.0)
