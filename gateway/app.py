@@ -87,7 +87,7 @@ class Gateway:
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
         self.index = MemoryIndex(self.losses)
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
-        self.verifier = Verifier(self.fleet, self.index, time.monotonic)
+        self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.router = self._make_router(ledger)
         self.records = Records()
         self._worker_urls = worker_urls(config.worker)

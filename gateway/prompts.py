@@ -22,7 +22,7 @@ from gateway.control import ControlSession
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
-from gateway.core.media import BEFORE_MEDIA, links
+from gateway.core.media import BEFORE_MEDIA, first_medium, links
 from gateway.core.prompt import PromptError, Prompts
 from gateway.core.request import PROMPT_FIELDS, InferenceRequest, Kind
 from gateway.core.runs import Runs
@@ -173,7 +173,8 @@ class WorkerTokenizer:
                 tokens = [await self._one(url, body, authorization) for body in bodies]
         except TimeoutError as exc:
             raise PromptError("the worker's /tokenize did not answer in time") from exc
-        return Prompt(tuple(tokens), "worker")
+        is_whole = request.kind is not Kind.CHAT or first_medium(request.fields["messages"]) is None
+        return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
 
     def describe(self) -> dict[str, int]:
         return {"entries": len(self._cache), "bytes": self._num_bytes, "max_bytes": self._max_bytes}

@@ -269,6 +269,16 @@ async def test_a_chat_is_asked_with_the_fields_that_make_the_prompt(
 
 
 @pytest.mark.process
+async def test_of_a_chat_with_an_image_a_worker_tells_less_than_it_computes(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    for content, source_ in (([image], BEFORE_MEDIA), ([{"type": "text", "text": "hi"}], "worker")):
+        request = chat(messages=[{"role": "user", "content": content}])
+        assert (await tokenizer.ask(server.url, request, None)).source == source_
+
+
+@pytest.mark.process
 async def test_a_completion_is_asked_prompt_by_prompt(
     server: TokenizeServer, tokenizer: WorkerTokenizer
 ) -> None:

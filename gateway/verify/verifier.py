@@ -18,6 +18,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.events import BlocksStored, KvEvent
 from gateway.core.fleet import Fleet
+from gateway.core.media import BEFORE_MEDIA
 from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage
 from gateway.core.stream import StreamState
@@ -65,12 +66,20 @@ class Watched:
 
 
 class Verifier:
-    """`clock` is monotonic seconds."""
+    """`clock` is monotonic seconds; `on_mismatch` is told when a worker's prompt tokens begin, or cease, to
+    differ from ours."""
 
-    def __init__(self, fleet: Fleet, index: Index, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: Index,
+        clock: Callable[[], float],
+        on_mismatch: Callable[[WorkerId, bool], None] = lambda worker, differ: None,
+    ) -> None:
         self._fleet = fleet
         self._index = index
         self._clock = clock
+        self._on_mismatch = on_mismatch
         self._watched: dict[WorkerId, Watched] = {}
         self._counters: dict[WorkerId, EngineCounters] = {}
         self._open: dict[str, int] = {}  # blocks removed at the worker before the decision
@@ -87,8 +96,8 @@ class Verifier:
         blocks: Sequence[Sequence[BlockHash]],
         request: InferenceRequest,
     ) -> None:
-        if len(prompt.tokens) != 1:
-            return  # unknown, or several: an engine tells the cached tokens of one only
+        if len(prompt.tokens) != 1 or decision.prompt_from == BEFORE_MEDIA:
+            return  # unknown; or several, of which an engine tells of one; or not all of it is known
         worker = decision.worker
         watched = self._watched.get(worker.id)
         if watched is None or watched.worker is not worker:
@@ -177,9 +186,11 @@ class Verifier:
 
     def _watch(self, worker: Worker) -> Watched:
         """A worker that is new here, or again; those that have left are forgotten."""
-        for gone in [name for name in self._watched if self._fleet.get(name) is None]:
-            del self._watched[gone]
-            self._counters.pop(gone, None)
+        for gone in [name for name in self._watched if self._fleet.get(name) is None or name == worker.id]:
+            if self._watched.pop(gone).tokens.is_raised:
+                self._on_mismatch(gone, False)
+            if gone != worker.id:
+                self._counters.pop(gone, None)
         watched = self._watched[worker.id] = Watched(worker, root_hash(worker.served[0].root))
         return watched
 
@@ -257,6 +268,8 @@ class Verifier:
         checks.add(differs=difference is not None)
         if difference is not None:
             watched.tokens.differed(difference)
+        if watched.tokens.is_raised is not was_raised:
+            self._on_mismatch(watched.worker.id, not was_raised)
         if watched.tokens.is_raised and not was_raised:
             log.warning(
                 "worker %s: its prompts have other tokens than ours, so what it holds is not seen: are "

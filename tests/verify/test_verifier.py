@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from gateway import request as make_request
-from gateway.core.blocks import tokens_of
+from gateway.core.blocks import BlockHash, tokens_of
 from gateway.core.decision import Decision, Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.events import BlocksRemoved, BlocksStored
 from gateway.core.fleet import Fleet
+from gateway.core.media import BEFORE_MEDIA, Links
 from gateway.core.sse import Usage, _Details
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
@@ -42,7 +43,8 @@ class World:
             tokenize=lambda r: Prompt(tuple(tokens_of(ids) for ids in _lists(r.fields["prompt"])), "ids"),
             clock=lambda: self.now,
         )
-        self.verifier = Verifier(self.fleet, self.index, lambda: self.now)
+        self.differing: dict[WorkerId, bool] = {}
+        self.verifier = Verifier(self.fleet, self.index, lambda: self.now, self.differing.__setitem__)
         self.router.witnesses.append(self.verifier)
         self.num_names = 0
 
@@ -159,6 +161,17 @@ def test_answers_that_tell_nothing_of_the_cache_are_not_compared() -> None:
     assert world.watched.tokens.counts.num == 1
 
 
+def test_prompts_with_images_are_not_compared() -> None:
+    """Only what lies before the first is known: the engine counts more, and may have had more."""
+    world = World()
+    before = Prompt((tokens_of(ids()),), BEFORE_MEDIA, None, Links([BlockHash(1)], [576]))
+    for _ in range(5):
+        request = make_request("/v1/chat/completions", {"model": "m", "messages": []})
+        world.answer(world.router.decide(request, prompt=before), 608, num_tokens=620)
+    assert world.verifier.find(W) is None
+    assert not world.verifier.in_doubt(W)
+
+
 def test_a_process_that_is_no_more_is_not_judged() -> None:
     world = World()
     decision = world.decide(ids())
@@ -224,13 +237,25 @@ def test_another_count_is_seen_in_three_answers(caplog: pytest.LogCaptureFixture
         for i in range(5):
             world.ask(ids(i), 0, num_tokens=19)
             assert world.watched.tokens.is_raised is (i >= 2)
+            assert world.differing == ({W: True} if i >= 2 else {})
         for i in range(400):
             world.ask(ids(i), None)
     assert not world.watched.tokens.is_raised
+    assert world.differing == {W: False}
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     difference = world.watched.tokens.difference
     assert difference is not None
     assert (difference.num_ours, difference.num_engines, difference.position) == (18, 19, None)
+
+
+def test_another_process_is_not_taken_for_the_one_whose_tokens_differed() -> None:
+    world = World()
+    for i in range(3):
+        world.ask(ids(i), 0, num_tokens=19)
+    assert world.differing == {W: True}
+    world.fleet.add(worker(block_size=BLOCK_SIZE))
+    world.ask(ids(), 0)
+    assert world.differing == {W: False}
 
 
 def test_as_many_tokens_that_are_others_are_seen_by_events() -> None:
