@@ -42,6 +42,14 @@ class Decided(NamedTuple):
     blocks: Sequence[Sequence[BlockHash]]
     messages: Messages | None
     cache_salt: str | None
+    reads_cache: bool
+
+    @property
+    def unexplained(self) -> str | None:
+        """Why nothing can be said of what will be computed of it, if so."""
+        if not self.reads_cache:
+            return "prompt_logprobs"  # all of it, whatever is cached
+        return "several_prompts" if len(self.blocks) > 1 else None  # the engine tells of one of them
 
     @property
     def block_size(self) -> int:
@@ -60,8 +68,10 @@ class Decided(NamedTuple):
 class Outlook:
     """What is kept until the answer tells how much was computed. `evicted_end`: up to there the chosen
     worker did hold it, so what it has not is evicted. `others`: blocks of all prompts but the last.
-    `family` is the last block before a break: prompts that break behind it are alike."""
+    `family` is the last block before a break: prompts that break behind it are alike. `unexplained`: why the
+    causes do not count."""
 
+    unexplained: str | None = None
     parts: Sequence[Part] = ()
     evicted_end: int = 0
     others: Sequence[Sequence[BlockHash]] = ()
@@ -85,6 +95,7 @@ class Explainer:
     def look(self, item: Decided, outlook: Outlook) -> Iterator[None]:
         """Fills the outlook, a portion at a time. A batch of prompts is taken as one, end to end."""
         decision, size = item.decision, item.block_size
+        outlook.unexplained = item.unexplained
         outlook.evicted_end = self._own_end(item)
         outlook.others = item.blocks[:-1]
         outlook.holder = holder = best_other(decision)
@@ -109,8 +120,6 @@ class Explainer:
 
     def evicted_since(self, decision: Decision, blocks: Sequence[BlockHash], outlook: Outlook) -> int:
         """Up to where a prompt's tokens were there when it was sent, and gone when it ran."""
-        if outlook.others:
-            return 0
         size, end = decision.worker.block_size or 1, outlook.evicted_end
         sent = blocks[end // size : decision.overlap_tokens // size]
         gone = [n for n, b in enumerate(sent, 1) if way_of(self.past.find(b)) == Way.EVICTED]

@@ -8,6 +8,8 @@ from prometheus_client.metrics_core import Metric
 from gateway.loss.outlook import Cause
 from gateway.loss.witness import CacheLoss
 
+REASONS = ("unknown_prompt", "dropped", "several_prompts", "prompt_logprobs")
+
 
 class LossCollector:
     """Together the four are all prompt tokens that were computed for answers that told their cached ones."""
@@ -32,7 +34,7 @@ class LossCollector:
         yield CounterMetricFamily(
             "kvgate_new_tokens", "Of those, never cached before", value=losses.num_new_tokens
         )
-        reasons = {"unknown_prompt": 0, "dropped": 0} | losses.unexplained
+        reasons = dict.fromkeys(REASONS, 0) | losses.unexplained
         yield _counter("unexplained_tokens", "Of those, not looked at, by why", "reason", reasons)
         yield CounterMetricFamily(
             "kvgate_avoided_tokens",

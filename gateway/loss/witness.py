@@ -102,7 +102,9 @@ class CacheLoss:
         self._open[decision.id] = None
         if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
-        self._queue.append(Decided(decision, prompt, blocks, request.messages, request.cache_salt))
+        self._queue.append(
+            Decided(decision, prompt, blocks, request.messages, request.cache_salt, request.reads_cache)
+        )
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
         if usage.cached_tokens is None:
@@ -192,6 +194,10 @@ class CacheLoss:
         if outlook is None:
             self._unexplain(usage, "dropped")
             return explainer.past.hold(item.blocks, life)
+        held = chain.from_iterable(explainer.past.hold(b, life) for b in (*outlook.others, item.blocks))
+        if outlook.unexplained:
+            self._unexplain(usage, outlook.unexplained)
+            return held
         cached, evicted_end = usage.cached_tokens or 0, outlook.evicted_end
         if cached < decision.overlap_tokens:
             evicted_end = explainer.evicted_since(decision, item.blocks, outlook)
@@ -200,7 +206,7 @@ class CacheLoss:
         self.num_new_tokens += account.num_new
         for cause, num in account.lost.items():
             self._count(cause, num, decision, outlook)
-        return chain.from_iterable(explainer.past.hold(b, life) for b in (*outlook.others, item.blocks))
+        return held
 
     def _unexplain(self, usage: Usage, reason: str) -> None:
         num = max(usage.prompt_tokens - (usage.cached_tokens or 0), 0)

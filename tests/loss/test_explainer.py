@@ -126,19 +126,26 @@ def test_the_holder_of_what_was_lost_is_named() -> None:
     assert (worst["cause"], worst["holder"]) == ("evicted", "b")
 
 
-def test_a_batch_of_prompts_is_taken_together() -> None:
+def test_of_a_batch_of_prompts_the_engine_tells_too_little_to_name_a_cause() -> None:
+    """vLLM tells the cached tokens of its last prompt only."""
     world = World()
     other = text(2, 200)
-    first_at_a(world)
-    world.ask(other, a=0)
-    world.evict(PROMPT)
-    world.evict(other)
     world.answer(world.send(PROMPT, other, a=0), other, 0)
-    assert world.causes() == {"evicted": 384}
+    world.answer(world.send(PROMPT, other, a=384), other, 192)
+    assert (world.causes(), world.losses.num_new_tokens) == ({}, 0)
+    assert world.losses.unexplained == {"several_prompts": 400 + 208}
     world.evict(PROMPT)
-    world.evict(other)
     world.ask(PROMPT, a=0)
-    assert world.causes() == {"evicted": 576}
+    assert world.causes() == {"evicted": 192}
+
+
+def test_what_is_computed_for_its_log_probabilities_was_not_lost() -> None:
+    world = World()
+    world.ask(PROMPT, a=0)
+    world.answer(world.send(PROMPT, a=0, prompt_logprobs=1), PROMPT, 0)
+    assert (world.causes(), world.losses.unexplained) == ({}, {"prompt_logprobs": 200})
+    world.ask(PROMPT, cached=192, a=192)
+    assert world.causes() == {}
 
 
 @pytest.mark.parametrize(

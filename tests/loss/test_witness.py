@@ -144,7 +144,9 @@ def test_causes_and_new_text_always_add_up(seed: int, acts: list[str]) -> None:
                 computed += max(told - cached, 0)
     losses = world.losses
     assert losses.num_computed_tokens == computed
-    assert losses.num_new_tokens + losses.recomputed.total() == computed
+    explained = losses.num_new_tokens + losses.recomputed.total()
+    assert explained + losses.unexplained.total() == computed
+    assert set(losses.unexplained) <= {"several_prompts"}
     assert all(num > 0 for num in losses.recomputed.values()) and losses.num_new_tokens >= 0
 
 

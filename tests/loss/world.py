@@ -33,6 +33,7 @@ class World:
         size: int | None = SIZE,
         booked: int = 0,
         messages: object = None,
+        prompt_logprobs: int | None = None,
         **overlaps: int,
     ) -> Decision:
         """`overlaps`: tokens by worker; `booked` tokens at the others."""
@@ -55,7 +56,8 @@ class World:
         )
         tokens = tuple(map(tokens_of, prompts))
         blocks = [self.blocks(prompt, model, salt) for prompt in prompts] if size else []
-        self.losses.decided(decision, Prompt(tokens, "ids"), blocks, self._request(model, salt, messages))
+        request = self._request(model, salt, messages, prompt_logprobs)
+        self.losses.decided(decision, Prompt(tokens, "ids"), blocks, request)
         return decision
 
     def answer(
@@ -98,7 +100,10 @@ class World:
         return hash_blocks(tokens_of(prompt), SIZE, root_hash("root"), extra)
 
     @staticmethod
-    def _request(model: str, salt: str | None, messages: object) -> InferenceRequest:
-        body = {"model": model, "messages": messages or [{"role": "user", "content": "x"}]}
+    def _request(
+        model: str, salt: str | None, messages: object, prompt_logprobs: int | None
+    ) -> InferenceRequest:
+        messages = messages or [{"role": "user", "content": "x"}]
+        body = {"model": model, "messages": messages, "prompt_logprobs": prompt_logprobs}
         more = {"cache_salt": salt} if salt else {}
         return parse_request("/v1/chat/completions", msgspec.json.encode(body | more))
