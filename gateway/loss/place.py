@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 _KINDS = (
-    ("identifier", r"^(?=.*\d)(?=.*[a-fA-F])[0-9a-fA-F]{8,}(-?[0-9a-fA-F]{4,})*$"),
+    ("identifier", r"^(?=.*\d)(?=.*[a-fA-F])[0-9a-fA-F]{8,}(-[0-9a-fA-F]{4,})*$"),
     ("date or time", r"\d{1,4}[-/:]\d{1,2}|\d{1,2}\.\d{1,2}\.\d|\b1\d{9}(\d{3})?\b"),
     ("number", r"^\W*\d[\d.,]*\W*$"),
 )
@@ -20,6 +20,11 @@ CONTEXT_TOKENS = 12
 """On each side: the digits of a date may differ in one token of several."""
 MAX_SHOWN_TOKENS = 32
 """More than this is no stamp in a text, but another text."""
+MAX_WORD = 256
+"""Characters that are looked at, on each side and in all: clients write words of any length, and some of the
+patterns above take its square."""
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+"""Another word in their place is a client's, and is not shown."""
 
 
 class Break(msgspec.Struct, frozen=True):
@@ -44,7 +49,8 @@ def describe_break(
 ) -> Break:
     """`texts`: all text before the token, what differs, and what comes next; empty where nobody can tell."""
     before, differing, after = texts if len(texts) == 3 else ("", "", "")
-    word = _WORD_END.findall(before)[0] + differing + _WORD_START.findall(after)[0]
+    begin, end = _WORD_END.findall(before[-MAX_WORD:])[0], _WORD_START.findall(after[:MAX_WORD])[0]
+    word = begin + differing + end
     index = message_at(messages, before) if texts else None
     role = messages[index].get("role") if index is not None else None
     return Break(
@@ -52,14 +58,14 @@ def describe_break(
         num_tokens,
         kind_of(word) if num_tokens <= MAX_SHOWN_TOKENS else "text",
         index,
-        role if isinstance(role, str) else None,
+        role if isinstance(role, str) and role in ROLES else None,
         word.strip() if shows_text and texts else None,
     )
 
 
 def kind_of(text: str) -> str:
     """What kind of text it is, which tells nothing of what it says."""
-    text = text.strip()
+    text = text.strip()[:MAX_WORD]
     if not text:
         return "unknown"
     return next((kind for kind, pattern in _KINDS if re.search(pattern, text)), "words")

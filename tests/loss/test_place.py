@@ -21,6 +21,8 @@ CHAT: list[dict[str, Any]] = [
         ("1763726400", "date or time"),
         ("550e8400-e29b-41d4-a716-446655440000", "identifier"),
         ("deadbeef01", "identifier"),
+        ("deadbeef01-2345", "identifier"),
+        ("deadbeef-01", "words"),
         ("42", "number"),
         ("#1,234.5", "number"),
         ("Alice", "words"),
@@ -61,6 +63,20 @@ def test_without_text_the_token_is_all_there_is() -> None:
 
 def test_much_text_is_another_text() -> None:
     assert describe_break(9, MAX_SHOWN_TOKENS + 1, ["", "1", ""], (), shows_text=False).kind == "text"
+
+
+@pytest.mark.parametrize(
+    "text", ["1a" * 5000 + ".", "1" + "." * 50_000 + "x", "1-" * 20_000, "a" * 100_000 + " "]
+)
+def test_no_word_takes_long(text: str) -> None:
+    """The first took longer than anybody waits; the others seconds."""
+    kind_of(text)
+    describe_break(0, 1, [text, text, text], (), shows_text=False)
+
+
+def test_a_role_of_a_clients_own_is_not_shown() -> None:
+    told = describe_break(0, 1, ["", "x", ""], [{"role": "a secret", "content": "x"}], shows_text=False)
+    assert (told.message, told.role) == (0, None)
 
 
 def test_a_role_that_is_none_is_not_shown() -> None:
