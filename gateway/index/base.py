@@ -118,4 +118,5 @@ MAX_LEFT = 8192
 is on its way there at any time. Some 200 bytes each, for workers that have such a tier."""
 
 LINKS = -1
-"""The group of blocks that a snapshot (`inventory.py`) takes away again: nobody speaks of them later."""
+"""The group, which no engine has, of blocks that a snapshot (`inventory.py`) takes away again, and of those
+whose engine hash is not known (`links.py`): nobody speaks of them by name later."""

@@ -1,8 +1,9 @@
 """Blocks that a worker is proven to hold, under engine hashes that nobody has told us.
 
-They lie in the index in a place of their own, each under our own hash: so they are found like any block,
-and blocks whose engine hash is known can be placed behind them. No removal will ever name them. They go
-when their time is over, when their engine hash becomes known, or when an answer proves them gone.
+They lie in the index in a place of their own (group LINKS of the GPU), each under our own hash: so they are
+found like any block, and blocks whose engine hash is known can be placed behind them. No removal will ever
+name them. They go when their time is over, when their engine hash becomes known, or when an answer proves
+them gone.
 """
 
 import math
@@ -14,10 +15,8 @@ from itertools import groupby
 from gateway.core.blocks import BlockHash
 from gateway.core.events import GPU, BlocksRemoved, RunStored
 from gateway.core.worker import WorkerId
-from gateway.index.base import Index
+from gateway.index.base import LINKS, Index
 
-GROUP = -2
-"""The group of that place, which no engine has; in medium GPU, so that a clear takes them too."""
 MAX_LINKS = 16_384
 MAX_LISTED = 8 * MAX_LINKS
 """Blocks in all proofs, 8 bytes each: many may begin with the same links. Searched in a millisecond."""
@@ -84,7 +83,7 @@ class Links:
             run = list(chain[first:end])
             before = chain[first - 1] if first else self._root
             link = before if first else None
-            self._index.apply(self._worker, RunStored(run, run, link, before, GPU, GROUP))
+            self._index.apply(self._worker, RunStored(run, run, link, before, GPU, LINKS))
             self._until.update(dict.fromkeys(run, 0.0))
             new += run
         return new
@@ -93,7 +92,7 @@ class Links:
         """Those among `blocks` that are links are none any more; how many."""
         linked = [block for block in blocks if self._until.pop(block, None) is not None]
         if linked:
-            self._index.apply(self._worker, BlocksRemoved(linked, GPU, GROUP))
+            self._index.apply(self._worker, BlocksRemoved(linked, GPU, LINKS))
         return len(linked)
 
     def withdraw(self, missing: BlockHash) -> int:

@@ -9,7 +9,7 @@ from gateway.index.base import Index
 from gateway.index.links import Links, stretches
 from gateway.index.memory import MemoryIndex
 from gateway.index.plain import PlainIndex
-from tests.index.contract import ROOT, A, prompt, stored
+from tests.index.contract import ROOT, A, copied, prompt, stored
 
 CHAIN = prompt(range(24))
 
@@ -58,6 +58,16 @@ def test_what_is_laid_goes_when_it_is_dropped(index: Index) -> None:
     assert laid == CHAIN[2:5]
     assert links.drop([*laid, 12345]) == 3  # type: ignore[list-item]
     assert depth(index) == 2
+
+
+def test_no_offload_tier_will_speak_of_what_was_proven(index: Index) -> None:
+    """Names of removed blocks are remembered for such a tier, a bounded number: not these."""
+    links = Links(A, index, ROOT)
+    index.apply(A, stored([8] * 4, [1]))
+    index.apply(A, copied([1], "CPU"))
+    links.prove(CHAIN[:2], 10.0)
+    links.expire(10.0)
+    assert index.find(A, CHAIN[0]) is None
 
 
 def test_behind_a_missing_block_nothing_is_proven(index: Index) -> None:
