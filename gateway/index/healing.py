@@ -69,6 +69,7 @@ class _Sent:
     since: float
     known: int = 0
     asks: bool = False
+    reads_cache: bool = True
     ended: float = math.inf
     depth: int = 0
 
@@ -166,16 +167,22 @@ class Healing:
 
     # requests ----------------------------------------------------------------------------------
 
-    def sent(self, id: str, tokens: Sequence[Tokens], prompts: Sequence[Sequence[BlockHash]]) -> bool:
+    def sent(
+        self,
+        id: str,
+        tokens: Sequence[Tokens],
+        prompts: Sequence[Sequence[BlockHash]],
+        reads_cache: bool = True,
+    ) -> bool:
         """A request goes there; whether it should ask for an announcement of what it finds."""
         now = self._clock()
         known = [self._named(blocks) for blocks in prompts]
-        asks = self._can_report and any(map(self._is_worth_asking, prompts, known))
+        asks = self._can_report and reads_cache and any(map(self._is_worth_asking, prompts, known))
         if asks and self._num_quiet >= QUIET_REQUESTS:
             self._num_quiet += 1
             asks = self._num_quiet % RARELY == 0
         self.counts.num_reports += asks
-        self._sent[id] = _Sent(tokens[-1], prompts[-1], now, known[-1], asks)
+        self._sent[id] = _Sent(tokens[-1], prompts[-1], now, known[-1], asks, reads_cache)
         if len(self._sent) > MAX_SENT:
             self._sent.popitem(last=False)
         return asks
@@ -186,7 +193,7 @@ class Healing:
         if sent is None or sent.ended < math.inf:
             return
         now = sent.ended = self._clock()
-        if cached_tokens is None:
+        if cached_tokens is None or not sent.reads_cache:
             return
         sent.depth = min(cached_tokens // self._size, len(sent.blocks))
         if sent.asks:

@@ -76,7 +76,9 @@ class Healer:
         if not self._blind:
             return
         healing = self._blind.get(decision.worker.id)
-        if healing is not None and blocks and healing.sent(decision.id, prompt.tokens, blocks):
+        if healing is None or not blocks:
+            return
+        if healing.sent(decision.id, prompt.tokens, blocks, request.reads_cache):
             self.asking[decision.id] = None
             if len(self.asking) > MAX_ASKING:
                 self.asking.popitem(last=False)

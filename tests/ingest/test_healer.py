@@ -7,6 +7,7 @@ import pytest
 from gateway import request as make_request
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.decision import Prompt
+from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage, _Details
 from gateway.core.worker import WorkerId
 from gateway.index.healing import SETTLE_S, Healing
@@ -33,10 +34,10 @@ class World:
     def open(self, name: str) -> Healing:
         return self.healer.open(worker(name, block_size=BLOCK_SIZE), can_report=True)
 
-    def ask(self, id: str = "d1", cached: int | None = 8) -> None:
+    def ask(self, id: str = "d1", cached: int | None = 8, request: InferenceRequest = REQUEST) -> None:
         told = decision(id, "a", "b")
         assert told.worker.id == "a"
-        self.healer.decided(told, PROMPT, [BLOCKS], REQUEST)
+        self.healer.decided(told, PROMPT, [BLOCKS], request)
         usage = Usage(10, 1, None if cached is None else _Details(cached))
         self.healer.answered(told, BLOCKS, usage)
 
@@ -61,6 +62,20 @@ def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
     assert (world.known.num_blocks("a"), world.known.num_blocks("b")) == (2, 0)
     world.a.tell(is_blind=False)
     assert (world.known.num_blocks("a"), repr(world.healer)) == (0, "Healer(2 workers, 1 blind)")
+
+
+def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: World) -> None:
+    world.a.tell(is_blind=True)
+    world.ask()
+    body = {"model": "m", "prompt": [1], "prompt_logprobs": 1}
+    world.ask("d2", 0, make_request("/v1/completions", body))
+    assert (world.known.num_blocks("a"), world.a.counts.num_withdrawn, world.a.counts.num_reports) == (
+        2,
+        0,
+        1,
+    )
+    world.ask("d3", 0)
+    assert (world.known.num_blocks("a"), world.a.counts.num_withdrawn) == (0, 2)
 
 
 def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> None:
