@@ -9,6 +9,7 @@
 A worker that disagrees now and then is told of like one that always does: see RAISED.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -149,7 +150,7 @@ class TokenCheck:
 
 def compare(sample: Sample, worker: WorkerId, index: Index) -> tuple[bool, Difference | None]:
     """Whether a sample tells anything, and the difference if there is one."""
-    depth = index.overlap(sample.blocks).get(worker, 0)
+    depth = _depth(sample.blocks, worker, index)
     if depth == len(sample.blocks):
         return True, None
     if index.applied(worker).num_removed != sample.num_removed or not sample.is_plain or not sample.runs:
@@ -163,6 +164,12 @@ def compare(sample: Sample, worker: WorkerId, index: Index) -> tuple[bool, Diffe
     if position >= (depth + 1) * sample.block_size:
         return False, None  # the same tokens under another hash: it is not they that differ
     return True, _difference(sample, position, run, at)
+
+
+def _depth(blocks: Sequence[BlockHash], worker: WorkerId, index: Index) -> int:
+    """Leading blocks that were stored; an engine with several groups of layers may begin with fewer
+    (`Index.overlap`)."""
+    return bisect_left(range(1, len(blocks) + 1), True, key=lambda n: not index.holds(worker, blocks[:n]))
 
 
 def _begin(

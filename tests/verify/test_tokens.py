@@ -54,6 +54,20 @@ def test_a_prompt_that_is_stored_as_ours_agrees() -> None:
     assert compare(sample, W, engine.index) == (True, None)
 
 
+def test_what_other_layers_keep_less_of_is_stored_all_the_same() -> None:
+    """A hybrid model begins with less than full attention has: its tokens are ours."""
+    engine = Engine()
+    engine.store(OURS[:16])
+    state = BlocksStored(
+        [1], None, tokens_of([]), SIZE, group_idx=1, spec_kind="mamba"
+    )  # of its second block
+    engine.index.apply(W, state)
+    sample = engine.sample()
+    engine.store(OURS, known_blocks=4)
+    assert engine.index.overlap(sample.blocks) == {W: 2}
+    assert compare(sample, W, engine.index) == (True, None)
+
+
 @pytest.mark.parametrize("position", [0, 1, 3, 4, 11, 27])
 @pytest.mark.parametrize("ids", [(7,), (7, 8)])
 def test_the_first_token_that_differs_is_named(position: int, ids: tuple[int, ...]) -> None:
