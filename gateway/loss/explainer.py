@@ -43,6 +43,7 @@ class Decided(NamedTuple):
     messages: Messages | None
     cache_salt: str | None
     reads_cache: bool
+    num_bytes: int
 
     @property
     def unexplained(self) -> str | None:

@@ -34,6 +34,8 @@ MAX_QUEUED = 1_000
 """A second's work. What waits is kept from being freed, which makes requests dearer."""
 MAX_QUEUED_TOKENS = 1 << 20
 """4 bytes each, and the text that they were made of."""
+MAX_QUEUED_BYTES = 8 << 20
+"""Bodies of chats that wait are kept whole, and one with an image is all image."""
 MAX_OPEN = 1 << 14
 """Requests on their way, some 500 bytes each; those whose answers tell no usage stay until others come."""
 MAX_NOTED_BLOCKS = 1 << 20
@@ -67,7 +69,7 @@ class CacheLoss:
         self._queue: deque[Decided | _Answered | _Gone | _Ended] = deque()
         self._num_noted_blocks = 0
         self.num_missed_blocks = 0
-        self._num_queued_tokens = 0
+        self._num_queued_tokens = self._num_queued_bytes = 0
         self._under_way: Iterator[None] = iter(())
         self._is_under_way = False
         self._open: OrderedDict[str, Outlook | None] = OrderedDict()  # None: not looked at yet
@@ -96,15 +98,19 @@ class CacheLoss:
         blocks: Sequence[Sequence[BlockHash]],
         request: InferenceRequest,
     ) -> None:
-        if not blocks or len(self._queue) >= MAX_QUEUED or self._num_queued_tokens > MAX_QUEUED_TOKENS:
+        if not blocks or len(self._queue) >= MAX_QUEUED or self._has_much_queued():
             return  # counted when it is answered
+        num_bytes = len(request.body)
         self._num_queued_tokens += decision.num_tokens
+        self._num_queued_bytes += num_bytes
         self._open[decision.id] = None
         if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
-        self._queue.append(
-            Decided(decision, prompt, blocks, request.messages, request.cache_salt, request.reads_cache)
-        )
+        salt, reads_cache = request.cache_salt, request.reads_cache
+        self._queue.append(Decided(decision, prompt, blocks, request.messages, salt, reads_cache, num_bytes))
+
+    def _has_much_queued(self) -> bool:
+        return self._num_queued_tokens > MAX_QUEUED_TOKENS or self._num_queued_bytes > MAX_QUEUED_BYTES
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
         if usage.cached_tokens is None:
@@ -174,6 +180,7 @@ class CacheLoss:
         match self._queue.popleft():
             case Decided() as item:
                 self._num_queued_tokens -= item.decision.num_tokens
+                self._num_queued_bytes -= item.num_bytes
                 if item.decision.id in self._open:
                     self._open[item.decision.id] = outlook = Outlook()
                     self._under_way, self._is_under_way = self._explainer.look(item, outlook), True

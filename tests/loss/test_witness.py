@@ -64,6 +64,18 @@ def test_long_prompts_fill_the_queue_sooner(monkeypatch: pytest.MonkeyPatch) -> 
     assert world.losses.unexplained == {"dropped": 400}
 
 
+def test_so_do_large_bodies_though_little_of_them_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witness, "MAX_QUEUED_BYTES", 1500)
+    world = World()
+    image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 1000}}
+    decisions = [world.send(PROMPT, messages=[{"role": "user", "content": [image]}]) for _ in range(4)]
+    for decision in decisions:
+        world.answer(decision, PROMPT, 0)
+    assert world.losses.unexplained == {"dropped": 400}
+    world.ask(PROMPT)
+    assert world.losses.unexplained == {"dropped": 400}
+
+
 def test_requests_that_never_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness, "MAX_OPEN", 2)
     world = World()
