@@ -106,6 +106,7 @@ class Healing:
         self._cleared_s = math.inf
         self._sent: OrderedDict[str, _Sent] = OrderedDict()
         self._awaiting: list[_Sent] = []
+        self._due: list[_Sent] = []
         self._asked: OrderedDict[BlockHash, None] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -113,13 +114,12 @@ class Healing:
 
     def describe(self) -> dict[str, int]:
         """For people: what is known of a worker although its stream is BLIND."""
-        counts = self.counts
         return {
             "proven_blocks": len(self.links),
             "orphan_blocks": self.orphans.num_blocks,
-            "placed_blocks": counts.num_placed,
-            "withdrawn_blocks": counts.num_withdrawn,
-            "announcements_asked": counts.num_reports,
+            "placed_blocks": self.counts.num_placed,
+            "withdrawn_blocks": self.counts.num_withdrawn,
+            "announcements_asked": self.counts.num_reports,
         }
 
     # the stream --------------------------------------------------------------------------------
@@ -205,14 +205,17 @@ class Healing:
         if 0 < sent.depth < len(sent.blocks) and not self._is_named(sent):
             self._awaiting = [*self._awaiting[-MAX_AWAITING + 1 :], sent]
 
-    def tick(self) -> None:
-        """Links that have expired go, and runs of answers that have settled are looked for."""
+    def tick(self) -> bool:
+        """A portion of what is due: a proof that has expired goes, or an answer's run is looked for. Whether
+        more is due."""
         now = self._clock()
-        if now < self._next_look:
-            return
-        self._next_look = now + SETTLE_S
-        self.links.expire(now)
-        self._look_for_runs(now)
+        if not self._due and now >= self._next_look:
+            self._next_look = now + SETTLE_S
+            self._due = [sent for sent in reversed(self._awaiting) if now >= sent.ended + SETTLE_S]
+        has_expired = self.links.expire(now)
+        if self._due and not has_expired:
+            self._look_for_run(self._due.pop(), now)
+        return has_expired or bool(self._due)
 
     # events ------------------------------------------------------------------------------------
 
@@ -303,13 +306,10 @@ class Healing:
 
     # orphans -----------------------------------------------------------------------------------
 
-    def _look_for_runs(self, now: float) -> None:
-        for sent in self._awaiting:
-            if now < sent.ended + SETTLE_S or sent not in self._awaiting:  # placed with one before
-                continue
-            if self._find_run(sent) or now >= sent.ended + PATIENCE_S:
-                self._awaiting = [other for other in self._awaiting if other is not sent]
-                self._settle()
+    def _look_for_run(self, sent: _Sent, now: float) -> None:
+        if sent in self._awaiting and (self._find_run(sent) or now >= sent.ended + PATIENCE_S):
+            self._awaiting = [other for other in self._awaiting if other is not sent]
+            self._settle()
 
     def _is_named(self, sent: _Sent) -> bool:
         """Whether what was stored for it found its place by itself."""

@@ -103,9 +103,12 @@ class Links:
                 gone += proven[proven.index(missing) :]
         return self.drop(gone)
 
-    def expire(self, now: float) -> None:
-        while self._proofs and next(iter(self._proofs.values()))[0] <= now:
-            self._end_oldest()
+    def expire(self, now: float) -> bool:
+        """The oldest proof ends if its time is over; whether it was."""
+        if not self._proofs or next(iter(self._proofs.values()))[0] > now:
+            return False
+        self._end_oldest()
+        return True
 
     def drop_all(self) -> None:
         self.drop(list(self._until))

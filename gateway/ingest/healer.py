@@ -17,6 +17,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index
 from gateway.index.healing import SETTLE_S, Healing
 
+PAUSE_S = 0.01
 MAX_ASKING = 4_096
 """Requests that ask for an announcement: one that never ends is no longer sent with it elsewhere."""
 
@@ -91,10 +92,9 @@ class Healer:
         if healing is not None:
             healing.answered(decision.id, usage.cached_tokens)
 
-    def tick(self) -> None:
-        """What expired goes, what settled is placed; to be called a few times a second."""
-        for healing in self._blind.values():
-            healing.tick()
+    def tick(self) -> bool:
+        """A portion for each: what expired goes, what settled is placed. Whether more is due."""
+        return any([healing.tick() for healing in self._blind.values()])
 
     def _changed(self, healing: Healing) -> None:
         if healing.is_blind and self._healings.get(healing.worker) is healing:
@@ -106,6 +106,6 @@ class Healer:
 
 
 async def keep_healing(healer: Healer, interval_s: float = SETTLE_S) -> None:
-    while True:
-        await asyncio.sleep(interval_s)
-        healer.tick()
+    """A portion, a pause: requests come first."""
+    while True:  # noqa: ASYNC110
+        await asyncio.sleep(PAUSE_S if healer.tick() else interval_s)

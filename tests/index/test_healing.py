@@ -93,7 +93,11 @@ class World:
 
     def settle(self) -> None:
         self.now += SETTLE_S
-        self.healing.tick()
+        self.tick()
+
+    def tick(self) -> None:
+        while self.healing.tick():
+            pass
 
     def known(self, hashes: Sequence[BlockHash]) -> int:
         return self.index.overlap(hashes).get(W, 0)
@@ -125,6 +129,19 @@ def warm(make: Callable[[], Index], *prompts: Sequence[int], **how: Any) -> Worl
 # answers ---------------------------------------------------------------------------------------
 
 
+def test_what_is_due_is_done_a_portion_at_a_time(make: Callable[[], Index]) -> None:
+    prompts = [[number] * 8 for number in range(1, 6)]
+    world = warm(make, *prompts)
+    for ids in prompts:
+        assert world.ask([*ids, *range(100 * ids[0], 100 * ids[0] + 9)], settle=False)[1] == 2
+    world.now += SETTLE_S
+    assert [world.healing.tick() for _ in prompts] == [True] * 4 + [False]
+    assert (world.healing.counts.num_placed, len(world.healing.orphans)) == (10, 0)
+    world.now += KEEP_S
+    assert [world.healing.tick() for _ in range(6)] == [True] * 5 + [False]
+    assert len(world.healing.links) == 0
+
+
 def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[], Index]) -> None:
     world = warm(make)
     assert world.ask([*HOT, 1, 2, 3], settle=False) == (0, 10)
@@ -132,10 +149,10 @@ def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[]
     assert world.ask([*HOT, 4, 5, 6]) == (10, 10)
     assert (world.healing.counts.num_proven, len(world.healing.links)) == (10, 10)
     world.now += KEEP_S - 1
-    world.healing.tick()
+    world.tick()
     assert world.known(world.hashes(HOT)) == 10
     world.now += SETTLE_S + 1
-    world.healing.tick()
+    world.tick()
     assert (world.known(world.hashes(HOT)), world.index.num_blocks(W)) == (0, 0)
 
 
@@ -297,7 +314,7 @@ def test_a_run_that_comes_after_its_answer_is_waited_for(
     world.run(ids)
     world.healing.answered("a", 40)
     world.now += wait_s
-    world.healing.tick()
+    world.tick()
     world.tell()
     world.settle()
     assert len(world.named()) == num_named
