@@ -266,7 +266,7 @@ def _asks_for_one(top: Mapping[str, Any]) -> bool:
     if "stream_options" in top or top.get("n") not in (None, 1):
         return False
     prompt = top.get("prompt")
-    return type(prompt) is not list or len(prompt) == 1 or type(prompt[0]) is int
+    return type(prompt) is not list or len(prompt) < 2 or type(prompt[0]) is int
 
 
 def _without_steering(fields: Mapping[str, Any], body: bytes) -> bytes:

@@ -213,9 +213,11 @@ def test_which_streams_can_be_asked_for_usage(more: dict[str, object], may_ask: 
     assert parse_request(COMPLETIONS, body).may_ask_usage is may_ask
 
 
+@pytest.mark.parametrize("more", [b"", b',"prompt":[]', b',"prompt":null'])
 @pytest.mark.parametrize(("path", "may_ask"), [(CHAT, True), ("/v1/responses", False)])
-def test_of_other_routes_chats_can(path: str, may_ask: bool) -> None:
-    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+def test_of_other_routes_chats_can(path: str, may_ask: bool, more: bytes) -> None:
+    """A chat has no prompt, but may have a field of that name."""
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true%b}' % more
     assert parse_request(path, body).may_ask_usage is may_ask
 
 
