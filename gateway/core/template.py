@@ -217,7 +217,7 @@ def _part(part: object, where: str) -> dict[str, Any]:
         return {"type": kind, "name": part.get("name")}
     text = part.get(TEXT_FIELD.get(str(kind), ""))
     if not isinstance(text, str):
-        if kind in MEDIA:
+        if str(kind) in MEDIA:
             raise MediaError(f"{where}: a content part of type {kind!r} is not text")
         called = f"of type {kind!r}" if str(kind) in PART_FIELDS else "of unknown type"
         raise PromptError(f"{where}: a content part {called} is not text")

@@ -262,6 +262,8 @@ def test_developer_becomes_system_where_the_template_does_not_know_it(source: st
         ([{"role": "user", "content": [5]}], "part"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": ""}}]}], "'image_url'"),
         ([{"role": "user", "content": [{"type": "text", "text": None}]}], "'text'"),
+        ([{"role": "user", "content": [{"type": []}]}], "of unknown type"),
+        ([{"role": "user", "content": [{"type": {"type": "image_url"}}]}], "of unknown type"),
         ([{"role": "assistant", "tool_calls": "x"}], "tool_calls"),
         ([{"role": "assistant", "tool_calls": [{"type": "custom"}]}], "tool call"),
         ([{"role": "assistant", "tool_calls": [1]}], "tool call"),
