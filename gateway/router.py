@@ -8,6 +8,7 @@ one sees it; whoever asked must call `finish` exactly once (further calls do not
 `first_token` when the prefill is over.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,6 +30,8 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.sent import SentLinks
 from gateway.policies.base import Policy
+
+log = logging.getLogger("kvgate.router")
 
 MAX_LOOKED_AT = 256
 """Open requests whose prefill is looked after at once; each costs a fraction of a microsecond."""
@@ -153,8 +156,7 @@ class Router:
             told_tokens=used.told[-1].get(chosen.id, 0) * group.block_size if used else 0,
         )
         self._book(decision, chosen, used, prompt.links)
-        for witness in self.witnesses:
-            witness.decided(decision, prompt, used.hashes if used else (), request)
+        self._show(decision, prompt, used.hashes if used else (), request)
         return decision
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
@@ -178,15 +180,36 @@ class Router:
         opened = self._open.pop(decision.id, None)
         if opened is None:
             return False
-        if usage is not None:
-            for witness in self.witnesses:
-                witness.answered(decision, opened.prompt, usage)
         self.ledger.release(opened.booking)
         now = self._clock()
         self.assumed.unpin(decision.worker.id, opened.hashes, now, was_run=opened.was_run)
         if opened.links:
             self._sent.index.unpin(decision.worker.id, opened.links, now, was_run=opened.was_run)
+        if usage is not None:
+            for witness in self.witnesses:
+                try:
+                    witness.answered(decision, opened.prompt, usage)
+                except Exception:  # noqa: BLE001  see _dismiss
+                    self._dismiss(witness)
         return True
+
+    def _show(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        for witness in self.witnesses:
+            try:
+                witness.decided(decision, prompt, blocks, request)
+            except Exception:  # noqa: BLE001  see _dismiss
+                self._dismiss(witness)
+
+    def _dismiss(self, witness: Witness) -> None:
+        """A bug in one who only looks on must cost no request, nor a line in the log for each."""
+        self.witnesses = [other for other in self.witnesses if other is not witness]
+        log.exception("%r failed, and sees no more decisions until the gateway is restarted", witness)
 
     def _see_prefilled(self, now: float) -> None:
         """An unstreamed answer tells nothing until its end, but the events of its blocks do: where all of a

@@ -138,6 +138,20 @@ def test_witnesses_see_decisions_and_what_engines_told_once() -> None:
     assert len(seen.num_blocks) == 2 and len(seen.usages) == 1
 
 
+def test_a_witness_that_fails_is_dismissed_and_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    for fails in ("decided", "answered"):
+        caplog.clear()
+        world, broken, seen = World(worker("a")), Seen(), Seen()
+        setattr(broken, fails, None)
+        world.router.witnesses += [broken, seen]
+        for _ in range(3):
+            decision = world.decide(range(40))
+            assert world.router.finish(decision, Usage(prompt_tokens=40))
+        assert world.router.ledger.load(WorkerId("a")).num_in_flight == 0
+        assert (len(seen.num_blocks), len(seen.usages)) == (3, 3)
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
 def test_what_ran_is_assumed_until_its_event_is_due() -> None:
     world = World(worker("a"))
     decision = world.decide(range(64))
