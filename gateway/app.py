@@ -43,10 +43,10 @@ from gateway.index.sweeper import keep_swept
 from gateway.ingest.agents import AgentFeeds, agents_of, reach_agent
 from gateway.ingest.feeds import Feeds
 from gateway.ingest.healer import Healer, keep_healing
-from gateway.ingest.healer_metrics import HealerCollector
+from gateway.ingest.metrics import HealerCollector
 from gateway.keyfile import read_key
 from gateway.lag import Lag
-from gateway.loss.exposition import LossCollector
+from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics
 from gateway.policies import policy_of
@@ -59,7 +59,7 @@ from gateway.sockets import Sockets
 from gateway.tasks import Tasks
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.verify.asking import Asking
-from gateway.verify.exposed import VerifyCollector, describe, summary
+from gateway.verify.metrics import VerifyCollector, describe, summary
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
 

@@ -102,7 +102,7 @@ class Story:
     def named(self, sim: Sim) -> set[int]:
         healing = self.gateway.healer.get(worker_id(sim))
         assert healing is not None
-        return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in healing.links}
+        return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in healing.proofs}
 
     def states(self) -> set[StreamState | None]:
         return {member.stream for member in self.gateway.fleet}

@@ -119,4 +119,4 @@ is on its way there at any time. Some 200 bytes each, for workers that have such
 
 LINKS = -1
 """The group, which no engine has, of blocks that a snapshot (`inventory.py`) takes away again, and of those
-whose engine hash is not known (`links.py`): nobody speaks of them by name later."""
+whose engine hash is not known (`proofs.py`): nobody speaks of them by name later."""

@@ -11,7 +11,7 @@
     a run from the root for a request that    all of the hit prefix, under its engine hashes
     asked the engine to announce its hit
 
-Blocks whose engine hash is not known are *links* (`links.py`), runs whose parent is not known *orphans*
+Blocks whose engine hash is not known are *links* (`proofs.py`), runs whose parent is not known *orphans*
 (`orphans.py`). A run is matched by our hash, of tokens and extra keys both, and only if nothing else fits:
 no other prompt that was there while it came, and no other run for this prompt. A wrong credit is worse
 than none.
@@ -40,8 +40,8 @@ from gateway.core.events import (
 )
 from gateway.core.worker import WorkerId
 from gateway.index.base import Index, is_prefix_group
-from gateway.index.links import HealCounts, Links, stretches
 from gateway.index.orphans import Orphan, Orphans, positions
+from gateway.index.proofs import HealCounts, Proofs, stretches
 
 SETTLE_S = 0.25
 """Between an answer and the search for its run: events are on their way, and one that also fits may come."""
@@ -91,7 +91,7 @@ class Healing:
         self.worker = worker
         self.counts = HealCounts()
         self.orphans = Orphans()
-        self.links = Links(worker, index, root)
+        self.proofs = Proofs(worker, index, root)
         self.is_blind = False
         self.was_blind = False  # since its engine started: events go through here
         self.on_change: Callable[[Healing], None] = lambda healing: None
@@ -110,12 +110,12 @@ class Healing:
         self._asked: OrderedDict[BlockHash, None] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"Healing({self.worker}, blind={self.is_blind}, {self.links}, {self.orphans})"
+        return f"Healing({self.worker}, blind={self.is_blind}, {self.proofs}, {self.orphans})"
 
     def describe(self) -> dict[str, int]:
         """For people: what is known of a worker although its stream is BLIND."""
         return {
-            "proven_blocks": len(self.links),
+            "proven_blocks": len(self.proofs),
             "orphan_blocks": self.orphans.num_blocks,
             "placed_blocks": self.counts.num_placed,
             "withdrawn_blocks": self.counts.num_withdrawn,
@@ -131,7 +131,7 @@ class Healing:
             if not self.was_blind:
                 self.was_blind, self._cleared_s = True, math.inf
             if not is_blind:
-                self.links.drop_all()
+                self.proofs.drop_all()
                 self._forget()
             self.on_change(self)
 
@@ -200,8 +200,8 @@ class Healing:
             self._num_quiet = 0 if sent.depth > sent.known else self._num_quiet + 1
             self._has_asked(sent)
         if sent.depth < len(sent.blocks):
-            self.counts.num_withdrawn += self.links.withdraw(sent.blocks[sent.depth])
-        self.counts.num_proven += self.links.prove(sent.blocks[: sent.depth], now + self._keep_s)
+            self.counts.num_withdrawn += self.proofs.withdraw(sent.blocks[sent.depth])
+        self.counts.num_proven += self.proofs.prove(sent.blocks[: sent.depth], now + self._keep_s)
         if 0 < sent.depth < len(sent.blocks) and not self._is_named(sent):
             self._awaiting = [*self._awaiting[-MAX_AWAITING + 1 :], sent]
 
@@ -212,7 +212,7 @@ class Healing:
         if not self._due and now >= self._next_look:
             self._next_look = now + SETTLE_S
             self._due = [sent for sent in reversed(self._awaiting) if now >= sent.ended + SETTLE_S]
-        has_expired = self.links.expire(now)
+        has_expired = self.proofs.expire(now)
         if self._due and not has_expired:
             self._look_for_run(self._due.pop(), now)
         return has_expired or bool(self._due)
@@ -271,15 +271,15 @@ class Healing:
             self._awaiting = [sent for sent in self._awaiting if not self._is_named(sent)]
 
     def _named_now(self, event: BlocksStored) -> None:
-        if len(self.links):
+        if len(self.proofs):
             before = self._root if event.parent is None else self._index.find(self.worker, event.parent)
             if before is not None:
-                self.links.drop(hash_blocks(event.tokens, event.block_size, before, event.extra_keys))
+                self.proofs.drop(hash_blocks(event.tokens, event.block_size, before, event.extra_keys))
 
     def _remove(self, event: BlocksRemoved) -> None:
-        if len(self.links):
+        if len(self.proofs):
             found = (self._index.find(self.worker, name) for name in event.engine_hashes)
-            self.links.drop([block for block in found if block is not None])
+            self.proofs.drop([block for block in found if block is not None])
         self.orphans.remove(event.engine_hashes)
         self._index.apply(self.worker, event)
 
@@ -288,8 +288,8 @@ class Healing:
     def _named(self, blocks: Sequence[BlockHash]) -> int:
         """Leading blocks that the worker is known to hold under engine hashes."""
         known = self._index.overlap(blocks).get(self.worker, 0)
-        if len(self.links):
-            return next((i for i in range(known) if blocks[i] in self.links), known)
+        if len(self.proofs):
+            return next((i for i in range(known) if blocks[i] in self.proofs), known)
         return known
 
     def _is_worth_asking(self, blocks: Sequence[BlockHash], known: int) -> bool:
@@ -314,7 +314,7 @@ class Healing:
     def _is_named(self, sent: _Sent) -> bool:
         """Whether what was stored for it found its place by itself."""
         known = self._index.overlap(sent.blocks).get(self.worker, 0)
-        return known > sent.depth and sent.blocks[sent.depth] not in self.links
+        return known > sent.depth and sent.blocks[sent.depth] not in self.proofs
 
     def _find_run(self, sent: _Sent) -> bool:
         """Place the one run that was stored for it, if it is only one; whether it is settled."""
@@ -358,7 +358,7 @@ class Healing:
                 self._place(older, chain, first)  # and what hangs on it
             return
         self.orphans.drop(run)
-        laid = self.links.lay(chain[:depth])
+        laid = self.proofs.lay(chain[:depth])
         before, place = chain[depth - 1], (event.medium, event.group_idx)
         placed = run.hashes(before)
         apply, worker = self._index.apply, self.worker
@@ -372,7 +372,7 @@ class Healing:
         if run.gone:
             apply(worker, BlocksRemoved(list(run.gone), *place))
         self.counts.num_placed += len(placed) - len(run.gone)
-        self.links.drop([*laid, *placed, before])
+        self.proofs.drop([*laid, *placed, before])
         self._place_behind([parent, *event.engine_hashes])
 
     def _place_behind(self, names: Sequence[EngineHash]) -> None:
@@ -393,7 +393,7 @@ class Healing:
 
     def _forget(self) -> None:
         """All that hangs on what the index knew; answers to what is there now prove nothing of what comes."""
-        self.links.clear()
+        self.proofs.clear()
         self.orphans.clear()
         self._sent.clear()
         self._awaiting.clear()

@@ -103,7 +103,7 @@ class World:
         return self.index.overlap(hashes).get(W, 0)
 
     def named(self) -> set[BlockHash]:
-        return {block for block in self.index.blocks(W) if block not in self.healing.links}
+        return {block for block in self.index.blocks(W) if block not in self.healing.proofs}
 
     def held(self) -> set[BlockHash]:
         return {block for _, block, _ in self.engine.held()}
@@ -139,7 +139,7 @@ def test_what_is_due_is_done_a_portion_at_a_time(make: Callable[[], Index]) -> N
     assert (world.healing.counts.num_placed, len(world.healing.orphans)) == (10, 0)
     world.now += KEEP_S
     assert [world.healing.tick() for _ in range(6)] == [True] * 5 + [False]
-    assert len(world.healing.links) == 0
+    assert len(world.healing.proofs) == 0
 
 
 def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[], Index]) -> None:
@@ -147,7 +147,7 @@ def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[]
     assert world.ask([*HOT, 1, 2, 3], settle=False) == (0, 10)
     assert world.known(world.hashes(HOT)) == 10
     assert world.ask([*HOT, 4, 5, 6]) == (10, 10)
-    assert (world.healing.counts.num_proven, len(world.healing.links)) == (10, 10)
+    assert (world.healing.counts.num_proven, len(world.healing.proofs)) == (10, 10)
     world.now += KEEP_S - 1
     world.tick()
     assert world.known(world.hashes(HOT)) == 10
@@ -189,7 +189,7 @@ def test_a_clear_takes_what_was_proven(make: Callable[[], Index]) -> None:
     world.ask([*HOT, 1, 2, 3])
     assert world.engine.reset()
     world.tell()
-    assert (world.index.num_blocks(W), len(world.healing.links)) == (0, 0)
+    assert (world.index.num_blocks(W), len(world.healing.proofs)) == (0, 0)
     world.healing.tell(is_blind=False)
     assert world.index.num_blocks(W) == 0
 
@@ -412,7 +412,7 @@ def test_memory_is_bounded() -> None:
         world.ask([1000 + i] * 9, settle=False)
     assert len(world.healing._sent) == MAX_SENT
     assert repr(world.healing).startswith(
-        "Healing(w:1, blind=True, Links(0 blocks, 0 proofs), Orphans(0 runs"
+        "Healing(w:1, blind=True, Proofs(0 blocks, 0 proofs), Orphans(0 runs"
     )
 
 

@@ -17,8 +17,8 @@ from gateway.core.events import GPU, BlocksRemoved, RunStored
 from gateway.core.worker import WorkerId
 from gateway.index.base import LINKS, Index
 
-MAX_LINKS = 16_384
-MAX_LISTED = 8 * MAX_LINKS
+MAX_PROVEN = 16_384
+MAX_LISTED = 8 * MAX_PROVEN
 """Blocks in all proofs, 8 bytes each: many may begin with the same links. Searched in a millisecond."""
 
 
@@ -33,10 +33,10 @@ class HealCounts:
     num_reports: int = 0
 
 
-class Links:
+class Proofs:
     """Of one worker in `index`; `root` is the parent of its first blocks."""
 
-    def __init__(self, worker: WorkerId, index: Index, root: BlockHash, max_links: int = MAX_LINKS) -> None:
+    def __init__(self, worker: WorkerId, index: Index, root: BlockHash, max_links: int = MAX_PROVEN) -> None:
         self._worker = worker
         self._index = index
         self._root = root
@@ -46,7 +46,7 @@ class Links:
         self._num_listed = 0
 
     def __repr__(self) -> str:
-        return f"Links({len(self)} blocks, {len(self._proofs)} proofs)"
+        return f"Proofs({len(self)} blocks, {len(self._proofs)} proofs)"
 
     def __len__(self) -> int:
         return len(self._until)

@@ -29,7 +29,7 @@ class HealerCollector(Collector):
 _Metrics = tuple[tuple[str, str, Callable[[Healing], float]], ...]
 
 _GAUGES: _Metrics = (
-    ("proven_blocks", "Blocks that answers proved, whose engine hash is not known", lambda h: len(h.links)),
+    ("proven_blocks", "Blocks that answers proved, whose engine hash is not known", lambda h: len(h.proofs)),
     ("orphan_blocks", "Blocks kept aside for want of their parent", lambda h: h.orphans.num_blocks),
 )
 _COUNTERS: _Metrics = (

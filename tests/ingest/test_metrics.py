@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.ingest.healer import Healer
-from gateway.ingest.healer_metrics import HealerCollector
+from gateway.ingest.metrics import HealerCollector
 from tests.fakes import Known, worker
 
 

@@ -1,4 +1,4 @@
-from gateway.loss.exposition import LossCollector
+from gateway.loss.metrics import LossCollector
 from tests.loss.world import World
 
 PROMPT = list(range(200))

@@ -6,7 +6,7 @@ from prometheus_client.exposition import generate_latest
 
 from gateway.core.engine import EngineMetrics
 from gateway.metrics import Metrics
-from gateway.verify.exposed import VerifyCollector, describe, summary
+from gateway.verify.metrics import VerifyCollector, describe, summary
 from tests.verify.test_verifier import W, World, ids
 
 TEXT = "a few tokens"
