@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
 from gateway.core.events import (
@@ -63,6 +63,13 @@ class Followed(RuleBasedStateMachine):
                 index.add_worker(worker, ROOT, 1)
         self.inventory = Inventory(ROOT, 1)
         self.paths: dict[Path, None] = {}
+        self.has_groups = False
+
+    @initialize(has_groups=st.booleans())
+    def choose(self, has_groups: bool) -> None:
+        """Either several groups, or blocks with several engine hashes: groups join by those, and which of
+        two a group spoke of before it was removed is not told to who comes late."""
+        self.has_groups = has_groups
 
     def teardown(self) -> None:
         """What is not held by then leaves no link behind."""
@@ -92,7 +99,7 @@ class Followed(RuleBasedStateMachine):
     )
     def store(self, worker: WorkerId, path: Path, at: int, place: tuple[str, int], variant: int) -> None:
         """A run behind any block of its path: known, forgotten or never heard of."""
-        at %= len(path)
+        at, variant = at % len(path), 0 if self.has_groups else variant
         self.paths[path] = None
         hashes = [name(path[:i], variant) for i in range(at + 1, len(path) + 1)]
         parent = name(path[:at], variant) if at else None
@@ -115,6 +122,7 @@ class Followed(RuleBasedStateMachine):
         some = data.draw(st.lists(st.integers(1, len(path)), min_size=1, unique=True))
         self.apply(worker, BlocksRemoved([name(path[:i], variant) for i in some], *place))
 
+    @precondition(lambda self: self.has_groups)
     @rule(path=PATHS, some=st.sets(st.integers(1, 10)), place=OTHERS, is_told=st.booleans())
     def store_in_group(self, path: Path, some: set[int], place: tuple[str, int], is_told: bool) -> None:
         """Any blocks of a path, with the group's kind or, as an offload tier tells it, without."""
