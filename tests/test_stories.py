@@ -293,7 +293,8 @@ async def test_tails_that_are_evicted_before_new_blocks_are_stored() -> None:
             await s.talk(seed, num_conversations=1, num_turns=2)
         await s.settled()
         applied = [s.gateway.index.applied(worker_id(sim)) for sim in s.sims]
-        assert all(each.num_removed > 0 and not each.num_unknown_removals for each in applied)
+        assert sum(each.num_removed for each in applied) > 0  # of either: ties are broken by chance
+        assert not any(each.num_unknown_removals for each in applied)
 
 
 async def test_without_events_our_own_decisions_are_followed() -> None:
