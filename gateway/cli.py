@@ -13,10 +13,10 @@ import uvloop
 
 from gateway import __version__, is_compiled
 from gateway.agent.config import AgentConfig
-from gateway.agent.config import add_flags as add_agent_flags
 from gateway.agent.config import load as load_agent
-from gateway.config import Config, Option, load, options
+from gateway.config import Config, load
 from gateway.core.errors import ConfigError
+from gateway.options import add_flags, options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_options(check)
     check.set_defaults(run=_check)
     agent = commands.add_parser("agent", help="keep what an engine holds, beside it, for gateways that come")
-    add_agent_flags(agent)
+    add_flags(agent, AgentConfig)
     agent.set_defaults(run=_agent)
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")
@@ -66,29 +66,11 @@ def _build() -> str:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the options below")
-    for option in options():
-        text = _help(option).replace("%", "%%")
-        if option.is_bool:
-            parser.add_argument(option.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
-        elif option.is_list:
-            metavar = option.unit.upper()
-            parser.add_argument(option.flag, action="append", default=None, metavar=metavar, help=text)
-        else:
-            parser.add_argument(option.flag, default=None, metavar=_metavar(option), help=text)
-
-
-def _metavar(option: Option) -> str:
-    return "|".join(option.choices) if option.choices else (option.unit or "TEXT").upper()
-
-
-def _help(option: Option) -> str:
-    default = "none" if option.default == [] else option.default
-    unit = f" {option.unit}" if option.unit in ("seconds", "bytes") else ""
-    return f"{option.reason} Default: {default}{unit}. {option.variable}"
+    add_flags(parser, Config, has_variables=True)
 
 
 def _config(args: argparse.Namespace) -> Config:
-    flags = {option.name: getattr(args, option.name) for option in options()}
+    flags = {option.name: getattr(args, option.name) for option in options(Config)}
     config = load(flags, path=args.config)
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -157,7 +139,7 @@ def reference_page() -> str:
         "| flag | file | environment | unit | default | what and why |",
         "|---|---|---|---|---|---|",
     ]
-    for option in options():
+    for option in options(Config):
         default = (
             "" if option.default == [] else str(option.default).lower() if option.is_bool else option.default
         )

@@ -7,31 +7,20 @@ Unknown fields and wrong types are refused at start with the file and the field.
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from gateway.core.errors import ConfigError
-
-ENV_PREFIX = "KVGATE_"
-MAX_SECONDS = 365 * 86400
-"""A timer of `inf` is an error in the event loop, at the first request; here it is one at start."""
-
-
-def _option(description: str, unit: str = "", **limits: Any) -> Meta:
-    if unit == "seconds":
-        limits["le"] = MAX_SECONDS
-    return Meta(description=description, extra={"unit": unit}, **limits)
+from gateway.options import ENV_PREFIX, convert, from_flags, option, options
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     worker: Annotated[
         list[str],
-        _option(
+        option(
             "Base URL of a worker; give one per worker, more can join at run time through the admin API. "
             "All else is asked of the worker itself.",
             "URL",
@@ -39,7 +28,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = msgspec.field(default_factory=list)
     engine: Annotated[
         list[str],
-        _option(
+        option(
             "What the workers run: vllm, sglang, trtllm or openai (whatever else speaks OpenAI), or URL=NAME "
             "for one of them. Without it each worker is asked, and one fleet may have several.",
             "name",
@@ -47,7 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = msgspec.field(default_factory=list)
     tokenizer: Annotated[
         list[str],
-        _option(
+        option(
             "Directory with tokenizer.json and chat template, for all models, or MODEL=DIR for one. "
             "Without it each new prompt is tokenized by a worker, which costs a round trip.",
             "path",
@@ -55,20 +44,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = msgspec.field(default_factory=list)
     policy: Annotated[
         Literal["prefix_overlap", "least_load", "round_robin"],
-        _option("How a worker is chosen; see gateway/policies/."),
+        option("How a worker is chosen; see gateway/policies/."),
     ] = "prefix_overlap"
     medium_worth: Annotated[
         list[str],
-        _option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),
+        option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),
     ] = msgspec.field(default_factory=list)
     host: Annotated[
         str,
-        _option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),
+        option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),
     ] = "127.0.0.1"
-    port: Annotated[int, _option("Port for clients; 0 takes a free one.", "port", ge=0, le=65535)] = 8000
+    port: Annotated[int, option("Port for clients; 0 takes a free one.", "port", ge=0, le=65535)] = 8000
     unix_socket: Annotated[
         str,
-        _option(
+        option(
             "Listen on this Unix socket too, for a proxy or clients on the same host. One that a dead "
             "process left is replaced.",
             "path",
@@ -76,7 +65,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = ""
     unix_socket_mode: Annotated[
         str,
-        _option(
+        option(
             "Who may connect there, as its file's permissions; the gateway's own user only, unless said.",
             "octal",
             pattern="^0?[0-7]{3}$",
@@ -84,70 +73,70 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "600"
     tls_cert_file: Annotated[
         str,
-        _option(
+        option(
             "Certificate chain (PEM) for clients; with it, the port speaks TLS (1.2 or newer) only. Read "
             "anew when it changes.",
             "path",
         ),
     ] = ""
     tls_key_file: Annotated[
-        str, _option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
+        str, option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
     ] = ""
     tls_handshake_timeout_s: Annotated[
-        float, _option("For a client to finish the TLS handshake once connected.", "seconds", gt=0)
+        float, option("For a client to finish the TLS handshake once connected.", "seconds", gt=0)
     ] = 10.0
     admin_host: Annotated[
         str,
-        _option("Address of the admin API and /metrics; apart from traffic and on loopback.", "address"),
+        option("Address of the admin API and /metrics; apart from traffic and on loopback.", "address"),
     ] = "127.0.0.1"
     admin_port: Annotated[
-        int, _option("Port of the admin API and /metrics; 0 takes a free one.", "port", ge=0, le=65535)
+        int, option("Port of the admin API and /metrics; 0 takes a free one.", "port", ge=0, le=65535)
     ] = 9400
     expose_headers: Annotated[
         bool,
-        _option(
+        option(
             "Answer with x-kvgate-worker, -overlap-tokens and -decision. Off: they tell a tenant what "
             "others have cached."
         ),
     ] = False
     log_requests: Annotated[
-        bool, _option("Log a line per request: worker, overlap, TTFT. Never the prompt.")
+        bool, option("Log a line per request: worker, overlap, TTFT. Never the prompt.")
     ] = False
     max_body_bytes: Annotated[
-        int, _option("Largest request body; bodies are kept until answered, for retries.", "bytes", ge=1)
+        int, option("Largest request body; bodies are kept until answered, for retries.", "bytes", ge=1)
     ] = 64 << 20
     max_head_bytes: Annotated[
-        int, _option("Largest request head (request line and headers).", "bytes", ge=1024)
+        int, option("Largest request head (request line and headers).", "bytes", ge=1024)
     ] = 64 << 10
     head_timeout_s: Annotated[
-        float, _option("For a request's head to arrive, from its first byte.", "seconds", gt=0)
+        float, option("For a request's head to arrive, from its first byte.", "seconds", gt=0)
     ] = 30.0
     body_timeout_s: Annotated[
         float,
-        _option("Between two pieces of a request's body; for all of it see the next.", "seconds", gt=0),
+        option("Between two pieces of a request's body; for all of it see the next.", "seconds", gt=0),
     ] = 60.0
     min_body_rate: Annotated[
         float,
-        _option(
+        option(
             "A request's body may take --body-timeout-s plus its bytes at this rate, as in Apache: a byte "
             "now and then holds no connection for long, and 64 MiB over any real link pass.",
             "bytes/s",
             gt=0,
         ),
     ] = 500.0
-    keep_alive_s: Annotated[
-        float, _option("How long an idle client connection is kept.", "seconds", gt=0)
-    ] = 75.0
+    keep_alive_s: Annotated[float, option("How long an idle client connection is kept.", "seconds", gt=0)] = (
+        75.0
+    )
     show_broken_text: Annotated[
         bool,
-        _option("Show in /admin/cache-loss the words by which prompts left what was cached, not only where."),
+        option("Show in /admin/cache-loss the words by which prompts left what was cached, not only where."),
     ] = False
     connect_timeout_s: Annotated[
-        float, _option("For a connection to a worker; then another worker is tried.", "seconds", gt=0)
+        float, option("For a connection to a worker; then another worker is tried.", "seconds", gt=0)
     ] = 5.0
     first_byte_timeout_s: Annotated[
         float,
-        _option(
+        option(
             "For the first byte of an answer; 0: none, long prompts and queues take minutes.",
             "seconds",
             ge=0,
@@ -155,28 +144,28 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 0.0
     idle_timeout_s: Annotated[
         float,
-        _option(
+        option(
             "Between two pieces of an answer; streams may run for hours as long as they move. 0: none.",
             "seconds",
             ge=0,
         ),
     ] = 600.0
     total_timeout_s: Annotated[
-        float, _option("For a whole answer; 0: none, streams of 30 minutes are normal.", "seconds", ge=0)
+        float, option("For a whole answer; 0: none, streams of 30 minutes are normal.", "seconds", ge=0)
     ] = 0.0
     pool_idle_s: Annotated[
         float,
-        _option("How long an unused worker connection is kept; vLLM closes its end at 5 s.", "seconds", gt=0),
+        option("How long an unused worker connection is kept; vLLM closes its end at 5 s.", "seconds", gt=0),
     ] = 4.0
     max_attempts: Annotated[
-        int, _option("Workers tried for one request, as long as no byte was answered.", "workers", ge=1)
+        int, option("Workers tried for one request, as long as no byte was answered.", "workers", ge=1)
     ] = 3
     drain_timeout_s: Annotated[
-        float, _option("For requests under way when stopping; then they are cut and named.", "seconds", ge=0)
+        float, option("For requests under way when stopping; then they are cut and named.", "seconds", ge=0)
     ] = 30.0
     processes: Annotated[
         int,
-        _option(
+        option(
             "How many share the port, the load and the admin API; each needs a core and its own memory. "
             "1 serves about 10,000 small requests/s.",
             "processes",
@@ -186,7 +175,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 1
     takeover_socket: Annotated[
         str,
-        _option(
+        option(
             "Where a newly started gateway takes the listening sockets over from the running one, which "
             "then finishes what it has begun; the same path for both. Empty: no upgrade in place.",
             "path",
@@ -194,26 +183,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = ""
     takeover_drain_s: Annotated[
         float,
-        _option(
+        option(
             "For requests under way when another gateway has taken over; long, since nobody waits for it.",
             "seconds",
             ge=0,
         ),
     ] = 3600.0
     probe_interval_s: Annotated[
-        float, _option("Between two health probes (and load scrapes) of a worker.", "seconds", gt=0)
+        float, option("Between two health probes (and load scrapes) of a worker.", "seconds", gt=0)
     ] = 2.0
     probe_timeout_s: Annotated[
         float,
-        _option("For one answer to a probe; a busy engine's /metrics can take a second.", "seconds", gt=0),
+        option("For one answer to a probe; a busy engine's /metrics can take a second.", "seconds", gt=0),
     ] = 5.0
     events: Annotated[
         Literal["auto", "off"],
-        _option("Subscribe to the KV events that workers publish, or route on our own decisions only."),
+        option("Subscribe to the KV events that workers publish, or route on our own decisions only."),
     ] = "auto"
     events_port: Annotated[
         int,
-        _option(
+        option(
             "Where workers publish KV events (plus DP rank) if they cannot tell: vLLM's default.",
             "port",
             ge=1,
@@ -222,11 +211,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 5557
     replay_port: Annotated[
         int,
-        _option("Where such workers replay events (plus DP rank); 0: they do not.", "port", ge=0, le=65535),
+        option("Where such workers replay events (plus DP rank); 0: they do not.", "port", ge=0, le=65535),
     ] = 0
     agent_port: Annotated[
         int,
-        _option(
+        option(
             "Port of `kvgate agent` on each worker's host: a gateway that starts late is exact at once, "
             "where the engine replays its latest events only. 0: there are none. Where several workers "
             "share a host see --agent.",
@@ -237,7 +226,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 0
     agent: Annotated[
         list[str],
-        _option(
+        option(
             "WORKER=HOST:PORT, the agent of one worker by its URL, as in "
             "http://10.0.0.1:8000=10.0.0.1:7070; goes before --agent-port.",
             "url",
@@ -245,22 +234,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = msgspec.field(default_factory=list)
     agent_ca_file: Annotated[
         str,
-        _option(
+        option(
             "Certificates (PEM) by which agents are verified; with it, they are spoken to over TLS.", "path"
         ),
     ] = ""
     agent_cert_file: Annotated[
-        str, _option("Certificate chain (PEM) shown to agents that ask for one.", "path")
+        str, option("Certificate chain (PEM) shown to agents that ask for one.", "path")
     ] = ""
     agent_cert_key_file: Annotated[
-        str, _option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
+        str, option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
     ] = ""
     agent_token_file: Annotated[
-        str, _option("File with the token that agents want to be shown (their --token-file).", "path")
+        str, option("File with the token that agents want to be shown (their --token-file).", "path")
     ] = ""
     assumed_keep_s: Annotated[
         float,
-        _option(
+        option(
             "How long a worker without events is assumed to hold what we sent it. Too long credits "
             "evicted blocks, too short forgets held ones.",
             "seconds",
@@ -269,7 +258,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 600.0
     verify: Annotated[
         Literal["off", "auto", "all"],
-        _option(
+        option(
             "Streams whose client does not ask for usage: ask for it, and take it out again, so that "
             "predictions are compared with what the engine had cached. auto: of workers that are new or were "
             "wrong lately, else of one in 16, and only where the engine is known to understand it."
@@ -277,7 +266,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "auto"
     worker_key_file: Annotated[
         str,
-        _option(
+        option(
             "File with the API key that the workers were started with; used for probes. Clients send "
             "their own, which is passed on.",
             "path",
@@ -285,67 +274,25 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = ""
     worker_ca_file: Annotated[
         str,
-        _option(
+        option(
             "Certificates (PEM) by which workers with https URLs are verified, in place of the system's. "
             "Verification cannot be turned off.",
             "path",
         ),
     ] = ""
     worker_cert_file: Annotated[
-        str, _option("Certificate chain (PEM) shown to workers that ask for one.", "path")
+        str, option("Certificate chain (PEM) shown to workers that ask for one.", "path")
     ] = ""
     worker_cert_key_file: Annotated[
-        str, _option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
+        str, option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
     ] = ""
     tokenize_timeout_s: Annotated[
         float,
-        _option("For a worker to tokenize a prompt; then it is routed on load.", "seconds", gt=0),
+        option("For a worker to tokenize a prompt; then it is routed on load.", "seconds", gt=0),
     ] = 0.5
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], _option("What is logged to stderr.")
+        Literal["debug", "info", "warning", "error"], option("What is logged to stderr.")
     ] = "info"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One field as `--help` and the reference page show it."""
-
-    name: str
-    default: Any
-    unit: str
-    reason: str
-    is_list: bool
-    is_bool: bool
-    choices: tuple[str, ...]
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        return ENV_PREFIX + self.name.upper()
-
-
-def options(struct: type[msgspec.Struct] = Config) -> Iterator[Option]:
-    """Every field of Config, or of another struct that is made of such fields, in order."""
-    info = msgspec.inspect.type_info(struct)
-    assert isinstance(info, msgspec.inspect.StructType)
-    for field in info.fields:
-        meta = field.type
-        assert isinstance(meta, msgspec.inspect.Metadata)
-        schema = meta.extra_json_schema or {}
-        has_default = field.default is not msgspec.NODEFAULT
-        kind = meta.type
-        yield Option(
-            name=field.name,
-            default=field.default if has_default else [],
-            unit=(meta.extra or {}).get("unit", ""),
-            reason=schema.get("description", ""),
-            is_list=isinstance(kind, msgspec.inspect.ListType),
-            is_bool=isinstance(kind, msgspec.inspect.BoolType),
-            choices=tuple(map(str, kind.values)) if isinstance(kind, msgspec.inspect.LiteralType) else (),
-        )
 
 
 def load(
@@ -356,8 +303,8 @@ def load(
     if path is not None:
         values |= _from_file(path)
     values |= _from_environment(environ)
-    values |= _from_flags(flags)
-    return _convert(values, "configuration")
+    values |= from_flags(flags, Config)
+    return convert(values, Config, "configuration")
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -367,29 +314,22 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {exc.strerror}") from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: is not TOML: {exc}") from exc
-    _convert(values, str(path), strict=True)  # the file by itself must be right, whatever overrides it
+    convert(values, Config, str(path), strict=True)  # the file by itself must be right, whatever overrides it
     return values
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    known = {option.variable: option for option in options()}
+    known = {each.variable: each for each in options(Config)}
     values: dict[str, Any] = {}
     for variable, text in environ.items():
         if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
             continue
         if variable not in known:
             raise ConfigError(f"environment: {variable} is no option; see kvgate serve --help")
-        option = known[variable]
-        value: Any = [item.strip() for item in text.split(",") if item.strip()] if option.is_list else text
-        _convert({option.name: value}, f"environment: {variable}")
-        values[option.name] = value
-    return values
-
-
-def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: value for name, value in flags.items() if value is not None}
-    for name, value in values.items():
-        _convert({name: value}, f"--{name.replace('_', '-')}")
+        name, is_list = known[variable].name, known[variable].is_list
+        value: Any = [item.strip() for item in text.split(",") if item.strip()] if is_list else text
+        convert({name: value}, Config, f"environment: {variable}")
+        values[name] = value
     return values
 
 
@@ -400,12 +340,3 @@ def _is_service_link(variable: str, text: str) -> bool:
     """Kubernetes gives each pod such variables for Services named kvgate or kvgate-something."""
     rest = variable.removeprefix(ENV_PREFIX)
     return bool(_SERVICE_LINK.fullmatch(rest)) or (rest.endswith("PORT") and "://" in text)
-
-
-def _convert(values: Mapping[str, Any], source: str, *, strict: bool = False) -> Config:
-    """Text from flags and environment is read as the field's type."""
-    try:
-        return msgspec.convert(values, Config, strict=strict)
-    except msgspec.ValidationError as exc:
-        message = str(exc).replace("Object contains unknown field", "unknown option").replace("$.", "")
-        raise ConfigError(f"{source}: {message}") from exc

@@ -14,7 +14,8 @@ import uvloop
 import gateway.app
 from gateway import __version__, cli
 from gateway.agent.config import AgentConfig
-from gateway.config import Config, options
+from gateway.config import Config
+from gateway.options import options
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -41,7 +42,7 @@ def exit_of(*arguments: str) -> int | str | None:
 def test_help_lists_every_option_with_its_default(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_of(command, "--help") == 0
     text = " ".join(capsys.readouterr().out.split())
-    for option in options():
+    for option in options(Config):
         default = "none" if option.default == [] else option.default
         start = text.index(f"{option.reason} Default: {default}")
         assert option.flag in text[:start]

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Config, Option, load, options
+from gateway.config import Config, load
 from gateway.core.errors import ConfigError
+from gateway.options import Option, options
 
-OPTIONS = list(options())
+OPTIONS = list(options(Config))
 QUANTITIES = ("_s", "_bytes", "_port", "port", "_attempts")
 
 

@@ -1,34 +1,26 @@
 """What an agent is told on its command line. Flags only: KVGATE_ variables are the gateway's."""
 
-import argparse
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
 
-from gateway.config import MAX_SECONDS, Option, options
 from gateway.core.errors import ConfigError
-
-
-def _option(description: str, unit: str = "", **limits: Any) -> Meta:
-    if unit == "seconds":
-        limits["le"] = MAX_SECONDS
-    return Meta(description=description, extra={"unit": unit}, **limits)
+from gateway.options import convert, from_flags, option
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine_url: Annotated[
         str,
-        _option("Base URL of the engine, as it is reached from here; all its DP ranks are served.", "URL"),
+        option("Base URL of the engine, as it is reached from here; all its DP ranks are served.", "URL"),
     ] = "http://127.0.0.1:8000"
     engine: Annotated[
         str,
-        _option("Its name (vllm, sglang, trtllm, ...), where it is not what its own answers say."),
+        option("Its name (vllm, sglang, trtllm, ...), where it is not what its own answers say."),
     ] = ""
     listen: Annotated[
         str,
-        _option(
+        option(
             "HOST:PORT for gateways; loopback, so that nothing is open to a network unasked. "
             "Port 0 takes a free one.",
             "address",
@@ -36,7 +28,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = "127.0.0.1:7070"
     events_port: Annotated[
         int,
-        _option(
+        option(
             "Where the engine publishes KV events (plus DP rank) if it cannot tell: vLLM's default.",
             "port",
             ge=1,
@@ -45,66 +37,55 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = 5557
     replay_port: Annotated[
         int,
-        _option(
-            "Where such an engine replays events (plus DP rank); 0: it does not.", "port", ge=0, le=65535
-        ),
+        option("Where such an engine replays events (plus DP rank); 0: it does not.", "port", ge=0, le=65535),
     ] = 0
     engine_key_file: Annotated[
-        str, _option("File with the API key that the engine was started with; used for probes.", "path")
+        str, option("File with the API key that the engine was started with; used for probes.", "path")
     ] = ""
     engine_ca_file: Annotated[
         str,
-        _option(
+        option(
             "Certificates (PEM) by which an engine with an https URL is verified, in place of the system's.",
             "path",
         ),
     ] = ""
     probe_interval_s: Annotated[
         float,
-        _option(
+        option(
             "Between two probes of the engine: how soon a restart is seen at the latest.", "seconds", gt=0
         ),
     ] = 1.0
-    probe_timeout_s: Annotated[float, _option("For one answer to a probe.", "seconds", gt=0)] = 5.0
+    probe_timeout_s: Annotated[float, option("For one answer to a probe.", "seconds", gt=0)] = 5.0
     tls_cert_file: Annotated[
         str,
-        _option(
+        option(
             "Certificate chain (PEM) for gateways; with it, the port speaks TLS only. Read anew when it "
             "changes.",
             "path",
         ),
     ] = ""
     tls_key_file: Annotated[
-        str, _option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
+        str, option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
     ] = ""
     client_ca_file: Annotated[
-        str, _option("Certificates (PEM) by which gateways are verified: without one, none may read.", "path")
+        str, option("Certificates (PEM) by which gateways are verified: without one, none may read.", "path")
     ] = ""
     token_file: Annotated[
         str,
-        _option(
+        option(
             "File with a token that gateways must show (their --agent-token-file). Over TLS, or whoever "
             "listens has it too.",
             "path",
         ),
     ] = ""
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], _option("What is logged to stderr.")
+        Literal["debug", "info", "warning", "error"], option("What is logged to stderr.")
     ] = "info"
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    for option in options(AgentConfig):
-        metavar = "|".join(option.choices) if option.choices else (option.unit or "TEXT").upper()
-        parser.add_argument(option.flag, default=None, metavar=metavar, help=_help(option))
 
 
 def load(flags: Mapping[str, Any]) -> AgentConfig:
     """Raises ConfigError that names the flag."""
-    values = {name: value for name, value in flags.items() if value is not None}
-    for name, value in values.items():
-        _convert({name: value}, f"--{name.replace('_', '-')}")
-    config = _convert(values, "configuration")
+    config = convert(from_flags(flags, AgentConfig), AgentConfig, "configuration")
     address_of(config.listen, "--listen")
     for name in ("tls_key_file", "client_ca_file"):
         if getattr(config, name) and not config.tls_cert_file:
@@ -119,17 +100,3 @@ def address_of(text: str, option: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise ConfigError(f"{option}: '{text}' is not HOST:PORT, such as 127.0.0.1:7070")
     return host, int(port)
-
-
-def _convert(values: Mapping[str, Any], source: str) -> AgentConfig:
-    try:
-        return msgspec.convert(values, AgentConfig, strict=False)
-    except msgspec.ValidationError as exc:
-        message = str(exc).replace("Object contains unknown field", "unknown option").replace("$.", "")
-        raise ConfigError(f"{source}: {message}") from exc
-
-
-def _help(option: Option) -> str:
-    default = option.default if option.default != "" else "none"
-    unit = " seconds" if option.unit == "seconds" else ""
-    return f"{option.reason} Default: {default}{unit}.".replace("%", "%%")

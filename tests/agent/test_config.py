@@ -2,13 +2,14 @@ import argparse
 
 import pytest
 
-from gateway.agent.config import AgentConfig, add_flags, address_of, load
+from gateway.agent.config import AgentConfig, address_of, load
 from gateway.core.errors import ConfigError
+from gateway.options import add_flags
 
 
 def parsed(*arguments: str) -> AgentConfig:
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    add_flags(parser, AgentConfig)
     return load(vars(parser.parse_args(arguments)))
 
 

@@ -1,0 +1,121 @@
+"""What an option is: a field of a frozen struct with its type, unit and reason, read from text.
+
+The structs (`config.py`, `agent/config.py`) only list fields; flags, `--help`, the reference page and the
+words of refusals come from here.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from gateway.core.errors import ConfigError
+
+ENV_PREFIX = "KVGATE_"
+MAX_SECONDS = 365 * 86400
+"""A timer of `inf` is an error in the event loop, at the first request; here it is one at start."""
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+_WHERE = re.compile(r"at `(\w+)`")
+
+
+def option(description: str, unit: str = "", **limits: Any) -> Meta:
+    """For `Annotated`: what and why, the unit, and msgspec's limits."""
+    if unit == "seconds":
+        limits["le"] = MAX_SECONDS
+    return Meta(description=description, extra={"unit": unit}, **limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One field as `--help` and the reference page show it."""
+
+    name: str
+    default: Any
+    unit: str
+    reason: str
+    is_list: bool
+    is_bool: bool
+    choices: tuple[str, ...]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return ENV_PREFIX + self.name.upper()
+
+    @property
+    def help(self) -> str:
+        default = "none" if self.default in ([], "") else self.default
+        unit = f" {self.unit}" if self.unit in ("seconds", "bytes") else ""
+        return f"{self.reason} Default: {default}{unit}."
+
+    @property
+    def metavar(self) -> str:
+        return "|".join(self.choices) if self.choices else (self.unit or "TEXT").upper()
+
+
+def options(struct: type[msgspec.Struct]) -> Iterator[Option]:
+    """Every field, in order."""
+    info = msgspec.inspect.type_info(struct)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        meta = field.type
+        assert isinstance(meta, msgspec.inspect.Metadata)
+        schema = meta.extra_json_schema or {}
+        has_default = field.default is not msgspec.NODEFAULT
+        kind = meta.type
+        yield Option(
+            name=field.name,
+            default=field.default if has_default else [],
+            unit=(meta.extra or {}).get("unit", ""),
+            reason=schema.get("description", ""),
+            is_list=isinstance(kind, msgspec.inspect.ListType),
+            is_bool=isinstance(kind, msgspec.inspect.BoolType),
+            choices=tuple(map(str, kind.values)) if isinstance(kind, msgspec.inspect.LiteralType) else (),
+        )
+
+
+def add_flags(
+    parser: argparse.ArgumentParser, struct: type[msgspec.Struct], *, has_variables: bool = False
+) -> None:
+    """None for each that is not given. `has_variables`: the environment is read too, and `--help` says so."""
+    for each in options(struct):
+        text = f"{each.help} {each.variable}" if has_variables else each.help
+        text = text.replace("%", "%%")
+        if each.is_bool:
+            parser.add_argument(each.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            action = "append" if each.is_list else "store"
+            parser.add_argument(each.flag, action=action, default=None, metavar=each.metavar, help=text)
+
+
+def from_flags(flags: Mapping[str, Any], struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Those that were given. Raises ConfigError that names the flag."""
+    values = {name: value for name, value in flags.items() if value is not None}
+    for name, value in values.items():
+        convert({name: value}, struct, f"--{name.replace('_', '-')}")
+    return values
+
+
+def convert(values: Mapping[str, Any], struct: type[Struct], source: str, *, strict: bool = False) -> Struct:
+    """Text from flags and environment is read as the field's type. Raises ConfigError."""
+    try:
+        return msgspec.convert(values, struct, strict=strict)
+    except msgspec.ValidationError as exc:
+        message = str(exc).replace("Object contains unknown field", "unknown option").replace("$.", "")
+        raise ConfigError(f"{source}: {message}{_choices(message, struct)}") from exc
+
+
+def _choices(message: str, struct: type[msgspec.Struct]) -> str:
+    """What would have been right, where it is a word of a few."""
+    where = _WHERE.search(message)
+    known = {each.name: each.choices for each in options(struct)}
+    choices = known.get(where[1], ()) if where else ()
+    return f"; it is {', '.join(choices[:-1])} or {choices[-1]}" if choices else ""
