@@ -57,6 +57,7 @@ COMPILED = [
     "gateway/upstream.py",
     "gateway/verify/asking.py",
     "gateway/verify/exactness.py",
+    "gateway/verify/tokens.py",
     "gateway/verify/verifier.py",
 ]
 """What a request runs through. None of them defines a msgspec struct: the fields' types, which msgspec

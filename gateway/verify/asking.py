@@ -13,13 +13,19 @@ SAMPLE = 16
 """Later one in so many: what it costs a stream is two searches in each chunk."""
 
 
+MAX_DOUBTED = 512
+"""Streams that are all asked while their worker is in doubt. What so many did not settle is told of by then;
+one in SAMPLE will show that it is over."""
+
+
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """How many of a worker's streams could have been asked. Another process behind the address is another
-    `worker`."""
+    """How many of a worker's streams could be asked, and how many since it is in doubt. Another process
+    behind the address is another `worker`."""
 
     worker: Worker
     num_streams: int = 0
+    num_doubted: int = 0
 
 
 class Asking:
@@ -49,7 +55,8 @@ class Asking:
             asked = self._asked[worker.id] = _Asked(worker)
         asked.num_streams += 1
         num = asked.num_streams
-        return num <= NEW_STREAMS or num % SAMPLE == 0 or self._in_doubt(worker.id)
+        asked.num_doubted = asked.num_doubted + 1 if self._in_doubt(worker.id) else 0
+        return num <= NEW_STREAMS or num % SAMPLE == 0 or 0 < asked.num_doubted <= MAX_DOUBTED
 
 
 _UNKNOWN = StreamUsage(can_be_asked=False)

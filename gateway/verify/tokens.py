@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks
@@ -32,6 +33,8 @@ NEW_CHECKS = 16
 MAX_SAMPLES = 4
 MAX_TOKENS, MAX_RUNS, MAX_RUN_TOKENS = 8192, 32, 4096
 """Kept of a sampled prompt, and of what is stored while it is open: a megabyte for a worker at most."""
+MAX_SAMPLE_DECISIONS = 512
+"""A sample whose answer has not come after so many decisions told no usage."""
 SETTLE_S = 0.25
 """Events come in milliseconds, and all of a prompt's before the next prompt's."""
 NUM_BEFORE, NUM_BEHIND = 3, 5
@@ -45,8 +48,7 @@ class Run(NamedTuple):
     tokens: Tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """Our tokens and the engine's for the prompt of one decision. `position` is the first that differs, None
     where only the counts are known; `ours` and `engines` are those from `start` on."""
 
@@ -62,7 +64,8 @@ class Difference:
 
 @dataclass(slots=True, eq=False)
 class Sample:
-    """A prompt that the engine is to store; `ended_s` is when its answer had ended."""
+    """A prompt that the engine is to store; `ended_s` is when its answer had ended, `num_decided` its number
+    among the worker's decisions."""
 
     decision: str
     model: str
@@ -83,14 +86,18 @@ class Sample:
         return hash_blocks(self.tokens[: self.block_size], self.block_size, self.root) == [self.blocks[0]]
 
 
-@dataclass(slots=True, eq=False)
 class Checks:
     """What one witness said lately."""
 
-    num: int = 0
-    num_differing: int = 0
-    recent: float = 0.0
-    is_raised: bool = False
+    __slots__ = ("num", "num_differing", "recent", "is_raised")
+
+    def __init__(self) -> None:
+        self.num = self.num_differing = 0
+        self.recent = 0.0
+        self.is_raised = False
+
+    def __repr__(self) -> str:
+        return f"Checks({self.num}, differing={self.num_differing}, raised={self.is_raised})"
 
     def add(self, *, differs: bool) -> None:
         self.num += 1
@@ -101,12 +108,13 @@ class Checks:
 
 
 class TokenCheck:
-    """One worker's."""
+    """One worker's. `samples` are those that are open, by decision; nothing is due before `due_s`."""
 
     def __init__(self) -> None:
         self.counts, self.stored = Checks(), Checks()
         self.difference: Difference | None = None
-        self.samples: list[Sample] = []
+        self.samples: dict[str, Sample] = {}
+        self.due_s = inf
 
     def __repr__(self) -> str:
         return f"TokenCheck(counts={self.counts}, stored={self.stored})"
@@ -124,6 +132,17 @@ class TokenCheck:
         """It is new, or disagreed lately: every prompt may be looked for."""
         return self.stored.num < NEW_CHECKS or self.differed_lately
 
+    def has_room(self, num_decided: int) -> bool:
+        """Whether one more may be sampled; the oldest is given up where its answer will not come."""
+        samples = self.samples
+        if len(samples) < MAX_SAMPLES:
+            return True
+        oldest = next(iter(samples.values()))
+        if oldest.ended_s is not None or num_decided - oldest.num_decided < MAX_SAMPLE_DECISIONS:
+            return False
+        del samples[oldest.decision]
+        return True
+
     def differed(self, difference: Difference) -> None:
         """The latest difference is kept, but a place is worth more than a count."""
         if difference.position is not None or self.difference is None or self.difference.position is None:
@@ -132,19 +151,20 @@ class TokenCheck:
     def heard(self, event: BlocksStored) -> None:
         """Stored while samples are open."""
         run = Run(event.parent is None, event.tokens[:MAX_RUN_TOKENS])
-        for sample in self.samples:
+        for sample in self.samples.values():
             sample.runs.append(run)
 
     def ended(self, decision: str, num_engines: int, now: float) -> None:
-        for sample in self.samples:
-            if sample.decision == decision:
-                sample.ended_s, sample.num_engines = now, num_engines
+        sample = self.samples.get(decision)
+        if sample is not None:
+            sample.ended_s, sample.num_engines = now, num_engines
+            self.due_s = min(self.due_s, now + SETTLE_S)
 
     def due(self, now: float) -> list[Sample]:
         """The samples whose events must be in by now; they are given once."""
-        due = [s for s in self.samples if s.ended_s is not None and now >= s.ended_s + SETTLE_S]
-        if due:
-            self.samples = [sample for sample in self.samples if sample not in due]
+        ended = {s.decision: s.ended_s + SETTLE_S for s in self.samples.values() if s.ended_s is not None}
+        due = [self.samples.pop(decision) for decision, due_s in ended.items() if due_s <= now]
+        self.due_s = min((due_s for due_s in ended.values() if due_s > now), default=inf)
         return due
 
 

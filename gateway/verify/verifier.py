@@ -11,7 +11,8 @@ the index (`overheard`), and each scrape of a worker.
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 
 from gateway.core.blocks import BlockHash, root_hash
 from gateway.core.decision import Decision, Prompt
@@ -27,7 +28,7 @@ from gateway.index.base import Index, is_prefix_group
 from gateway.verify.causes import Cause, Evidence, why
 from gateway.verify.counters import EngineCounters
 from gateway.verify.exactness import Exactness
-from gateway.verify.tokens import MAX_SAMPLES, MAX_TOKENS, Checks, Difference, Sample, TokenCheck, compare
+from gateway.verify.tokens import MAX_TOKENS, Checks, Difference, Sample, TokenCheck, compare
 
 log = logging.getLogger("kvgate.verify")
 
@@ -36,8 +37,6 @@ MAX_OPEN = 8192
 MAX_WRONG = 8
 SAMPLE = 16
 """Of a worker's prompts one in so many is looked for among its events, once it is no longer new."""
-MAX_SAMPLE_DECISIONS = 512
-"""A sample whose answer has not come after so many decisions told no usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +49,28 @@ class Wrong:
     cause: Cause
 
 
-@dataclass(slots=True, eq=False)
 class Watched:
-    """What is known of one worker; another process behind its address is another `worker`."""
+    """What is known of one worker; another process behind its address is another `worker`.
+    `num_compared_before` is as it was at the scrape before."""
 
-    worker: Worker
-    root: BlockHash
-    exactness: Exactness = field(default_factory=Exactness)
-    tokens: TokenCheck = field(default_factory=TokenCheck)
-    causes: Counter[Cause] = field(default_factory=Counter)
-    wrong: deque[Wrong] = field(default_factory=lambda: deque(maxlen=MAX_WRONG))
-    num_decided: int = 0
-    num_compared_before: int = 0
-    """At the scrape before."""
+    __slots__ = (
+        "worker",
+        "root",
+        "exactness",
+        "tokens",
+        "causes",
+        "wrong",
+        "num_decided",
+        "num_compared_before",
+    )
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.root = root_hash(worker.served[0].root)
+        self.exactness, self.tokens = Exactness(), TokenCheck()
+        self.causes: Counter[Cause] = Counter()
+        self.wrong: deque[Wrong] = deque(maxlen=MAX_WRONG)
+        self.num_decided = self.num_compared_before = 0
 
 
 class Verifier:
@@ -106,8 +114,9 @@ class Verifier:
         self._open[decision.id] = num_removed
         if len(self._open) > MAX_OPEN:
             del self._open[next(iter(self._open))]
-        watched.num_decided += 1
-        if (watched.tokens.wants_samples or not watched.num_decided % SAMPLE) and blocks and blocks[0]:
+        num = watched.num_decided = watched.num_decided + 1
+        tokens = watched.tokens
+        if tokens.has_room(num) and (not num % SAMPLE or tokens.wants_samples) and blocks and blocks[0]:
             self._sample(watched, decision, prompt, blocks[0], num_removed)
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
@@ -125,10 +134,10 @@ class Verifier:
             tokens.counts.num += 1  # as nearly always
         elif usage.prompt_tokens:
             self._count(watched, decision, usage.prompt_tokens)
-        if tokens.samples:
-            now = self._clock()
-            tokens.ended(decision.id, usage.prompt_tokens, now)
-            self._settle(watched, now)
+        if decision.id in tokens.samples:
+            tokens.ended(decision.id, usage.prompt_tokens, self._clock())
+        if tokens.due_s < inf:
+            self._settle(watched, self._clock())
         cached = usage.cached_tokens
         if blocks and cached is not None:
             watched.exactness.compare(decision.overlap_tokens, cached)
@@ -191,7 +200,7 @@ class Verifier:
                 self._on_mismatch(gone, False)
             if gone != worker.id:
                 self._counters.pop(gone, None)
-        watched = self._watched[worker.id] = Watched(worker, root_hash(worker.served[0].root))
+        watched = self._watched[worker.id] = Watched(worker)
         return watched
 
     def _explain(
@@ -235,27 +244,24 @@ class Verifier:
         num_removed: int,
     ) -> None:
         """Look for this prompt's blocks among what the worker will store, if some are not there yet."""
-        samples, size = watched.tokens.samples, decision.worker.block_size
-        for sample in samples:
-            sample.num_decided += 1
-        if samples and samples[0].num_decided > MAX_SAMPLE_DECISIONS and samples[0].ended_s is None:
-            del samples[0]
-        if len(samples) >= MAX_SAMPLES or not size or decision.told_tokens >= size * len(blocks):
+        size = decision.worker.block_size
+        if not size or decision.told_tokens >= size * len(blocks):
             return
-        samples.append(
-            Sample(
-                decision=decision.id,
-                model=decision.model,
-                tokens=prompt.tokens[0][:MAX_TOKENS],
-                blocks=blocks[: MAX_TOKENS // size],
-                block_size=size,
-                root=watched.root,
-                num_removed=num_removed,
-                num_ours=decision.num_tokens,
-            )
+        watched.tokens.samples[decision.id] = Sample(
+            decision=decision.id,
+            model=decision.model,
+            tokens=prompt.tokens[0][:MAX_TOKENS],
+            blocks=blocks[: MAX_TOKENS // size],
+            block_size=size,
+            root=watched.root,
+            num_removed=num_removed,
+            num_ours=decision.num_tokens,
+            num_decided=watched.num_decided,
         )
 
     def _settle(self, watched: Watched, now: float) -> None:
+        if now < watched.tokens.due_s:
+            return
         member = self._fleet.get(watched.worker.id)
         for sample in watched.tokens.due(now):
             if member is not None and member.stream is StreamState.EXACT:

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.engine import StreamUsage
 from gateway.core.worker import WorkerId
-from gateway.verify.asking import NEW_STREAMS, SAMPLE, Asking
+from gateway.verify.asking import MAX_DOUBTED, NEW_STREAMS, SAMPLE, Asking
 from tests.fakes import worker
 
 USAGE = {"vllm": StreamUsage(), "openai": StreamUsage(can_be_asked=False)}
@@ -33,6 +33,17 @@ def test_workers_are_counted_apart_and_a_restarted_one_is_new() -> None:
 def test_one_that_was_wrong_lately_is_asked_always() -> None:
     asks, w = asking(doubted="w:1"), worker()
     assert all(asks.ask(w) for _ in range(NEW_STREAMS + SAMPLE))
+
+
+def test_a_doubt_that_does_not_end_is_no_reason_to_ask_for_ever_but_the_next_one_is() -> None:
+    doubted = {WorkerId("w:1")}
+    asks, w = Asking("auto", USAGE, lambda worker: worker in doubted), worker()
+    assert all(asks.ask(w) for _ in range(MAX_DOUBTED))
+    assert sum(asks.ask(w) is not None for _ in range(10 * SAMPLE)) == 10
+    doubted.clear()
+    assert sum(asks.ask(w) is not None for _ in range(SAMPLE)) == 1
+    doubted.add(w.id)
+    assert all(asks.ask(w) for _ in range(SAMPLE))
 
 
 @pytest.mark.parametrize(

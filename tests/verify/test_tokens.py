@@ -2,6 +2,8 @@
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -39,7 +41,7 @@ class Engine:
         blocks = hash_blocks(packed, SIZE, ROOT, [[salt]] if salt else None)
         removed = self.index.applied(W).num_removed
         sample = Sample("d1", "m", packed, blocks, SIZE, ROOT, removed, len(tokens))
-        self.check.samples.append(sample)
+        self.check.samples[sample.decision] = sample
         return sample
 
 
@@ -152,7 +154,20 @@ def test_a_sample_is_due_some_time_after_its_answer_and_once() -> None:
     assert engine.check.due(5.0) == []
     assert engine.check.due(5.0 + SETTLE_S) == [sample]
     assert engine.check.due(1000.0) == []
+    assert engine.check.due_s == inf
     assert sample.num_engines == 31
+
+
+def test_the_next_sample_that_is_due_says_when() -> None:
+    check, engine = TokenCheck(), Engine()
+    for i, end in enumerate((5.0, 3.0, 4.0)):
+        name = f"d{i}"
+        check.samples[name] = replace(engine.sample(), decision=name)
+        check.ended(name, 31, end)
+    assert check.due_s == 3.0 + SETTLE_S
+    assert [sample.decision for sample in check.due(4.0 + SETTLE_S)] == ["d1", "d2"]
+    assert check.due_s == 5.0 + SETTLE_S
+    assert list(check.samples) == ["d0"]
 
 
 def test_some_disagreements_raise_it_and_many_agreements_end_it() -> None:

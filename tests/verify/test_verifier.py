@@ -307,7 +307,7 @@ def test_samples_whose_answers_never_come_make_room() -> None:
     for i in range(2000):
         world.decide(ids(i))
     assert len(world.watched.tokens.samples) == 4
-    newest = max(int(sample.tokens[0]) for sample in world.watched.tokens.samples)
+    newest = max(int(sample.tokens[0]) for sample in world.watched.tokens.samples.values())
     assert newest > 1000 * 1000
 
 
