@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
@@ -71,7 +72,7 @@ class Admin:
         self._verified = verified
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=1 << 20)
+        app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
         app.add_routes(
             [
                 web.get("/health", self._health),
@@ -223,3 +224,19 @@ def _json(body: Any, status: int = 200) -> web.Response:
 
 def _error(status: int, message: str) -> web.Response:
     return _json({"error": {"message": message}}, status)
+
+
+@web.middleware
+async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What the server itself refuses is told as our own errors are."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as exc:
+        methods = ", ".join(sorted(exc.allowed_methods))
+        answer = _error(405, f"{request.path} answers {methods}, not {request.method}")
+        answer.headers["Allow"] = methods
+        return answer
+    except web.HTTPNotFound:
+        return _error(404, f"nothing is at {request.path}; see /admin/workers, /admin/decisions, /metrics")
+    except web.HTTPRequestEntityTooLarge as exc:
+        return _error(413, exc.text or exc.reason)

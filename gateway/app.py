@@ -227,6 +227,7 @@ class Gateway:
             policy=policy_of(self.config.policy, self.config.medium_worth),
             tokenize=self.prompts.tokenize,
             ledger=ledger,
+            keep_sent_s=self.config.assumed_keep_s,
         )
         router.witnesses += [self.losses, self.verifier, self.healer]
         return router

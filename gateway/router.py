@@ -67,7 +67,8 @@ class _Lookup:
 
 
 class Router:
-    """`clock` is monotonic seconds; `rng` breaks ties."""
+    """`clock` is monotonic seconds; `rng` breaks ties. Images count as cached for `keep_sent_s` where they
+    were sent."""
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Router:
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
+        keep_sent_s: float = 600.0,
     ) -> None:
         self.fleet = fleet
         self.index = index
@@ -92,7 +94,7 @@ class Router:
         self._open: dict[str, _Open] = {}
         self._hashes = HashCache()
         self._looked_s = 0.0
-        self._sent = SentLinks()
+        self._sent = SentLinks(assumed, keep_sent_s)
         self.witnesses: list[Witness] = []
 
     def __repr__(self) -> str:

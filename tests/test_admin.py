@@ -1,6 +1,7 @@
 """The admin API over HTTP, before a fleet that the test writes."""
 
 from collections.abc import AsyncIterator
+from io import BytesIO
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -296,3 +297,23 @@ async def test_verification_is_told_whole_and_summed_up(admined: Admined) -> Non
     assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
     (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
     assert endpoint["workers"][0]["verified"] == {"compared": 7}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("GET", "/admin/worker", 404, "nothing is at /admin/worker"),
+        ("POST", "/admin/verify", 405, "/admin/verify answers GET, HEAD, not POST"),
+        ("POST", "/admin/workers", 413, "Maximum request body size"),
+    ],
+)
+async def test_what_the_server_refuses_is_told_in_json(
+    admined: Admined, method: str, path: str, status: int, words: str
+) -> None:
+    body = BytesIO(b'"' + b"x" * (1 << 21) + b'"')
+    answer = await admined.client.request(
+        method, path, data=body if status == 413 else None, headers={"Content-Type": "application/json"}
+    )
+    assert (answer.status, answer.content_type) == (status, "application/json")
+    assert (await answer.json())["error"]["message"].startswith(words)
+    assert answer.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)

@@ -102,18 +102,20 @@ def read(body: Body, models: Sequence[str], adapters: Sequence[str], default_max
     num_choices = _count(body, "n", 1, least=1)
     if num_choices > 1 and body.get("temperature") == 0:
         raise ApiError(f"n must be 1 when using greedy sampling, got {num_choices}.")
-    given = body.get("stop") or body.get("stop_sequences") or ()
-    stop = (given,) if isinstance(given, str) else tuple(given)
+    given = body.get("stop") or body.get("stop_sequences") or []
+    stop = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list) else None
+    if stop is None or not all(isinstance(word, str) for word in stop):
+        raise _invalid("list_type", "body.stop", "Input should be a valid list", given)
     if "" in stop:
         raise ApiError("stop cannot contain an empty string.")
-    options = body.get("stream_options") or {}
+    options = _typed(body, "stream_options", dict, {})
     return Asked(
         model=model,
         adapter=model if model in adapters else None,
         cache_salt=_salt(body),
         # The engine computes the whole prompt where logprobs of the prompt are wanted.
         reads_cache=body.get("prompt_logprobs") is None and not (body.get("echo") and body.get("logprobs")),
-        reports_hit=(body.get("vllm_xargs") or {}).get("kv_cache_report_mode") == "full",
+        reports_hit=_typed(body, "vllm_xargs", dict, {}).get("kv_cache_report_mode") == "full",
         num_choices=num_choices,
         max_tokens=_max_tokens(body, default_max_tokens),
         min_tokens=_count(body, "min_tokens", 0, least=0),

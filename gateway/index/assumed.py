@@ -9,7 +9,7 @@ For workers with events a second is kept, time enough for the event to arrive.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.core.blocks import BlockHash
@@ -76,6 +76,10 @@ class _Assumed:
         while len(self.kept) > self.max_blocks:
             self.forget_oldest()
 
+    def reset(self) -> None:
+        self.kept.clear()
+        self.ends.clear()
+
     def forget_oldest(self) -> None:
         """A block of the request that expires next; one that a later request used too stays."""
         oldest = self.ends[0]
@@ -89,6 +93,7 @@ class AssumedIndex:
     def __init__(self) -> None:
         self._workers: dict[WorkerId, _Assumed] = {}
         self._sweep_s = 0.0
+        self.resets: list[Callable[[WorkerId], None]] = []  # told of workers whose caches are gone
 
     def __repr__(self) -> str:
         num_blocks = sum(len(known.kept.keys() | known.pins) for known in self._workers.values())
@@ -102,17 +107,19 @@ class AssumedIndex:
         """From now on its blocks are kept for so long; what was to be kept for longer is forgotten."""
         if known := self._workers.get(worker):
             if keep_s < known.keep_s:
-                self.reset_worker(worker)
+                known.reset()
             known.keep_s = keep_s
 
     def drop_worker(self, worker: WorkerId) -> None:
-        self._workers.pop(worker, None)
+        if self._workers.pop(worker, None):
+            for reset in self.resets:
+                reset(worker)
 
     def reset_worker(self, worker: WorkerId) -> None:
         """Its engine restarted: forget all but what is in flight there now."""
-        known = self._workers[worker]
-        known.kept.clear()
-        known.ends.clear()
+        self._workers[worker].reset()
+        for reset in self.resets:
+            reset(worker)
 
     def pin(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> None:
         if known := self._workers.get(worker):

@@ -36,6 +36,7 @@ from gateway.core.events import (
 from gateway.index.base import LINKS as LINK_GROUP
 from gateway.index.base import MAX_LEFT, Applied, is_partial, is_prefix_group
 from gateway.index.groups import is_followed
+from gateway.index.holder import one_less
 from gateway.index.names import name_of, names_of
 
 Place: TypeAlias = tuple[str, int]
@@ -179,7 +180,7 @@ class Inventory:
         here, others, told = self._places.get(place, {}), self._others.get(place, {}), list[int]()
         for name in names_of(event.engine_hashes):
             if name in here:
-                if not _one_less(self._copies, (place, name)):
+                if not one_less(self._copies, (place, name)):
                     block = here.pop(name)
                     self._leave(name, block)
                     self._release(block)
@@ -347,15 +348,3 @@ class Inventory:
 def _copied(names: list[int], place: Place) -> BlocksStored:
     """Under names that are known: a store without tokens."""
     return BlocksStored(names, None, _NO_TOKENS, 0, None, *place, "full_attention")
-
-
-def _one_less(copies: dict[tuple[Place, int], int], key: tuple[Place, int]) -> bool:
-    """Count one copy less; False if it was the last."""
-    left = copies.get(key, 1) - 1
-    if left == 0:
-        return False
-    if left == 1:
-        del copies[key]
-    else:
-        copies[key] = left
-    return True

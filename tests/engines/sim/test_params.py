@@ -63,7 +63,17 @@ def test_messages_are_vllms(body: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{"stream": "yes"}, {"max_tokens": "x"}, {"cache_salt": ""}, {"model": "zz"}]
+    "body",
+    [
+        {"stream": "yes"},
+        {"max_tokens": "x"},
+        {"cache_salt": ""},
+        {"model": "zz"},
+        {"vllm_xargs": 7},
+        {"stream_options": [1]},
+        {"stop": 7},
+        {"stop": [7]},
+    ],
 )
 def test_wrong_values_are_refused(body: dict[str, Any]) -> None:
     with pytest.raises(ApiError):
