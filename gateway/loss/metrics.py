@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from gateway.loss.outlook import Cause
 from gateway.loss.witness import CacheLoss
 
-REASONS = ("unknown_prompt", "dropped", "several_prompts", "prompt_logprobs")
+REASONS = ("unknown_prompt", "behind_media", "dropped", "several_prompts", "prompt_logprobs")
 
 
 class LossCollector:

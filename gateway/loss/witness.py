@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decision, Prompt
+from gateway.core.media import BEFORE_MEDIA
 from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
@@ -208,7 +209,13 @@ class CacheLoss:
         cached, evicted_end = usage.cached_tokens or 0, outlook.evicted_end
         if cached < decision.overlap_tokens:
             evicted_end = explainer.evicted_since(decision, item.blocks, outlook)
-        account = settle(outlook.parts, cached, usage.prompt_tokens, evicted_end)
+        num_prompt, num_known = usage.prompt_tokens, max(decision.num_tokens, cached)
+        if decision.prompt_from == BEFORE_MEDIA and num_prompt > num_known:
+            self.unexplained["behind_media"] += (
+                num_prompt - num_known
+            )  # which tokens an image has is not known
+            num_prompt = num_known
+        account = settle(outlook.parts, cached, num_prompt, evicted_end)
         self.num_computed_tokens += max(usage.prompt_tokens - cached, 0)
         self.num_new_tokens += account.num_new
         for cause, num in account.lost.items():

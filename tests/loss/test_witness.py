@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.media import BEFORE_MEDIA
 from gateway.core.worker import WorkerId
 from gateway.loss import witness
 from gateway.loss.witness import CacheLoss, keep_explained
@@ -34,6 +35,17 @@ def test_a_prompt_that_nobody_here_can_read_is_said_to_be_unexplained() -> None:
     world.answer(world.send(PROMPT, size=None), [], 50)
     assert world.losses.unexplained == {"unknown_prompt": 150}
     assert world.losses.num_computed_tokens == 150
+
+
+@pytest.mark.parametrize(("cached", "num_new"), [(0, 200), (150, 50), (500, 0)])
+def test_what_an_image_costs_is_neither_new_nor_lost(cached: int, num_new: int) -> None:
+    """Its tokens are the engine's: whether they were cached before cannot be told."""
+    world = World()
+    decision = world.send(PROMPT, source=BEFORE_MEDIA)
+    world.answer(decision, PROMPT, cached, num=1200)
+    losses = world.losses
+    assert (losses.num_new_tokens, losses.num_computed_tokens) == (num_new, 1200 - cached)
+    assert losses.unexplained == {"behind_media": 1200 - max(cached, 200)}
 
 
 def test_what_the_queue_has_no_room_for_is_said_to_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

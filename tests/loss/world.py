@@ -34,6 +34,7 @@ class World:
         booked: int = 0,
         messages: object = None,
         prompt_logprobs: int | None = None,
+        source: str = "ids",
         **overlaps: int,
     ) -> Decision:
         """`overlaps`: tokens by worker; `booked` tokens at the others."""
@@ -53,11 +54,12 @@ class World:
             chosen.overlap_tokens,
             "because",
             candidates,
+            prompt_from=source,
         )
         tokens = tuple(map(tokens_of, prompts))
         blocks = [self.blocks(prompt, model, salt) for prompt in prompts] if size else []
         request = self._request(model, salt, messages, prompt_logprobs)
-        self.losses.decided(decision, Prompt(tokens, "ids"), blocks, request)
+        self.losses.decided(decision, Prompt(tokens, source), blocks, request)
         return decision
 
     def answer(
