@@ -31,6 +31,7 @@ COMPILED = [
     "gateway/core/template.py",
     "gateway/core/texts.py",
     "gateway/core/upgrade.py",
+    "gateway/core/worker.py",
     "gateway/exchange.py",
     "gateway/index/assumed.py",
     "gateway/index/bits.py",

@@ -2,11 +2,11 @@
 
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from msgspec.structs import asdict
+from mypy_extensions import mypyc_attr
 
 from gateway.core.decision import Candidate, Decision
 from gateway.core.sse import Usage
@@ -17,15 +17,18 @@ CANDIDATE_BYTES = 400
 """About what one candidate of a record takes in memory."""
 
 
-@dataclass(slots=True, eq=False)
+@mypyc_attr(acyclic=True)
 class Outcome:
     """How the request ended; `how` is "ended", "cut", "failed" or "client gone"."""
 
-    how: str
-    status: int
-    ttft_s: float | None
-    reported_prompt_tokens: int | None
-    reported_cached_tokens: int | None
+    __slots__ = ("how", "status", "ttft_s", "reported_prompt_tokens", "reported_cached_tokens")
+
+    def __init__(self, how: str, status: int, ttft_s: float | None, usage: Usage | None) -> None:
+        self.how = how
+        self.status = status
+        self.ttft_s = ttft_s
+        self.reported_prompt_tokens = usage.prompt_tokens if usage else None
+        self.reported_cached_tokens = usage.cached_tokens if usage else None
 
 
 class Records:
@@ -51,9 +54,7 @@ class Records:
         self, decision_id: str, how: str, status: int, ttft_s: float | None, usage: Usage | None
     ) -> None:
         if known := self._ring.get(decision_id):
-            prompt = usage.prompt_tokens if usage else None
-            cached = usage.cached_tokens if usage else None
-            self._ring[decision_id] = (known[0], Outcome(how, status, ttft_s, prompt, cached))
+            self._ring[decision_id] = (known[0], Outcome(how, status, ttft_s, usage))
 
     def explain(self, decision_id: str) -> dict[str, Any] | None:
         """The record as plain JSON values, or None if it is unknown or has been dropped."""

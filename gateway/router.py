@@ -12,8 +12,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice, pairwise
+
+from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, Space, prompt_extra_keys, root_hash
 from gateway.core.decision import Candidate, Decision, Prompt, Query, Timings, Witness
@@ -44,26 +45,38 @@ Tokenize = Callable[[InferenceRequest], Prompt]
 """Local tokens for a request, or an empty Prompt where the model has no local tokenizer."""
 
 
-@dataclass(slots=True, eq=False)
+@mypyc_attr(acyclic=True)
 class _Open:
     """A decision that is not finished: its booking, the blocks it pinned, its (last) prompt's blocks."""
 
-    booking: Booking
-    hashes: Sequence[BlockHash]
-    prompt: Sequence[BlockHash]
-    links: Sequence[BlockHash] = ()
-    was_run: bool = False
+    __slots__ = ("booking", "hashes", "prompt", "links", "was_run")
+
+    def __init__(
+        self,
+        booking: Booking,
+        hashes: Sequence[BlockHash],
+        prompt: Sequence[BlockHash],
+        links: Sequence[BlockHash],
+    ) -> None:
+        self.booking = booking
+        self.hashes = hashes
+        self.prompt = prompt
+        self.links = links
+        self.was_run = False
 
 
-@dataclass(slots=True, eq=False)
+@mypyc_attr(acyclic=True)
 class _Lookup:
     """One group's block hashes per prompt; by worker, the blocks that its events tell of each prompt
     and the leading tokens that it holds or will hold of all of them."""
 
-    hashes: list[list[BlockHash]]
-    told: list[Mapping[WorkerId, int]]
-    held_tokens: dict[WorkerId, int]
-    spilled: dict[WorkerId, dict[tuple[str, ...], int]]
+    __slots__ = ("hashes", "told", "held_tokens", "spilled")
+
+    def __init__(self, hashes: list[list[BlockHash]]) -> None:
+        self.hashes = hashes
+        self.told: list[Mapping[WorkerId, int]] = []
+        self.held_tokens: dict[WorkerId, int] = {}
+        self.spilled: dict[WorkerId, dict[tuple[str, ...], int]] = {}
 
 
 class Router:
@@ -261,7 +274,7 @@ class Router:
     def _hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]], now: float) -> _Lookup:
         """Leading prompt tokens per holder: what its events say, and behind it what we have sent."""
         size = group.block_size
-        lookup = _Lookup(hashes, [], {}, {})
+        lookup = _Lookup(hashes)
         held_tokens = lookup.held_tokens
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
             most = max_hit_blocks(len(tokens), size)

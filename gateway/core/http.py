@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TypeAlias
+
+from mypy_extensions import mypyc_attr
 
 Header: TypeAlias = tuple[bytes, bytes]
 """Name in lower case, value as it came."""
@@ -30,23 +31,30 @@ OURS = b"x-kvgate-"
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
-@dataclass(slots=True, eq=False)
+@mypyc_attr(acyclic=True)
 class HttpRequest:
     """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
     wants to go on as a WebSocket."""
 
-    method: str
-    target: bytes
-    headers: list[Header]
-    body: bytes = b""
-    is_http10: bool = False
-    keep_alive: bool = True
-    is_upgrade: bool = False
-    path: str = field(default="", init=False)
+    __slots__ = ("method", "target", "headers", "body", "is_http10", "keep_alive", "is_upgrade", "path")
 
-    def __post_init__(self) -> None:
-        if self.target[:1] != b"/":
-            self.target = _origin_form(self.target)
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        headers: list[Header],
+        body: bytes = b"",
+        is_http10: bool = False,
+        keep_alive: bool = True,
+        is_upgrade: bool = False,
+    ) -> None:
+        self.method = method
+        self.target = target if target[:1] == b"/" else _origin_form(target)
+        self.headers = headers
+        self.body = body
+        self.is_http10 = is_http10
+        self.keep_alive = keep_alive
+        self.is_upgrade = is_upgrade
         self.path = self.target.partition(b"?")[0].decode("latin-1")
 
     def header(self, name: bytes) -> bytes | None:
@@ -67,13 +75,16 @@ def _origin_form(target: bytes) -> bytes:
     return rest if rest[:1] == b"/" else b"/" + rest
 
 
-@dataclass(slots=True, eq=False)
+@mypyc_attr(acyclic=True)
 class ResponseHead:
     """A response's status and headers; `length` is None where the body's end is not known before."""
 
-    status: int
-    headers: list[Header]
-    length: int | None = None
+    __slots__ = ("status", "headers", "length")
+
+    def __init__(self, status: int, headers: list[Header], length: int | None = None) -> None:
+        self.status = status
+        self.headers = headers
+        self.length = length
 
 
 def end_to_end(headers: Iterable[Header], drop: Collection[bytes] = HOP_BY_HOP) -> list[Header]:

@@ -10,8 +10,9 @@ deadline may race, the load is released exactly once.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from enum import Enum
+
+from mypy_extensions import mypyc_attr
 
 from gateway.core.worker import WorkerId
 
@@ -22,22 +23,31 @@ class Phase(Enum):
     RELEASED = "released"
 
 
-@dataclass(slots=True, eq=False)
+@mypyc_attr(acyclic=True)
 class Booking:
     """One request's share of one worker's load. `uncached_tokens` counts until the first token."""
 
-    worker: WorkerId
-    uncached_tokens: int
-    num_tokens: int
-    phase: Phase = Phase.BOOKED
+    __slots__ = ("worker", "uncached_tokens", "num_tokens", "phase")
+
+    def __init__(self, worker: WorkerId, uncached_tokens: int, num_tokens: int) -> None:
+        self.worker = worker
+        self.uncached_tokens = uncached_tokens
+        self.num_tokens = num_tokens
+        self.phase = Phase.BOOKED
 
 
-@dataclass(slots=True)
+@mypyc_attr(acyclic=True)
 class Load:
     """In flight at one worker: requests, and prompt tokens still to be computed."""
 
-    num_in_flight: int = 0
-    booked_tokens: int = 0
+    __slots__ = ("num_in_flight", "booked_tokens")
+
+    def __init__(self, num_in_flight: int = 0, booked_tokens: int = 0) -> None:
+        self.num_in_flight = num_in_flight
+        self.booked_tokens = booked_tokens
+
+    def __repr__(self) -> str:
+        return f"Load({self.num_in_flight}, {self.booked_tokens})"
 
 
 _IDLE = Load()

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from mypy_extensions import mypyc_attr
+
 from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
 
@@ -20,12 +22,15 @@ MAX_EXPIRED = 512
 """Blocks of one worker that a decision takes off at most, in a fraction of a millisecond."""
 
 
-@dataclass(slots=True, eq=False)
+@mypyc_attr(acyclic=True)
 class _Kept:
     """Blocks of one request that has ended, until when; those of its tail may be gone."""
 
-    until: float
-    blocks: list[BlockHash]
+    __slots__ = ("until", "blocks")
+
+    def __init__(self, until: float, blocks: list[BlockHash]) -> None:
+        self.until = until
+        self.blocks = blocks
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ middle is an edge of its own. A block's *number* (edge number · 256 + position)
 from array import array
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
+from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash
 
@@ -25,17 +25,21 @@ MAX_EDGES = 1 << (32 - POSITION_BITS)
 """Block numbers have 32 bits: 4 bytes beside each engine hash."""
 
 
-class Edge(Struct, gc=False):
-    """No cycle goes through it, so the garbage collector has nothing to look at: a million are no pause."""
+@mypyc_attr(acyclic=True)
+class Edge:
+    """No cycle goes through it, so the garbage collector has nothing to look at: a million are no pause.
+    `branch` is how many blocks lie before the latest branch, `branch_last` the hash of the last of them."""
 
-    number: int
-    hashes: bytes
-    last: int
-    num: int
-    full: int
-    parts: dict[int, int] | None = None
-    branch: int = 0  # how many blocks lie before the latest branch, and the hash of the last of them
-    branch_last: int = 0
+    __slots__ = ("number", "hashes", "last", "num", "full", "parts", "branch", "branch_last")
+
+    def __init__(self, number: int, hashes: bytes, last: int, num: int) -> None:
+        self.number = number
+        self.hashes = hashes
+        self.last = last
+        self.num = num
+        self.full = 0
+        self.parts: dict[int, int] | None = None
+        self.branch = self.branch_last = 0
 
     def held(self, bit: int) -> int:
         """Which of the blocks a worker holds, the first in the lowest bit."""
@@ -295,7 +299,7 @@ class Edges:
             if number == MAX_EDGES:
                 raise OverflowError(f"the index is full: {MAX_EDGES:,} edges")
             self._head_of.append(head)
-        edge = self._heads[head] = Edge(number, array("Q", hashes).tobytes(), hashes[-1], len(hashes), 0)
+        edge = self._heads[head] = Edge(number, array("Q", hashes).tobytes(), hashes[-1], len(hashes))
         return edge
 
     def _trimmed(self, edge: Edge, num_before: int, *, is_empty: bool) -> None:

@@ -57,9 +57,8 @@ class Names:
         bucket, at = self._at(name)
         if at < 0:
             return None
-        number = int.from_bytes(bucket[at + 8 : at + 12], "little")
-        bucket[at : at + _WIDTH] = bucket[-_WIDTH:]
-        del bucket[-_WIDTH:]
+        number = int.from_bytes(bucket[at + 8 : at + _WIDTH], "little")
+        del bucket[at : at + _WIDTH]
         self._num -= 1
         return number
 
