@@ -17,6 +17,7 @@ from gateway import host
 from gateway.config import Config
 from gateway.handover import Predecessor, TakeoverPoint
 from gateway.processes import Supervisor
+from gateway.redis.server import embedded
 from gateway.sockets import Sockets
 from gateway.tasks import stop_event
 
@@ -75,6 +76,7 @@ async def serve(config: Config) -> int:
     stop, path = stop_event(), config.takeover_socket
     host.raise_open_files()  # processes that it starts have the limit too
     with contextlib.ExitStack() as opened:
+        config = opened.enter_context(embedded(config))
         predecessor = await Predecessor.reach(path) if path else None
         if predecessor:
             opened.callback(predecessor.close)

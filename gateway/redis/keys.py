@@ -1,0 +1,45 @@
+"""How all that is ours in Redis is named.
+
+    {prefix}:schema                              which version of all this
+    {prefix}:{model}.{block size}:{worker}:...   one worker's, in one slot of a Cluster
+
+Two fleets with one prefix and different models, or one worker that comes back with another, are kept apart
+by the model's root hash. A worker is named as gateways name it, by the host and port of its URL: all must
+be given the same one.
+"""
+
+from dataclasses import dataclass
+
+from gateway.core.blocks import BlockHash
+from gateway.core.worker import WorkerId
+
+SCHEMA = b"kvgate:1"
+"""Of all keys below; another one is refused."""
+
+
+def schema_key(prefix: str) -> str:
+    return f"{prefix}:schema"
+
+
+def namespace(prefix: str, root: BlockHash, block_size: int) -> str:
+    return f"{prefix}:{root:016x}.{block_size}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKeys:
+    """lease     who writes: a fence, and the gateway's id; expires
+    fence     the highest fence that was given out
+    log       batches and states, a Redis stream
+    snapshot  its parts, a list; `draft`: the next one, on its way
+    """
+
+    lease: str
+    fence: str
+    log: str
+    snapshot: str
+    draft: str
+
+    @classmethod
+    def of(cls, prefix: str, root: BlockHash, block_size: int, worker: WorkerId) -> "WorkerKeys":
+        base = f"{namespace(prefix, root, block_size)}:{{{worker}}}"
+        return cls(*(f"{base}:{name}" for name in cls.__slots__))

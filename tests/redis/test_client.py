@@ -1,0 +1,102 @@
+"""A connection to a real server: what is refused, with which words."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.redis.client import LOST, Refused, check, open_client
+from gateway.redis.keys import SCHEMA
+from gateway.redis.options import RedisOptions
+from tests.redis.serving import Server, free_port, redis_server, server, serving
+
+__all__ = ["redis_server", "server"]
+pytestmark = pytest.mark.process
+
+
+async def checked(options: RedisOptions) -> None:
+    async with open_client(options) as client:
+        await check(client, options)
+
+
+async def refused(options: RedisOptions) -> str:
+    with pytest.raises(Refused) as caught:
+        await checked(options)
+    return str(caught.value)
+
+
+async def test_the_schema_is_written_and_found_again(server: Server) -> None:
+    for _ in range(2):
+        await checked(server.options(redis_prefix="f"))
+        assert server.keys() == {"f:schema"}
+        assert server.ask("GET", "f:schema") == SCHEMA
+
+
+@pytest.mark.parametrize("found", ["kvgate:0", "kvgate:2", "somebody else's"])
+async def test_another_schema_is_refused_and_left_alone(server: Server, found: str) -> None:
+    server.ask("SET", "kvgate:schema", found)
+    told = await refused(server.options())
+    assert f"says '{found}'" in told and f"'{SCHEMA.decode()}'" in told
+    assert "--pattern 'kvgate:*'" in told and "--redis-prefix" in told
+    assert server.ask("GET", "kvgate:schema") == found.encode()
+    await checked(server.options(redis_prefix="other"))
+
+
+async def test_a_key_of_another_type_is_a_foreign_schema(server: Server) -> None:
+    server.ask("LPUSH", "kvgate:schema", "x")
+    assert "a key of another type" in await refused(server.options())
+
+
+async def test_a_password_that_is_missing_or_wrong(tmp_path: Path) -> None:
+    (file := tmp_path / "password").write_text("secret")
+    with serving("--requirepass", "secret") as server:
+        host = f"127.0.0.1:{server.port}"
+        for url in (f"redis://{host}", f"redis://:wr0ng@{host}", f"redis://nobody:wr0ng@{host}"):
+            told = await refused(server.options(redis=url))
+            assert "refuses the password or user" in told and host in told and "wr0ng" not in told
+        await checked(server.options(redis=f"redis://:secret@{host}"))
+        await checked(server.options(redis=f"redis://{host}", redis_password_file=str(file)))
+
+
+async def test_a_user_who_may_not_write_there(server: Server) -> None:
+    server.ask("ACL", "SETUSER", "reader", "on", ">pw", "~other:*", "+@all")
+    url = f"redis://reader:pw@127.0.0.1:{server.port}"
+    try:
+        assert "may not write kvgate:*" in await refused(server.options(redis=url))
+        await checked(server.options(redis=url, redis_prefix="other"))
+    finally:
+        server.ask("ACL", "DELUSER", "reader")
+
+
+async def test_the_rights_that_the_message_names_are_enough(server: Server) -> None:
+    server.ask("ACL", "SETUSER", "ours", "on", ">pw", "~kvgate:*", "+@all", "-@dangerous", "+info")
+    try:
+        await checked(server.options(redis=f"redis://ours:pw@127.0.0.1:{server.port}"))
+    finally:
+        server.ask("ACL", "DELUSER", "ours")
+
+
+async def test_a_server_that_evicts_is_warned_of(server: Server, caplog: Any) -> None:
+    server.ask("CONFIG", "SET", "maxmemory", "100mb", "maxmemory-policy", "allkeys-lru")
+    try:
+        await checked(server.options())
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
+    assert re.search("evicts .maxmemory-policy allkeys-lru.", caplog.text)
+
+
+async def test_databases_are_apart(server: Server) -> None:
+    await checked(server.options(redis=f"redis://127.0.0.1:{server.port}/3"))
+    assert server.keys() == set()
+
+
+async def test_a_server_that_is_not_there(server: Server) -> None:
+    with pytest.raises(LOST):
+        await checked(server.options(redis=f"redis://127.0.0.1:{free_port()}"))
+
+
+async def test_a_server_that_does_not_answer_is_not_waited_for(server: Server) -> None:
+    with server.paused(), pytest.raises(LOST):
+        await checked(server.options(redis_timeout_s=0.05))
+    await checked(server.options())

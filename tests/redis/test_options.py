@@ -1,0 +1,81 @@
+from pathlib import Path
+
+import pytest
+
+from gateway.config import load
+from gateway.core.errors import ConfigError
+from gateway.redis.options import RedisOptions, redis_of, shown
+
+
+def read(**flags: object) -> RedisOptions:
+    options = redis_of(load(flags, environ={}))
+    assert options
+    return options
+
+
+def refused(**flags: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        redis_of(load(flags, environ={}))
+    return str(caught.value)
+
+
+def test_none_is_given() -> None:
+    assert redis_of(load({}, environ={})) is None
+    assert redis_of(load({"index": "memory"}, environ={})) is None
+    assert refused(index="replicated") == "index: replicated needs --redis, the URL of a server"
+
+
+def test_a_url_is_taken_apart() -> None:
+    options = read(redis="redis://u:p@10.0.0.1:6380/2", redis_prefix="f", redis_timeout_s=3)
+    assert dict(options.connection) == {
+        "username": "u",
+        "password": "p",
+        "host": "10.0.0.1",
+        "port": 6380,
+        "db": 2,
+    }
+    assert (options.prefix, options.timeout_s) == ("f", 3.0)
+    assert read(redis="unix:///run/redis.sock?db=1").connection["path"] == "/run/redis.sock"
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://u:secret@h:1/0", "redis://:secret@h:1/0", "rediss://u:secret@h:1/0"]
+)
+def test_passwords_are_in_no_text(url: str) -> None:
+    options = read(redis=url)
+    assert "secret" not in repr(options) and "secret" not in shown(url)
+    assert options.where.endswith("://h:1/0")
+    assert "secret" not in refused(redis=url.replace("h:1/0", "h:port/0"))
+    assert "secret" not in refused(redis=url.replace("redis", "http"))
+    assert shown("unix:///run/redis.sock?password=secret") == "unix:///run/redis.sock"
+
+
+def test_a_password_from_a_file_goes_before_one_in_the_url(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("right\n")
+    options = read(redis="redis://u:wrong@h:1", redis_password_file=str(file))
+    assert (options.connection["username"], options.connection["password"]) == ("u", "right")
+    assert "redis_password_file" in refused(redis="redis://h", redis_password_file=str(tmp_path / "none"))
+
+
+def test_files_for_tls(tmp_path: Path) -> None:
+    (file := tmp_path / "pem").write_text("-----BEGIN")
+    files = {"redis_ca_file": str(file), "redis_cert_file": str(file)}
+    connection = read(redis="rediss://h", **files).connection
+    assert {connection[n] for n in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")} == {str(file)}
+    assert "rediss:// only" in refused(redis="redis://h", **files)
+    assert refused(redis="rediss://h", redis_ca_file="/none") == "redis_ca_file: /none cannot be read"
+
+
+@pytest.mark.parametrize("url", ["10.0.0.1:6379", "http://h", "redis://", "redis://h:x", "redis:///0"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    assert refused(redis=url).startswith("redis: '")
+
+
+def test_an_embedded_server_is_of_those_who_serve() -> None:
+    assert "kvgate serve" in refused(redis="embedded")
+
+
+@pytest.mark.parametrize("prefix", ["", "a b", "a{b}", "x" * 65])
+def test_a_prefix_that_would_move_keys_is_refused(prefix: str) -> None:
+    assert "redis-prefix" in refused(redis="redis://h", redis_prefix=prefix)
