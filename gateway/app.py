@@ -41,7 +41,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
 from gateway.ingest.agents import AgentFeeds, agents_of, reach_agent
-from gateway.ingest.feeds import Feeds
+from gateway.ingest.feeds import Feeds, shared_index
 from gateway.ingest.healer import Healer, keep_healing
 from gateway.ingest.metrics import HealerCollector
 from gateway.keyfile import read_key
@@ -99,6 +99,7 @@ class Gateway:
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
         self._tasks = Tasks()
+        self.shared = shared_index(config, self.index, self.assumed)
         self._feeds = self._make_feeds()
         self._connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
@@ -106,6 +107,8 @@ class Gateway:
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
         config = self.config
+        if self.shared:
+            await self.shared.start(self._tasks)
         self._session = ControlSession(self.worker_tls, timeout_s=config.probe_timeout_s)
         self._worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=self.worker_tls)
         self.proxy = self._make_proxy()
@@ -154,6 +157,8 @@ class Gateway:
             self._sockets.close()  # where the start came no further than this
         await self.roster.stop()
         await self._tasks.stop()
+        if self.shared:
+            await self.shared.close()
         self.lag.stop()
         self.proxy.long_prompts.close()
         for pool in self.proxy.pools.values():
@@ -198,6 +203,8 @@ class Gateway:
         registry.register(LossCollector(self.losses))
         registry.register(VerifyCollector(self.verifier))
         registry.register(HealerCollector(self.healer))
+        if self.shared:
+            registry.register(self.shared.collector())
         admin = Admin(
             api=self.api,
             router=self.router,
@@ -241,6 +248,7 @@ class Gateway:
             tasks=self._tasks,
             agents=AgentFeeds(self.agents, index=self.index, assumed=self.assumed, tasks=self._tasks),
             healer=self.healer,
+            shared=self.shared,
         )
 
     def _make_proxy(self) -> Proxy:

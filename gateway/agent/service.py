@@ -16,11 +16,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from gateway.agent.journal import Reader
-from gateway.agent.shelf import Rank
 from gateway.core.errors import ConfigError
 from gateway.core.events import DecodeError
 from gateway.core.log import VERSION, Hello
+from gateway.ingest.journal import Reader
+from gateway.ingest.shelf import Rank
 from gateway.ingest.wire import SERVICE, Request, decode_request, encode, encode_hello
 
 log = logging.getLogger("kvgate.agent")

@@ -12,7 +12,6 @@ from typing import Any
 from engines import ENGINES
 from gateway.agent.config import AgentConfig, address_of
 from gateway.agent.service import KvEvents, serve, server_credentials
-from gateway.agent.shelf import Rank, Shelf, ShelfSubscription
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
@@ -25,6 +24,7 @@ from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Feed, Roster, RosterOptions, Subscribed
 from gateway.index.assumed import AssumedIndex
 from gateway.ingest.feeds import Feeds
+from gateway.ingest.shelf import Rank, Shelf, ShelfSubscription
 from gateway.keyfile import read_key
 from gateway.metrics import Metrics
 from gateway.tasks import Tasks, stop_event

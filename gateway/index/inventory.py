@@ -102,6 +102,8 @@ class Inventory:
         match event:
             case BlocksStored():
                 return self._stored(event)
+            case RunStored():
+                return self._store_run(event)
             case BlocksRemoved():
                 return self._remove(event)
             case BlocksCleared():
@@ -114,7 +116,7 @@ class Inventory:
 
     def _learn(self, group: int, kind: Kind) -> list[KvEvent]:
         """Of which kind a group is, told once there are several."""
-        if group in self._kinds:
+        if group in self._kinds or group < 0:
             return []
         self._kinds[group] = kind
         told = self._kinds if len(self._kinds) == 2 else [group] if len(self._kinds) > 2 else ()
@@ -163,6 +165,20 @@ class Inventory:
             last = block
         return [RunStored(blocks, names, parent, before, *place)] if blocks else []
 
+    def _store_run(self, event: RunStored) -> list[KvEvent]:
+        """Told by another inventory, whose place this one takes."""
+        names = names_of(event.engine_hashes)
+        before = self.root if event.parent is None else self._find(name_of(event.parent))
+        if before != event.before or len(event.blocks) != len(names):
+            self.applied.num_orphans += len(names)
+            return []
+        place, last = (event.medium, event.group_idx), event.before
+        self._learn(event.group_idx, ("full_attention", self.block_size, None))
+        for name, block in zip(names, event.blocks, strict=True):
+            self._hold(place, name, block, last)
+            last = block
+        return [event]
+
     def _copy(self, event: BlocksStored) -> list[KvEvent]:
         """An offload tier's store without tokens: the engine hash was stored elsewhere before."""
         place, told = (event.medium, event.group_idx), list[int]()
@@ -182,7 +198,8 @@ class Inventory:
             if name in here:
                 if not one_less(self._copies, (place, name)):
                     block = here.pop(name)
-                    self._leave(name, block)
+                    if place != LINKS:
+                        self._leave(name, block)
                     self._release(block)
             elif name in others:
                 others[name] -= 1

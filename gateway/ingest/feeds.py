@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.core.address import Address
 from gateway.core.engine import Engine, EventSource
@@ -12,17 +13,21 @@ from gateway.core.report import can_report
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets
+from gateway.index.base import BlockSets, Index
 from gateway.ingest.agents import AgentFeeds
 from gateway.ingest.healer import Healer
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
 from gateway.ingest.zmq import ZmqFeed, reach, resolve
+from gateway.redis.options import redis_of
 from gateway.tasks import Tasks
 
 if TYPE_CHECKING:
     from gateway.ingest.grpc import AgentFeed
+    from gateway.ingest.replica import ReplicaFeed
+    from gateway.ingest.replicas import Shared
+    from gateway.ingest.shelf import Shelf
 
 
 class Feeds:
@@ -40,7 +45,10 @@ class Feeds:
         agents: AgentFeeds | None = None,
         subscribe: Callable[..., Subscription] = Subscription,
         healer: Healer | None = None,
+        shared: "Shared | None" = None,
     ) -> None:
+        """`shared` is Redis: workers without an agent are read by one gateway for all."""
+        self._shared = shared
         self._engine_of = engine_of
         self._index = index
         self._assumed = assumed
@@ -59,9 +67,14 @@ class Feeds:
         session: ControlSession,
         on_state: Callable[[WorkerId, StreamState], None],
         start_time_s: float | None = None,
-    ) -> "tuple[ZmqFeed | PollFeed, Subscription] | tuple[AgentFeed, AgentFeed]":
+    ) -> (
+        "tuple[ZmqFeed | PollFeed, Subscription] | tuple[AgentFeed, AgentFeed] | "
+        "tuple[ReplicaFeed, ReplicaFeed]"
+    ):
         """Started: by its agent where it has one, which must be beside the engine process that began at
         `start_time_s`. Raises ValueError for an endpoint that cannot be used."""
+        if self._shared and not (self._agents and self._agents.has(worker)):
+            return self._open_replica(self._shared, worker, source, session, on_state)
         if self._agents is None or not self._agents.has(worker):
             return self._open_events(worker, source, session, on_state)
 
@@ -73,18 +86,39 @@ class Feeds:
         feed = self._agents.open(worker, open_events, on_state, start_time_s)
         return feed, feed
 
+    def _open_replica(
+        self,
+        shared: "Shared",
+        worker: Worker,
+        source: EventSource,
+        session: ControlSession,
+        on_state: Callable[[WorkerId, StreamState], None],
+    ) -> "tuple[ReplicaFeed, ReplicaFeed]":
+        def open_events(shelf: "Shelf | None") -> tuple[ZmqFeed | PollFeed, Subscription]:
+            if shelf is not None:
+                return self._open_events(worker, source, session, lambda worker, state: None, shelf)
+            if source.is_polled:
+                raise ValueError("they can be had once")
+            return self._open_events(worker, source, session, on_state)
+
+        feed = shared.open(worker, open_events, on_state, self._tasks)
+        return feed, feed
+
     def _open_events(
         self,
         worker: Worker,
         source: EventSource,
         session: ControlSession,
         on_state: Callable[[WorkerId, StreamState], None],
+        shelf: "Shelf | None" = None,
     ) -> tuple[ZmqFeed | PollFeed, Subscription]:
         engine = self._engine_of(worker.engine)
-        subscription = self._make_subscription(
+        index: BlockSets = self._index if shelf is None else shelf
+        make: Callable[..., Subscription] = self._make_subscription if shelf is None else shelf.subscription
+        subscription = make(
             worker.id,
             engine=engine,
-            index=self._index,
+            index=index,
             assumed=self._assumed,
             can_replay=source.replay_endpoint is not None,
             on_state=on_state,
@@ -99,8 +133,9 @@ class Feeds:
         return feed, subscription
 
     def _heal(self, worker: Worker, engine: Engine, subscription: Subscription) -> None:
-        """But not where an agent keeps count: it does not know what we ask its engine to announce."""
-        if (healer := self._healer) is None or (self._agents and self._agents.has(worker)):
+        """But not where an agent or another gateway keeps count: it does not know what we ask its engine to
+        announce."""
+        if (healer := self._healer) is None or self._shared or (self._agents and self._agents.has(worker)):
             return
         reports = can_report(engine.reports_from, worker.version)
         healing = subscription.healing = healer.open(worker, can_report=reports)
@@ -143,6 +178,17 @@ class Feeds:
             tasks=self._tasks,
             turns=self._turns,
         )
+
+
+def shared_index(config: Config, index: Index, assumed: AssumedIndex) -> "Shared | None":
+    """What gateways tell each other of the workers' blocks, where there is a Redis for it; its library is
+    loaded then. Raises ConfigError."""
+    options = redis_of(config)
+    if options is None or config.index == "memory":
+        return None
+    from gateway.ingest.replicas import Shared
+
+    return Shared(options, index=index, assumed=assumed)
 
 
 def _host(worker: Worker) -> str:

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway.agent.journal import Journal
 from gateway.agent.service import KvEvents, serve
-from gateway.agent.shelf import Rank
 from gateway.core.events import BlocksRemoved
 from gateway.core.log import Hello, Status, Update
 from gateway.core.stream import Position, StreamState
 from gateway.index.inventory import Inventory
 from gateway.ingest.agents import Agents
 from gateway.ingest.grpc import metadata, open_channel
+from gateway.ingest.journal import Journal
+from gateway.ingest.shelf import Rank
 from gateway.ingest.wire import SERVICE, Request, decode, encode_request
 from tests.index.contract import ROOT, stored
 

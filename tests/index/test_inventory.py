@@ -61,7 +61,7 @@ class Followed(RuleBasedStateMachine):
         for index in (self.truth, *self.followers):
             for worker in (A, B):
                 index.add_worker(worker, ROOT, 1)
-        self.inventory = Inventory(ROOT, 1)
+        self.inventory, self.heir = Inventory(ROOT, 1), Inventory(ROOT, 1)
         self.paths: dict[Path, None] = {}
         self.has_groups = False
 
@@ -87,12 +87,25 @@ class Followed(RuleBasedStateMachine):
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         self.truth.apply(worker, event)
-        self.follow(worker, self.inventory.apply(event) if worker == A else [event])
+        told = self.inventory.apply(event) if worker == A else [event]
+        self.follow(worker, told)
+        for each in told if worker == A else ():
+            self.heir.apply(each)
 
     def follow(self, worker: WorkerId, events: Iterable[KvEvent]) -> None:
         for event in events:
             for follower in self.followers:
                 follower.apply(worker, event)
+
+    @rule(from_snapshot=st.booleans())
+    def take_over(self, from_snapshot: bool) -> None:
+        """Another inventory goes on, made of what this one told: its snapshot, or all along."""
+        if from_snapshot:
+            self.heir = Inventory(ROOT, 1)
+            for event in self.inventory.snapshot():
+                self.heir.apply(event)
+        self.inventory, self.heir = self.heir, self.inventory
+        self.inventory.applied, self.heir.applied = self.heir.applied, self.inventory.applied
 
     @rule(
         worker=st.sampled_from([A, A, B]), path=PATHS, at=st.integers(0, 10), place=PLACES, variant=VARIANTS

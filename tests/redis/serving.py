@@ -35,7 +35,7 @@ class Server(EmbeddedServer):
         with self.direct() as client:
             return client.execute_command(*command)  # type: ignore[no-untyped-call]
 
-    def keys(self) -> set[str]:
+    def names(self) -> set[str]:
         with self.direct() as client:
             return {key.decode() for key in client.scan_iter()}
 

@@ -29,7 +29,7 @@ async def refused(options: RedisOptions) -> str:
 async def test_the_schema_is_written_and_found_again(server: Server) -> None:
     for _ in range(2):
         await checked(server.options(redis_prefix="f"))
-        assert server.keys() == {"f:schema"}
+        assert server.names() == {"f:schema"}
         assert server.ask("GET", "f:schema") == SCHEMA
 
 
@@ -88,7 +88,7 @@ async def test_a_server_that_evicts_is_warned_of(server: Server, caplog: Any) ->
 
 async def test_databases_are_apart(server: Server) -> None:
     await checked(server.options(redis=f"redis://127.0.0.1:{server.port}/3"))
-    assert server.keys() == set()
+    assert server.names() == set()
 
 
 async def test_a_server_that_is_not_there(server: Server) -> None:

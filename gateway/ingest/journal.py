@@ -48,12 +48,14 @@ class Journal:
         kept = f"{len(self._log)} batches, {self._num_bytes} bytes"
         return f"Journal(epoch={self.epoch}, next_seq={self.next_seq}, {kept})"
 
-    def begin(self, epoch: int) -> None:
-        """All is forgotten: numbers from 0 on, in an epoch that nobody knows, later than any before."""
+    def begin(self, epoch: int, next_seq: int = 0, position: Position | None = Position()) -> None:  # noqa: B008
+        """All is forgotten: numbers from 0 on, in an epoch that nobody knows, later than any before; or from
+        where another journal, which tells no more, got to."""
         self.epoch = epoch
-        self.next_seq = self.first_seq = 0
-        self.position: Position | None = Position()
+        self.next_seq = self.first_seq = next_seq
+        self.position = position
         self._log: deque[bytes] = deque()
+        self._is_whole: deque[bool] = deque()
         self._num_bytes = 0
         self._num_logged = 0  # bytes in this epoch
         self._snapshot: Snapshot | None = None
@@ -64,10 +66,12 @@ class Journal:
         self.position = position
         self.next_seq += 1
         self._log.append(data)
+        self._is_whole.append(position is not None)
         self._num_bytes += len(data)
         self._num_logged += len(data)
         while self._num_bytes > self._max_bytes:
             self._num_bytes -= len(self._log.popleft())
+            self._is_whole.popleft()
             self.first_seq += 1
 
     def read(self, epoch: int = 0, next_seq: int = 0) -> "Reader":
@@ -79,6 +83,10 @@ class Journal:
 
     def at(self, seq: int) -> bytes:
         return self._log[seq - self.first_seq]
+
+    def is_whole(self, seq: int) -> bool:
+        """Whether a batch of the engine's ends there."""
+        return self._is_whole[seq - self.first_seq]
 
     def snapshot(self) -> Snapshot:
         kept = self._snapshot

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.agent.journal import Journal
 from gateway.core.blocks import BlockHash
 from gateway.core.events import KvEvent
 from gateway.core.log import Status
@@ -16,6 +15,7 @@ from gateway.core.stream import Stream, StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.base import Applied
 from gateway.index.inventory import Inventory
+from gateway.ingest.journal import Journal
 from gateway.ingest.subscription import Subscription
 
 
@@ -28,6 +28,7 @@ class Rank:
     pending: list[KvEvent] = field(default_factory=list)
     changed: set[Callable[[], None]] = field(default_factory=set)
     is_gone: bool = False
+    is_frozen: bool = False  # somebody reads the inventory, in a thread: what comes waits
 
     def wake(self) -> None:
         for call in list(self.changed):
@@ -49,7 +50,12 @@ class Shelf:
         self.drop_worker(worker)
         if block_size:
             inventory = Inventory(root, block_size)
-            self.ranks[worker] = Rank(inventory, Journal(inventory.snapshot, self._next_epoch()))
+            self.ranks[worker] = Rank(inventory, Journal(inventory.snapshot, self.next_epoch()))
+
+    def take_over(self, worker: WorkerId, inventory: Inventory, journal: Journal) -> Rank:
+        """What another shelf had."""
+        rank = self.ranks[worker] = Rank(inventory, journal)
+        return rank
 
     def drop_worker(self, worker: WorkerId) -> None:
         if rank := self.ranks.pop(worker, None):
@@ -60,7 +66,7 @@ class Shelf:
         rank = self.ranks[worker]
         rank.inventory.reset()
         rank.pending.clear()
-        rank.journal.begin(self._next_epoch())
+        rank.journal.begin(self.next_epoch())
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         rank = self.ranks[worker]
@@ -86,7 +92,12 @@ class Shelf:
         if is_changed:
             rank.wake()
 
-    def _next_epoch(self) -> int:
+    @property
+    def subscription(self) -> "type[ShelfSubscription]":
+        """What applies events here."""
+        return ShelfSubscription
+
+    def next_epoch(self) -> int:
         self._last_epoch = max(self._last_epoch + 1, self._now_us())
         return self._last_epoch
 
@@ -99,6 +110,9 @@ class ShelfSubscription(Subscription):
         self.shelf = index
 
     def go_on(self) -> bool:
+        rank = self.shelf.ranks.get(self.worker)
+        if rank and rank.is_frozen:
+            return True
         has_more = super().go_on()
         self.shelf.settle(self.worker, self.stream, has_more=has_more)
         return has_more

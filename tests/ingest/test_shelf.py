@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from gateway.agent.shelf import Shelf, ShelfSubscription
 from gateway.core.blocks import root_hash
 from gateway.core.log import LogBatch, SnapshotPart, Status
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.ingest.portions import PORTION_BLOCKS
+from gateway.ingest.shelf import Shelf, ShelfSubscription
 from gateway.ingest.wire import decode
 from tests.fakes import BLOCK_SIZE, END, FakeEngine, payload, seq_frame
 

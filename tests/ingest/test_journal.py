@@ -9,8 +9,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gateway.agent import journal as journal_module
-from gateway.agent.journal import Journal, Reader
 from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, KvEvent
 from gateway.core.follower import Cursor, Follower, LogError
 from gateway.core.log import LogBatch, Sample, SnapshotPart, Status
@@ -19,6 +17,8 @@ from gateway.index import inventory as inventory_module
 from gateway.index.inventory import Inventory
 from gateway.index.memory import MemoryIndex
 from gateway.index.plain import PlainIndex
+from gateway.ingest import journal as journal_module
+from gateway.ingest.journal import Journal, Reader
 from gateway.ingest.wire import decode
 from tests.index.contract import ROOT, A, prompt, stored
 

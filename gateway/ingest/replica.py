@@ -1,0 +1,341 @@
+"""KV events by way of Redis: one gateway reads a worker's own and tells them, all others follow it.
+
+    asks for the lease ──another has it──► follows: snapshot, then the log ──it may be free──► asks again
+           │ ours        ──Redis is away──► after some seconds: reads the worker's own events
+           ▼
+    holds: goes on where the log ends, with the worker's own events ─► journal ─► our index, and Redis
+
+Who holds reads on while Redis is away; the journal is the queue. Who loses the lease closes the worker's
+events and follows again: from where it is if all of that was written, else from a snapshot.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.blocks import root_hash
+from gateway.core.events import DecodeError
+from gateway.core.follower import Change, Cursor, Follower, LogError
+from gateway.core.log import Status, Update
+from gateway.core.stream import Reset, Stream, StreamCounts, StreamState
+from gateway.core.worker import Worker, WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.ingest.holding import EngineFeed, Holding, LeaseLost
+from gateway.ingest.replicas import ReplicaCounts, Shared, Times
+from gateway.ingest.shelf import Shelf
+from gateway.ingest.subscription import Subscription
+from gateway.ingest.turns import Turns
+from gateway.ingest.wire import decode
+from gateway.redis.client import LOST
+from gateway.redis.log import STATES, Entry, Lease, after_id
+from gateway.redis.tail import Followed
+from gateway.tasks import Tasks
+
+log = logging.getLogger("kvgate.ingest")
+
+NOWHERE = Cursor()
+
+
+class OpenEngine(Protocol):
+    """Starts reading the worker's own events, into a shelf or our index. ValueError where they cannot be had,
+    or not by several."""
+
+    def __call__(self, shelf: Shelf | None) -> tuple[EngineFeed, Subscription]: ...
+
+
+@dataclass(slots=True, eq=False)
+class Alone:
+    """The worker's own events, into our index."""
+
+    feed: EngineFeed
+    subscription: Subscription
+
+
+class ReplicaFeed:
+    """Of one worker."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        shared: Shared,
+        index: Index,
+        assumed: AssumedIndex,
+        open_engine: OpenEngine,
+        on_state: Callable[[WorkerId, StreamState], None],
+        turns: Turns,
+    ) -> None:
+        assert worker.block_size, "a worker of unknown block size has no feed"
+        self._worker = worker.id
+        self._root, self._block_size = root_hash(worker.served[0].root), worker.block_size
+        self._shared = shared
+        self._times: Times = shared.times
+        self._log = shared.log_of(self._root, self._block_size, worker.id)
+        self._index = index
+        self._assumed = assumed
+        self._open_engine = open_engine
+        self._on_state = on_state
+        self._turns = turns
+        self._follower = Follower(StreamCounts())
+        self._followed: Followed | None = None
+        self._last_status: Status | None = None
+        self._told: StreamState | None = None
+        self._lost_at: float | None = None
+        self._again_at, self._pause_s = float("-inf"), shared.times.pause_s
+        self._task: asyncio.Task[None] | None = None
+        self.counts = ReplicaCounts()
+        self.holding: Holding | None = None
+        self._alone: Alone | None = None
+
+    def __repr__(self) -> str:
+        doing = self.holding or self._alone or self._followed
+        return f"ReplicaFeed({self._worker}, {doing}, {self._follower})"
+
+    @property
+    def stream(self) -> Stream | Follower:
+        return self._alone.subscription.stream if self._alone else self._follower
+
+    @property
+    def _feed(self) -> EngineFeed | None:
+        return self.holding.feed if self.holding else self._alone.feed if self._alone else None
+
+    @property
+    def endpoint(self) -> str:
+        return self._feed.endpoint if self._feed else self._shared.where
+
+    @property
+    def replay_endpoint(self) -> str | None:
+        return self._feed.replay_endpoint if self._feed else None
+
+    @property
+    def is_connected(self) -> bool:
+        if self._feed:
+            return self._feed.is_connected
+        return self._followed is not None and self._followed.is_there
+
+    def start(self, tasks: Tasks) -> None:
+        self._task = tasks.start(f"replica of {self._worker}", self._run())
+
+    def stop(self) -> None:
+        """What is read of the worker at once; the lease is given back by the task's end."""
+        if self._task:
+            self._task.cancel()
+        self._leave()
+        self._end_alone()
+        if self.holding:
+            self.holding.close()
+        if self._shared.feeds.get(self._worker) is self:
+            del self._shared.feeds[self._worker]
+
+    async def _run(self) -> None:
+        is_patient = True
+        while True:
+            try:
+                if_known = is_patient and self._follower.cursor != NOWHERE
+                lease = await self._shared.acquire(self._log, if_known=if_known)
+                self._lost_at = None
+                self._end_alone()
+                if isinstance(lease, Lease):
+                    await self._hold(lease)
+                    is_patient = True
+                else:
+                    is_patient = lease is not None  # the second time, whoever knew all is not there
+                    await self._follow(self._times.grace_s if lease is None else lease + 0.005)
+            except LOST:
+                self._lost()
+                await asyncio.sleep(self._times.retry_s)
+
+    # follow ------------------------------------------------------------------------------------
+
+    async def _follow(self, seconds: float) -> None:
+        """For so long, or until Redis is lost."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0 and not self._shared.is_lost:
+            try:
+                followed = self._followed or await self._begin()
+                followed.woken.clear()
+                if followed.entries:
+                    entry = followed.entries.popleft()
+                    await self._in_turn(lambda entry=entry: self._take_entry(entry))  # type: ignore[misc]
+                    continue
+            except (LogError, DecodeError) as exc:
+                await asyncio.sleep(self._again(exc))
+                continue
+            if followed.is_there and self._follower.state is StreamState.CATCHING_UP and self._last_status:
+                self._take(self._last_status)  # and nothing was told since
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await followed.woken.wait()
+        if self._shared.is_lost:
+            await asyncio.sleep(self._times.pause_s)
+
+    async def _begin(self) -> Followed:
+        """Behind what we know; where that is nothing, or elsewhere, with the snapshot."""
+        if self._follower.cursor == NOWHERE:
+            for data in await self._log.snapshot():
+                update = decode(data)
+                await self._in_turn(lambda update=update: self._take(update))  # type: ignore[misc]
+        cursor = self._follower.cursor
+        self._followed = self._shared.tail.follow(self._log.keys.log, after_id(cursor.epoch, cursor.next_seq))
+        return self._followed
+
+    def _take_entry(self, entry: Entry) -> None:
+        cursor, update = self._follower.cursor, decode(entry.data)
+        if entry.epoch != cursor.epoch:
+            raise LogError(f"epoch {entry.epoch} behind epoch {cursor.epoch}")
+        if isinstance(update, Status) and entry.place // STATES > cursor.next_seq:
+            raise LogError(f"a state behind batch {entry.place // STATES}, where {cursor.next_seq} is due")
+        self._take(update)
+        self._shared.delays_s.observe(self._shared.tail.age_s(entry))
+
+    def _again(self, exc: Exception) -> float:
+        """With a snapshot; in how many seconds. What cannot be read lies there until it is written anew."""
+        now, times = asyncio.get_running_loop().time(), self._times
+        is_new = now - self._again_at > times.patience_s
+        self._again_at, self._pause_s = now, times.pause_s if is_new else self._pause_s * 2
+        if is_new:
+            log.warning("worker %s: what lies in redis is read anew: %s", self._worker, exc)
+        self.counts.num_resyncs += 1
+        self._forget()
+        self._tell()
+        return min(self._pause_s, times.patience_s / 2)
+
+    def _forget(self) -> None:
+        self._leave()
+        self._follower.lost()
+        self._follower.forget()
+        self._last_status = None
+
+    def _leave(self) -> None:
+        if self._followed:
+            self._shared.tail.leave(self._followed)
+            self._followed = None
+
+    # Redis is away -----------------------------------------------------------------------------
+
+    def _lost(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._lost_at is None:
+            self._lost_at = now
+            self._follower.lost()
+            self._tell()
+        if self._alone is None and now - self._lost_at >= self._times.alone_s:
+            self._go_alone()
+
+    def _go_alone(self) -> None:
+        """What is known stays known if the engine can prove that its own events go on from there."""
+        try:
+            feed, subscription = self._open_engine(None)
+        except ValueError as exc:
+            log.debug("worker %s: its own events are not read meanwhile: %s", self._worker, exc)
+            return
+        self._leave()
+        log.info("worker %s: redis is away, its own events are read at %s", self._worker, feed.endpoint)
+        follower, stream = self._follower, subscription.stream
+        self._alone = Alone(feed, subscription)
+        stream.counts = follower.counts
+        if follower.handover and stream.can_replay:
+            stream.adopt(follower.handover, follower.blind_reason)
+        else:
+            self._reset()
+        follower.forget()
+
+    def _end_alone(self) -> None:
+        if self._alone:
+            self._alone.feed.stop()
+            self._alone = self._told = None
+            self._forget()
+
+    # hold --------------------------------------------------------------------------------------
+
+    async def _hold(self, lease: Lease) -> None:
+        """As long as the lease is ours."""
+        self._leave()
+        holding = Holding(
+            self._worker, self._root, self._block_size, self._log, self._shared, lease, self.counts
+        )
+        try:
+            await self._inherit(holding)
+            try:
+                self.holding = holding
+                holding.open(self._open_engine)
+            except ValueError as exc:
+                log.warning("worker %s: its events cannot be read from here: %s", self._worker, exc)
+                return await self._follow(self._times.refused_s)
+            holding.tell(lambda update: self._take(update), self._turns)
+            await holding.run()
+        except LeaseLost:
+            log.info("worker %s: another gateway reads its events now", self._worker)
+        finally:
+            holding.close()
+            if self.holding is holding:
+                self.holding = None
+            if not holding.has_told_all or holding.cursor != self._follower.cursor:
+                self._forget()
+            await holding.release()
+
+    async def _inherit(self, holding: Holding) -> None:
+        """What was told behind what we know is ours to apply, before anything else comes."""
+        entries = await holding.inherit()
+        try:
+            for entry in entries:
+                if entry.epoch == self._follower.cursor.epoch:
+                    await self._in_turn(lambda entry=entry: self._take_entry(entry))  # type: ignore[misc]
+        except (LogError, DecodeError):
+            self._forget()
+        await holding.begin(self._follower)
+
+    # both --------------------------------------------------------------------------------------
+
+    async def _in_turn(self, call: Callable[[], None]) -> None:
+        """In turn with all who read events, so that requests come first."""
+        done = asyncio.get_running_loop().create_future()
+
+        def take() -> None:
+            if done.done():  # cancelled: the worker may be gone
+                return
+            try:
+                call()
+            except Exception as exc:  # noqa: BLE001 - it is whoever waits who is told
+                done.set_exception(exc)
+            else:
+                done.set_result(None)
+
+        self._turns.add(take)
+        await done
+
+    def _take(self, update: Update) -> None:
+        if isinstance(update, Status):
+            self._last_status = update
+        self._apply(self._follower.take(update))
+        self._tell()
+
+    def _apply(self, changes: list[Change]) -> None:
+        before = self._count_bad()
+        for change in changes:
+            if isinstance(change, Reset):
+                self._reset()
+            else:
+                self._index.apply(self._worker, change)
+        if self._count_bad() > before:
+            self._follower.forget()
+            raise LogError("blocks are told of whose parents never were")
+
+    def _reset(self) -> None:
+        self._index.reset_worker(self._worker)
+        self._assumed.reset_worker(self._worker)
+
+    def _count_bad(self) -> int:
+        applied = self._index.applied(self._worker)
+        return applied.num_orphans + applied.num_mismatched
+
+    def _tell(self) -> None:
+        """While the worker's own events are read into our index, their subscription tells."""
+        if self._alone is None and self._told is not self._follower.state:
+            self._told = self._follower.state
+            self._on_state(self._worker, self._told)

@@ -1,0 +1,272 @@
+"""Gateways that share a real Redis, before simulated engines: every index is the engines' own caches, block
+for block, whoever reads them, and whatever becomes of Redis.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.app import Gateway
+from gateway.ingest.replica import ReplicaFeed
+from gateway.ingest.replicas import Times
+from tests.gateway_process import GatewayProcess
+from tests.redis.serving import Server, redis_server, server
+from tests.test_stories import Story, story, worker_id
+
+__all__ = ["redis_server", "server"]
+pytestmark = pytest.mark.process
+
+QUICK = Times(lease_s=0.6, renew_s=0.1, grace_s=0.5, alone_s=0.4, retry_s=0.05, pause_s=0.01)
+
+
+@asynccontextmanager
+async def beside(first: Story, server: Server, times: Times = QUICK) -> AsyncIterator[Story]:
+    """A gateway that shares Redis, before the same engines. `first` shares nothing and judges nothing."""
+    config = msgspec.structs.replace(first.gateway.config, redis=server.url, redis_timeout_s=0.3)
+    gateway = Gateway(config)
+    assert gateway.shared
+    gateway.shared.times = times
+    await gateway.start()
+    try:
+        told = Story(gateway, first.sims, first.session)
+        await told.until(lambda: len(gateway.fleet) == len(first.gateway.fleet))
+        yield told
+    finally:
+        await gateway.stop()
+
+
+@asynccontextmanager
+async def several(server: Server, num: int = 2, **sim: Any) -> AsyncIterator[tuple[Story, list[Story]]]:
+    async with story(**sim) as first, AsyncExitStack() as stack:
+        sharing = []
+        for _ in range(num):
+            sharing.append(await stack.enter_async_context(beside(first, server)))
+            await sharing[-1].settled()
+        yield first, sharing
+
+
+def feeds(told: Story) -> list[ReplicaFeed]:
+    assert told.gateway.shared
+    return list(told.gateway.shared.feeds.values())
+
+
+def num_held(told: Story) -> int:
+    return sum(feed.holding is not None for feed in feeds(told))
+
+
+def sums(told: Story) -> dict[str, int]:
+    names = ("num_takeovers", "num_fenced", "num_rewrites", "num_resyncs")
+    return {name: sum(getattr(feed.counts, name) for feed in feeds(told)) for name in names}
+
+
+def last_id(server: Server, key: str) -> str:
+    with server.direct() as client:
+        ((name, _),) = client.xrevrange(key, count=1)
+        return str(name.decode())
+
+
+def num_resets(told: Story) -> list[int]:
+    return [feed.stream.counts.num_resets for feed in feeds(told)]
+
+
+async def settled(*all_of_them: Story) -> None:
+    for told in all_of_them:
+        await told.settled()
+
+
+async def holds(told: Story) -> None:
+    await told.until(lambda: num_held(told) == len(told.sims))
+
+
+@pytest.mark.parametrize("flags", [{"hash": "bytes"}, {"kv_blocks": 60}])
+async def test_one_reads_and_all_know(server: Server, flags: dict[str, Any]) -> None:
+    async with several(server, 3, **flags) as (_, sharing):
+        assert [num_held(told) for told in sharing] == [2, 0, 0]
+        for seed, told in enumerate(sharing):
+            await told.talk(100 + seed, 4, 3)
+            await settled(*sharing)
+        assert [sums(told) for told in sharing[1:]] == [dict.fromkeys(sums(sharing[0]), 0)] * 2
+        assert sum(sharing[1].gateway.shared.delays_s.counts) > 0  # type: ignore[union-attr]
+
+
+async def test_one_that_starts_late_is_exact_where_the_engines_buffers_are_too_short(server: Server) -> None:
+    async with several(server, 1, replay_buffer=2) as (first, (early,)):
+        await early.talk(110)
+        await early.settled()
+        async with beside(first, server) as late:
+            await late.settled()
+            assert (num_held(late), num_resets(late)) == (0, [1, 1])
+            await late.talk(111)
+            await settled(early, late)
+
+
+async def test_one_that_ends_leaves_its_work_to_another(server: Server) -> None:
+    """The engines' buffers reach back two batches: the other goes on where the first stopped."""
+    async with several(server, 1, replay_buffer=2) as (first, (stays,)):
+        await stays.talk(112)
+        await stays.settled()
+        async with beside(first, server) as leaves:
+            await leaves.settled()
+            before = num_resets(leaves)
+            await stays.gateway.stop(0)
+            await holds(leaves)
+            await leaves.talk(113)
+            await leaves.settled()
+            assert num_resets(leaves) == before
+            assert sums(leaves)["num_takeovers"] == 2
+
+
+async def test_an_engine_that_restarts_is_forgotten_by_all(server: Server) -> None:
+    async with several(server) as (_, sharing):
+        await sharing[0].talk(114)
+        await settled(*sharing)
+        await sharing[0].sims[0].restart(0.0)
+        for told in sharing:
+            gone = worker_id(told.sims[0])
+            await told.until(lambda told=told, gone=gone: told.gateway.index.num_blocks(gone) == 0)  # type: ignore[misc]
+        await settled(*sharing)
+        await sharing[1].talk(115)
+        await settled(*sharing)
+
+
+async def test_redis_is_emptied(server: Server) -> None:
+    async with several(server, replay_buffer=2) as (first, (reads, follows)):
+        await reads.talk(116)
+        await settled(reads, follows)
+        server.ask("FLUSHALL")
+        await reads.until(lambda: "kvgate:schema" in server.names())
+        await follows.talk(117)
+        await settled(reads, follows)
+        assert (num_held(reads), num_held(follows)) == (2, 0)
+        async with beside(first, server) as late:
+            await late.settled()
+
+
+async def test_redis_is_paused(server: Server) -> None:
+    """Who reads reads on; who follows reads for itself; and all is one again."""
+    async with several(server) as (_, (reads, follows)):
+        await reads.talk(118)
+        await settled(reads, follows)
+        with server.paused():
+            await reads.talk(119)
+            await reads.settled()
+            await follows.until(lambda: all(feed.endpoint.startswith("tcp") for feed in feeds(follows)))
+            await follows.settled()
+            await follows.talk(120)
+            await settled(reads, follows)
+        await follows.until(lambda: not any(feed._alone for feed in feeds(follows)))
+        await follows.until(lambda: num_held(reads) + num_held(follows) == 2)
+        await settled(reads, follows)
+        await reads.talk(121)
+        await settled(reads, follows)
+
+
+async def test_a_gateway_that_starts_without_redis_and_finds_it(server: Server) -> None:
+    async with story() as first:
+        with server.paused():
+            async with AsyncExitStack() as stack:
+                told = await stack.enter_async_context(beside(first, server))
+                await told.talk(122)
+                await told.settled()
+                kept = stack.pop_all()
+        async with kept:
+            await holds(told)
+            await told.talk(123)
+            await told.settled()
+
+
+async def test_what_does_not_decode_is_read_again(server: Server) -> None:
+    async with several(server) as (_, (reads, follows)):
+        await reads.talk(124)
+        await settled(reads, follows)
+        (key, _) = sorted(key for key in server.names() if key.endswith(":log"))
+        epoch, _, place = last_id(server, key).partition("-")
+        server.ask("XADD", key, f"{epoch}-{int(place) + 1}", "d", b"\xff\xff", "t", "1")
+        await follows.until(lambda: sums(follows)["num_resyncs"] > 0)
+        await follows.talk(125)
+        await settled(reads, follows)
+        assert sums(reads)["num_rewrites"] == 1
+
+
+@asynccontextmanager
+async def process(first: Story, server: Server) -> AsyncIterator[GatewayProcess]:
+    """That reads both workers' events for all. The engines run in this loop: it is waited for in a thread."""
+    workers = [flag for sim in first.sims for flag in ("--worker", sim.url)]
+    tokenizer = first.gateway.config.tokenizer[0]
+    flags = ("--tokenizer", tokenizer, "--redis", server.url, "--probe-interval-s", "0.2")
+    reads = GatewayProcess(*workers, *flags)
+    await asyncio.to_thread(reads.__enter__)
+    try:
+        await first.until(lambda: metric(reads, "replica_holds") == 2)
+        yield reads
+    finally:
+        if reads.process.poll() is None:
+            reads.process.send_signal(signal.SIGCONT)
+        await asyncio.to_thread(reads.stop)
+        told = reads.log()
+        reads._log.close()
+        assert "Traceback" not in told and " ERROR " not in told, told
+
+
+def metric(running: GatewayProcess, name: str) -> float:
+    lines = [line for line in running.metrics().splitlines() if line.startswith(f"kvgate_{name}{{")]
+    return sum(float(line.split()[-1]) for line in lines)
+
+
+async def test_who_reads_is_killed(server: Server) -> None:
+    """What was said meanwhile is replayed, and nothing else."""
+    async with story() as first, process(first, server) as reads, beside(first, server) as follows:
+        await follows.talk(127)
+        await follows.settled()
+        before = num_resets(follows)
+        reads.process.kill()
+        await follows.talk(128, 2, 2)
+        await holds(follows)
+        await follows.settled()
+        assert num_resets(follows) == before
+        assert sums(follows) == {
+            "num_takeovers": 2,
+            "num_fenced": 0,
+            "num_rewrites": 0,
+            "num_resyncs": 0,
+        }
+
+
+async def test_who_reads_is_stopped_past_its_lease_and_then_writes_nothing(server: Server) -> None:
+    async with story() as first, process(first, server) as reads, beside(first, server) as follows:
+        await follows.talk(129)
+        await follows.settled()
+        reads.process.send_signal(signal.SIGSTOP)
+        await follows.talk(130, 2, 2)  # what it will find in its sockets, and want to write
+        await holds(follows)
+        await follows.settled()
+        written = {feed._log.keys.log: last_id(server, feed._log.keys.log) for feed in feeds(follows)}
+        reads.process.send_signal(signal.SIGCONT)
+        await follows.until(lambda: metric(reads, "replica_holds") == 0)
+        assert {key: last_id(server, key) for key in written} == written
+        assert sums(follows)["num_rewrites"] == 0
+        await follows.talk(131)
+        await follows.settled()
+        blocks = sum([len(await follows.held(sim)) for sim in follows.sims])
+        await follows.until(lambda: metric(reads, "index_blocks") == blocks)
+        assert num_held(follows) == 2
+
+
+async def test_fleets_with_other_prefixes_do_not_meet(server: Server) -> None:
+    async with several(server, 1) as (first, (one,)):
+        config = msgspec.structs.replace(one.gateway.config, redis_prefix="other")
+        gateway = Gateway(config)
+        await gateway.start()
+        try:
+            other = Story(gateway, first.sims, first.session)
+            await holds(other)
+            await other.talk(126)
+            await settled(one, other)
+            assert num_held(one) == 2
+        finally:
+            await gateway.stop()
