@@ -90,9 +90,12 @@ class Child:
         host.prepare()
         garbage = Garbage(gateway.metrics.gc_pause_s)
         garbage.settle()
-        await gateway.start(serve=False)
         try:
+            await gateway.start(serve=False)
             await self._serve(gateway, begin, connections)
+        except ConfigError as exc:
+            self._channel.send(encode(Refused(str(exc))))
+            return 2
         finally:
             await gateway.stop(self._stop_s or 0.0)
             garbage.release()

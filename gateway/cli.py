@@ -96,8 +96,10 @@ def _process(file: int) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from gateway.app import check
+    from gateway.redis.server import embedded
 
-    return run(lambda: check(_config(args)))
+    with embedded(_config(args)) as config:
+        return run(lambda: check(config))
 
 
 def _agent(args: argparse.Namespace) -> int:

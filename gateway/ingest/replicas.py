@@ -106,6 +106,19 @@ class Shared:
             log.warning("redis at %s is not there, and waited for: %s", self.where, exc)
         tasks.start("redis", self.tail.run())
 
+    async def tell(self) -> bool:
+        """Print whether it can be used, for people; whether it can."""
+        try:
+            await check(self._client, self._options)
+        except (*LOST, Refused) as exc:
+            told = str(exc) if isinstance(exc, Refused) else f"redis: {self.where} is not reached: {exc}"
+            print(told)
+            return False
+        finally:
+            await self.close()
+        print(f"redis: {self.where} can be used, under {self._options.prefix}:")
+        return True
+
     def collector(self) -> "ReplicaCollector":
         from gateway.ingest.replica_metrics import ReplicaCollector
 

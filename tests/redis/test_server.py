@@ -15,8 +15,9 @@ import pytest
 from gateway.config import load
 from gateway.core.errors import ConfigError
 from gateway.redis.server import EmbeddedServer, embedded
-from tests.gateway_process import GatewayProcess
-from tests.redis.serving import serving
+from loadtest.fleet import GATEWAY
+from tests.gateway_process import GatewayProcess, clean_environment
+from tests.redis.serving import free_port, serving
 
 pytestmark = pytest.mark.process
 
@@ -94,3 +95,42 @@ def test_a_gateway_with_a_server_of_its_own(processes: int) -> None:
         (server,) = [pid for pid, name in names.items() if name == "valkey-server"]
     assert not is_running(server)
     assert not re.search("redis", process.url)
+
+
+def start(*flags: str) -> "subprocess.CompletedProcess[str]":
+    command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_gateway_does_not_start_with_a_redis_that_it_cannot_use(processes: str) -> None:
+    with serving("--requirepass", "secret") as server:
+        url = f"redis://:wr0ng@127.0.0.1:{server.port}"
+        done = start("--redis", url, "--processes", processes)
+    assert done.returncode == 2
+    assert "refuses the password or user" in done.stderr
+    assert "wr0ng" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_gateway_does_not_start_with_another_schema() -> None:
+    with serving() as server:
+        server.ask("SET", "kvgate:schema", "kvgate:0")
+        done = start("--redis", server.url)
+    assert done.returncode == 2
+    assert "says 'kvgate:0', and this gateway reads and writes 'kvgate:1'" in done.stderr
+
+
+def test_a_gateway_starts_without_its_redis() -> None:
+    with GatewayProcess("--redis", f"redis://127.0.0.1:{free_port()}") as process:
+        assert "is not there, and waited for" in process.log()
+        assert "kvgate_redis_up 0.0" in process.metrics()
+
+
+def test_check_tells_whether_redis_can_be_used() -> None:
+    assert re.search(
+        "redis: unix://.* can be used, under f:",
+        GatewayProcess.check("--redis", "embedded", "--redis-prefix", "f"),
+    )
+    port = free_port()
+    with pytest.raises(AssertionError, match=f"redis: redis://127.0.0.1:{port} is not reached: "):
+        GatewayProcess.check("--redis", f"redis://127.0.0.1:{port}")
