@@ -4,6 +4,7 @@ The library's own repeats are off: what is done again, and when, is decided by w
 may be done twice.
 """
 
+import asyncio
 import logging
 from typing import Any
 
@@ -35,6 +36,18 @@ class Refused(ConfigError):
     """The server is there, and we cannot use it: password, permissions, version, schema."""
 
 
+class Client(Redis):
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """The library sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes when
+        the sending is just over: whoever is being stopped would go on for ever."""
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
+        answer = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError
+        return answer
+
+
 def open_client(
     options: RedisOptions, *, max_connections: int = MAX_CONNECTIONS, block_s: float = 0
 ) -> Redis:
@@ -49,7 +62,7 @@ def open_client(
         client_name="kvgate",
         **options.connection,
     )
-    return Redis.from_pool(pool)  # which closes it
+    return Client.from_pool(pool)  # which closes it
 
 
 async def check(client: Redis, options: RedisOptions) -> None:
