@@ -249,7 +249,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = ""
     index: Annotated[
         Literal["auto", "memory", "replicated"],
-        _option(
+        option(
             "Where it is known what workers hold. memory: in each gateway for itself. replicated: there too, "
             "and one gateway per worker reads its events and tells the others through Redis, so that one "
             "that starts late knows as much. auto: replicated where --redis is given, else memory."
@@ -257,7 +257,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "auto"
     redis: Annotated[
         str,
-        _option(
+        option(
             "Redis 7 or Valkey 7.2 (or newer) that gateways share: redis://, rediss:// (TLS) or unix://, "
             "with user, password and database as usual; or 'embedded', a server that this gateway starts "
             "for its own processes. One server, not yet Sentinel or Cluster.",
@@ -266,21 +266,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = ""
     redis_password_file: Annotated[
         str,
-        _option("File with the password for Redis, in place of one in its URL, which `ps` shows.", "path"),
+        option("File with the password for Redis, in place of one in its URL, which `ps` shows.", "path"),
     ] = ""
     redis_ca_file: Annotated[
         str,
-        _option("Certificates (PEM) by which Redis is verified, in place of the system's.", "path"),
+        option("Certificates (PEM) by which Redis is verified, in place of the system's.", "path"),
     ] = ""
     redis_cert_file: Annotated[
-        str, _option("Certificate chain (PEM) shown to a Redis that asks for one.", "path")
+        str, option("Certificate chain (PEM) shown to a Redis that asks for one.", "path")
     ] = ""
     redis_cert_key_file: Annotated[
-        str, _option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
+        str, option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
     ] = ""
     redis_prefix: Annotated[
         str,
-        _option(
+        option(
             "Before each key in Redis. Gateways of one fleet have the same, fleets that share a Redis have "
             "others; models are kept apart by themselves.",
             pattern="^[A-Za-z0-9_.:-]{1,64}$",
@@ -288,7 +288,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "kvgate"
     redis_timeout_s: Annotated[
         float,
-        _option(
+        option(
             "For a connection to Redis, and for each of its answers; then it counts as lost.", "seconds", gt=0
         ),
     ] = 1.0

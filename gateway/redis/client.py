@@ -38,8 +38,8 @@ class Refused(ConfigError):
 
 class Client(Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """The library sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes when
-        the sending is just over: whoever is being stopped would go on for ever."""
+        """The library sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
+        when the sending is just over: whoever is being stopped would go on for ever."""
         task = asyncio.current_task()
         before = task.cancelling() if task else 0
         answer = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
