@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,18 +20,28 @@ from tests.redis.serving import Server, redis_server, server
 from tests.test_stories import Story, story, worker_id
 
 __all__ = ["redis_server", "server"]
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-QUICK = Times(lease_s=0.6, renew_s=0.1, grace_s=0.5, alone_s=0.4, retry_s=0.05, pause_s=0.01)
+
+@dataclass(frozen=True)
+class Pace:
+    times: Times
+    timeout_s: float
+
+
+LASTING = Pace(Times(lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, pause_s=0.01), 10)
+"""However slow the machine is, nothing is lost but by what a story does."""
+QUICK = Pace(Times(lease_s=0.6, renew_s=0.1, grace_s=0.5, alone_s=0.4, retry_s=0.05, pause_s=0.01), 0.3)
+"""For stories without Redis: who reads may change at any time, also for no reason but slowness."""
 
 
 @asynccontextmanager
-async def beside(first: Story, server: Server, times: Times = QUICK) -> AsyncIterator[Story]:
+async def beside(first: Story, server: Server, pace: Pace = LASTING) -> AsyncIterator[Story]:
     """A gateway that shares Redis, before the same engines. `first` shares nothing and judges nothing."""
-    config = msgspec.structs.replace(first.gateway.config, redis=server.url, redis_timeout_s=0.3)
-    gateway = Gateway(config)
+    changes = {"redis": server.url, "redis_timeout_s": pace.timeout_s}
+    gateway = Gateway(msgspec.structs.replace(first.gateway.config, **changes))
     assert gateway.shared
-    gateway.shared.times = times
+    gateway.shared.times = pace.times
     await gateway.start()
     try:
         told = Story(gateway, first.sims, first.session)
@@ -41,12 +52,16 @@ async def beside(first: Story, server: Server, times: Times = QUICK) -> AsyncIte
 
 
 @asynccontextmanager
-async def several(server: Server, num: int = 2, **sim: Any) -> AsyncIterator[tuple[Story, list[Story]]]:
+async def several(
+    server: Server, num: int = 2, pace: Pace = LASTING, **sim: Any
+) -> AsyncIterator[tuple[Story, list[Story]]]:
     async with story(**sim) as first, AsyncExitStack() as stack:
         sharing = []
         for _ in range(num):
-            sharing.append(await stack.enter_async_context(beside(first, server)))
+            sharing.append(await stack.enter_async_context(beside(first, server, pace)))
             await sharing[-1].settled()
+            if "replay_buffer" in sim:
+                await sharing[-1].heard()
         yield first, sharing
 
 
@@ -115,6 +130,7 @@ async def test_one_that_ends_leaves_its_work_to_another(server: Server) -> None:
             before = num_resets(leaves)
             await stays.gateway.stop(0)
             await holds(leaves)
+            await leaves.heard()
             await leaves.talk(113)
             await leaves.settled()
             assert num_resets(leaves) == before
@@ -149,7 +165,7 @@ async def test_redis_is_emptied(server: Server) -> None:
 
 async def test_redis_is_paused(server: Server) -> None:
     """Who reads reads on; who follows reads for itself; and all is one again."""
-    async with several(server) as (_, (reads, follows)):
+    async with several(server, pace=QUICK) as (_, (reads, follows)):
         await reads.talk(118)
         await settled(reads, follows)
         with server.paused():
@@ -170,7 +186,7 @@ async def test_a_gateway_that_starts_without_redis_and_finds_it(server: Server) 
     async with story() as first:
         with server.paused():
             async with AsyncExitStack() as stack:
-                told = await stack.enter_async_context(beside(first, server))
+                told = await stack.enter_async_context(beside(first, server, QUICK))
                 await told.talk(122)
                 await told.settled()
                 kept = stack.pop_all()

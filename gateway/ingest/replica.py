@@ -144,7 +144,8 @@ class ReplicaFeed:
                     is_patient = True
                 else:
                     is_patient = lease is not None  # the second time, whoever knew all is not there
-                    await self._follow(self._times.grace_s if lease is None else lease + 0.005)
+                    times = self._times
+                    await self._follow(times.grace_s if lease is None else min(lease + 0.005, times.ask_s))
             except LOST:
                 self._lost()
                 await asyncio.sleep(self._times.retry_s)

@@ -35,6 +35,7 @@ DELAY_BOUNDS_S = (5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 1.0, 5.0)
 class Times:
     """lease_s    how long a lease lasts that is not renewed: another gateway takes over so soon
     renew_s    between two renewals
+    ask_s      between two looks at whether a lease was given back before its end
     grace_s    for who lost the lease with all else to have it back: it knows what nobody else does
     alone_s    without Redis before a gateway reads the worker's own events
     retry_s, pause_s   before what failed, or did not fit, is tried again
@@ -44,6 +45,7 @@ class Times:
 
     lease_s: float = 2.5
     renew_s: float = 0.5
+    ask_s: float = 1.0
     grace_s: float = 1.0
     alone_s: float = 2.0
     retry_s: float = 0.2

@@ -15,7 +15,7 @@ from gateway.redis.options import RedisOptions
 from tests.redis.serving import Server, free_port, redis_server, server, serving
 
 __all__ = ["redis_server", "server"]
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 async def checked(options: RedisOptions) -> None:

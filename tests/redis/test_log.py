@@ -13,7 +13,7 @@ from gateway.redis.log import START, STATES, Lease, WorkerLog, Written, after_id
 from tests.redis.serving import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 KEYS = WorkerKeys.of("kvgate", root_hash("m"), 16, WorkerId("w:1"))
 E = 5

@@ -19,7 +19,7 @@ from loadtest.fleet import GATEWAY
 from tests.gateway_process import GatewayProcess, clean_environment
 from tests.redis.serving import free_port, serving
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 def is_running(pid: int) -> bool:

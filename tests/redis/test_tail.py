@@ -14,7 +14,7 @@ from gateway.tasks import Tasks
 from tests.redis.serving import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 @asynccontextmanager
