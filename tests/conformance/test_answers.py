@@ -111,7 +111,7 @@ def test_byte_by_byte(case: AnswerCase, version: str, whole: dict[tuple[str, str
     assert Told(case, parts, version).seen() == whole[case.name, version].seen()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_in_random_parts(data: st.DataObject, whole: dict[tuple[str, str], Told]) -> None:
     case, version = data.draw(st.sampled_from(ANSWERS)), data.draw(st.sampled_from([*ASKED]))

@@ -53,7 +53,7 @@ def test_a_worker_that_answers_between_the_bytes(case: Case, whole: dict[str, Wi
     same(run(case, pieces(case.data, range(len(case.data))), eager=True), whole[case.name])
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_in_random_parts(data: st.DataObject, whole: dict[str, Wire]) -> None:
     case = data.draw(st.sampled_from(SHORT))

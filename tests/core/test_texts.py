@@ -56,7 +56,7 @@ def test_a_tokenizer_that_does_not(joining: object) -> None:
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 400), st.integers(0, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_cuts_follow_from_what_is_before_them(seed: int, num_lines: int, num_more: int) -> None:
     text = document(seed, num_lines)
     before, after = list(cuts(text)), list(cuts(text + document(seed + 1, num_more)))
@@ -65,7 +65,7 @@ def test_cuts_follow_from_what_is_before_them(seed: int, num_lines: int, num_mor
 
 
 @given(st.integers(0, 1 << 32), st.lists(st.integers(1, 60), min_size=1, max_size=8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_growing_text_has_the_tokens_of_the_whole(seed: int, steps: list[int]) -> None:
     runs, text = Runs(), document(seed, 300)
     texts = Texts(runs, encode, b"t")

@@ -129,7 +129,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return Tokenizer(segments, "tokenizers", "", (b"", b""))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_ids_are_those_of_tokenizers_asked_afresh(tokenizer: Tokenizer, texts: list[str]) -> None:
     reference = REFERENCE
@@ -238,7 +238,7 @@ def test_strange_tokenizers_stay_exact(tmp_path_factory: pytest.TempPathFactory,
         loaded.append(Tokenizer.load(path, cache_bytes=2_000))
     pieces = [*added, " ", "  ", "a", "b", "One", "Word", "word", "e\u0301", "é", "<", ">", "\n", "x", "é"]
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(text=st.lists(st.sampled_from(pieces), max_size=12).map("".join), framed=st.booleans())
     def check(text: str, framed: bool) -> None:
         expected = reference.encode(text, add_special_tokens=framed).ids

@@ -174,7 +174,7 @@ class Followed(RuleBasedStateMachine):
                 assert told(follower, hashes) == told(self.truth, hashes)
 
 
-Followed.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Followed.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
 test_followed: Any = Followed.TestCase
 
 

@@ -170,7 +170,7 @@ class Twins(RuleBasedStateMachine):
                 yield from (hashes, hashes[: len(path)], hashes[: len(path) // 2])
 
 
-Twins.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Twins.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 test_twins: Any = Twins.TestCase
 
 

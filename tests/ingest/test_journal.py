@@ -169,7 +169,7 @@ class Told(RuleBasedStateMachine):
         assert sum(map(len, self.journal._log)) == self.journal._num_bytes <= 400
 
 
-Told.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Told.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 test_told: Any = Told.TestCase
 
 

@@ -140,7 +140,7 @@ ACTS = st.sampled_from(("ask", "evict", "end", "forget", "drift"))
 
 
 @given(st.integers(0, 1 << 30), st.lists(ACTS, min_size=1, max_size=30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_causes_and_new_text_always_add_up(seed: int, acts: list[str]) -> None:
     """Whatever is sent, lost and told, in any order, also where the engine's figures make no sense."""
     world, rng = World(), random.Random(seed)
