@@ -6,6 +6,7 @@ After each story every worker's blocks in the index are the engine's own, block 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,8 @@ from gateway.config import Config
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.healing import SETTLE_S
+from gateway.ingest import feeds
+from gateway.ingest.zmq import Times, ZmqFeed
 from loadtest.workloads.conversations import Conversations
 
 pytestmark = pytest.mark.process
@@ -36,6 +39,14 @@ class Story:
             told: dict[str, Any] = await answer.json()
             assert answer.status == 200, told
             return told | {"worker": answer.headers["x-kvgate-worker"]}
+
+    async def ask(self, sim: Sim, seed: int) -> None:
+        """A prompt that no other starts like, past the gateway."""
+        (body,) = Conversations("m", seed, turn_chars=300).turns(1)
+        async with self.session.post(
+            f"{sim.url}/v1/chat/completions", json=body | {"max_tokens": 4}
+        ) as answer:
+            assert answer.status == 200, await answer.text()
 
     async def talk(self, seed: int, num_conversations: int = 6, num_turns: int = 4) -> None:
         """Conversations side by side, so that batches of several requests mix."""
@@ -80,6 +91,14 @@ class Story:
             while not await self.is_true():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         await self.until(lambda: self.states() == {StreamState.EXACT})
+
+    async def emptied(self) -> None:
+        """Everything goes, and is forgotten under its own name or with what was proven: the truth again."""
+        for sim in self.sims:
+            async with self.session.post(f"{sim.url}/reset_prefix_cache") as answer:
+                assert (await answer.json())["success"]
+        await self.talk(31)
+        await self.settled()
 
     async def heard(self) -> None:
         """Where no replay brings what was said before the subscription stood."""
@@ -228,12 +247,7 @@ async def test_a_blind_stream_is_healed_by_its_own_traffic(flags: dict[str, Any]
             for sim in again.sims:
                 held = await first.held(sim)
                 assert again.known(sim, held)[0] > len(held) // 2
-            # Everything goes, and is forgotten under its own name or with what was proven.
-            for sim in again.sims:
-                async with again.session.post(f"{sim.url}/reset_prefix_cache") as answer:
-                    assert (await answer.json())["success"]
-            await again.talk(31)
-            await again.settled()
+            await again.emptied()
 
 
 async def test_a_restart_in_place_without_replays_is_an_empty_cache() -> None:
@@ -260,6 +274,57 @@ async def test_a_gap_in_the_middle_is_filled_by_replay() -> None:
         assert sum(count.num_gaps for count in counts.values()) > 0
 
 
+async def holds(s: Story, sim: Sim) -> bool:
+    """A replay was asked for and answered, and the answer is on its way."""
+    async with s.session.get(f"{sim.url}/sim/stats") as answer:
+        return bool((await answer.json())["ranks"][0]["held_replays"])
+
+
+async def removed_behind_a_gap(s: Story, sim: Sim) -> set[int]:
+    """Loses a batch, and holds the replay that tells of it until the engine has evicted what it stored."""
+    before = await s.held(sim)
+    await s.faults(sim, lose={"next": 1}, hold_replays=True)
+    await s.ask(sim, 700)
+    lost = await s.held(sim) - before
+    await s.ask(sim, 701)
+    async with asyncio.timeout(DEADLINE_S):
+        while not await holds(s, sim):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    for seed in range(710, 760):
+        await s.ask(sim, seed)
+    gone = lost - await s.held(sim)
+    assert gone
+    return gone
+
+
+async def test_a_replay_that_comes_after_the_removals_brings_nothing_back() -> None:
+    async with story(kv_blocks=60) as s:
+        await s.talk(61, num_conversations=2, num_turns=2)
+        await s.settled()
+        gone = [await removed_behind_a_gap(s, sim) for sim in s.sims]
+        assert s.states() == {StreamState.CATCHING_UP}
+        for sim in s.sims:
+            await s.faults(sim)
+        await s.settled()
+        assert [s.known(sim, blocks)[0] for sim, blocks in zip(s.sims, gone, strict=True)] == [0, 0]
+
+
+async def test_a_replay_that_was_given_up_brings_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the stream is BLIND by it; what is asked for then brings all that is there."""
+    soon = Times(replay_s=0.1, quiet_s=0.1, knock_s=0.1)
+    monkeypatch.setattr(feeds, "ZmqFeed", partial(ZmqFeed, times=soon))
+    async with story(kv_blocks=60) as s:
+        await s.talk(62, num_conversations=2, num_turns=2)
+        await s.settled()
+        gone = [await removed_behind_a_gap(s, sim) for sim in s.sims]
+        await s.until(lambda: s.states() == {StreamState.BLIND})
+        await s.credits_nothing_wrong()
+        for sim in s.sims:
+            await s.faults(sim)
+        await s.settled()
+        assert [s.known(sim, blocks)[0] for sim, blocks in zip(s.sims, gone, strict=True)] == [0, 0]
+
+
 async def test_without_replays_a_gap_in_the_middle_is_said_and_healed_by_its_own_traffic() -> None:
     async with story(replay=False) as s:
         await s.heard()
@@ -271,6 +336,7 @@ async def test_without_replays_a_gap_in_the_middle_is_said_and_healed_by_its_own
         assert StreamState.BLIND in s.states()
         await s.talk(44, num_conversations=2, num_turns=5)
         await s.credits_nothing_wrong()
+        await s.emptied()
 
 
 @pytest.mark.parametrize("flags", [{}, {"replay_buffer": 2}])

@@ -1,6 +1,7 @@
 """What can be made to go wrong, on request: a plan in JSON, and the dice that follow it.
 
 events        lost between engine and subscriber (a replay still has them), late, twice, out of order
+replays       kept back: answered as of now, but what they say arrives with the next plan
 connections   refused with a reset or a 503, or accepted and never answered; cut after k chunks
 blocks        so many, anywhere in the cache, are lost with the next plan, as after failed loads
 engine        slower by a factor, or hanging: HTTP answers, steps do not end
@@ -42,6 +43,7 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay_s: float = 0.5
     duplicate: Chance = Chance()
     reorder: Chance = Chance()
+    hold_replays: bool = False
     connections: Literal["accept", "reset", "503", "hang"] = "accept"
     cut: Cut = Cut()
     slow: float = 1.0
@@ -96,6 +98,7 @@ class EventFaults:
         self._duplicate = Dice(faults.duplicate, rng)
         self._reorder = Dice(faults.reorder, rng)
         self._delay_s = faults.delay_s
+        self.holds_replays = faults.hold_replays
         self._overtaken: list[Delivery] = []
 
     def deliver(self, frames: Frames) -> Sequence[Delivery]:

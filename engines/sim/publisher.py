@@ -29,6 +29,7 @@ class Publisher:
         self._faults: EventFaults | None = None
         self._late: deque[Delivery] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._held_replays: list[list[tuple[bytes, ...]]] = []
         self._context = zmq.Context()
         self._pub: zmq.Socket[bytes] | None = None
         self._router: zmq.Socket[bytes] | None = None
@@ -51,6 +52,11 @@ class Publisher:
     @property
     def _shown_host(self) -> str:
         return "*" if self._host == "0.0.0.0" else self._host
+
+    @property
+    def num_held_replays(self) -> int:
+        """Answers that wait for the next plan."""
+        return len(self._held_replays)
 
     def open(self, events_port: int, replay_port: int | None) -> None:
         """Bind; port 0 takes a free one, `replay_port` None means no replay. OSError for a taken port."""
@@ -94,6 +100,11 @@ class Publisher:
         for delivery in self._faults.release() if self._faults else ():
             self._send_in_turn(delivery)
         self._faults = event_faults
+        held, self._held_replays = self._held_replays, []
+        for answer in held:
+            self._answer(answer)
+        if held and self._router is not None:
+            self._answer_replays()
 
     def _bind(self, socket: "zmq.Socket[bytes]", port: int) -> int:
         socket.bind(f"tcp://{self._host}:{port or '*'}")
@@ -133,10 +144,17 @@ class Publisher:
         while router is not None and int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = router.recv_multipart()
             if len(frames) == 3:
-                self._replay(router, frames[0], int.from_bytes(frames[2], "big"))
+                self._replay(frames[0], int.from_bytes(frames[2], "big"))
 
-    def _replay(self, router: "zmq.Socket[bytes]", client: bytes, start: int) -> None:
-        for seq, payload in self._buffer:
-            if int.from_bytes(seq, "big") >= start:
-                router.send_multipart((client, b"", self._topic, seq, payload))
-        router.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
+    def _replay(self, client: bytes, start: int) -> None:
+        batches = [batch for batch in self._buffer if int.from_bytes(batch[0], "big") >= start]
+        answer = [(client, b"", self._topic, *batch) for batch in batches]
+        self._answer([*answer, (client, b"", b"", END_OF_REPLAY, b"")])
+
+    def _answer(self, answer: list[tuple[bytes, ...]]) -> None:
+        if self._faults and self._faults.holds_replays:
+            self._held_replays.append(answer)
+            return
+        if self._router is not None:
+            for frames in answer:
+                self._router.send_multipart(frames)

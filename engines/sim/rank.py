@@ -87,7 +87,9 @@ class Rank:
         scheduler = self.scheduler
         now = {"running": len(scheduler.running), "waiting": len(scheduler.waiting), "steps": self.num_steps}
         now |= {"free_blocks": scheduler.cache.num_free, "clients": self.num_clients}
-        stream = {"next_seq": self.publisher.next_seq if self.publisher else None}
+        stream: dict[str, object] = {"next_seq": None}
+        if self.publisher:
+            stream = {"next_seq": self.publisher.next_seq, "held_replays": self.publisher.num_held_replays}
         return now | stream | asdict(scheduler.counts)
 
     def open(self, events_port: int, replay_port: int | None) -> None:

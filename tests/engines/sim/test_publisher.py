@@ -1,5 +1,6 @@
 """The event stream over real sockets: order, replay and its edges, faults on the way."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 
@@ -225,3 +226,28 @@ async def test_what_is_late_holds_up_what_follows(
     publisher.set_faults(None)
     publisher.publish(b"4")
     assert await subscriber.payloads(5) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_replay_that_is_held_tells_of_when_it_was_asked_for(
+    sockets: Sockets, open_publisher: Callable[..., Publisher]
+) -> None:
+    publisher = open_publisher()
+    holding = EventFaults(Faults(hold_replays=True), random.Random(1))
+    publisher.set_faults(holding)
+    publisher.publish(b"before")
+    dealers = [sockets.connect(zmq.DEALER, publisher.replay_endpoint) for _ in range(2)]
+    for number, dealer in enumerate(dealers, 1):
+        await dealer.send_multipart([b"", seq_bytes(0)])
+        async with asyncio.timeout(5):
+            while publisher.num_held_replays < number:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    publisher.publish(b"after")
+    publisher.set_faults(holding)
+    assert publisher.num_held_replays == 2, "a plan that holds them too"
+    publisher.set_faults(None)
+    assert publisher.num_held_replays == 0
+    for dealer in dealers:
+        assert (await dealer.recv_multipart())[3] == b"before"
+        assert (await dealer.recv_multipart())[2] == END_OF_REPLAY
+    answers = await replay(sockets, publisher, [b"", seq_bytes(0)])
+    assert [answer[3] for answer in answers] == [b"before", b"after", b""], "and then as ever"
