@@ -1,8 +1,8 @@
 """Real engines for the tests in this folder, all of them marked `vllm` (`make test-vllm`).
 
 A start costs 20–60 s and 2.6 GB, so tests share: `vllm_worker` for what only asks, `vllm_pair` for
-the gateway's end-to-end tests (which may kill and restart, and hand the pair back running), and
-`start_vllm` for what needs flags of its own.
+the gateway's end-to-end tests (which may kill and restart, and hand the pair back running),
+`vllm_small` for what needs evictions, and `start_vllm` for what needs flags of its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,6 +51,14 @@ def vllm_pair(
         first = _start(stack, vllm_model, tmp_path_factory)
         second = _start(stack, vllm_model, tmp_path_factory)
         yield first.wait_ready(), second.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def vllm_small(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmWorker]:
+    """One worker that can hold 60 blocks, so that it soon evicts, and replays all that it said."""
+    with ExitStack() as stack:
+        worker = _start(stack, vllm_model, tmp_path_factory, num_gpu_blocks_override=60, max_model_len=1024)
+        yield worker.wait_ready()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,9 @@ def ask(gateway: GatewayProcess, system: str, user: str = "Now?", **more: Any) -
     chat(gateway, [{"role": "system", "content": system}, {"role": "user", "content": user}], extra_body=more)
 
 
-def test_causes_add_up_to_what_the_engine_computed(
-    start_vllm: Callable[..., VllmWorker], vllm_model: Path
-) -> None:
-    worker = start_vllm(num_gpu_blocks_override=60, max_model_len=1024).wait_ready()
-    before = computed(worker)
-    flags = "--worker", worker.url, "--tokenizer", str(vllm_model), "--expose-headers"
+def test_causes_add_up_to_what_the_engine_computed(vllm_small: VllmWorker, vllm_model: Path) -> None:
+    before = computed(vllm_small)
+    flags = "--worker", vllm_small.url, "--tokenizer", str(vllm_model), "--expose-headers"
     with GatewayProcess(*flags) as gateway:
         wait_until(lambda: gateway.streams() == ["exact"], 20)
         for minute in (10, 27, 43):  # a system prompt with the time in it
@@ -52,7 +48,7 @@ def test_causes_add_up_to_what_the_engine_computed(
         for _ in range(12):
             ask(gateway, text(f"system {rng.randrange(8)}", 150), text(f"{rng.random()}", 20))
         settle(gateway)
-        wait_until(lambda: losses(gateway)["computed"] == computed(worker) - before, 20)
+        wait_until(lambda: losses(gateway)["computed"] == computed(vllm_small) - before, 20)
         told = losses(gateway)
         assert all(told[cause] > 100 for cause in ("evicted", "broken_prefix", "other_salt"))
         (broken,) = [w["broken"] for w in gateway.admin("/admin/cache-loss")["worst"] if "broken" in w]

@@ -5,27 +5,20 @@ says what it holds: a probe request's `cached_tokens`.
 """
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from engines.vllm import Vllm
-from gateway.app import Gateway
-from gateway.config import Config
-from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
 from gateway.core.stream import StreamState
-from gateway.core.worker import WorkerId
 from gateway.index.healing import SETTLE_S
 from tests.vllm.engine import VllmWorker, make_adapter
+from tests.vllm.inside import index_is_true, late, new_ids, warm
 
 pytestmark = pytest.mark.vllm
 
-BLOCK = 32
 NUM_BLOCKS = 150
 GOAL = 2
 
@@ -47,72 +40,6 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "older":
         monkeypatch.setattr(Vllm, "reports_from", None)
     return str(request.param)
-
-
-class Late:
-    """A gateway that starts now; requests go through it, probes straight to the engine."""
-
-    def __init__(self, gateway: Gateway, worker: VllmWorker, session: aiohttp.ClientSession) -> None:
-        self.gateway, self.worker, self.session = gateway, worker, session
-        self.id: WorkerId = next(iter(gateway.fleet)).worker.id
-
-    async def ask(self, prompt: Sequence[int], model: str = "m", **fields: Any) -> tuple[int, int]:
-        """Predicted and cached tokens."""
-        body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
-        url = f"http://127.0.0.1:{self.gateway.port}/v1/completions"
-        async with self.session.post(url, json=body | fields) as answer:
-            told = await answer.json()
-            assert answer.status == 200, told
-            predicted = int(answer.headers["x-kvgate-overlap-tokens"])
-            return predicted, told["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-    def known(self, prompt: Sequence[int], adapter: str | None = None, salt: str | None = None) -> int:
-        """Leading tokens that the index alone credits the worker with."""
-        return BLOCK * self.gateway.index.overlap(self.hashes(prompt, adapter, salt)).get(self.id, 0)
-
-    def hashes(
-        self, prompt: Sequence[int], adapter: str | None = None, salt: str | None = None
-    ) -> list[BlockHash]:
-        root = next(iter(self.gateway.fleet)).worker.served[0].root
-        extra = prompt_extra_keys(adapter, salt, len(prompt) // BLOCK)
-        return hash_blocks(tokens_of(prompt), BLOCK, root_hash(root), extra)
-
-    async def held(self, prompt: Sequence[int], model: str = "m", **fields: Any) -> int:
-        """Leading tokens that the engine holds; one token more than the prompt is asked for."""
-        answer = await asyncio.to_thread(self.worker.complete, [*prompt, 7], model=model, **fields)
-        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
-
-    async def until(self, is_true: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
-            while not is_true():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-
-
-@asynccontextmanager
-async def late(worker: VllmWorker, state: StreamState = StreamState.BLIND) -> AsyncIterator[Late]:
-    config = Config(
-        worker=[worker.url], port=0, admin_port=0, expose_headers=True, tokenizer=[str(worker.model)]
-    )
-    gateway = Gateway(config)
-    await gateway.start()
-    try:
-        async with asyncio.timeout(30):
-            while [member.stream for member in gateway.fleet] != [state]:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        async with aiohttp.ClientSession() as session:
-            yield Late(gateway, worker, session)
-    finally:
-        await gateway.stop()
-
-
-def new_ids(seed: str, num: int) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(300, 8000) for _ in range(num)]
-
-
-async def warm(worker: VllmWorker, *prompts: Sequence[int], **fields: Any) -> None:
-    for prompt in prompts:
-        await asyncio.to_thread(worker.complete, list(prompt), **fields)
 
 
 async def test_from_the_start_copies_and_evictions_come_to_what_the_engine_holds(short: VllmWorker) -> None:
@@ -213,12 +140,3 @@ async def test_a_reset_ends_it_and_then_all_is_exact(short: VllmWorker) -> None:
         await gateway.until(lambda: applied.num_removed > num_removed)
         assert (applied.num_unknown_removals, applied.num_orphans) == (num_unknown, 0)
         await index_is_true(gateway, [new_ids(f"after {i}", 400) for i in range(14)])
-
-
-async def index_is_true(gateway: Late, prompts: Sequence[list[int]]) -> None:
-    """Latest first: a probe of what is gone takes blocks from what is left."""
-    probed = [prompt for prompt in reversed(prompts) if gateway.known(prompt)]
-    assert probed
-    for prompt in probed[:8]:
-        known = gateway.known(prompt)
-        assert await gateway.held(prompt[:known]) == known

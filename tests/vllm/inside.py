@@ -1,0 +1,121 @@
+"""A gateway in the test's own process before one real engine, so that its index can be read.
+
+The engine itself says what it holds: a probe request's `cached_tokens`.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+import aiohttp
+
+from gateway.app import Gateway
+from gateway.config import Config
+from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.fleet import Member
+from gateway.core.stream import StreamState
+from tests.vllm.engine import VllmWorker
+
+BLOCK = 32
+
+_markers = count(1)
+
+
+class Late:
+    """A gateway that starts now; requests go through it, probes straight to the engine."""
+
+    def __init__(self, gateway: Gateway, worker: VllmWorker, session: aiohttp.ClientSession) -> None:
+        self.gateway, self.worker, self.session = gateway, worker, session
+        self.id = self.member.worker.id
+
+    @property
+    def member(self) -> Member:
+        """As it is now: another process of the engine makes another one."""
+        (member,) = self.gateway.fleet
+        return member
+
+    async def ask(self, prompt: Sequence[int], model: str = "m", **fields: Any) -> tuple[int, int]:
+        """Predicted and cached tokens."""
+        body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0, "ignore_eos": True}
+        url = f"http://127.0.0.1:{self.gateway.port}/v1/completions"
+        async with self.session.post(url, json=body | fields) as answer:
+            told = await answer.json()
+            assert answer.status == 200, told
+            predicted = int(answer.headers["x-kvgate-overlap-tokens"])
+            return predicted, told["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    def known(self, prompt: Sequence[int], adapter: str | None = None, salt: str | None = None) -> int:
+        """Leading tokens that the index alone credits the worker with."""
+        return BLOCK * self.gateway.index.overlap(self.hashes(prompt, adapter, salt)).get(self.id, 0)
+
+    def hashes(
+        self, prompt: Sequence[int], adapter: str | None = None, salt: str | None = None
+    ) -> list[BlockHash]:
+        root = self.member.worker.served[0].root
+        extra = prompt_extra_keys(adapter, salt, len(prompt) // BLOCK)
+        return hash_blocks(tokens_of(prompt), BLOCK, root_hash(root), extra)
+
+    async def held(self, prompt: Sequence[int], model: str = "m", **fields: Any) -> int:
+        """Leading tokens that the engine holds; one token more than the prompt is asked for."""
+        answer = await asyncio.to_thread(self.worker.complete, [*prompt, 7], model=model, **fields)
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    async def caught_up(self) -> None:
+        """All that the engine has said so far is in the index: a block of which it spoke last is."""
+        marker = new_ids(f"marker {next(_markers)}", BLOCK)
+        await warm(self.worker, marker)
+        await self.until(lambda: self.known(marker) == BLOCK)
+
+    async def until(self, is_true: Callable[[], object]) -> None:
+        async with asyncio.timeout(30):
+            while not is_true():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def late(worker: VllmWorker, state: StreamState = StreamState.BLIND) -> AsyncIterator[Late]:
+    config = Config(
+        worker=[worker.url],
+        port=0,
+        admin_port=0,
+        expose_headers=True,
+        probe_interval_s=0.5,
+        tokenizer=[str(worker.model)],
+    )
+    gateway = Gateway(config)
+    await gateway.start()
+    try:
+        async with asyncio.timeout(30):
+            while [member.stream for member in gateway.fleet] != [state]:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        async with aiohttp.ClientSession() as session:
+            yield Late(gateway, worker, session)
+    finally:
+        await gateway.stop()
+
+
+def new_ids(seed: str, num: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(300, 8000) for _ in range(num)]
+
+
+async def warm(worker: VllmWorker, *prompts: Sequence[int], **fields: Any) -> None:
+    for prompt in prompts:
+        await asyncio.to_thread(worker.complete, list(prompt), **fields)
+
+
+async def index_is_true(gateway: Late, prompts: Sequence[list[int]]) -> list[int]:
+    """Of each prompt the index knows what the engine finds, no more and no less; how much, in tokens.
+
+    A probe of what is gone takes blocks from what is left, so each is compared as of its own moment,
+    the latest first: what is told last may be held in part, and then not at all.
+    """
+    found: list[int] = []
+    for prompt in reversed(prompts):
+        await gateway.caught_up()
+        found.append(gateway.known(prompt))
+        assert await gateway.held(prompt) == found[-1]
+    return found
