@@ -1,5 +1,6 @@
 """The inventory against the plain index: whoever applies what it tells knows what it knows."""
 
+import os
 import random
 from collections.abc import Iterable
 from typing import Any
@@ -32,6 +33,7 @@ PATHS = st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=10).map(tup
 OTHERS = st.sampled_from([("GPU", 1), ("GPU", 1), ("CPU", 1), ("GPU", 3), ("GPU", 4)])
 GROUPS = {1: ("sliding_window", 3), 3: ("mamba", None), 4: ("chunked_local_attention", None)}
 VARIANTS = st.sampled_from([0, 0, 1])
+EXAMPLES = int(os.environ.get("KVGATE_EXAMPLES", "150"))
 
 Path = tuple[int, ...]
 
@@ -174,7 +176,7 @@ class Followed(RuleBasedStateMachine):
                 assert told(follower, hashes) == told(self.truth, hashes)
 
 
-Followed.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+Followed.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
 test_followed: Any = Followed.TestCase
 
 

@@ -1,5 +1,6 @@
 """The packed index against the plain one: contract, and a machine that does to both whatever engines do."""
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ GROUPS = {1: ("sliding_window", 1, 5), 3: ("mamba", 2, None), 4: ("chunked_local
 OTHERS = st.sampled_from([("GPU", 1), ("GPU", 1), ("CPU", 1), ("GPU", 3), ("GPU", 4), ("GPU", 5)])
 PATHS = st.lists(st.sampled_from([0, 0, 0, 1]), min_size=1, max_size=12).map(tuple)
 WORKERS = st.sampled_from([A, A, B, C])
+EXAMPLES = int(os.environ.get("KVGATE_EXAMPLES", "100"))
 
 Path = tuple[int, ...]
 
@@ -170,7 +172,7 @@ class Twins(RuleBasedStateMachine):
                 yield from (hashes, hashes[: len(path)], hashes[: len(path) // 2])
 
 
-Twins.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
+Twins.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
 test_twins: Any = Twins.TestCase
 
 
