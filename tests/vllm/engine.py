@@ -28,6 +28,7 @@ MODEL = ROOT / ".cache" / "model"
 READY_TIMEOUT_S = 240.0  # one start takes 20–60 s alone, four at once on two cores 110 s
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.1
+OWN_PORTS = (15_000, 32_000)  # Linux hands out 32768 and up
 
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -63,11 +64,13 @@ class VllmOptions:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that were free just now; all are held until the last is known."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(sock.getsockname()[1]) for sock in sockets]
-    for sock in sockets:
-        sock.close()
+    """Loopback ports that are free now, and stay so until an engine binds them, up to a minute later:
+    they lie below those that systems hand out, so that nobody gets them who asked for any."""
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(*OWN_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports += [port] if port not in ports else []
     return ports
 
 
