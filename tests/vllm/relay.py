@@ -1,4 +1,5 @@
-"""Stands between an engine's event sockets and a gateway: a batch is lost on the way, a replay comes late.
+"""Stands between an engine's event sockets and a gateway: batches are lost on the way or come twice, replays
+come late.
 
 It speaks ZeroMQ on both sides, and the gateway is told of its sockets in place of the engine's.
 """
@@ -22,10 +23,12 @@ END = (-1).to_bytes(8, "big", signed=True)
 
 
 class Relay:
-    """`num_to_lose` batches from now on do not arrive; `num_held` replays were answered, and wait."""
+    """`num_to_lose` batches from now on do not arrive, later ones `num_copies` times; `num_held` replays were
+    answered, and wait."""
 
     def __init__(self, worker: VllmWorker) -> None:
         self.num_to_lose = self.num_passed = self.num_held = 0
+        self.num_copies = 1
         self._worker = worker
         self._may_replay = asyncio.Event()
         self._may_replay.set()
@@ -71,7 +74,8 @@ class Relay:
                 self.num_to_lose -= 1
                 continue
             self.num_passed += 1
-            await self._pub.send_multipart(frames)
+            for _ in range(self.num_copies):
+                await self._pub.send_multipart(frames)
 
     async def _pass_replays(self) -> None:
         while True:

@@ -71,8 +71,8 @@ async def test_each_hot_prefix_is_known_after_two_requests(short: VllmWorker, ki
                     needed.append(num)
                     break
                 await asyncio.sleep(3 * SETTLE_S)
-        (worker,) = gateway.gateway.fleet
-        assert worker.stream is StreamState.BLIND
+        assert gateway.member.stream is StreamState.BLIND
+        await index_is_true(gateway, hot)
     print(f"stream.heal_requests ({kind}): {max(needed)} of {needed}")
     assert len(needed) == len(hot)
     assert 1 < max(needed) <= GOAL
@@ -90,6 +90,7 @@ async def test_what_hangs_on_an_old_prefix_is_known_under_its_own_name(short: Vl
         predicted, cached = await gateway.ask(second)
         assert predicted == cached == 256
         await gateway.until(lambda: gateway.known(second) == 320)
+        assert await index_is_true(gateway, [first, second]) == [320, 256]
         healing = gateway.gateway.healer.get(gateway.id)
         assert healing is not None
         assert (healing.counts.num_placed > 0) is (kind == "older")
@@ -123,6 +124,8 @@ async def test_an_adapter_and_a_salt_never_share_with_the_base(short: VllmWorker
             )
             predicted, cached = await gateway.ask([*prompt, 9], **way)
             assert predicted == cached == 192
+        for way in ways:
+            assert await gateway.held(prompt, **way) == 192
 
 
 async def test_a_reset_ends_it_and_then_all_is_exact(short: VllmWorker) -> None:
@@ -131,8 +134,7 @@ async def test_a_reset_ends_it_and_then_all_is_exact(short: VllmWorker) -> None:
         assert (await gateway.ask([*new_ids("before", 200), 1]))[1] == 192
         await asyncio.to_thread(short.post, "/reset_prefix_cache")
         await gateway.ask([1, 2, 3])  # a reset is published with the next step
-        (member,) = gateway.gateway.fleet
-        await gateway.until(lambda: member.stream is StreamState.EXACT)
+        await gateway.until(lambda: gateway.member.stream is StreamState.EXACT)
         applied = gateway.gateway.index.applied(gateway.id)
         num_unknown, num_removed = applied.num_unknown_removals, applied.num_removed
         for i in range(14):

@@ -5,7 +5,7 @@ After each the index is what the engine holds: every prompt is probed.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,14 +19,18 @@ from tests.vllm.relay import relayed
 LENGTH = 5 * BLOCK  # of most prompts: twelve fill an engine of 60 blocks
 
 
-@pytest.fixture(scope="module")
-def mute(start_module_vllm: Callable[..., VllmWorker]) -> Iterator[VllmWorker]:
-    """An engine without replays, whose hashes are bytes."""
+@pytest.fixture(scope="module", autouse=True)
+def starting(start_module_vllm: Callable[..., VllmWorker]) -> VllmWorker:
+    """An engine without replays, whose hashes are bytes. It starts during the tests that need another."""
     names = (("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "0"),)
-    worker = start_module_vllm(
+    return start_module_vllm(
         has_replay=False, num_gpu_blocks_override=60, max_model_len=1024, extra_env=names
     )
-    yield worker.wait_ready()
+
+
+@pytest.fixture(scope="module")
+def mute(starting: VllmWorker) -> VllmWorker:
+    return starting.wait_ready()
 
 
 @pytest.fixture
@@ -64,13 +68,77 @@ async def are_true(gateway: Late, asked: list[list[int]]) -> None:
     assert found[-1] < LENGTH
 
 
+# with replays -------------------------------------------------------------------------------------
+
+
+async def test_a_gap_in_the_middle_is_filled_by_replay(
+    vllm_small: VllmWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with relayed(vllm_small, monkeypatch) as relay, late(vllm_small, StreamState.EXACT) as gateway:
+        asked = prompts("gap", 16)
+        await ask_all(gateway, asked[:4])
+        await gateway.caught_up()
+        resets, gaps = counts(gateway).num_resets, counts(gateway).num_gaps
+        relay.num_to_lose = 2
+        await ask_all(gateway, asked[4:6])
+        await gateway.until(lambda: relay.num_to_lose == 0)
+        assert await index_is_true(gateway, asked[:6]) == [LENGTH] * 6
+        await ask_all(gateway, asked[6:10])
+        relay.num_to_lose = 2  # with evictions in them
+        await ask_all(gateway, asked[10:])
+        await are_true(gateway, asked)
+        assert gateway.member.stream is StreamState.EXACT
+        assert (counts(gateway).num_gaps - gaps, counts(gateway).num_resets) == (2, resets)
+
+
+async def test_batches_that_come_twice_count_once(
+    vllm_small: VllmWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store again would be a copy that nothing removes, a removal again would take a copy that is there."""
+    async with relayed(vllm_small, monkeypatch) as relay, late(vllm_small, StreamState.EXACT) as gateway:
+        applied = gateway.gateway.index.applied(gateway.id)
+        relay.num_copies = 2
+        asked = prompts("twice", 16)
+        await ask_all(gateway, asked)
+        await are_true(gateway, asked)
+        assert gateway.member.stream is StreamState.EXACT
+        assert counts(gateway).num_repeats >= len(asked)
+        assert (counts(gateway).num_gaps, counts(gateway).num_resets) == (0, 0)
+        assert (applied.num_unknown_removals, applied.num_orphans) == (0, 0)
+
+
+async def test_a_replay_that_comes_after_the_removals_brings_nothing_back(
+    vllm_small: VllmWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is of the moment of the gap; all that it stores is evicted before it arrives."""
+    async with relayed(vllm_small, monkeypatch) as relay, late(vllm_small, StreamState.EXACT) as gateway:
+        asked = prompts("late", 4)
+        await ask_all(gateway, asked[:2])
+        await gateway.caught_up()
+        resets = counts(gateway).num_resets
+        relay.hold_replays()
+        relay.num_to_lose = 1
+        await ask_all(gateway, asked[2:])  # the first is lost, the second tells of the gap
+        await gateway.until(lambda: relay.num_held)
+        flood = [new_ids(f"flood {i}", 30 * BLOCK) for i in range(2)]
+        await ask_all(gateway, flood)
+        assert gateway.member.stream is StreamState.CATCHING_UP
+        relay.release_replays()
+        await gateway.until(lambda: gateway.member.stream is StreamState.EXACT)
+        await gateway.caught_up()
+        assert [gateway.known(prompt) for prompt in asked] == [0] * 4
+        assert counts(gateway).num_resets == resets
+        await index_is_true(gateway, [*asked, *flood])
+        assert gateway.gateway.index.applied(gateway.id).num_unknown_removals == 0
+
+
 # without replays ----------------------------------------------------------------------------------
 
 
 async def test_a_restart_in_place_without_replays_is_an_empty_cache(
     mute: VllmWorker, heard: list[KvEvent]
 ) -> None:
-    """First in this module, so that the engine's first batch is heard. Its hashes are bytes throughout."""
+    """The first for this engine, so that its first batch is heard. Its hashes are bytes throughout."""
     async with late(mute) as gateway:
         await subscribed(gateway)
         before = prompts("before", 16)
@@ -131,51 +199,3 @@ async def emptied(gateway: Late) -> None:
     await asyncio.to_thread(gateway.worker.post, "/reset_prefix_cache")
     await gateway.caught_up()  # a reset is published with the next step
     assert gateway.member.stream is StreamState.EXACT
-
-
-# with replays -------------------------------------------------------------------------------------
-
-
-async def test_a_gap_in_the_middle_is_filled_by_replay(
-    vllm_small: VllmWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with relayed(vllm_small, monkeypatch) as relay, late(vllm_small, StreamState.EXACT) as gateway:
-        asked = prompts("gap", 16)
-        await ask_all(gateway, asked[:4])
-        await gateway.caught_up()
-        resets, gaps = counts(gateway).num_resets, counts(gateway).num_gaps
-        relay.num_to_lose = 2
-        await ask_all(gateway, asked[4:6])
-        await gateway.until(lambda: relay.num_to_lose == 0)
-        assert await index_is_true(gateway, asked[:6]) == [LENGTH] * 6
-        await ask_all(gateway, asked[6:10])
-        relay.num_to_lose = 2  # with evictions in them
-        await ask_all(gateway, asked[10:])
-        await are_true(gateway, asked)
-        assert gateway.member.stream is StreamState.EXACT
-        assert (counts(gateway).num_gaps - gaps, counts(gateway).num_resets) == (2, resets)
-
-
-async def test_a_replay_that_comes_after_the_removals_brings_nothing_back(
-    vllm_small: VllmWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its answer is of the moment of the gap; all that it stores is evicted before it arrives."""
-    async with relayed(vllm_small, monkeypatch) as relay, late(vllm_small, StreamState.EXACT) as gateway:
-        asked = prompts("late", 4)
-        await ask_all(gateway, asked[:2])
-        await gateway.caught_up()
-        resets = counts(gateway).num_resets
-        relay.hold_replays()
-        relay.num_to_lose = 1
-        await ask_all(gateway, asked[2:])  # the first is lost, the second tells of the gap
-        await gateway.until(lambda: relay.num_held)
-        flood = [new_ids(f"flood {i}", 30 * BLOCK) for i in range(2)]
-        await ask_all(gateway, flood)
-        assert gateway.member.stream is StreamState.CATCHING_UP
-        relay.release_replays()
-        await gateway.until(lambda: gateway.member.stream is StreamState.EXACT)
-        await gateway.caught_up()
-        assert [gateway.known(prompt) for prompt in asked] == [0] * 4
-        assert counts(gateway).num_resets == resets
-        await index_is_true(gateway, [*asked, *flood])
-        assert gateway.gateway.index.applied(gateway.id).num_unknown_removals == 0
