@@ -115,12 +115,15 @@ class Inventory:
     # events ------------------------------------------------------------------------------------
 
     def _learn(self, group: int, kind: Kind) -> list[KvEvent]:
-        """Of which kind a group is, told once there are several."""
+        """Of which kind a group is; one that is alone, and of full attention, is what its runs tell."""
         if group in self._kinds or group < 0:
             return []
         self._kinds[group] = kind
-        told = self._kinds if len(self._kinds) == 2 else [group] if len(self._kinds) > 2 else ()
+        told = self._kinds if len(self._kinds) == 2 else () if self._is_alone(group) else [group]
         return [self._grouped([], (GPU, each)) for each in told]
+
+    def _is_alone(self, group: int) -> bool:
+        return len(self._kinds) == 1 and is_prefix_group(group, self._kinds[group][0])
 
     def _stored(self, event: BlocksStored) -> list[KvEvent]:
         group, kind = event.group_idx, event.spec_kind
@@ -323,8 +326,9 @@ class Inventory:
                 yield BlocksRemoved(there[start : start + PART_BLOCKS], *place)
 
     def _groups(self) -> Iterator[KvEvent]:
-        """Of which kinds they are, where there are several, and what those beside full attention have."""
-        if len(self._kinds) > 1:
+        """Of which kinds they are, where no run tells, and what those beside full attention have."""
+        held = {place[1] for place, names in self._places.items() if names}
+        if not all(group in held and self._is_alone(group) for group in self._kinds):
             yield from (self._grouped([], (GPU, group)) for group in self._kinds)
         for place, names in self._others.items():
             again = [name for name, count in names.items() for _ in range(count)]

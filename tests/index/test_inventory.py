@@ -241,3 +241,12 @@ def test_a_reset_forgets_blocks_and_keeps_counting() -> None:
     known = filled(stored(range(8), [1, 2]))
     known.reset()
     assert (list(known.snapshot()), known.applied.num_stored) == ([], 2)
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_of_which_kind_a_group_is_that_holds_nothing_is_told_to_who_comes_late(group: int) -> None:
+    kind, window = GROUPS.get(group, ("full_attention", None))
+    empty = filled(BlocksStored([], None, tokens_of([]), 1, None, "GPU", group, kind, window))
+    heir = filled(*empty.snapshot())
+    assert heir._kinds == empty._kinds != {}
+    assert list(heir.snapshot()) == list(empty.snapshot())
