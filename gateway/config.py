@@ -259,8 +259,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str,
         option(
             "Redis 7 or Valkey 7.2 (or newer) that gateways share: redis://, rediss:// (TLS) or unix://, "
-            "with user, password and database as usual; or 'embedded', a server that this gateway starts "
-            "for its own processes. One server, not yet Sentinel or Cluster.",
+            "with user, password and database as usual; redis+sentinel://HOST:PORT,HOST:PORT/MASTER or "
+            "redis+cluster://HOST:PORT,HOST:PORT (rediss+...: TLS), followed when they fail over; or "
+            "'embedded', a server that this gateway starts for its own processes.",
             "URL",
         ),
     ] = ""

@@ -1,5 +1,5 @@
 """Gateways that share a real Redis, before simulated engines: every index is the engines' own caches, block
-for block, whoever reads them, and whatever becomes of Redis.
+for block, whoever reads them. What becomes of Redis: `test_lost_redis_stories`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from gateway.app import Gateway
 from gateway.ingest.replica import ReplicaFeed
 from gateway.ingest.replicas import Times
 from tests.gateway_process import GatewayProcess
-from tests.redis.serving import Server, redis_server, server
+from tests.redis.serving import Server, Several, redis_server, server
 from tests.test_stories import Story, story, worker_id
 
 __all__ = ["redis_server", "server"]
@@ -36,7 +36,7 @@ QUICK = Pace(Times(lease_s=0.6, renew_s=0.1, grace_s=0.5, alone_s=0.4, retry_s=0
 
 
 @asynccontextmanager
-async def beside(first: Story, server: Server, pace: Pace = LASTING) -> AsyncIterator[Story]:
+async def beside(first: Story, server: Server | Several, pace: Pace = LASTING) -> AsyncIterator[Story]:
     """A gateway that shares Redis, before the same engines. `first` shares nothing and judges nothing."""
     changes = {"redis": server.url, "redis_timeout_s": pace.timeout_s}
     gateway = Gateway(msgspec.structs.replace(first.gateway.config, **changes))
@@ -53,7 +53,7 @@ async def beside(first: Story, server: Server, pace: Pace = LASTING) -> AsyncIte
 
 @asynccontextmanager
 async def several(
-    server: Server, num: int = 2, pace: Pace = LASTING, **sim: Any
+    server: Server | Several, num: int = 2, pace: Pace = LASTING, **sim: Any
 ) -> AsyncIterator[tuple[Story, list[Story]]]:
     async with story(**sim) as first, AsyncExitStack() as stack:
         sharing = []
@@ -148,65 +148,6 @@ async def test_an_engine_that_restarts_is_forgotten_by_all(server: Server) -> No
         await settled(*sharing)
         await sharing[1].talk(115)
         await settled(*sharing)
-
-
-async def test_redis_is_emptied(server: Server) -> None:
-    async with several(server, replay_buffer=2) as (first, (reads, follows)):
-        await reads.talk(116)
-        await settled(reads, follows)
-        server.ask("FLUSHALL")
-        await reads.until(lambda: "kvgate:schema" in server.names())
-        await follows.talk(117)
-        await settled(reads, follows)
-        assert (num_held(reads), num_held(follows)) == (2, 0)
-        async with beside(first, server) as late:
-            await late.settled()
-
-
-async def test_redis_is_paused(server: Server) -> None:
-    """Who reads reads on; who follows reads for itself; and all is one again."""
-    async with several(server, pace=QUICK) as (_, (reads, follows)):
-        await reads.talk(118)
-        await settled(reads, follows)
-        with server.paused():
-            await reads.talk(119)
-            await reads.settled()
-            await follows.until(lambda: all(feed.endpoint.startswith("tcp") for feed in feeds(follows)))
-            await follows.settled()
-            await follows.talk(120)
-            await settled(reads, follows)
-        await follows.until(lambda: not any(feed._alone for feed in feeds(follows)))
-        await follows.until(lambda: num_held(reads) + num_held(follows) == 2)
-        await settled(reads, follows)
-        await reads.talk(121)
-        await settled(reads, follows)
-
-
-async def test_a_gateway_that_starts_without_redis_and_finds_it(server: Server) -> None:
-    async with story() as first:
-        with server.paused():
-            async with AsyncExitStack() as stack:
-                told = await stack.enter_async_context(beside(first, server, QUICK))
-                await told.talk(122)
-                await told.settled()
-                kept = stack.pop_all()
-        async with kept:
-            await holds(told)
-            await told.talk(123)
-            await told.settled()
-
-
-async def test_what_does_not_decode_is_read_again(server: Server) -> None:
-    async with several(server) as (_, (reads, follows)):
-        await reads.talk(124)
-        await settled(reads, follows)
-        (key, _) = sorted(key for key in server.names() if key.endswith(":log"))
-        epoch, _, place = last_id(server, key).partition("-")
-        server.ask("XADD", key, f"{epoch}-{int(place) + 1}", "d", b"\xff\xff", "t", "1")
-        await follows.until(lambda: sums(follows)["num_resyncs"] > 0)
-        await follows.talk(125)
-        await settled(reads, follows)
-        assert sums(reads)["num_rewrites"] == 1
 
 
 @asynccontextmanager

@@ -193,13 +193,23 @@ class Holding:
     async def _keep_lease(self) -> None:
         while True:
             await asyncio.sleep(self._shared.times.renew_s)
+            lease, before = self._lease, self.writer.last
             try:
-                lease = self._lease
-                if not await self._log.renew(lease):
+                last = await self._log.renew(lease)
+                if last is None:
                     await self._regain(lease)
-                self._is_there.set()
-            except LOST:
-                self._is_there.clear()
+            except LOST as exc:
+                self._is_away(exc)
+                continue
+            self._shared.trouble.over(self._worker)
+            self._is_there.set()
+            if last is not None and before is not None and last != before == self.writer.last:
+                self.writer.tear()  # somebody else wrote there, or a part was lost
+                self._news.set()
+
+    def _is_away(self, exc: BaseException) -> None:
+        self._is_there.clear()
+        self._shared.trouble.tell(self._worker, exc)
 
     async def _keep_writing(self) -> None:
         while True:
@@ -212,8 +222,8 @@ class Holding:
                     continue
                 self._counts.num_fenced += 1
                 await self._regain(lease)
-            except LOST:
-                self._is_there.clear()
+            except LOST as exc:
+                self._is_away(exc)
             self._news.set()
 
     async def _regain(self, lease: Lease) -> None:

@@ -82,6 +82,7 @@ class ReplicaFeed:
         self._turns = turns
         self._follower = Follower(StreamCounts())
         self._followed: Followed | None = None
+        self._server = -1  # by which what we know was told
         self._last_status: Status | None = None
         self._told: StreamState | None = None
         self._lost_at: float | None = None
@@ -129,6 +130,7 @@ class ReplicaFeed:
         if self.holding:
             self.holding.close()
         if self._shared.feeds.get(self._worker) is self:
+            self._shared.trouble.over(self._worker)
             del self._shared.feeds[self._worker]
 
     async def _run(self) -> None:
@@ -137,6 +139,7 @@ class ReplicaFeed:
             try:
                 if_known = is_patient and self._follower.cursor != NOWHERE
                 lease = await self._shared.acquire(self._log, if_known=if_known)
+                self._shared.trouble.over(self._worker)
                 self._lost_at = None
                 self._end_alone()
                 if isinstance(lease, Lease):
@@ -146,7 +149,8 @@ class ReplicaFeed:
                     is_patient = lease is not None  # the second time, whoever knew all is not there
                     times = self._times
                     await self._follow(times.grace_s if lease is None else min(lease + 0.005, times.ask_s))
-            except LOST:
+            except LOST as exc:
+                self._shared.trouble.tell(self._worker, exc)
                 self._lost()
                 await asyncio.sleep(self._times.retry_s)
 
@@ -158,6 +162,8 @@ class ReplicaFeed:
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0 and not self._shared.is_lost:
             try:
+                if self._server != self._shared.tail.server:
+                    self._leave()
                 followed = self._followed or await self._begin()
                 followed.woken.clear()
                 if followed.entries:
@@ -165,6 +171,8 @@ class ReplicaFeed:
                     await self._in_turn(lambda entry=entry: self._take_entry(entry))  # type: ignore[misc]
                     continue
             except (LogError, DecodeError) as exc:
+                if isinstance(exc, DecodeError):
+                    await self._log.disown()
                 await asyncio.sleep(self._again(exc))
                 continue
             if followed.is_there and self._follower.state is StreamState.CATCHING_UP and self._last_status:
@@ -176,11 +184,15 @@ class ReplicaFeed:
             await asyncio.sleep(self._times.pause_s)
 
     async def _begin(self) -> Followed:
-        """Behind what we know; where that is nothing, or elsewhere, with the snapshot."""
-        if self._follower.cursor == NOWHERE:
-            for data in await self._log.snapshot():
+        """Behind what we know; where that is nothing, or another server's, with the snapshot."""
+        server = self._shared.tail.server
+        if self._follower.cursor == NOWHERE or self._server != server:
+            if parts := await self._log.snapshot():
+                self._follower.forget()
+            for data in parts:
                 update = decode(data)
                 await self._in_turn(lambda update=update: self._take(update))  # type: ignore[misc]
+            self._server = server
         cursor = self._follower.cursor
         self._followed = self._shared.tail.follow(self._log.keys.log, after_id(cursor.epoch, cursor.next_seq))
         return self._followed
@@ -195,7 +207,7 @@ class ReplicaFeed:
         self._shared.delays_s.observe(self._shared.tail.age_s(entry))
 
     def _again(self, exc: Exception) -> float:
-        """With a snapshot; in how many seconds. What cannot be read lies there until it is written anew."""
+        """With a snapshot; in how many seconds."""
         now, times = asyncio.get_running_loop().time(), self._times
         is_new = now - self._again_at > times.patience_s
         self._again_at, self._pause_s = now, times.pause_s if is_new else self._pause_s * 2
@@ -257,6 +269,7 @@ class ReplicaFeed:
     async def _hold(self, lease: Lease) -> None:
         """As long as the lease is ours."""
         self._leave()
+        self._server = self._shared.tail.server
         holding = Holding(
             self._worker, self._root, self._block_size, self._log, self._shared, lease, self.counts
         )

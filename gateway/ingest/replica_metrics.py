@@ -19,8 +19,8 @@ class ReplicaCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         shared = self._shared
-        up = GaugeMetricFamily("kvgate_redis_up", "1 if Redis answers")
-        up.add_metric([], float(not shared.is_lost))
+        up = GaugeMetricFamily("kvgate_redis_up", "1 if Redis answers, and does what it is asked")
+        up.add_metric([], float(not (shared.is_lost or shared.trouble)))
         losses = CounterMetricFamily("kvgate_redis_losses", "Times that Redis was lost")
         losses.add_metric([], shared.tail.num_losses)
         delays = HistogramMetricFamily(

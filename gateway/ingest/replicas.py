@@ -15,11 +15,12 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.turns import Turns
 from gateway.metrics import Histogram
-from gateway.redis.client import LOST, Refused, check, open_client
+from gateway.redis.client import LOST, Refused, check, check_schema, open_client
 from gateway.redis.keys import WorkerKeys
 from gateway.redis.log import Lease, WorkerLog
 from gateway.redis.options import RedisOptions
 from gateway.redis.tail import BLOCK_S, Tail
+from gateway.redis.trouble import Trouble, Unusable
 from gateway.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ class Shared:
         self._gateway = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._is_checked = False
         self._refusal: str | None = None
-        self.tail = Tail(self._waiting)
+        self.tail = Tail(self._waiting, on_other=self._meet_other)
+        self.trouble = Trouble(self.where, lambda: self.is_lost)
 
     def __repr__(self) -> str:
         return f"Shared({self.where}, {len(self.feeds)} workers, {self.tail})"
@@ -156,25 +158,30 @@ class Shared:
         return WorkerLog(self._client, keys, self._gateway, lease_s=self.times.lease_s)
 
     async def acquire(self, log_: WorkerLog, *, if_known: bool) -> Lease | float | None:
-        """As `WorkerLog.acquire`, in a Redis that is (still) ours: it may have come back as another."""
-        if not self._is_checked:
-            await self._check()
+        """As `WorkerLog.acquire`, in a Redis that is (still) ours: it may have come back as another, or just
+        have been emptied."""
         try:
-            lease = await log_.acquire(if_known=if_known)
+            await self._check()
+            return await log_.acquire(if_known=if_known)
         except LOST:
             self._is_checked = False
             raise
-        if isinstance(lease, Lease):  # what a lease is given for was perhaps just emptied
-            await self._check()
-        return lease
+
+    async def _meet_other(self) -> None:
+        """All connections are to be with the same server."""
+        self._is_checked = False
+        await self._client.connection_pool.disconnect()
 
     async def _check(self) -> None:
         """Raises one of LOST also where it is refused, which is said once."""
         try:
-            await check(self._client, self._options)
+            if self._is_checked:
+                await check_schema(self._client, self._options)
+            else:
+                await check(self._client, self._options)
         except Refused as exc:
             if self._refusal != str(exc):
                 self._refusal = str(exc)
                 log.error("%s", exc)
-            raise ConnectionError(str(exc)) from exc
+            raise Unusable(str(exc)) from exc
         self._refusal, self._is_checked = None, True

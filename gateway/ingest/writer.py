@@ -39,6 +39,7 @@ class LogWriter:
         self._begun = 0  # the last epoch that was told of
         self._since = self._snapshot_bytes = self._snapshot_seq = 0
         self._sending: list[tuple[str, bytes]] = []
+        self._is_writing = False
 
     def __repr__(self) -> str:
         return f"LogWriter(epoch={self.epoch}, next_seq={self.next_seq}, queued={self.num_queued})"
@@ -56,6 +57,11 @@ class LogWriter:
     def has_written_all(self) -> bool:
         return not self._sending and self.epoch == self._journal.epoch and not self.num_queued
 
+    @property
+    def last(self) -> str | None:
+        """The id of what lies at the log's end; None while that changes, or is not known."""
+        return None if self._is_writing or self._sending else self._last
+
     def go_on(self, last: str, num_bytes: int, snapshot_bytes: int) -> None:
         """Behind what another wrote of this very journal."""
         self.epoch, self.next_seq = self._journal.epoch, self._journal.next_seq
@@ -65,16 +71,24 @@ class LogWriter:
 
     async def write(self, lease: Lease) -> bool:
         """All that is complete; False if the lease is another's. Raises one of `client.LOST`."""
-        while True:
-            written = await self._write_some(lease)
-            if written is None:
-                return True
-            if written is Written.FENCED:
-                return False
-            if written is Written.TORN:
-                self._sending, self._telling = [], None
-                self._last = START
-                self.epoch = 0
+        self._is_writing = True
+        try:
+            while True:
+                written = await self._write_some(lease)
+                if written is None:
+                    return True
+                if written is Written.FENCED:
+                    return False
+                if written is Written.TORN:
+                    self.tear()
+        finally:
+            self._is_writing = False
+
+    def tear(self) -> None:
+        """What lies there is not what we wrote: all is written anew, the next time."""
+        self._sending, self._telling = [], None
+        self._last = START
+        self.epoch = 0
 
     async def _write_some(self, lease: Lease) -> Written | None:
         """None where nothing is to be written."""

@@ -6,22 +6,28 @@ may be done twice.
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, cast
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, Connection, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
+    ClusterDownError,
+    MovedError,
     NoPermissionError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.core.errors import ConfigError
 from gateway.redis.keys import SCHEMA, schema_key
 from gateway.redis.options import RedisOptions
+from gateway.redis.places import Asked, Nodes, Sentinels
 
 log = logging.getLogger("kvgate.redis")
 
@@ -30,13 +36,50 @@ MAX_CONNECTIONS = 16
 OLDEST = (7, 0)
 LOST = (RedisError, OSError, TimeoutError)
 """What a call may raise when the server, or the way to it, is not there or does not do it."""
+_ELSEWHERE = (ReadOnlyError, MovedError, AskError, ClusterDownError)
+"""It is no longer the one that is to be written."""
 
 
 class Refused(ConfigError):
     """The server is there, and we cannot use it: password, permissions, version, schema."""
 
 
+class Connects:
+    """How often a connection was made: behind it there may be another server."""
+
+    num = 0
+
+
+class Following:
+    """A connection, of the kind that it is mixed into: to where the server is now, if there is a choice."""
+
+    def __init__(self, *, connects: Connects, locator: Asked | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._connects, self._locator = connects, locator
+
+    async def _connect(self) -> None:
+        if self._locator is None:
+            await super()._connect()  # type: ignore[misc]
+        else:
+            self.host, self.port = await self._locator()
+            try:
+                await super()._connect()  # type: ignore[misc]
+            except (OSError, TimeoutError):
+                self._locator.not_there()
+                raise
+        self._connects.num += 1
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except _ELSEWHERE:
+            await self.disconnect()  # type: ignore[attr-defined]
+            raise
+
+
 class Client(Redis):
+    connects: Connects
+
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """The library sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
         when the sending is just over: whoever is being stopped would go on for ever."""
@@ -50,8 +93,10 @@ class Client(Redis):
 
 def open_client(
     options: RedisOptions, *, max_connections: int = MAX_CONNECTIONS, block_s: float = 0
-) -> Redis:
+) -> Client:
     """Opened by its first command. `block_s` is for how long commands of it wait in the server."""
+    connects = Connects()
+    kind = options.connection.get("connection_class", Connection)
     pool = BlockingConnectionPool(
         max_connections=max_connections,
         timeout=options.timeout_s,
@@ -60,27 +105,48 @@ def open_client(
         retry=Retry(NoBackoff(), 0),
         protocol=2,
         client_name="kvgate",
-        **options.connection,
+        **{**options.connection, "connection_class": type("Following", (Following, kind), {})},
+        connects=connects,
+        locator=_locator(options),
     )
-    return Client.from_pool(pool)  # which closes it
+    client = cast(Client, Client.from_pool(pool))  # which closes it
+    client.connects = connects
+    return client
+
+
+def _locator(options: RedisOptions) -> Asked | None:
+    if not options.asked:
+        return None
+    connection = {
+        **options.asking,
+        "socket_timeout": options.timeout_s,
+        "socket_connect_timeout": options.timeout_s,
+    }
+    if options.service:
+        return Sentinels(options.asked, options.service, connection)
+    return Nodes(options.asked, options.prefix, connection)
 
 
 async def check(client: Redis, options: RedisOptions) -> None:
     """Whether it can be used; its schema is written where there is none. Raises Refused, or one of LOST."""
+    await check_schema(client, options)
+    await _look(client, options)
+
+
+async def check_schema(client: Redis, options: RedisOptions) -> None:
+    """In one round trip."""
     try:
         found = await client.set(schema_key(options.prefix), SCHEMA, nx=True, get=True)
-    except (AuthenticationError, AuthorizationError) as exc:
-        raise Refused(
-            f"redis: {options.where} refuses the password or user ({exc}); see --redis-password-file"
-        ) from exc
     except NoPermissionError as exc:
         raise Refused(
             f"redis: at {options.where} this user may not write {options.prefix}:* ({exc}); it needs "
             f"~{options.prefix}:* and +@all -@dangerous +info"
         ) from exc
-    except ResponseError as exc:
-        if "WRONGPASS" in str(exc) or "NOAUTH" in str(exc):
-            raise Refused(f"redis: {options.where} refuses the password or user ({exc})") from exc
+    except (RedisConnectionError, AuthorizationError, ResponseError) as exc:
+        if is_unauthorized(exc):
+            raise Refused(
+                f"redis: {options.where} refuses the password or user ({exc}); see --redis-password-file"
+            ) from exc
         if "syntax" in str(exc).lower():
             raise Refused(f"redis: {options.where} is too old: Redis 7 or Valkey 7.2 is needed") from exc
         if "WRONGTYPE" not in str(exc):
@@ -88,7 +154,12 @@ async def check(client: Redis, options: RedisOptions) -> None:
         found = b"a key of another type"
     if found not in (None, SCHEMA):
         raise Refused(_foreign(found, options))
-    await _look(client, options)
+
+
+def is_unauthorized(exc: BaseException) -> bool:
+    """Password or user are refused; the library wraps that where the server is reached by a Unix socket."""
+    kinds = (AuthenticationError, AuthorizationError)
+    return isinstance(exc, kinds) or isinstance(exc.__cause__, kinds) or "WRONGPASS" in str(exc)
 
 
 def _foreign(found: Any, options: RedisOptions) -> str:

@@ -35,24 +35,32 @@ local time = redis.call('TIME')
 if held >= 0 then return {0, held} end
 if ARGV[3] == '1' and redis.call('EXISTS', KEYS[3]) == 0 then return {0, -1} end
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local fence = math.max(tonumber(redis.call('GET', KEYS[2]) or '0') + 1, now)
+local fence = math.max((tonumber(redis.call('GET', KEYS[2]) or '0') or 0) + 1, now)
 local text = string.format('%.0f', fence)
 redis.call('SET', KEYS[2], text, 'EX', ARGV[4])
 redis.call('SET', KEYS[1], text .. ':' .. ARGV[1], 'PX', ARGV[2])
 return {1, fence}
 """
 _RENEW = """
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 for i = 2, #KEYS do redis.call('EXPIRE', KEYS[i], ARGV[3]) end
-return 1
+local log, snapshot = redis.call('TYPE', KEYS[4]).ok, redis.call('TYPE', KEYS[3]).ok
+if log == 'none' then return '0-0' end
+if log ~= 'stream' or snapshot ~= 'list' then return '?' end
+local tail = redis.call('XREVRANGE', KEYS[4], '+', '-', 'COUNT', 1)
+return tail[1] and tail[1][1] or '0-0'
 """
+"""It sets what it might only prolong: a server without memory refuses it, as it does all that is written. The
+lease then ends, and every gateway reads for itself."""
 _RELEASE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])
 """
 _APPEND = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 'FENCED' end
+local kind = redis.call('TYPE', KEYS[2]).ok
+if kind ~= 'stream' and kind ~= 'none' then return 'TORN' end
 local tail = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 local last = tail[1] and tail[1][1] or '0-0'
 if last ~= ARGV[2] then
@@ -157,9 +165,12 @@ class WorkerLog:
             return Lease(told, f"{told}:{self._gateway}")
         return None if told < 0 else told / 1000
 
-    async def renew(self, lease: Lease) -> bool:
+    async def renew(self, lease: Lease) -> str | None:
+        """The id of what was told last, or what can be none where others wrote there; None where the lease is
+        no longer ours."""
         keys = [self.keys.lease, self.keys.fence, self.keys.snapshot, self.keys.log]
-        return bool(await self._run(_RENEW, keys, [lease.value, self._lease_ms, KEPT_S]))
+        last = await self._run(_RENEW, keys, [lease.value, self._lease_ms, KEPT_S])
+        return None if last is None else str(last.decode())
 
     async def release(self, lease: Lease) -> None:
         await self._run(_RELEASE, [self.keys.lease], [lease.value])
@@ -192,6 +203,10 @@ class WorkerLog:
             parts += some
             if len(some) < READ_AT_ONCE:
                 return parts
+
+    async def disown(self) -> None:
+        """What lies there cannot be read: without a snapshot, whoever holds the lease writes all anew."""
+        await self._client.unlink(self.keys.snapshot)
 
     async def read(self, after: str) -> list[Entry]:
         """All that was told behind `after`."""

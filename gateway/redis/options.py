@@ -4,24 +4,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.keyfile import read_key
 
 EMBEDDED = "embedded"
-SCHEMES = ("redis", "rediss", "unix")
+SINGLE = ("redis", "rediss", "unix")
+SENTINEL = ("redis+sentinel", "rediss+sentinel")
+CLUSTER = ("redis+cluster", "rediss+cluster")
+Place = tuple[str, int]
+"""Host and port."""
+PORTS = dict.fromkeys(SENTINEL, 26379) | dict.fromkeys(CLUSTER, 6379)
 
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """`where` is the URL as it may be shown; `connection` is what the client library is given."""
+    """`where` is the URL as it may be shown; `connection` is what the client library is given. `asked` know
+    where the server is: Sentinels, of the master called `service`; else nodes of a Cluster, where `prefix` is
+    in braces: all that is ours is in one slot. `asking` is for connections to them."""
 
     where: str
     prefix: str
     timeout_s: float
     connection: Mapping[str, Any] = field(repr=False)
+    asked: tuple[Place, ...] = ()
+    service: str = ""
+    asking: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def redis_of(config: Config) -> RedisOptions | None:
@@ -32,15 +42,27 @@ def redis_of(config: Config) -> RedisOptions | None:
         return None
     if config.redis == EMBEDDED:
         raise ConfigError("redis: 'embedded' is for `kvgate serve`; give the URL of a server here")
-    where = shown(config.redis)
-    connection = _parse(config.redis, where)
+    where, scheme = shown(config.redis), urlsplit(config.redis).scheme
+    files = _tls(config)
+    if files and not scheme.startswith("rediss"):
+        raise ConfigError("redis_ca_file, redis_cert_file: are for rediss:// only")
+    several = _several(config.redis, where) if scheme in PORTS else None
+    url = several.url if several else config.redis
+    connection = _parse(url, where) | files
     if config.redis_password_file:
         connection["password"] = read_key(config.redis_password_file, "redis_password_file")
-    if files := _tls(config):
-        if urlsplit(config.redis).scheme != "rediss":
-            raise ConfigError("redis_ca_file, redis_cert_file: are for rediss:// only")
-        connection |= files
-    return RedisOptions(where, config.redis_prefix, config.redis_timeout_s, connection)
+    if several is None:
+        return RedisOptions(where, config.redis_prefix, config.redis_timeout_s, connection)
+    del connection["host"], connection["port"]
+    asking = {name: value for name, value in connection.items() if name not in ("db", "username", "password")}
+    if scheme in CLUSTER:
+        if connection.pop("db", 0):
+            raise ConfigError(f"redis: '{where}' names a database, and a Cluster has only 0")
+        asking = dict(connection)
+    prefix = f"{{{config.redis_prefix}}}" if scheme in CLUSTER else config.redis_prefix
+    asking |= several.asking
+    places, service = several.places, several.service
+    return RedisOptions(where, prefix, config.redis_timeout_s, connection, places, service, asking)
 
 
 def shown(url: str) -> str:
@@ -52,13 +74,56 @@ def shown(url: str) -> str:
     return f"{scheme}://{host}{slash}{path}" if rest else scheme
 
 
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """`url` is as of one server, with all but who is asked."""
+
+    url: str
+    places: tuple[Place, ...]
+    service: str
+    asking: dict[str, str]
+
+
+def _several(url: str, where: str) -> _Several:
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    try:
+        places = tuple(_place(host, PORTS[parts.scheme]) for host in hosts.split(","))
+    except ValueError as exc:
+        raise ConfigError(
+            f"redis: '{where}' cannot be read: it wants HOST:PORT,HOST:PORT,... ({exc})"
+        ) from exc
+    service, path = "", parts.path
+    if parts.scheme in SENTINEL:
+        service, _, database = parts.path.lstrip("/").partition("/")
+        path = f"/{database}" if database else ""
+        if not service:
+            raise ConfigError(f"redis: '{where}' names no master: redis+sentinel://HOST:PORT,HOST:PORT/NAME")
+    query = parse_qsl(parts.query)
+    asking = {
+        name.removeprefix("sentinel_"): value
+        for name, value in query
+        if name.startswith("sentinel_") and service
+    }
+    rest = urlencode([(name, value) for name, value in query if not name.startswith("sentinel_")])
+    plain = parts.scheme.partition("+")[0]
+    return _Several(f"{plain}://{user}{at}asked:1{path}{rest and '?'}{rest}", places, service, asking)
+
+
+def _place(text: str, port: int) -> Place:
+    split = urlsplit(f"//{text}")
+    if not split.hostname:
+        raise ValueError(f"'{text}' names no host")
+    return split.hostname, split.port or port
+
+
 def _parse(url: str, where: str) -> dict[str, Any]:
     from redis.asyncio.connection import parse_url
 
-    if urlsplit(url).scheme not in SCHEMES:
+    if urlsplit(url).scheme not in SINGLE:
         raise ConfigError(
-            f"redis: '{where}' is not a URL such as redis://10.0.0.1:6379/0, rediss://... (TLS) or "
-            "unix:///path, nor 'embedded'"
+            f"redis: '{where}' is not a URL such as redis://10.0.0.1:6379/0, rediss://... (TLS), unix:///path,"
+            " redis+sentinel://HOST:PORT,.../NAME or redis+cluster://HOST:PORT,..., nor 'embedded'"
         )
     try:
         found = dict(parse_url(url))

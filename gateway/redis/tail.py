@@ -8,13 +8,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
 
-from gateway.redis.client import LOST
+from gateway.redis.client import LOST, Client
 from gateway.redis.log import Entry, entry
 
 log = logging.getLogger("kvgate.redis")
@@ -28,6 +28,8 @@ MAX_WAITING = 1024
 RETRY_S = 0.2
 CLOCK_S = 10.0
 """Between two comparisons of the server's clock with ours."""
+
+Elsewhere = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -43,10 +45,16 @@ class Followed:
 
 
 class Tail:
-    """`client` is for nothing else; `run` is to be started."""
+    """`client` is for nothing else; `run` is to be started. `server` changes with who answers: what was told
+    by one need not be what another knows, which was its replica. `on_other` is called then."""
 
-    def __init__(self, client: Redis, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, client: Client, clock: Callable[[], float] = time.time, on_other: Elsewhere | None = None
+    ) -> None:
         self._client = client
+        self._on_other = on_other
+        self._met, self._run_id = 0, ""
+        self.server = 0
         self._clock = clock
         self._followed: dict[str, Followed] = {}
         self._offset_s = 0.0
@@ -74,6 +82,7 @@ class Tail:
         while True:
             try:
                 await self._compare_clocks()
+                await self._meet()
                 await self._read()
             except LOST as exc:
                 self._lost(exc)
@@ -89,6 +98,7 @@ class Tail:
             return await asyncio.sleep(BLOCK_S / 10)
         streams: dict[Any, Any] = {each.key: each.after for each in open_ones}
         told: Any = await self._client.xread(streams, count=AT_ONCE, block=round(BLOCK_S * 1000))
+        await self._meet()
         for key, entries in told or ():
             followed = self._followed.get(key.decode())
             if followed not in open_ones:  # no longer, or from elsewhere
@@ -101,6 +111,22 @@ class Tail:
             if not each.is_there:
                 each.is_there = True
                 each.woken.set()
+
+    async def _meet(self) -> None:
+        """Who answers, if there is another connection than before."""
+        if self._met == (num := self._client.connects.num):
+            return
+        try:
+            run_id = str((await self._client.info("server"))["run_id"])
+        except NoPermissionError:
+            run_id = f"connection {num}"
+        if self._run_id not in ("", run_id):
+            self.server += 1
+            self._compared_at = 0.0
+            log.info("another server answers: what it knows is read anew")
+            if self._on_other:
+                await self._on_other()
+        self._met, self._run_id = num, run_id
 
     async def _compare_clocks(self) -> None:
         now = time.monotonic()

@@ -15,6 +15,7 @@ def test_all_is_exposed() -> None:
     follows = SimpleNamespace(holding=None, counts=ReplicaCounts())
     shared: Any = SimpleNamespace(
         is_lost=False,
+        trouble=False,
         tail=SimpleNamespace(num_losses=6),
         delays_s=delays,
         feeds={"w:1": holds, "w:2": follows},

@@ -191,3 +191,25 @@ async def test_one_goes_on_behind_another(world: World) -> None:
     world.store()
     await heir.write(LEASE)
     assert world.seqs() == [2] and world.log.kept == [""]
+
+
+async def test_what_others_wrote_there_is_written_over(world: World) -> None:
+    world.store(2)
+    await world.write()
+    assert world.writer.last == world.log.last
+    world.log.entries["5-9"] = b"nonsense"
+    world.writer.tear()
+    assert not world.writer.has_written_all
+    await world.write()
+    assert world.told() == [EXACT] and world.log.kept == ["", ""] and world.writer.last == world.log.last
+
+
+async def test_what_lies_there_is_not_known_without_an_answer(world: World) -> None:
+    await world.write()
+    world.store()
+    world.log.is_answer_lost = True
+    with pytest.raises(TimeoutError):
+        await world.write()
+    assert world.writer.last is None
+    await world.write()
+    assert world.writer.last == world.log.last

@@ -2,17 +2,21 @@
 
 server        empty for each test, and nothing of the test before lies in its way
 redis_server  the same for all tests of the module, on a Unix socket and a free port of loopback
+
+`sentinels` and `cluster` start several, of which one is the master of all that is ours.
 """
 
 import os
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from gateway.config import Config, load
 from gateway.redis.options import RedisOptions, redis_of
@@ -27,6 +31,11 @@ def free_port() -> int:
 
 class Server(EmbeddedServer):
     """What tests do to one."""
+
+    @property
+    def bus_port(self) -> int:
+        """Between the nodes of a Cluster."""
+        return int(self._flags[self._flags.index("--cluster-port") + 1])
 
     def direct(self) -> "redis.Redis":
         return redis.Redis(unix_socket_path=str(self.socket), protocol=2)
@@ -48,6 +57,11 @@ class Server(EmbeddedServer):
         finally:
             os.kill(self.pid, signal.SIGCONT)
 
+    def kill(self) -> None:
+        assert self.process
+        self.process.kill()
+        self.process.wait()
+
     def config(self, **changes: Any) -> Config:
         return load({"redis": self.url, **changes}, environ={})
 
@@ -65,6 +79,100 @@ def serving(*flags: str) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+class Sentinel(Server):
+    """Of the master `m`, at loopback's `watched`."""
+
+    watched = 0
+
+    def _arguments(self) -> list[str]:
+        (file := self.directory / "conf").write_text(
+            f"port {self.port}\nbind 127.0.0.1\nunixsocket {self.socket}\ndir {self.directory}\n"
+            f"sentinel monitor m 127.0.0.1 {self.watched} 2\n"
+            "sentinel down-after-milliseconds m 500\nsentinel failover-timeout m 4000\n"
+        )
+        return [str(file), "--sentinel"]
+
+
+@contextmanager
+def watching(port: int) -> Iterator[Sentinel]:
+    sentinel = Sentinel(port=free_port())
+    sentinel.watched = port
+    try:
+        sentinel.start()
+        yield sentinel
+    finally:
+        sentinel.stop()
+
+
+class Several:
+    """Servers of which one is replaced by a replica of its own."""
+
+    def __init__(self, url: str, master: Server, replica: Server) -> None:
+        self.url, self.master, self.replica = url, master, replica
+
+    def is_replaced(self) -> bool:
+        return b"role:master" in _raw(self.replica, "INFO", "replication")
+
+
+@contextmanager
+def sentinels() -> Iterator[Several]:
+    with ExitStack() as stack:
+        master = stack.enter_context(serving())
+        follow = ("--replicaof", f"127.0.0.1 {master.port}", "--repl-diskless-sync-delay", "0")
+        replica = stack.enter_context(serving(*follow))
+        three = [stack.enter_context(watching(master.port)) for _ in range(3)]
+        until(lambda: b"master_link_status:up" in _raw(replica, "INFO", "replication"))
+        until(lambda: all(b"slaves=1,sentinels=3" in _raw(each, "INFO", "sentinel") for each in three))
+        places = ",".join(f"127.0.0.1:{each.port}" for each in three)
+        yield Several(f"redis+sentinel://{places}/m", master, replica)
+
+
+@contextmanager
+def cluster(tag: str) -> Iterator[Several]:
+    """Three masters, each with a replica; told of are those of the slot of `tag`."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(serving(*_cluster_flags())) for _ in range(6)]
+        bounds = [0, 5461, 10923, 16384]
+        for i, node in enumerate(nodes):
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", i + 1)
+            if i < 3:
+                node.ask("CLUSTER", "ADDSLOTSRANGE", bounds[i], bounds[i + 1] - 1)
+            for other in nodes[:i]:
+                node.ask("CLUSTER", "MEET", "127.0.0.1", other.port, other.bus_port)
+        until(lambda: all(b"cluster_known_nodes:6" in _raw(node, "CLUSTER", "INFO") for node in nodes))
+        for i in range(3):
+            nodes[i + 3].ask("CLUSTER", "REPLICATE", nodes[i].ask("CLUSTER", "MYID").decode())
+        until(lambda: all(b"cluster_state:ok" in _raw(node, "CLUSTER", "INFO") for node in nodes))
+        until(lambda: all(b"link_status:up" in _raw(node, "INFO", "replication") for node in nodes[3:]))
+        slot = key_slot(tag.encode())
+        i = next(i for i in range(3) if slot < bounds[i + 1])
+        places = ",".join(f"127.0.0.1:{nodes[(i + n) % 3].port}" for n in range(2))
+        yield Several(f"redis+cluster://{places}", nodes[i], nodes[i + 3])
+
+
+def _cluster_flags() -> tuple[str, ...]:
+    return (
+        *("--cluster-enabled", "yes", "--cluster-port", str(free_port()), "--cluster-node-timeout", "1000"),
+        *("--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"),
+    )
+
+
+def until(is_true: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < end, "the servers did not find each other"
+        time.sleep(0.02)
+
+
+def _raw(server: Server, *command: str) -> bytes:
+    """The answer as it comes: the library's reading of it differs by versions."""
+    with server.direct() as client:
+        for name in command[:1] + (" ".join(command[:2]),):
+            client.response_callbacks.pop(name, None)
+        told = client.execute_command(*command)  # type: ignore[no-untyped-call]
+        return told if isinstance(told, bytes) else str(told).encode()
 
 
 @pytest.fixture(scope="module")

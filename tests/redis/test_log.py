@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from gateway.core.blocks import root_hash
 from gateway.core.worker import WorkerId
@@ -146,3 +147,37 @@ def test_places_are_in_the_order_of_what_is_told() -> None:
     places = [int(name.partition("-")[2]) for name in states]
     assert places == sorted(set(places))
     assert after_id(0, 0) == START and after_id(E, 1) == first
+
+
+async def test_who_renews_is_told_what_lies_there(logs: list[WorkerLog], server: Server) -> None:
+    a, b = logs
+    lease = await leased(a)
+    assert await a.renew(lease) == START
+    state = state_id(START, E, 0), b"s"
+    await a.replace(lease, [b"p"], "", state)
+    await a.append(lease, state[0], [(batch_id(E, 0), b"x")])
+    assert await a.renew(lease) == batch_id(E, 0)
+    await b.disown()
+    assert await a.renew(lease) not in (None, START, batch_id(E, 0))
+    server.ask("SET", KEYS.log, "nonsense")
+    assert await a.renew(lease) not in (None, START, batch_id(E, 0))
+    assert await a.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"y")]) is Written.TORN
+    assert await a.replace(lease, [b"p"], "", state) is Written.OK
+    assert await a.renew(lease) == state[0]
+
+
+async def test_a_lease_is_not_renewed_without_memory(logs: list[WorkerLog], server: Server) -> None:
+    a, _ = logs
+    lease = await leased(a)
+    server.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(OutOfMemoryError):
+            await a.renew(lease)
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory", "0")
+    assert await a.renew(lease) == START
+
+
+async def test_a_fence_that_is_no_number_is_none(logs: list[WorkerLog], server: Server) -> None:
+    server.ask("SET", KEYS.fence, "nonsense")
+    assert (await leased(logs[0])).fence > 1_600_000_000_000

@@ -11,7 +11,7 @@ from gateway.redis.client import open_client
 from gateway.redis.log import START, Entry
 from gateway.redis.tail import BLOCK_S, Followed, Tail
 from gateway.tasks import Tasks
-from tests.redis.serving import Server, redis_server, server
+from tests.redis.serving import Server, redis_server, server, serving
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -113,3 +113,16 @@ async def test_age_is_by_the_servers_clock(server: Server) -> None:
     assert tail.age_s(Entry("1-1", int(seconds) * 10**6 - 10**6, b"")) < 60
     assert tail.age_s(Entry("1-1", (int(seconds) + 60) * 10**6, b"")) == 0
     await client.aclose()
+
+
+async def test_another_server_in_its_place_is_noticed(server: Server) -> None:
+    with serving() as mortal:
+        async with tailing(mortal) as tail:
+            followed = tail.follow("a", START)
+            await until(lambda: followed.is_there)
+            mortal.ask("CLIENT", "KILL", "TYPE", "normal")
+            await until(lambda: tail.num_losses == 1 and followed.is_there)
+            assert tail.server == 0  # the same one
+            mortal.kill()
+            mortal.start()
+            await until(lambda: followed.is_there and tail.server == 1)
