@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test check wheel test-wheel test-vllm bench bench-heal bench-index bench-proxy soak fuzz lock docs proto clean
+.PHONY: run test check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-proxy soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -41,6 +41,9 @@ bench-index: $(WHEEL_VENV)/.installed
 
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal
+
+bench-bookings: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_bookings
 
 MINUTES ?= 10
 soak: $(VENV)/.installed-dev

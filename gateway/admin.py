@@ -175,7 +175,7 @@ class Admin:
     def _worker(self, endpoint: Endpoint, worker_id: Any) -> dict[str, Any]:
         member = self._fleet.get(worker_id)
         assert member is not None, "an endpoint's workers are in the fleet"
-        worker, load = member.worker, self._router.ledger.load(worker_id)
+        worker, load = member.worker, self._router.ledger.here(worker_id)
         feed = endpoint.feeds.get(worker_id)
         return {
             "id": worker.id,
@@ -185,6 +185,7 @@ class Admin:
             "num_blocks": worker.num_blocks,
             "in_flight": load.num_in_flight,
             "booked_tokens": load.booked_tokens,
+            "in_flight_elsewhere": self._router.ledger.load(worker_id).num_in_flight - load.num_in_flight,
             "running": member.reported.num_running,
             "waiting": member.reported.num_waiting,
             "kv_usage": member.reported.kv_usage,

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
@@ -53,8 +54,10 @@ from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, ProxyOptions
 from gateway.records import Records
+from gateway.redis.options import redis_of
 from gateway.router import Router
 from gateway.server import ClientConnection
+from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
 from gateway.tasks import Tasks
 from gateway.tls import follow, listening_tls, worker_tls
@@ -62,6 +65,9 @@ from gateway.verify.asking import Asking
 from gateway.verify.metrics import VerifyCollector, describe, summary
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
+
+if TYPE_CHECKING:
+    from gateway.bookings.shared import SharedBookings
 
 log = logging.getLogger("kvgate")
 
@@ -73,22 +79,22 @@ class Gateway:
         self,
         config: Config,
         *,
-        ledger: Ledger | None = None,
-        assumed: AssumedIndex | None = None,
+        place: Place | None = None,
         connections: set[ClientConnection] | None = None,
     ) -> None:
-        """The last three are given to one of several processes. Raises ConfigError, with nothing opened."""
+        """The last two are given to one of several processes. Raises ConfigError, with nothing opened."""
         self.config = config
+        place = place or place_alone(config)
         self.metrics = Metrics()
         self.fleet = Fleet()
-        self.assumed = AssumedIndex() if assumed is None else assumed
+        self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
         log_templates(self.prompts)
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
         self.index = MemoryIndex(self.losses)
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
-        self.router = self._make_router(ledger)
+        self.router = self._make_router(place.ledger if place else Ledger())
         self.records = Records()
         self._worker_urls = worker_urls(config.worker)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
@@ -100,6 +106,8 @@ class Gateway:
         self.agents = agents_of(config)
         self._tasks = Tasks()
         self.shared = shared_index(config, self.index, self.assumed)
+        self.bookings = self._make_bookings(place)
+        self._sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
         self._connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
@@ -116,8 +124,8 @@ class Gateway:
         self.api = Api(self.proxy, self.fleet, self.metrics)
         self.front = self._make_front()
         await self.front.open()
-        if self.shared:
-            await self.shared.start(self._tasks)
+        for sharing in self._sharing:
+            await sharing.start(self._tasks)
         followed = [tls for tls in (self._tls, self.worker_tls) if tls and tls.files]
         self._tasks.start("follow certificates", follow(followed, self.metrics.tls_loads))
         if serve:
@@ -157,8 +165,8 @@ class Gateway:
             self._sockets.close()  # where the start came no further than this
         await self.roster.stop()
         await self._tasks.stop()
-        if self.shared:
-            await self.shared.close()
+        for sharing in self._sharing:
+            await sharing.close()
         self.lag.stop()
         self.proxy.long_prompts.close()
         for pool in self.proxy.pools.values():
@@ -203,9 +211,9 @@ class Gateway:
         registry.register(LossCollector(self.losses))
         registry.register(VerifyCollector(self.verifier))
         registry.register(HealerCollector(self.healer))
-        if self.shared:
-            registry.register(self.shared.collector())
-        admin = Admin(
+        for sharing in self._sharing:
+            registry.register(sharing.collector())
+        return Admin(
             api=self.api,
             router=self.router,
             roster=self.roster,
@@ -218,15 +226,14 @@ class Gateway:
             },
             describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
             verified=lambda worker: summary(self.verifier, worker),
-        )
-        return admin.app()
+        ).app()
 
     def _cut(self) -> None:
         """Requests and tunnels that are still open: each is named in the log."""
         for exchange in list(self.proxy.exchanges):
             exchange.cancel("the gateway stopped before the answer was complete")
 
-    def _make_router(self, ledger: Ledger | None) -> Router:
+    def _make_router(self, ledger: Ledger) -> Router:
         router = Router(
             fleet=self.fleet,
             index=self.index,
@@ -238,6 +245,13 @@ class Gateway:
         )
         router.witnesses += [self.losses, self.verifier, self.healer]
         return router
+
+    def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
+        if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
+            return None
+        from gateway.bookings.shared import SharedBookings  # and its library
+
+        return SharedBookings(options, place, is_atomic=self.config.booking == "atomic")
 
     def _make_feeds(self) -> Feeds:
         return Feeds(
@@ -269,10 +283,9 @@ class Gateway:
             records=self.records,
             tasks=self._tasks,
             options=options,
-            suspect=lambda worker, reason, is_refused: self.roster.suspect(
-                worker, reason, is_refused=is_refused
-            ),
+            suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
+            in_turn=self.bookings.in_turn if self.bookings else None,
             ask_usage=asking(config.verify, self.verifier).ask,
             to_report=self.healer.asking,
         )

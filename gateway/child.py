@@ -16,10 +16,9 @@ from collections.abc import Callable
 from gateway import host, shared
 from gateway.app import Gateway
 from gateway.channel import Channel
-from gateway.core.booked import SharedLedger, Table
+from gateway.core.booked import Table
 from gateway.core.errors import ConfigError
 from gateway.garbage import Garbage
-from gateway.index.shared import SharedAssumedIndex
 from gateway.messages import (
     AdminClient,
     Begin,
@@ -75,15 +74,10 @@ class Child:
             return 0  # the supervisor is gone already
         begin, memory = begun
         set_up_logging(begin)
-        table = shared.table(memory, begin.num_rows)
-        connections = Connections(table, begin.row)
+        place = shared.place_beside(begin.config, memory, begin.row, begin.num_rows)
+        connections = Connections(place.table, begin.row)
         try:
-            gateway = Gateway(
-                begin.config,
-                ledger=SharedLedger(table, begin.row, lambda: shared.turn(memory)),
-                assumed=SharedAssumedIndex(table, begin.row),
-                connections=connections,
-            )
+            gateway = Gateway(begin.config, place=place, connections=connections)
         except ConfigError as exc:
             self._channel.send(encode(Refused(str(exc))))
             return 2

@@ -255,6 +255,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "that starts late knows as much. auto: replicated where --redis is given, else memory."
         ),
     ] = "auto"
+    booking: Annotated[
+        Literal["auto", "own", "shared", "atomic"],
+        option(
+            "Whether gateways know what others have in flight, through Redis. shared: each tells. atomic: "
+            "and one decides at a time. auto: shared where --redis is given, else own."
+        ),
+    ] = "auto"
     redis: Annotated[
         str,
         option(

@@ -96,7 +96,7 @@ class InferenceExchange:
         elif proxy.long_prompts.is_long(request):
             self._start("tokenize in a thread", self._tokenize(self._ask_thread))
         else:
-            self._route_or_fail(None)
+            proxy.route(self, request, None)
 
     async def _tokenize(self, ask: Callable[[str], Awaitable[Prompt]]) -> None:
         """Tokens from elsewhere, then on as usual; `ask` is given the URL of a worker of the model."""
@@ -110,7 +110,7 @@ class InferenceExchange:
         except Exception:  # noqa: BLE001  a bug must not leave the client waiting
             log.exception("request %s: tokenizing failed", self._log_id)
             prompt = proxy.prompts.failed(model, "a bug, see the log")
-        return self._route_or_fail(prompt)
+        return proxy.route(self, self._request, prompt)
 
     async def _ask_worker(self, url: str) -> Prompt:
         authorization = self._http.header(b"authorization")
@@ -120,7 +120,7 @@ class InferenceExchange:
     async def _ask_thread(self, url: str) -> Prompt:
         return await self._proxy.long_prompts.ask(self._request, self._proxy.router.hasher(self._request))
 
-    def _route_or_fail(self, prompt: Prompt | None) -> None:
+    def route_or_fail(self, prompt: Prompt | None) -> None:
         if self._is_closed:
             return
         try:

@@ -235,9 +235,9 @@ class Collector:
         members = list(self._fleet)
         for name, text, read in _MEMBERS:
             yield _gauge(name, text, ["worker"], [(m.worker.id, read(m)) for m in members])
-        in_flight = [(m.worker.id, self._ledger.load(m.worker.id).num_in_flight) for m in members]
+        in_flight = [(m.worker.id, self._ledger.here(m.worker.id).num_in_flight) for m in members]
         yield _gauge("requests_in_flight", "Requests sent and not finished", ["worker"], in_flight)
-        booked = [(m.worker.id, self._ledger.load(m.worker.id).booked_tokens) for m in members]
+        booked = [(m.worker.id, self._ledger.here(m.worker.id).booked_tokens) for m in members]
         yield _gauge("booked_prompt_tokens", "Uncached prompt tokens not yet prefilled", ["worker"], booked)
         family = GaugeMetricFamily("kvgate_stream_state", "1 for the state", labels=["worker", "state"])
         for m in members:

@@ -147,8 +147,9 @@ class Supervisor:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._memory = shared.create(config.processes)
-        self._table = shared.table(self._memory, config.processes)
+        self._num_rows = shared.num_rows(config)
+        self._memory = shared.create(self._num_rows)
+        self._table = shared.table(self._memory, self._num_rows)
         self._processes = [Process(row) for row in range(config.processes)]
         self._configured = [_normal(url) for url in config.worker]
         self._workers: list[str] = []
@@ -268,7 +269,7 @@ class Supervisor:
         process.is_leaving, process.num_sent, process.refusal = False, 0, None
         process.began.clear()
         config = msgspec.structs.replace(self.config, worker=self._workers)
-        begin = Begin(config, process.row, config.processes, warm_up_s)
+        begin = Begin(config, process.row, self._num_rows, warm_up_s)
         process.channel.send(encode(begin), [os.dup(self._memory)])
         self._tasks.start(f"watch process {process.row}", self._watch(process, started))
 

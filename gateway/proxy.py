@@ -5,12 +5,15 @@ answer has ended.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 from gateway.core import report
+from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
-from gateway.core.decision import Decision
+from gateway.core.decision import Decision, Prompt
 from gateway.core.http import HttpRequest
 from gateway.core.request import InferenceRequest, parse_request
 from gateway.core.unasked import UnaskedScanner, with_usage
@@ -25,6 +28,8 @@ from gateway.router import Router
 from gateway.tasks import Tasks
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
+
+log = logging.getLogger("kvgate.proxy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,10 @@ AskUsage = Callable[[Worker], UnaskedScanner | None]
 """Whether a stream's usage is asked for where its client does not: what takes it out again, or None."""
 
 
+InTurn = Callable[[Callable[[], None]], None]
+"""Has a decision made when it is this gateway's turn, which is soon (`--booking atomic`)."""
+
+
 @dataclass(slots=True, eq=False)
 class Proxy:
     """What all exchanges share."""
@@ -56,6 +65,7 @@ class Proxy:
     options: ProxyOptions
     suspect: Callable[[WorkerId, str, bool], None]
     tls_context: TlsContext = lambda: None
+    in_turn: InTurn | None = None
     ask_usage: AskUsage = lambda worker: None
     to_report: Collection[str] = ()
     """Decisions whose requests ask the engine to announce its hit (`ingest/healer.py`)."""
@@ -75,6 +85,15 @@ class Proxy:
         exchange = InferenceExchange(self, http, responder, request)
         exchange.begin()
         return exchange
+
+    def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
+        """Have an exchange decide and send: now; or in this gateway's turn, a prompt that is worth one."""
+        if self.in_turn is None:
+            return exchange.route_or_fail(prompt)
+        prompt = self.router.tokenize(request) if prompt is None else prompt
+        if prompt.num_tokens < TURN_TOKENS:
+            return exchange.route_or_fail(prompt)
+        return self.in_turn(partial(_route, exchange, prompt))
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
         """Take a WebSocket to a worker. Raises InvalidRequest."""
@@ -110,3 +129,11 @@ class Proxy:
     def drop_pool(self, url: str) -> None:
         if pool := self.pools.pop(url, None):
             pool.close()
+
+
+def _route(exchange: InferenceExchange, prompt: Prompt) -> None:
+    try:
+        exchange.route_or_fail(prompt)
+    except Exception:  # noqa: BLE001  a bug must not cost the others their turn, nor leave its client waiting
+        log.exception("%r failed", exchange)
+        exchange.cancel("the gateway failed on this request")

@@ -1,6 +1,7 @@
 """The memory that the processes of one host share, as an open file: who inherits it has it.
 
-It has no name, so it is gone with the last process that uses it.
+It has no name, so it is gone with the last process that uses it. Where bookings are shared between hosts, a
+process alone has such memory too.
 """
 
 import fcntl
@@ -8,10 +9,61 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
-from gateway.core.booked import Table
+from gateway.config import Config
+from gateway.core.booked import Lock, SharedLedger, Table
+from gateway.core.errors import ConfigError
+from gateway.index.shared import SharedAssumedIndex
+
+
+class Place:
+    """One process's place in a table. `far_row` is that of other hosts, if they tell; `take_role` whether it
+    is this process that hears them, for all of this host."""
+
+    def __init__(
+        self,
+        table: Table,
+        row: int,
+        far_row: int | None = None,
+        *,
+        take_turn: Lock = nullcontext,
+        take_role: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.table = table
+        self.far_row = far_row
+        self.take_role = take_role
+        self.ledger = SharedLedger(table, row, take_turn, far_row)
+        self.assumed = SharedAssumedIndex(table, row)
+
+
+def shares_bookings(config: Config) -> bool:
+    """Whether hosts tell each other what they have booked. Raises ConfigError."""
+    if config.booking in ("shared", "atomic") and not config.redis:
+        raise ConfigError(f"booking: {config.booking} needs --redis, the URL of a server")
+    return bool(config.redis) and config.booking != "own"
+
+
+def num_rows(config: Config) -> int:
+    """A row per process, and one for all other hosts."""
+    return config.processes + shares_bookings(config)
+
+
+def place_alone(config: Config) -> Place | None:
+    """Of a process without neighbours, where there are other hosts."""
+    if not shares_bookings(config):
+        return None
+    return Place(Table(memoryview(bytearray(Table.num_bytes(2))), 2, nullcontext), 0, 1)
+
+
+def place_beside(config: Config, file: int, row: int, rows: int) -> Place:
+    """Of one of several processes, in the memory that all of them have."""
+    far_row = rows - 1 if shares_bookings(config) else None
+    return Place(
+        table(file, rows), row, far_row, take_turn=lambda: turn(file), take_role=partial(take_role, file)
+    )
 
 
 def create(num_rows: int) -> int:
@@ -58,6 +110,15 @@ def take_turn(file: int) -> bool:
             if time.perf_counter() >= end:
                 return False
             os.sched_yield()
+
+
+def take_role(file: int) -> bool:
+    """Be the one who hears other hosts, until this process ends; False while another one is."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

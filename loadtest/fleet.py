@@ -38,11 +38,16 @@ def simulated_fleet(
         for seed in range(num_workers):
             sim = stack.enter_context(_running("sim", "--port", "0", "--seed", str(seed), *sim_flags))
             urls.append(_first_match(sim, SIM_READY)[0])
-        workers = [flag for url in urls for flag in ("--worker", url)]
-        flags = ["--port", "0", "--admin-port", "0", *workers, *gateway_flags]
-        gateway = stack.enter_context(_running("serve", *flags))
+        yield stack.enter_context(gateway_before(urls, gateway_flags))
+
+
+@contextmanager
+def gateway_before(worker_urls: Sequence[str], gateway_flags: Sequence[str]) -> Iterator[RunningFleet]:
+    """One more gateway before workers that run already."""
+    workers = [flag for url in worker_urls for flag in ("--worker", url)]
+    with _running("serve", "--port", "0", "--admin-port", "0", *workers, *gateway_flags) as gateway:
         gateway_url, admin_url = _first_match(gateway, LISTENING)
-        yield RunningFleet(gateway_url, admin_url, gateway.pid, tuple(urls))
+        yield RunningFleet(gateway_url, admin_url, gateway.pid, tuple(worker_urls))
 
 
 def rss_mb(pid: int) -> float:

@@ -5,7 +5,9 @@ import sys
 import pytest
 
 from gateway import shared
+from gateway.config import Config, load
 from gateway.core.booked import SharedLedger
+from gateway.core.errors import ConfigError
 from gateway.core.worker import WorkerId
 
 pytestmark = pytest.mark.process
@@ -33,6 +35,41 @@ def test_another_process_sees_and_adds_to_the_load() -> None:
     assert done.stdout.strip() == "Load(num_in_flight=2, booked_tokens=120)", done.stderr
     assert ledger.load(W).booked_tokens == 120
     os.close(file)
+
+
+HEARING = """
+import sys
+from gateway import shared
+print(shared.take_role(int(sys.argv[1])))
+"""
+
+
+def test_one_process_of_a_host_hears_the_others() -> None:
+    file = shared.create(2)
+    assert shared.take_role(file) and shared.take_role(file)
+    command = [sys.executable, "-c", HEARING, str(file)]
+    done = subprocess.run(command, pass_fds=[file], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False", done.stderr
+    os.close(file)
+
+
+def test_other_hosts_have_a_row_where_bookings_are_shared() -> None:
+    alone, sharing = Config(processes=3), Config(processes=3, redis="redis://h:1")
+    assert [shared.num_rows(config) for config in (alone, sharing)] == [3, 4]
+    assert shared.place_alone(alone) is None
+    assert shared.place_alone(Config(redis="redis://h:1", booking="own")) is None
+    place = shared.place_alone(sharing)
+    assert place and (place.far_row, place.table.num_rows, place.take_role()) == (1, 2, True)
+    file = shared.create(4)
+    assert shared.place_beside(sharing, file, 0, 4).far_row == 3
+    assert shared.place_beside(alone, file, 0, 4).far_row is None
+    os.close(file)
+
+
+@pytest.mark.parametrize("booking", ["shared", "atomic"])
+def test_without_redis_bookings_cannot_be_shared(booking: str) -> None:
+    with pytest.raises(ConfigError, match=f"booking: {booking} needs --redis"):
+        shared.num_rows(load({"booking": booking}, environ={}))
 
 
 def test_a_table_begins_empty() -> None:

@@ -5,12 +5,14 @@ cell needs a lock, and a row of a process that died is zeroed by who replaces it
 workers in different order: a column is claimed by the worker's name, under a lock, once per process and
 worker. Words of eight bytes:
 
-    generation │ closed connections, a word per row │ names, a word per column │ cells │ promises per row │ -
-                                       cells of a column: requests of each row, then tokens of each row
+    generation │ host, turn │ closed connections, a word per row │ names, a word per column │ cells │ promises
+    per row │ -                        cells of a column: requests of each row, then tokens of each row
 
 A load is two sums of adjacent words: 0.5 us for two rows, 0.6 us for eight. Columns of workers that are
 gone are given anew when none is left; the generation says so, and every process claims its columns again.
-`promises` are those of `promised.py`.
+`promises` are those of `promised.py`. Where gateways of other hosts tell theirs, all of them together have
+the last row (`abroad.py`): to who decides they are one more process. `host` is by what this host's processes
+know each other's words, `turn` the last one of a gateway that was heard of.
 """
 
 from collections.abc import Callable
@@ -45,7 +47,7 @@ class Table:
         self.words = memory.cast("B").cast("Q")
         self.num_rows = num_rows
         self._lock = lock
-        self._closed_at = 1
+        self._closed_at = 3
         self._names_at = self._closed_at + num_rows
         self._cells_at = self._names_at + max_columns
         self._promises_at = self._cells_at + max_columns * 2 * num_rows
@@ -56,7 +58,7 @@ class Table:
 
     @staticmethod
     def num_bytes(num_rows: int, max_columns: int = MAX_COLUMNS) -> int:
-        words = 1 + num_rows + max_columns + max_columns * 2 * num_rows + 2 * PROMISE_SLOTS * num_rows + 1
+        words = 3 + num_rows + max_columns + max_columns * 2 * num_rows + 2 * PROMISE_SLOTS * num_rows + 1
         return WORD_BYTES * words
 
     @property
@@ -67,6 +69,19 @@ class Table:
     @property
     def generation(self) -> int:
         return self.words[0]
+
+    @property
+    def turn(self) -> int:
+        return self.words[2]
+
+    def host(self, proposed: int) -> int:
+        """A number for the host: the one that was proposed first."""
+        with self._lock():
+            self.words[1] = self.words[1] or proposed
+            return self.words[1]
+
+    def heard_turn(self, turn: int) -> None:
+        self.words[2] = turn
 
     def cells_at(self, column: int) -> int:
         return self._cells_at + column * 2 * self.num_rows
@@ -159,10 +174,15 @@ TURN_TOKENS = 128
 
 class SharedLedger(Ledger):
     """A ledger whose loads are those of all processes of the host. `row` is this process's own, `take_turn`
-    keeps the others' decisions out for a moment."""
+    keeps the others' decisions out for a moment, `far_row` is that of other hosts. `on_change` hears of each
+    change of what is booked here."""
 
-    def __init__(self, table: Table, row: int, take_turn: Lock = nullcontext) -> None:
+    def __init__(
+        self, table: Table, row: int, take_turn: Lock = nullcontext, far_row: int | None = None
+    ) -> None:
         super().__init__()
+        self._far_row = far_row
+        self.on_change: Callable[[WorkerId], None] | None = None
         self._take_turn = take_turn
         self._table = table
         self._words = table.words
@@ -202,6 +222,8 @@ class SharedLedger(Ledger):
         own.booked_tokens += uncached_tokens
         self._words[own.requests_at] = own.num_in_flight
         self._words[own.tokens_at] = own.booked_tokens
+        if self.on_change is not None:
+            self.on_change(worker)
         return Booking(worker, uncached_tokens, num_tokens)
 
     def first_token(self, booking: Booking) -> None:
@@ -210,6 +232,8 @@ class SharedLedger(Ledger):
             own = self._own[booking.worker]
             own.booked_tokens -= booking.uncached_tokens
             self._words[own.tokens_at] = own.booked_tokens
+            if self.on_change is not None:
+                self.on_change(booking.worker)
 
     def release(self, booking: Booking) -> bool:
         if booking.phase is Phase.RELEASED:
@@ -219,7 +243,43 @@ class SharedLedger(Ledger):
         own = self._own[booking.worker]
         own.num_in_flight -= 1
         self._words[own.requests_at] = own.num_in_flight
+        if self.on_change is not None:
+            self.on_change(booking.worker)
         return True
+
+    def own(self) -> dict[WorkerId, Load]:
+        """What this process has in flight, at the workers where that is not nothing."""
+        return {w: Load(o.num_in_flight, o.booked_tokens) for w, o in self._own.items() if o.num_in_flight}
+
+    def own_at(self, worker: WorkerId) -> Load:
+        own = self._own.get(worker)
+        return Load(own.num_in_flight, own.booked_tokens) if own else Load()
+
+    def known(self) -> list[WorkerId]:
+        """Workers that were looked at."""
+        return list(self._at)
+
+    def abroad(self, worker: WorkerId) -> Load:
+        """Of the load there, what is other hosts'."""
+        self.load(worker)
+        at = self._at[worker] if self._far_row is not None else -1
+        if at < 0 or self._far_row is None:
+            return Load()
+        return Load(self._words[at + self._far_row], self._words[at + self._num_rows + self._far_row])
+
+    def here(self, worker: WorkerId) -> Load:
+        load, abroad = self.load(worker), self.abroad(worker)
+        return Load(load.num_in_flight - abroad.num_in_flight, load.booked_tokens - abroad.booked_tokens)
+
+    def set_own(self, worker: WorkerId, num_in_flight: int, booked_tokens: int) -> None:
+        """In place of what was booked here: where it is counted elsewhere, and told."""
+        if self._words[0] != self._columns.generation:
+            self._renew()
+        if worker not in self._at:
+            self._claim(worker)
+        own = self._own[worker]
+        own.num_in_flight, own.booked_tokens = num_in_flight, booked_tokens
+        self._words[own.requests_at], self._words[own.tokens_at] = num_in_flight, booked_tokens
 
     def _claim(self, worker: WorkerId) -> int:
         """Where the worker's cells begin; -1 where none is left, and this process counts for itself."""

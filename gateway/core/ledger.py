@@ -71,6 +71,10 @@ class Ledger:
         """The load now; not to be changed by the caller."""
         return self._loads.get(worker, _IDLE)
 
+    def here(self, worker: WorkerId) -> Load:
+        """What this host has in flight there, where others tell of theirs."""
+        return self.load(worker)
+
     def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int) -> Booking:
         load = self._loads.setdefault(worker, Load())
         load.num_in_flight += 1

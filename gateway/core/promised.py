@@ -69,6 +69,15 @@ class Promises:
         if words[slot] == block and words[slot + PROMISE_SLOTS] & (MAX_COLUMNS - 1) == column:
             words[slot + PROMISE_SLOTS] = until_ms << _COLUMN_BITS | column if until_ms else 0
 
+    def withdraw(self, block: BlockHash, column: int) -> None:
+        """A promise of which the slot is not known."""
+        at = self._own + ((block & _BUCKETS) << _BUCKET_BITS)
+        for slot in range(at, at + BUCKET):
+            self.change(slot, block, column, 0)
+
+    def column_in(self, slot: int) -> int:
+        return self._words[slot + PROMISE_SLOTS] & (MAX_COLUMNS - 1)
+
     def drop_column(self, column: int, keep: Container[BlockHash] = ()) -> None:
         """All that this row has promised at a worker, but of the blocks in `keep`."""
         for slot in range(self._own, self._own + PROMISE_SLOTS):

@@ -6,7 +6,7 @@ before it pins what that adds, so the prompt last looked up tells where in it th
 same list is given to `pin` and `unpin`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gateway.core.blocks import BlockHash
 from gateway.core.booked import Columns, Table
@@ -16,6 +16,13 @@ from gateway.index.assumed import AssumedIndex
 
 LONGEST_S = 3600.0
 """A request's promise ends with it; this bounds what a fault could leave behind."""
+
+
+IN_FLIGHT = -1
+"""In place of how long a promise holds: until its request ends."""
+
+OnPromise = Callable[[WorkerId, list[BlockHash], int], None]
+"""Blocks that were promised at a worker, for how many milliseconds: IN_FLIGHT; 0 takes them back."""
 
 
 MIN_BLOCKS = 8
@@ -28,6 +35,8 @@ class SharedAssumedIndex(AssumedIndex):
 
     def __init__(self, table: Table, row: int) -> None:
         super().__init__()
+        self.on_promise: OnPromise | None = None
+        self.on_forget: Callable[[WorkerId], None] | None = None
         self._words = table.words
         self._columns = Columns(table)
         self._column_of: dict[WorkerId, int] = {}
@@ -64,6 +73,8 @@ class SharedAssumedIndex(AssumedIndex):
             blocks = [prompt[position] for position in told(len(prompt)) if position >= first]
         put, until_ms = self._promises.put, int((self._now + LONGEST_S) * 1000)
         self._told[id(hashes)] = hashes, [(block, put(block, column, until_ms)) for block in blocks]
+        if self.on_promise is not None:
+            self.on_promise(worker, blocks, IN_FLIGHT)
 
     def unpin(self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, *, was_run: bool) -> None:
         super().unpin(worker, hashes, now, was_run=was_run)
@@ -71,9 +82,16 @@ class SharedAssumedIndex(AssumedIndex):
         if promised is None or (known := self._workers.get(worker)) is None:
             return
         column, pins = self._column_of.get(worker, -1), known.pins
+        ended: dict[float, list[BlockHash]] = {}
         for block, slot in promised[1]:
             if block not in pins:  # else another request of this process promises it still
-                self._promises.change(slot, block, column, int(known.kept_until(block) * 1000))
+                until = known.kept_until(block)
+                self._promises.change(slot, block, column, int(until * 1000))
+                if self.on_promise is not None:
+                    ended.setdefault(until, []).append(block)
+        if self.on_promise is not None:
+            for until, blocks in ended.items():
+                self.on_promise(worker, blocks, max(0, int((until - now) * 1000)))
 
     def extend(self, hashes: Sequence[BlockHash], held: dict[WorkerId, int], now: float) -> None:
         super().extend(hashes, held, now)
@@ -87,6 +105,15 @@ class SharedAssumedIndex(AssumedIndex):
             worker = self._columns.worker(column)
             if worker in self._workers and depth > held.get(worker, 0):
                 held[worker] = depth
+
+    def in_flight(self) -> Iterator[tuple[WorkerId, list[BlockHash]]]:
+        """What this process promises of its requests in flight, one after the other."""
+        for _, promised in self._told.values():
+            block, slot = promised[0]
+            if self._words[slot] == block:  # else it was given up for others
+                worker = self._columns.worker(self._promises.column_in(slot))
+                if worker in self._workers:
+                    yield worker, [each for each, _ in promised]
 
     def _claim(self, worker: WorkerId) -> None:
         column = self._columns.of(worker)
@@ -103,6 +130,8 @@ class SharedAssumedIndex(AssumedIndex):
 
     def _forget(self, worker: WorkerId) -> None:
         """Promise nothing more there, but what is in flight."""
+        if self.on_forget is not None:
+            self.on_forget(worker)
         column = self._column_of.get(worker)
         if column is not None and self._promises.num_puts:
             self._promises.drop_column(column, keep=self._workers[worker].pins)

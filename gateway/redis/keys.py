@@ -2,6 +2,8 @@
 
     {prefix}:schema                              which version of all this
     {prefix}:{model}.{block size}:{worker}:...   one worker's, in one slot of a Cluster
+    {prefix}:{database}:bookings                 no key but a channel, for which databases are one
+    {prefix}:{turn}:...                          who decides, with `--booking atomic`
 
 Two fleets with one prefix and different models, or one worker that comes back with another, are kept apart
 by the model's root hash. A worker is named as gateways name it, by the host and port of its URL: all must
@@ -23,6 +25,15 @@ def schema_key(prefix: str) -> str:
 
 def namespace(prefix: str, root: BlockHash, block_size: int) -> str:
     return f"{prefix}:{root:016x}.{block_size}"
+
+
+def bookings_channel(prefix: str, database: int) -> str:
+    return f"{prefix}:{database}:bookings"
+
+
+def turn_keys(prefix: str) -> tuple[str, str]:
+    """Who decides now, and how many turns there were."""
+    return f"{prefix}:{{turn}}:holder", f"{prefix}:{{turn}}:number"
 
 
 @dataclass(frozen=True, slots=True)

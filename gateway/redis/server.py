@@ -105,7 +105,8 @@ def embedded(config: Config) -> Iterator[Config]:
     server = EmbeddedServer()
     try:
         server.start()
-        yield msgspec.structs.replace(config, redis=server.url)
+        booking = "own" if config.booking == "auto" else config.booking  # there is nobody else
+        yield msgspec.structs.replace(config, redis=server.url, booking=booking)
     finally:
         server.stop()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.core.booked import TURN_TOKENS, Columns, SharedLedger, Table, name_of
-from gateway.core.ledger import Ledger
+from gateway.core.ledger import Ledger, Load
 from gateway.core.worker import WorkerId
 from tests.core.ledgers import A, B, LedgerContract, loads
 
@@ -58,6 +58,34 @@ def test_only_a_prompt_that_is_work_waits_for_its_turn() -> None:
     with ledger.turn(TURN_TOKENS):
         assert turns == ["taken"]
     assert turns == ["taken", "given back"]
+
+
+def test_each_change_is_heard_of() -> None:
+    changed: list[WorkerId] = []
+    ledger = SharedLedger(table(), 0)
+    ledger.on_change = changed.append
+    booking = ledger.book(A, 5, 5)
+    assert (changed, ledger.own()) == ([A], {A: Load(1, 5)})
+    ledger.first_token(booking)
+    ledger.first_token(booking)
+    assert (changed, ledger.own_at(A)) == ([A, A], Load(1, 0))
+    ledger.release(booking)
+    ledger.release(booking)
+    assert (changed, ledger.own(), ledger.own_at(B)) == ([A, A, A], {}, Load())
+
+
+def test_what_is_here_is_all_where_nobody_tells_of_elsewhere() -> None:
+    shared = table()
+    one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
+    one.book(A, 5, 5)
+    two.book(A, 7, 7)
+    assert (one.here(A), one.abroad(A)) == (Load(2, 12), Load())
+    assert Ledger().here(A) == Load()
+
+
+def test_a_host_has_one_number() -> None:
+    shared = table()
+    assert [shared.host(5), shared.host(6)] == [5, 5]
 
 
 def test_the_row_of_a_dead_process_is_released_and_no_other() -> None:

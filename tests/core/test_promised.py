@@ -53,6 +53,16 @@ def test_a_prompt_is_held_as_far_as_the_deepest_block_that_was_told(pair: tuple[
     assert two.holders(prompt, 0) == [(2, 40), (1, 32)]
 
 
+def test_a_promise_is_taken_back_without_its_slot(pair: tuple[Promises, Promises]) -> None:
+    one, two = pair
+    slot = one.put(X, 4095, 1000)
+    one.put(X, 7, 1000)
+    assert one.column_in(slot) == 4095
+    one.withdraw(X, 4095)
+    one.withdraw(Y, 7)
+    assert columns(two, X, 0) == [7]
+
+
 def test_a_full_bucket_gives_up_what_ends_first(pair: tuple[Promises, Promises]) -> None:
     one, two = pair
     step = PROMISE_SLOTS // BUCKET

@@ -11,7 +11,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
-from gateway.index.shared import MIN_BLOCKS, SharedAssumedIndex
+from gateway.index.shared import IN_FLIGHT, MIN_BLOCKS, SharedAssumedIndex
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.router import Prompt, Router
 
@@ -129,6 +129,36 @@ def test_of_a_worker_that_is_unknown_here_nothing_is_told() -> None:
     overlap(one, 0)
     one.pin(A, RUN)
     assert overlap(two, 0) == {}
+
+
+def test_what_is_promised_is_told_and_how_long_it_holds() -> None:
+    one, _ = pair(keep_s=10)
+    told: list[tuple[WorkerId, list[BlockHash], int]] = []
+    one.on_promise = lambda *each: told.append(each)
+    overlap(one, 0)
+    first, second, third = list(RUN), list(RUN), list(RUN)
+    one.pin(A, first)
+    blocks = [RUN[69], RUN[63], RUN[31]]
+    assert told == [(A, blocks, IN_FLIGHT)]
+    assert list(one.in_flight()) == [(A, blocks)]
+    one.pin(A, second)
+    one.unpin(A, first, 1, was_run=True)
+    assert told[2:] == []  # another one has them in flight
+    one.unpin(A, second, 3, was_run=True)
+    assert told[2:] == [(A, blocks, 10_000)]
+    one.pin(B, third)
+    one.unpin(B, third, 3, was_run=False)
+    assert told[4:] == [(B, blocks, 0)]
+    assert list(one.in_flight()) == []
+
+
+def test_what_is_forgotten_is_told() -> None:
+    one, _ = pair()
+    forgotten: list[WorkerId] = []
+    one.on_forget = forgotten.append
+    one.reset_worker(A)
+    one.drop_worker(B)
+    assert forgotten == [A, B]
 
 
 class Host:

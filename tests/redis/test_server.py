@@ -67,6 +67,7 @@ def test_only_who_asks_for_one_has_one() -> None:
     with embedded(load({"redis": "embedded"}, environ={})) as changed:
         path = Path(changed.redis.removeprefix("unix://"))
         assert path.is_socket()
+        assert changed.booking == "own", "there are no other hosts"
     assert not path.exists()
 
 

@@ -1,0 +1,130 @@
+"""What this process has booked, made into messages: all changes of a moment in one."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.core.blocks import BlockHash
+from gateway.core.booked import SharedLedger
+from gateway.core.told import KEEP_S, Booked, Promise, Told, encode
+from gateway.core.worker import WorkerId
+from gateway.index.shared import IN_FLIGHT, SharedAssumedIndex
+
+EVERY_S = 0.001
+"""Between two messages with changes, at least; the first is sent at the end of the loop's turn."""
+LONGEST_MS = 86_400_000
+
+
+class Loop(Protocol):
+    """The part of an event loop that is needed."""
+
+    def time(self) -> float: ...
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> object: ...
+
+
+class Teller:
+    """`say` is given each message that is due; it tells of the time when it is said."""
+
+    def __init__(
+        self,
+        ledger: SharedLedger,
+        assumed: SharedAssumedIndex,
+        *,
+        host: int,
+        gateway: int,
+        say: Callable[[bytes], None],
+        loop: Loop,
+    ) -> None:
+        self.gateway = gateway
+        self.num_said = 0
+        self._ledger = ledger
+        self._assumed = assumed
+        self._host = host
+        self._say = say
+        self._loop = loop
+        self._seq = 0
+        self._changed: set[WorkerId] = set()
+        self._promises: list[Promise] = []
+        self._is_due = False
+        self._said_s = 0.0
+        ledger.on_change = self.changed
+        assumed.on_promise = self.promised
+
+    def __repr__(self) -> str:
+        return f"Teller({self.gateway:x}, due={self._is_due})"
+
+    def changed(self, worker: WorkerId) -> None:
+        self._changed.add(worker)
+        if not self._is_due:
+            self._be_due()
+
+    def promised(self, worker: WorkerId, blocks: list[BlockHash], keep_ms: int) -> None:
+        keep_ms = round(KEEP_S * 1000) if keep_ms == IN_FLIGHT else min(keep_ms, LONGEST_MS)
+        self._promises.append(Promise(worker, blocks, keep_ms))
+        if not self._is_due:
+            self._be_due()
+
+    def news(self, turn: int = 0) -> bytes:
+        """What has changed since it was last told."""
+        booked = [self._booked(worker) for worker in self._changed]
+        promises, self._promises = self._promises, []
+        self._changed.clear()
+        return self._tell(booked, promises, turn=turn)
+
+    def whole(self, *, asks: bool = False) -> bytes:
+        """All that is in flight, in place of what was told before."""
+        self._changed.clear()
+        news, self._promises = self._promises, []
+        ended = [promise for promise in news if promise.keep_ms != round(KEEP_S * 1000)]
+        booked = [Booked(w, load.num_in_flight, load.booked_tokens) for w, load in self._ledger.own().items()]
+        in_flight = [
+            Promise(worker, blocks, round(KEEP_S * 1000)) for worker, blocks in self._assumed.in_flight()
+        ]
+        return self._tell(booked, ended + in_flight, is_whole=True, asks=asks)
+
+    def last(self) -> bytes:
+        return self._tell([], [], is_last=True)
+
+    @property
+    def seq(self) -> int:
+        """Of the last message."""
+        return self._seq
+
+    def _be_due(self) -> None:
+        self._is_due = True
+        self._loop.call_later(max(0.0, self._said_s + EVERY_S - self._loop.time()), self._on_due)
+
+    def _on_due(self) -> None:
+        self._is_due = False
+        self._said_s = self._loop.time()
+        if self._changed or self._promises:  # else they went with another message
+            self._say(self.news())
+
+    def _booked(self, worker: WorkerId) -> Booked:
+        load = self._ledger.own_at(worker)
+        return Booked(worker, load.num_in_flight, load.booked_tokens)
+
+    def _tell(
+        self,
+        booked: list[Booked],
+        promises: list[Promise],
+        *,
+        turn: int = 0,
+        is_whole: bool = False,
+        is_last: bool = False,
+        asks: bool = False,
+    ) -> bytes:
+        self._seq += 1
+        self.num_said += 1
+        return encode(
+            Told(
+                self._host,
+                self.gateway,
+                self._seq,
+                booked,
+                promises,
+                turn=turn,
+                is_whole=is_whole,
+                is_last=is_last,
+                asks=asks,
+            )
+        )

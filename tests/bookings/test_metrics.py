@@ -1,0 +1,39 @@
+from gateway.bookings.metrics import BookingsCollector
+from gateway.bookings.shared import SharedBookings
+from gateway.config import load
+from gateway.core.told import Booked, Told
+from gateway.core.worker import WorkerId
+from gateway.redis.options import redis_of
+from gateway.shared import place_alone
+
+
+async def test_what_others_have_booked_is_told() -> None:
+    config = load({"redis": "redis://127.0.0.1:1", "booking": "atomic"}, environ={})
+    place, options = place_alone(config), redis_of(config)
+    assert place and options
+    bookings = SharedBookings(options, place, is_atomic=True, clock=lambda: 12.0)
+    place.ledger.book(WorkerId("a:1"), 5, 5)
+    bookings.abroad.hear(Told(99, 1, 1, [Booked("a:1", 2, 300)]), 10.0)
+    bookings.abroad.hear(Told(99, 2, 1), 11.0)
+    assert bookings.turns
+    bookings.turns.num_taken = 7
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in BookingsCollector(bookings).collect()
+        for sample in metric.samples
+    }
+    told = {name: value for name, value in samples.items() if not name[0].startswith("kvgate_bookings_delay")}
+    assert told == {
+        ("kvgate_others_requests_in_flight", "a:1"): 2,
+        ("kvgate_others_booked_prompt_tokens", "a:1"): 300,
+        ("kvgate_others_gateways",): 2,
+        ("kvgate_others_age_seconds",): 2,
+        ("kvgate_others_dropped_total",): 0,
+        ("kvgate_bookings_undecodable_total",): 0,
+        ("kvgate_bookings_losses_total",): 0,
+        ("kvgate_bookings_unsaid_total",): 0,
+        ("kvgate_turns_total",): 7,
+        ("kvgate_turns_late_total",): 0,
+        ("kvgate_turns_without_total",): 0,
+    }
+    await bookings.close()
