@@ -10,7 +10,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.shared import IN_FLIGHT, SharedAssumedIndex
 
 EVERY_S = 0.001
-"""Between two messages with changes, at least; the first is sent at the end of the loop's turn."""
+"""Between two messages with changes, at least; the first goes at once, or at the end of the loop's turn."""
 LONGEST_MS = 86_400_000
 
 
@@ -18,6 +18,7 @@ class Loop(Protocol):
     """The part of an event loop that is needed."""
 
     def time(self) -> float: ...
+    def call_soon(self, callback: Callable[[], None], /) -> object: ...
     def call_later(self, delay: float, callback: Callable[[], None], /) -> object: ...
 
 
@@ -60,7 +61,9 @@ class Teller:
     def promised(self, worker: WorkerId, blocks: list[BlockHash], keep_ms: int) -> None:
         keep_ms = round(KEEP_S * 1000) if keep_ms == IN_FLIGHT else min(keep_ms, LONGEST_MS)
         self._promises.append(Promise(worker, blocks, keep_ms))
-        if not self._is_due:
+        if self._loop.time() - self._said_s >= EVERY_S:  # a turn of the loop may be long: others wait to know
+            self._say_news()
+        elif not self._is_due:
             self._be_due()
 
     def news(self, turn: int = 0) -> bytes:
@@ -91,13 +94,20 @@ class Teller:
 
     def _be_due(self) -> None:
         self._is_due = True
-        self._loop.call_later(max(0.0, self._said_s + EVERY_S - self._loop.time()), self._on_due)
+        delay = self._said_s + EVERY_S - self._loop.time()
+        if delay > 0:
+            self._loop.call_later(delay, self._on_due)
+        else:
+            self._loop.call_soon(self._on_due)
 
     def _on_due(self) -> None:
         self._is_due = False
-        self._said_s = self._loop.time()
         if self._changed or self._promises:  # else they went with another message
-            self._say(self.news())
+            self._say_news()
+
+    def _say_news(self) -> None:
+        self._said_s = self._loop.time()
+        self._say(self.news())
 
     def _booked(self, worker: WorkerId) -> Booked:
         load = self._ledger.own_at(worker)

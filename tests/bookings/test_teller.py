@@ -22,6 +22,9 @@ class Loop:
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:
         self.due.append((self.now + delay, callback))
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.call_later(0.0, callback)
+
     def go_on(self, until: float) -> None:
         due = [each for each in self.due if each[0] <= until]
         self.due = [each for each in self.due if each[0] > until]
@@ -81,18 +84,23 @@ def test_between_two_messages_is_a_millisecond() -> None:
     assert speaking.loop.due == []
 
 
-def test_promises_go_with_it_for_as_long_as_they_hold() -> None:
+def test_promises_hold_for_as_long_as_they_are_told() -> None:
     speaking = Speaking()
-    speaking.teller.promised(A, RUN, IN_FLIGHT)
-    speaking.teller.promised(B, RUN[:1], 1000)
-    speaking.teller.promised(B, RUN[:1], 10**12)
-    speaking.loop.go_on(100.0)
-    (message,) = speaking.said
-    assert message.promises == [
-        Promise(A, RUN, 3500),
-        Promise(B, RUN[:1], 1000),
-        Promise(B, RUN[:1], 86_400_000),
-    ]
+    for keep_ms in (IN_FLIGHT, 1000, 10**12):
+        speaking.teller.promised(A, RUN, keep_ms)
+        speaking.loop.go_on(speaking.loop.now + EVERY_S)
+    told = [message.promises for message in speaking.said]
+    assert told == [[Promise(A, RUN, keep_ms)] for keep_ms in (3500, 1000, 86_400_000)]
+
+
+def test_a_promise_and_its_booking_are_said_at_once_where_nothing_was_said_lately() -> None:
+    speaking = Speaking()
+    for _ in range(3):
+        speaking.place.ledger.book(A, 100, 100)
+        speaking.teller.promised(A, RUN, IN_FLIGHT)
+    assert [(m.booked, len(m.promises)) for m in speaking.said] == [([Booked(A, 1, 100)], 1)]
+    speaking.loop.go_on(speaking.loop.now + EVERY_S)
+    assert [(m.booked, len(m.promises)) for m in speaking.said[1:]] == [([Booked(A, 3, 300)], 2)]
 
 
 def test_what_went_with_another_message_is_not_said_again() -> None:
