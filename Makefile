@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-proxy soak fuzz lock docs proto clean
+.PHONY: run test check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-proxy bench-redis soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -38,6 +38,9 @@ test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
+
+bench-redis: $(WHEEL_VENV)/.installed
+	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_redis
 
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal

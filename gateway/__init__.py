@@ -15,7 +15,9 @@
     agent/      the sidecar beside a worker    proto/      its contract, generated
     serving     sockets, start, stop           handover    upgrades without a lost connection
     processes   several behind one port        child       one of them
-    redis/      what several gateways share     bookings/  what others have in flight
+    redis/      what several gateways share    bookings/   what others have in flight
+    radix/      the index in Redis itself      others      asked there before a decision
+    survey      what lies there, for people
 
 As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`
 `    decision = router.decide(gateway.request("/v1/completions", {"model": "m", "prompt": "..."}))`

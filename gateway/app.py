@@ -28,28 +28,30 @@ from gateway.config import Config, load
 from gateway.control import ControlSession
 from gateway.core.deadlines import Deadlines
 from gateway.core.engine import EventSource
-from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
-from gateway.discovery.facts import endpoint_url, event_source
+from gateway.discovery.facts import event_source, worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Feed, Roster, RosterOptions, Subscribed
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
 from gateway.ingest.agents import AgentFeeds, agents_of, reach_agent
-from gateway.ingest.feeds import Feeds, shared_index
+from gateway.ingest.feeds import Feeds, shared_index, shared_tree
 from gateway.ingest.healer import Healer, keep_healing
 from gateway.ingest.metrics import HealerCollector
-from gateway.keyfile import read_key
+from gateway.ingest.tree_metrics import TreeCollector
+from gateway.keyfile import worker_headers
 from gateway.lag import Lag
 from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics
+from gateway.others import Others
 from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, ProxyOptions
@@ -91,7 +93,8 @@ class Gateway:
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
         log_templates(self.prompts)
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
-        self.index = MemoryIndex(self.losses)
+        self.tree = shared_tree(config, self.losses)
+        self.index: Index = self.tree.index if self.tree else MemoryIndex(self.losses)
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.router = self._make_router(place.ledger if place else Ledger())
@@ -105,7 +108,7 @@ class Gateway:
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
         self._tasks = Tasks()
-        self.shared = shared_index(config, self.index, self.assumed)
+        self.shared = shared_index(config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
         self._sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
@@ -126,6 +129,8 @@ class Gateway:
         await self.front.open()
         for sharing in self._sharing:
             await sharing.start(self._tasks)
+        if self.tree:
+            self._tasks.start("tree in redis", self.tree.run())
         followed = [tls for tls in (self._tls, self.worker_tls) if tls and tls.files]
         self._tasks.start("follow certificates", follow(followed, self.metrics.tls_loads))
         if serve:
@@ -213,6 +218,8 @@ class Gateway:
         registry.register(HealerCollector(self.healer))
         for sharing in self._sharing:
             registry.register(sharing.collector())
+        if self.tree:
+            registry.register(TreeCollector(self.tree))
         return Admin(
             api=self.api,
             router=self.router,
@@ -288,6 +295,7 @@ class Gateway:
             in_turn=self.bookings.in_turn if self.bookings else None,
             ask_usage=asking(config.verify, self.verifier).ask,
             to_report=self.healer.asking,
+            others=Others(self.router, self.tree.others) if self.tree else None,
         )
 
     def _make_roster(self) -> Roster:
@@ -341,22 +349,9 @@ async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Ro
         await gateway.stop()
 
 
-def worker_urls(urls: Sequence[str]) -> list[str]:
-    """Checked and without repeats. Raises ConfigError."""
-    try:
-        return list(dict.fromkeys(endpoint_url(url) for url in urls))
-    except ValueError as exc:
-        raise ConfigError(f"worker: {exc}") from exc
-
-
 def asking(mode: str, verifier: Verifier) -> Asking:
     """Which streams are asked for usage, by what their engines understand."""
     return Asking(mode, {engine.name: engine.usage for engine in ENGINES.values()}, verifier.in_doubt)
-
-
-def worker_headers(key_file: str) -> dict[str, str]:
-    """What goes with each probe. Raises ConfigError."""
-    return {"authorization": f"Bearer {read_key(key_file, 'worker_key_file')}"} if key_file else {}
 
 
 async def check(config: Config) -> int:

@@ -50,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     agent = commands.add_parser("agent", help="keep what an engine holds, beside it, for gateways that come")
     add_flags(agent, AgentConfig)
     agent.set_defaults(run=_agent)
+    index = commands.add_parser("index", help="look at what gateways share in Redis, or drop it")
+    _add_index(index)
+    index.set_defaults(run=_index)
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")
     demo.add_argument("--port", type=int, default=8000, help="port of the gateway (default 8000)")
@@ -59,18 +62,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_index(parser: argparse.ArgumentParser) -> None:
+    """What to do with it, as `index_command.py` does it."""
+    doing = parser.add_subparsers(required=True, metavar="show|top|drop|verify", dest="action")
+    show = doing.add_parser("show", help="each worker: blocks, edges, bytes, epoch, and who reads its events")
+    top = doing.add_parser("top", help="the largest workers, and the runs of blocks that most workers share")
+    top.add_argument("--num", type=int, default=10, metavar="COUNT", help="lines of each (default 10)")
+    drop = doing.add_parser("drop", help="drop a worker, or all under the prefix, of another version too")
+    drop.add_argument("name", nargs="?", metavar="WORKER", help="as `show` names it")
+    drop.add_argument("--all", action="store_true", help="everything; stop the gateways before")
+    verify = doing.add_parser("verify", help="count again, and compare with a gateway's own index")
+    verify.add_argument("name", nargs="?", metavar="WORKER", help="one only, as `show` names it")
+    verify.add_argument("--gateway", metavar="URL", help="a gateway's admin address, http://127.0.0.1:9400")
+    for each in (show, top, drop, verify):
+        _add_options(each, "redis")
+
+
 def _build() -> str:
     form = "compiled" if is_compiled else "interpreted"
     return f"{form}, {python_implementation()} {python_version()}"
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser, prefix: str = "") -> None:
+    """All, or those that begin so; a file may have the others too."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the options below")
-    add_flags(parser, Config, has_variables=True)
+    add_flags(parser, Config, has_variables=True, prefix=prefix)
 
 
 def _config(args: argparse.Namespace) -> Config:
-    flags = {option.name: getattr(args, option.name) for option in options(Config)}
+    flags = {option.name: getattr(args, option.name, None) for option in options(Config)}
     config = load(flags, path=args.config)
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -100,6 +120,13 @@ def _check(args: argparse.Namespace) -> int:
 
     with embedded(_config(args)) as config:
         return run(lambda: check(config))
+
+
+def _index(args: argparse.Namespace) -> int:
+    from gateway.index_command import run as run_index
+
+    config = _config(args)
+    return run(lambda: run_index(args, config))
 
 
 def _agent(args: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ Unknown fields and wrong types are refused at start with the file and the field.
 """
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gateway.core.errors import ConfigError
-from gateway.options import ENV_PREFIX, convert, from_flags, option, options
+from gateway.options import convert, from_environment, from_flags, option
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -248,11 +247,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str, option("File with the token that agents want to be shown (their --token-file).", "path")
     ] = ""
     index: Annotated[
-        Literal["auto", "memory", "replicated"],
+        Literal["auto", "memory", "replicated", "redis"],
         option(
             "Where it is known what workers hold. memory: in each gateway for itself. replicated: there too, "
             "and one gateway per worker reads its events and tells the others through Redis, so that one "
-            "that starts late knows as much. auto: replicated where --redis is given, else memory."
+            "that starts late knows as much. redis: one gateway per worker tells Redis, and all ask there, "
+            "one round trip per request: for what is too much for the memory of each. auto: replicated "
+            "where --redis is given, else memory."
         ),
     ] = "auto"
     booking: Annotated[
@@ -300,6 +301,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "For a connection to Redis, and for each of its answers; then it counts as lost.", "seconds", gt=0
         ),
     ] = 1.0
+    redis_lookup_timeout_s: Annotated[
+        float,
+        option(
+            "With --index redis: how long a request waits for what Redis knows of its prompt. Then it is "
+            "routed by what this gateway knows itself. Some hundred times what a lookup takes.",
+            "seconds",
+            gt=0,
+        ),
+    ] = 0.02
     assumed_keep_s: Annotated[
         float,
         option(
@@ -355,7 +365,7 @@ def load(
     values: dict[str, Any] = {}
     if path is not None:
         values |= _from_file(path)
-    values |= _from_environment(environ)
+    values |= from_environment(environ, Config)
     values |= from_flags(flags, Config)
     return convert(values, Config, "configuration")
 
@@ -369,27 +379,3 @@ def _from_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not TOML: {exc}") from exc
     convert(values, Config, str(path), strict=True)  # the file by itself must be right, whatever overrides it
     return values
-
-
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    known = {each.variable: each for each in options(Config)}
-    values: dict[str, Any] = {}
-    for variable, text in environ.items():
-        if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
-            continue
-        if variable not in known:
-            raise ConfigError(f"environment: {variable} is no option; see kvgate serve --help")
-        name, is_list = known[variable].name, known[variable].is_list
-        value: Any = [item.strip() for item in text.split(",") if item.strip()] if is_list else text
-        convert({name: value}, Config, f"environment: {variable}")
-        values[name] = value
-    return values
-
-
-_SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_(TCP|UDP|SCTP).*)")
-
-
-def _is_service_link(variable: str, text: str) -> bool:
-    """Kubernetes gives each pod such variables for Services named kvgate or kvgate-something."""
-    rest = variable.removeprefix(ENV_PREFIX)
-    return bool(_SERVICE_LINK.fullmatch(rest)) or (rest.endswith("PORT") and "://" in text)

@@ -11,8 +11,7 @@ while a connection is opened or a prompt is tokenized elsewhere.
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 from gateway.core.answer import Answer, Piece
@@ -91,18 +90,16 @@ class InferenceExchange:
         """Route at once where the prompt is tokenized here and short, else in a task."""
         proxy, request = self._proxy, self._request
         proxy.exchanges.add(self)
-        if not proxy.prompts.is_local(request):
-            self._start("tokenize at a worker", self._tokenize(self._ask_worker))
-        elif proxy.long_prompts.is_long(request):
-            self._start("tokenize in a thread", self._tokenize(self._ask_thread))
+        if proxy.takes_time(request):
+            self._start("make a prompt", self._tokenize())
         else:
             proxy.route(self, request, None)
 
-    async def _tokenize(self, ask: Callable[[str], Awaitable[Prompt]]) -> None:
-        """Tokens from elsewhere, then on as usual; `ask` is given the URL of a worker of the model."""
+    async def _tokenize(self) -> None:
+        """Tokens from elsewhere, or what others know of them, then on as usual."""
         proxy, model = self._proxy, self._request.model
         try:
-            prompt = await ask(random.choice(proxy.router.fleet.eligible(model)).member.worker.url)
+            prompt = await proxy.prompt_of(self._request, self._http.header(b"authorization"))
         except PromptError as exc:
             prompt = proxy.prompts.failed(model, str(exc))
         except GatewayError as error:
@@ -111,14 +108,6 @@ class InferenceExchange:
             log.exception("request %s: tokenizing failed", self._log_id)
             prompt = proxy.prompts.failed(model, "a bug, see the log")
         return proxy.route(self, self._request, prompt)
-
-    async def _ask_worker(self, url: str) -> Prompt:
-        authorization = self._http.header(b"authorization")
-        key = authorization.decode("latin-1") if authorization else None
-        return await self._proxy.worker_tokenizer.ask(url, self._request, key)
-
-    async def _ask_thread(self, url: str) -> Prompt:
-        return await self._proxy.long_prompts.ask(self._request, self._proxy.router.hasher(self._request))
 
     def route_or_fail(self, prompt: Prompt | None) -> None:
         if self._is_closed:

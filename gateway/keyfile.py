@@ -14,3 +14,8 @@ def read_key(file: str, option: str) -> str:
     if not key or not key.isascii() or not key.isprintable():
         raise ConfigError(f"{option}: {file} holds no key")
     return key
+
+
+def worker_headers(key_file: str) -> dict[str, str]:
+    """What goes with each probe. Raises ConfigError."""
+    return {"authorization": f"Bearer {read_key(key_file, 'worker_key_file')}"} if key_file else {}

@@ -83,10 +83,17 @@ def options(struct: type[msgspec.Struct]) -> Iterator[Option]:
 
 
 def add_flags(
-    parser: argparse.ArgumentParser, struct: type[msgspec.Struct], *, has_variables: bool = False
+    parser: argparse.ArgumentParser,
+    struct: type[msgspec.Struct],
+    *,
+    has_variables: bool = False,
+    prefix: str = "",
 ) -> None:
-    """None for each that is not given. `has_variables`: the environment is read too, and `--help` says so."""
+    """None for each that is not given; of those whose names begin with `prefix`. `has_variables`: the
+    environment is read too, and `--help` says so."""
     for each in options(struct):
+        if not each.name.startswith(prefix):
+            continue
         text = f"{each.help} {each.variable}" if has_variables else each.help
         text = text.replace("%", "%%")
         if each.is_bool:
@@ -119,3 +126,28 @@ def _choices(message: str, struct: type[msgspec.Struct]) -> str:
     known = {each.name: each.choices for each in options(struct)}
     choices = known.get(where[1], ()) if where else ()
     return f"; it is {', '.join(choices[:-1])} or {choices[-1]}" if choices else ""
+
+
+def from_environment(environ: Mapping[str, str], struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """What KVGATE_ variables set. Raises ConfigError for one that is no option."""
+    known = {each.variable: each for each in options(struct)}
+    values: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
+            continue
+        if variable not in known:
+            raise ConfigError(f"environment: {variable} is no option; see kvgate serve --help")
+        name, is_list = known[variable].name, known[variable].is_list
+        value: Any = [item.strip() for item in text.split(",") if item.strip()] if is_list else text
+        convert({name: value}, struct, f"environment: {variable}")
+        values[name] = value
+    return values
+
+
+_SERVICE_LINK = re.compile(r"(.*_)?(SERVICE_(HOST|PORT.*)|PORT_[0-9]+_(TCP|UDP|SCTP).*)")
+
+
+def _is_service_link(variable: str, text: str) -> bool:
+    """Kubernetes gives each pod such variables for Services named kvgate or kvgate-something."""
+    rest = variable.removeprefix(ENV_PREFIX)
+    return bool(_SERVICE_LINK.fullmatch(rest)) or (rest.endswith("PORT") and "://" in text)

@@ -6,6 +6,7 @@ answer has ended.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
 from gateway.long_prompts import LongPrompts
 from gateway.metrics import Metrics
+from gateway.others import Others
 from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.records import Records
 from gateway.responder import Responder
@@ -69,6 +71,7 @@ class Proxy:
     ask_usage: AskUsage = lambda worker: None
     to_report: Collection[str] = ()
     """Decisions whose requests ask the engine to announce its hit (`ingest/healer.py`)."""
+    others: Others | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -94,6 +97,24 @@ class Proxy:
         if prompt.num_tokens < TURN_TOKENS:
             return exchange.route_or_fail(prompt)
         return self.in_turn(partial(_route, exchange, prompt))
+
+    def takes_time(self, request: InferenceRequest) -> bool:
+        """Whether a decision has to wait for its prompt, or for what others know of it."""
+        is_here = self.others is None and self.prompts.is_local(request)
+        return not is_here or self.long_prompts.is_long(request)
+
+    async def prompt_of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
+        """By whoever makes it, and with what others know of it. Raises PromptError, UnknownModel or
+        NoWorker."""
+        worker = random.choice(self.router.fleet.eligible(request.model)).member.worker
+        if not self.prompts.is_local(request):
+            key = authorization.decode("latin-1") if authorization else None
+            prompt = await self.worker_tokenizer.ask(worker.url, request, key)
+        elif self.long_prompts.is_long(request):
+            prompt = await self.long_prompts.ask(request, self.router.hasher(request))
+        else:
+            prompt = self.router.tokenize(request)
+        return await self.others.tell(request, prompt) if self.others else prompt
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
         """Take a WebSocket to a worker. Raises InvalidRequest."""

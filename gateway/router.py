@@ -184,6 +184,13 @@ class Router:
 
         return hash_ahead
 
+    def asked_of(self, request: InferenceRequest, prompt: Prompt) -> list[tuple[BlockHash, list[BlockHash]]]:
+        """The hashes by which a decision will look for a prompt's blocks, each behind its model's root."""
+        hashed = self._hash_all(request, prompt, self.fleet.eligible(request.model))
+        return [
+            (root_hash(group.root), blocks) for group, each in hashed.items() for blocks in each if blocks
+        ]
+
     def first_token(self, decision: Decision) -> None:
         """The worker has prefilled the prompt: its tokens are cached there and no work ahead."""
         if opened := self._open.get(decision.id):
@@ -279,11 +286,13 @@ class Router:
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
             most = max_hit_blocks(len(tokens), size)
             told = self.index.overlap(blocks, most)
-            lookup.told.append(told)
             for worker, media in self.index.spilled(blocks, told).items():
                 there = lookup.spilled.setdefault(worker, {})
                 for names, num in media.items():
                     there[names] = there.get(names, 0) + size * num
+            if prompt.told and blocks:
+                told = {**prompt.told.get(blocks[-1], _NOTHING), **told}
+            lookup.told.append(told)
             held = dict(told)
             self.assumed.extend(blocks, held, now)
             for worker, depth in held.items():

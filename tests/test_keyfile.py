@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.errors import ConfigError
-from gateway.keyfile import read_key
+from gateway.keyfile import read_key, worker_headers
 
 
 def test_a_key_is_read_without_the_line_end(tmp_path: Path) -> None:
@@ -19,3 +19,21 @@ def test_what_is_no_key_is_refused_without_being_shown(tmp_path: Path, content: 
     with pytest.raises(ConfigError, match="--token-file: .*key (cannot be read|holds no key)") as caught:
         read_key(str(path), "--token-file")
     assert "lines" not in str(caught.value)
+
+
+def test_the_workers_key_is_read_from_its_file(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-1\n")
+    assert worker_headers(str(key)) == {"authorization": "Bearer sk-1"}
+    assert worker_headers("") == {}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"a\nb", b"\xff"])
+def test_a_key_that_cannot_be_used_is_refused_without_showing_it(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    key = tmp_path / "key"
+    if content is not None:
+        key.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"^worker_key_file: .*key (cannot be read|holds no key)$"):
+        worker_headers(str(key))

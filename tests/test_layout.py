@@ -21,6 +21,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/ingest/replica.py": "tests/test_replica_stories.py",
     "gateway/ingest/replicas.py": "tests/test_replica_stories.py",
     "gateway/bookings/shared.py": "tests/test_booking_stories.py runs all of it, with gateways and Redis",
+    "gateway/ingest/tree.py": "tests/test_tree_stories.py",
     "gateway/child.py": "tests/blackbox/test_processes.py runs all of it, in processes of its own",
     "gateway/app.py": "tests/blackbox, tests/test_stories.py and tests/test_library.py run all of it",
 }

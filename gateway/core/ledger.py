@@ -46,6 +46,11 @@ class Load:
         self.num_in_flight = num_in_flight
         self.booked_tokens = booked_tokens
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Load):
+            return NotImplemented
+        return (self.num_in_flight, self.booked_tokens) == (other.num_in_flight, other.booked_tokens)
+
     def __repr__(self) -> str:
         return f"Load({self.num_in_flight}, {self.booked_tokens})"
 

@@ -1,11 +1,12 @@
 """What an endpoint told of itself, and the workers and event feeds that follow from it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 
 from gateway.core.address import Address
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
+from gateway.core.errors import ConfigError
 from gateway.core.worker import Reported, Served, Worker, WorkerId, worker_id
 
 
@@ -68,6 +69,14 @@ def known_ranks(
 def endpoint_url(url: str) -> str:
     """The base URL as it is kept. Raises ValueError that says what is wrong with it."""
     return Address.of(url).url
+
+
+def worker_urls(urls: Sequence[str]) -> list[str]:
+    """Checked and without repeats. Raises ConfigError."""
+    try:
+        return list(dict.fromkeys(endpoint_url(url) for url in urls))
+    except ValueError as exc:
+        raise ConfigError(f"worker: {exc}") from exc
 
 
 def workers_of(facts: Facts) -> tuple[Worker, ...]:

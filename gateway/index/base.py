@@ -98,6 +98,26 @@ class Losses(Protocol):
         """All that it held is gone: it was dropped or reset, or cleared its cache."""
 
 
+class Holdings(Protocol):
+    """Is told by an index which blocks its workers hold, each change once: what others may be told.
+
+    A holding is a number from `begin` to `end`; a worker has one at a time, and another beside it, which is
+    hidden, for blocks that it no longer holds and that an offload tier may still speak of.
+    """
+
+    def begin(self, holding: int, worker: WorkerId, *, is_hidden: bool) -> None:
+        """It has no blocks yet."""
+
+    def end(self, holding: int) -> None:
+        """All its blocks are gone."""
+
+    def hold(self, holding: int, blocks: Sequence[BlockHash], before: BlockHash | None) -> None:
+        """A run that it did not hold, behind the block `before` (None: not known, or the root)."""
+
+    def release(self, holding: int, block: BlockHash) -> None:
+        """It no longer holds a block."""
+
+
 FULL_ATTENTION = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 """Kinds of groups that keep all blocks of a prefix."""
 

@@ -1,15 +1,17 @@
 """Which bit of the edges' masks means which worker: taken, given up, swept off the edges, taken again."""
 
 from gateway.core.worker import WorkerId
+from gateway.index.base import Holdings
 
 
 class Bits:
     """`live` are those of workers that are known, `hidden` of blocks that are `left` (holder.py), `swept`
     those that the sweep under way takes off the edges."""
 
-    __slots__ = ("live", "hidden", "swept", "workers", "_retired")
+    __slots__ = ("live", "hidden", "swept", "workers", "_retired", "_holdings")
 
-    def __init__(self) -> None:
+    def __init__(self, holdings: Holdings | None = None) -> None:
+        self._holdings = holdings
         self.live = self.hidden = self.swept = self._retired = 0
         self.workers: dict[int, WorkerId] = {}
 
@@ -20,16 +22,22 @@ class Bits:
         bit = self._free()
         self.workers[bit] = worker
         self.live |= bit
+        if self._holdings is not None:
+            self._holdings.begin(bit, worker, is_hidden=False)
         return bit
 
-    def hide(self) -> int:
+    def hide(self, worker: WorkerId) -> int:
         """One that no lookup sees."""
         bit = self._free()
         self.hidden |= bit
+        if self._holdings is not None:
+            self._holdings.begin(bit, worker, is_hidden=True)
         return bit
 
     def retire(self, bit: int) -> None:
         """A live or hidden one, or none: its blocks are to be swept."""
+        if bit and self._holdings is not None:
+            self._holdings.end(bit)
         if bit & self.live:
             del self.workers[bit]
         self.live &= ~bit

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash
+from gateway.index.base import Holdings
 
 POSITION_BITS = 8
 MAX_BLOCKS = 1 << POSITION_BITS
@@ -30,15 +31,16 @@ class Edge:
     """No cycle goes through it, so the garbage collector has nothing to look at: a million are no pause.
     `branch` is how many blocks lie before the latest branch, `branch_last` the hash of the last of them."""
 
-    __slots__ = ("number", "hashes", "last", "num", "full", "parts", "branch", "branch_last")
+    __slots__ = ("number", "hashes", "last", "num", "full", "parts", "before", "branch", "branch_last")
 
-    def __init__(self, number: int, hashes: bytes, last: int, num: int) -> None:
+    def __init__(self, number: int, hashes: bytes, last: int, num: int, before: int) -> None:
         self.number = number
         self.hashes = hashes
         self.last = last
         self.num = num
         self.full = 0
         self.parts: dict[int, int] | None = None
+        self.before = before
         self.branch = self.branch_last = 0
 
     def held(self, bit: int) -> int:
@@ -146,7 +148,8 @@ class Edge:
 
 
 class Edges:
-    def __init__(self) -> None:
+    def __init__(self, holdings: Holdings | None = None) -> None:
+        self._holdings = holdings
         self.num_blocks = 0
         self._heads: dict[int, Edge] = {}
         self._head_of = array("Q")  # by edge number; a list of edges would be walked by each collection
@@ -224,18 +227,47 @@ class Edges:
                 if (known := self._heads.get(hashes[done])) is not None:
                     edge, position = known, 0
                     continue
-                edge, position, before, count = self._add(edge, position, hashes, done, bit)
+                last = 0 if parent is None else self.hash_at(parent)
+                last = hashes[done - 1] if done else last
+                edge, position, before, count = self._add(edge, position, hashes, done, bit, last)
             span = ((1 << count) - 1) << position
             if before & span != span and not edge.full & bit:
                 edge.hold(bit, before | span, before)
             parts.append((edge.number << POSITION_BITS | position, count, (before & span) >> position))
             done, position = done + count, position + count
+        if self._holdings is not None:
+            before_it = None if parent is None else self.hash_at(parent)
+            self._tell(self._holdings, bit, hashes, before_it, parts)
         return parts
 
+    def _tell(
+        self,
+        holdings: Holdings,
+        bit: int,
+        hashes: Sequence[BlockHash],
+        before: BlockHash | None,
+        parts: list[tuple[int, int, int]],
+    ) -> None:
+        """Of a run, the stretches that the worker did not hold."""
+        held = first = done = 0
+        for _, count, some in parts:
+            held |= some << done
+            done += count
+        while first < done:
+            rest = held >> first
+            if rest & 1:
+                first += (~rest & (rest + 1)).bit_length() - 1
+                continue
+            end = first + (rest & -rest).bit_length() - 1 if rest else done
+            stretch = hashes if end - first == len(hashes) else hashes[first:end]
+            holdings.hold(bit, stretch, hashes[first - 1] if first else before)
+            first = end
+
     def _add(
-        self, edge: Edge | None, position: int, hashes: Sequence[BlockHash], first: int, bit: int
+        self, edge: Edge | None, position: int, hashes: Sequence[BlockHash], first: int, bit: int, last: int
     ) -> tuple[Edge, int, int, int]:
-        """New blocks behind a position, up to one that begins an edge: where they are, and how many."""
+        """New blocks behind a position, where the block `last` is, up to one that begins an edge: where they
+        are, and how many."""
         end = len(hashes)
         if not self._heads.keys().isdisjoint(hashes[first:] if first else hashes):
             end = next(i for i in range(first, end) if hashes[i] in self._heads)
@@ -248,7 +280,7 @@ class Edges:
             if edge and position < edge.num:
                 edge.branch_at(position)
             end, position = min(end, first + MAX_BLOCKS), 0
-            edge = self._make(hashes[first:end])
+            edge = self._make(hashes[first:end], last)
         self.num_blocks += end - first
         return edge, position, before, end - first
 
@@ -256,6 +288,8 @@ class Edges:
         """A worker no longer holds a block that it held."""
         edge = self.at(block)
         before, num = edge.held(bit), edge.num
+        if self._holdings is not None:
+            self._holdings.release(bit, self.hash_at(block))
         edge.hold(bit, before & ~(1 << (block & POSITION)), before)
         self._trimmed(edge, num, is_empty=edge.trim())
 
@@ -265,11 +299,24 @@ class Edges:
         before, span = edge.held(bit), ((1 << num) - 1) << position
         if before & span != span:
             edge.hold(bit, before | span, before)
+            self._tell_known(bit, edge, span & ~before)
         return (before & span) >> position
 
     def grant(self, bit: int, number: int, blocks: int) -> None:
         """A worker holds these blocks of an edge, and held none of it."""
-        self._heads[self._head_of[number]].hold(bit, blocks, 0)
+        edge = self._heads[self._head_of[number]]
+        edge.hold(bit, blocks, 0)
+        self._tell_known(bit, edge, blocks)
+
+    def _tell_known(self, bit: int, edge: Edge, blocks: int) -> None:
+        """Blocks of an edge, each by itself: it is others that are known to lie behind each other."""
+        if self._holdings is not None:
+            own = memoryview(edge.hashes).cast("Q")
+            while blocks:
+                position = (blocks & -blocks).bit_length() - 1
+                before = BlockHash(own[position - 1]) if position else None
+                self._holdings.hold(bit, [BlockHash(own[position])], before)
+                blocks &= blocks - 1
 
     def forget(self, workers: int, first: int, num: int) -> bool:
         """These workers hold nothing of `num` edges from number `first` on; False if that was the last."""
@@ -289,7 +336,20 @@ class Edges:
             for blocks in masks:
                 yield edge.hashes[: blocks.bit_length() * 8]
 
-    def _make(self, hashes: Sequence[BlockHash]) -> Edge:
+    def tell(self, bit: int) -> None:
+        """All that a worker holds, as if it was stored now and holes came after it: what lies behind a hole
+        is known by what lies before."""
+        assert self._holdings is not None
+        holes: list[BlockHash] = []
+        for edge in self._heads.values():
+            if blocks := edge.held(bit):
+                own = [BlockHash(each) for each in memoryview(edge.hashes).cast("Q")[: blocks.bit_length()]]
+                self._holdings.hold(bit, own, BlockHash(edge.before) if edge.before else None)
+                holes += [block for i, block in enumerate(own) if not blocks >> i & 1]
+        for block in holes:
+            self._holdings.release(bit, block)
+
+    def _make(self, hashes: Sequence[BlockHash], before: int) -> Edge:
         head = hashes[0]
         if self._free:
             number = self._free.pop()
@@ -299,7 +359,8 @@ class Edges:
             if number == MAX_EDGES:
                 raise OverflowError(f"the index is full: {MAX_EDGES:,} edges")
             self._head_of.append(head)
-        edge = self._heads[head] = Edge(number, array("Q", hashes).tobytes(), hashes[-1], len(hashes))
+        packed = array("Q", hashes).tobytes()
+        edge = self._heads[head] = Edge(number, packed, hashes[-1], len(hashes), before)
         return edge
 
     def _trimmed(self, edge: Edge, num_before: int, *, is_empty: bool) -> None:

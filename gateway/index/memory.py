@@ -26,7 +26,7 @@ from gateway.core.events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import FULL_ATTENTION, LINKS, MAX_LEFT, Applied, Losses, is_partial
+from gateway.index.base import FULL_ATTENTION, LINKS, MAX_LEFT, Applied, Holdings, Losses, is_partial
 from gateway.index.bits import Bits
 from gateway.index.edges import POSITION_BITS, Edges
 from gateway.index.groups import Groups
@@ -41,11 +41,11 @@ SWEEP_BUCKETS = 1_000
 
 
 class MemoryIndex:
-    def __init__(self, losses: Losses | None = None) -> None:
+    def __init__(self, losses: Losses | None = None, holdings: Holdings | None = None) -> None:
         self._losses = losses
-        self._edges = Edges()
+        self._edges = Edges(holdings)
         self._holders: dict[WorkerId, Holder] = {}
-        self._bits = Bits()
+        self._bits = Bits(holdings)
         self._has_tiers = False
         self._bounded: dict[WorkerId, Groups] = {}
         self._sharers: dict[tuple[str, BlockHash, int | None], list[Holder]] = {}  # of a shared tier
@@ -84,6 +84,10 @@ class MemoryIndex:
                 self._clear(worker, holder)
             case UnknownEvent():
                 holder.applied.num_unknown_events += 1
+
+    def tell(self, holding: int) -> None:
+        """All that it has, to who is told of holdings, once more."""
+        self._edges.tell(holding)
 
     def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
         found: dict[WorkerId, int] = {}
@@ -316,7 +320,7 @@ class MemoryIndex:
         if holder.find(name) is not None:
             return
         if not holder.hidden:
-            holder.hidden = self._bits.hide()
+            holder.hidden = self._bits.hide(self._bits.workers[holder.bit])
         if self._edges.take(holder.hidden, block):
             one_more(holder.names, ("", block))
         holder.left[name] = block

@@ -13,7 +13,7 @@ from gateway.core.report import can_report
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets, Index
+from gateway.index.base import BlockSets, Index, Losses
 from gateway.ingest.agents import AgentFeeds
 from gateway.ingest.healer import Healer
 from gateway.ingest.poll import PollFeed
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.ingest.replica import ReplicaFeed
     from gateway.ingest.replicas import Shared
     from gateway.ingest.shelf import Shelf
+    from gateway.radix.service import RadixService
 
 
 class Feeds:
@@ -180,7 +181,9 @@ class Feeds:
         )
 
 
-def shared_index(config: Config, index: Index, assumed: AssumedIndex) -> "Shared | None":
+def shared_index(
+    config: Config, index: Index, assumed: AssumedIndex, tree: "RadixService | None" = None
+) -> "Shared | None":
     """What gateways tell each other of the workers' blocks, where there is a Redis for it; its library is
     loaded then. Raises ConfigError."""
     options = redis_of(config)
@@ -188,7 +191,17 @@ def shared_index(config: Config, index: Index, assumed: AssumedIndex) -> "Shared
         return None
     from gateway.ingest.replicas import Shared
 
-    return Shared(options, index=index, assumed=assumed)
+    return Shared(options, index=index, assumed=assumed, tree=tree)
+
+
+def shared_tree(config: Config, losses: Losses) -> "RadixService | None":
+    """Where workers' blocks are looked up in Redis itself. Raises ConfigError."""
+    options = redis_of(config)
+    if options is None or config.index != "redis":
+        return None
+    from gateway.radix.service import RadixService
+
+    return RadixService(options, lookup_s=config.redis_lookup_timeout_s, losses=losses)
 
 
 def _host(worker: Worker) -> str:

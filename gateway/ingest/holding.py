@@ -83,6 +83,10 @@ class Holding:
         return f"Holding(fence={self._lease.fence}, {self.writer})"
 
     @property
+    def fence(self) -> int:
+        return self._lease.fence
+
+    @property
     def cursor(self) -> Cursor:
         """Behind all that we have read."""
         journal = self._rank.journal if self._rank else None

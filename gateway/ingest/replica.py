@@ -133,11 +133,16 @@ class ReplicaFeed:
             self._shared.trouble.over(self._worker)
             del self._shared.feeds[self._worker]
 
+    @property
+    def _knows_others(self) -> bool:
+        """Whether somebody is known to have held it."""
+        return self._follower.cursor != NOWHERE
+
     async def _run(self) -> None:
         is_patient = True
         while True:
             try:
-                if_known = is_patient and self._follower.cursor != NOWHERE
+                if_known = is_patient and self._knows_others
                 lease = await self._shared.acquire(self._log, if_known=if_known)
                 self._shared.trouble.over(self._worker)
                 self._lost_at = None

@@ -6,6 +6,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.core.blocks import BlockHash
@@ -16,7 +17,7 @@ from gateway.index.base import Index
 from gateway.ingest.turns import Turns
 from gateway.metrics import Histogram
 from gateway.redis.client import LOST, Refused, check, check_schema, open_client
-from gateway.redis.keys import WorkerKeys
+from gateway.redis.keys import WorkerKeys, workers_key
 from gateway.redis.log import Lease, WorkerLog
 from gateway.redis.options import RedisOptions
 from gateway.redis.tail import BLOCK_S, Tail
@@ -26,6 +27,7 @@ from gateway.tasks import Tasks
 if TYPE_CHECKING:
     from gateway.ingest.replica import OpenEngine, ReplicaFeed
     from gateway.ingest.replica_metrics import ReplicaCollector
+    from gateway.radix.service import RadixService
 
 log = logging.getLogger("kvgate.redis")
 
@@ -75,11 +77,14 @@ class Shared:
         index: Index,
         assumed: AssumedIndex,
         times: Times = Times(),  # noqa: B008
+        tree: "RadixService | None" = None,
     ) -> None:
+        """With a `tree` nobody follows: who does not hold a worker asks there."""
         self.times = times
         self.where = options.where
         self.delays_s = Histogram(DELAY_BOUNDS_S)
         self.feeds: dict[WorkerId, ReplicaFeed] = {}
+        self._tree = tree
         self._options = options
         self._index = index
         self._assumed = assumed
@@ -139,9 +144,7 @@ class Shared:
         on_state: Callable[[WorkerId, StreamState], None],
         tasks: Tasks,
     ) -> "ReplicaFeed":
-        from gateway.ingest.replica import ReplicaFeed
-
-        feed = self.feeds[worker.id] = ReplicaFeed(
+        feed = self.feeds[worker.id] = self._class_of(worker)(
             worker,
             shared=self,
             index=self._index,
@@ -153,6 +156,15 @@ class Shared:
         feed.start(tasks)
         return feed
 
+    def _class_of(self, worker: Worker) -> "Callable[..., ReplicaFeed]":
+        if self._tree is None:
+            from gateway.ingest.replica import ReplicaFeed
+
+            return ReplicaFeed
+        from gateway.ingest.tree import TreeFeed
+
+        return partial(TreeFeed, self._tree, model=worker.served[0].name)
+
     def log_of(self, root: BlockHash, block_size: int, worker: WorkerId) -> WorkerLog:
         keys = WorkerKeys.of(self._options.prefix, root, block_size, worker)
         return WorkerLog(self._client, keys, self._gateway, lease_s=self.times.lease_s)
@@ -162,7 +174,10 @@ class Shared:
         have been emptied."""
         try:
             await self._check()
-            return await log_.acquire(if_known=if_known)
+            lease = await log_.acquire(if_known=if_known)
+            if isinstance(lease, Lease):
+                await self._client.sadd(workers_key(self._options.prefix), log_.keys.base)
+            return lease
         except LOST:
             self._is_checked = False
             raise

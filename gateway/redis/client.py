@@ -153,7 +153,7 @@ async def check_schema(client: Redis, options: RedisOptions) -> None:
             raise
         found = b"a key of another type"
     if found not in (None, SCHEMA):
-        raise Refused(_foreign(found, options))
+        raise Refused(foreign(found, options))
 
 
 def is_unauthorized(exc: BaseException) -> bool:
@@ -162,13 +162,14 @@ def is_unauthorized(exc: BaseException) -> bool:
     return isinstance(exc, kinds) or isinstance(exc.__cause__, kinds) or "WRONGPASS" in str(exc)
 
 
-def _foreign(found: Any, options: RedisOptions) -> str:
+def foreign(found: Any, options: RedisOptions) -> str:
+    """What is said where the schema is another."""
     told = found.decode("utf-8", "replace")[:40] if isinstance(found, bytes) else str(found)
     return (
         f"redis: {schema_key(options.prefix)} at {options.where} says '{told}', and this gateway reads and "
         f"writes '{SCHEMA.decode()}'. All of it can be made anew: stop the gateways that use it, then "
-        f"redis-cli --scan --pattern '{options.prefix}:*' | xargs redis-cli unlink; or give these gateways "
-        "another --redis-prefix"
+        f"kvgate index drop --all --redis {options.where} --redis-prefix {options.prefix}; or give these "
+        "gateways another --redis-prefix"
     )
 
 

@@ -1,6 +1,9 @@
 """How all that is ours in Redis is named.
 
     {prefix}:schema                              which version of all this
+    {prefix}:workers                             the bases below, without the last part: who wants to see
+                                                 or drop all looks here, nobody walks the keyspace
+    {prefix}:trees                               root ─► model, of trees (`radix/tree.py`)
     {prefix}:{model}.{block size}:{worker}:...   one worker's, in one slot of a Cluster
     {prefix}:{database}:bookings                 no key but a channel, for which databases are one
     {prefix}:{turn}:...                          who decides, with `--booking atomic`
@@ -21,6 +24,14 @@ SCHEMA = b"kvgate:1"
 
 def schema_key(prefix: str) -> str:
     return f"{prefix}:schema"
+
+
+def workers_key(prefix: str) -> str:
+    return f"{prefix}:workers"
+
+
+def trees_key(prefix: str) -> str:
+    return f"{prefix}:trees"
 
 
 def namespace(prefix: str, root: BlockHash, block_size: int) -> str:
@@ -52,5 +63,15 @@ class WorkerKeys:
 
     @classmethod
     def of(cls, prefix: str, root: BlockHash, block_size: int, worker: WorkerId) -> "WorkerKeys":
-        base = f"{namespace(prefix, root, block_size)}:{{{worker}}}"
+        return cls.under(f"{namespace(prefix, root, block_size)}:{{{worker}}}")
+
+    @classmethod
+    def under(cls, base: str) -> "WorkerKeys":
         return cls(*(f"{base}:{name}" for name in cls.__slots__))
+
+    def all(self) -> list[bytes]:
+        return [getattr(self, name).encode() for name in self.__slots__]
+
+    @property
+    def base(self) -> str:
+        return self.lease.removesuffix(":lease")

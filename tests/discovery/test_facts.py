@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
+from gateway.core.errors import ConfigError
 from gateway.core.worker import Reported, Served
 from gateway.discovery.facts import (
     Facts,
@@ -17,6 +18,7 @@ from gateway.discovery.facts import (
     known_ranks,
     reported,
     served_models,
+    worker_urls,
     workers_of,
 )
 
@@ -181,3 +183,9 @@ def test_facts_are_alike_whatever_the_load() -> None:
     ]
     for other in others:
         assert not known.is_like(replace(known, **other))
+
+
+def test_urls_are_checked_and_counted_once() -> None:
+    assert worker_urls(["http://a:1/", "http://a:1"]) == ["http://a:1"]
+    with pytest.raises(ConfigError, match=r"^worker: 'a:1' is not an http"):
+        worker_urls(["a:1"])

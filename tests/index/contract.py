@@ -476,7 +476,7 @@ class IndexContract:
             index.apply(name, stored(range((i % 5 + 1) * 4), list(range(i % 5 + 1))))
         assert dict(index.overlap(prompt(range(40)))) == {name: i % 5 + 1 for i, name in enumerate(names)}
 
-    @settings(max_examples=60, suppress_health_check=[HealthCheck.differing_executors])
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
     @given(data=st.data())
     def test_equal_to_counting_by_hand(self, data: st.DataObject) -> None:
         """Random stores, removals and clears on a small tree of prompts, against plain counters."""

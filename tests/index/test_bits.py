@@ -6,7 +6,7 @@ A, B = WorkerId("a:1"), WorkerId("b:1")
 
 def test_a_bit_is_taken_again_when_it_is_swept() -> None:
     bits = Bits()
-    assert [bits.take(A), bits.take(B), bits.hide()] == [1, 2, 4]
+    assert [bits.take(A), bits.take(B), bits.hide(A)] == [1, 2, 4]
     assert (bits.live, bits.hidden, bits.workers) == (3, 4, {1: A, 2: B})
     bits.retire(1)
     bits.retire(4)
@@ -16,5 +16,5 @@ def test_a_bit_is_taken_again_when_it_is_swept() -> None:
     assert bits.begin_sweep() and bits.swept == 5
     assert bits.take(A) == 16
     bits.swept = 0
-    assert [bits.take(A), bits.hide()] == [1, 4]
+    assert [bits.take(A), bits.hide(A)] == [1, 4]
     assert not bits.begin_sweep()

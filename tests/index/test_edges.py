@@ -3,7 +3,9 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.core.blocks import BlockHash
+from gateway.core.worker import WorkerId
 from gateway.index.edges import MAX_BLOCKS, POSITION_BITS, Edges
+from gateway.index.memory import MemoryIndex
 
 A, B, C = 1, 2, 4
 ALL = A | B | C
@@ -153,3 +155,72 @@ def test_what_workers_hold_is_told_packed() -> None:
     assert told(B, 1) == [[9]] and told(B, 0, 1) == [[1, 2]]
     assert told(A | B) == [[1, 2, 3], [1, 2], [9]] or told(A | B) == [[1, 2], [1, 2, 3], [9]]
     assert told(8) == []
+
+
+class Told:
+    """What an index tells of its holdings."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[object, ...]] = []
+
+    def begin(self, holding: int, worker: WorkerId, *, is_hidden: bool) -> None:
+        self.changes.append(("begin", holding, worker, is_hidden))
+
+    def end(self, holding: int) -> None:
+        self.changes.append(("end", holding))
+
+    def hold(self, holding: int, blocks: Sequence[BlockHash], before: BlockHash | None) -> None:
+        self.changes.append(("hold", holding, list(blocks), before))
+
+    def release(self, holding: int, block: BlockHash) -> None:
+        self.changes.append(("release", holding, block))
+
+    def of(self, verb: str) -> list[tuple[object, ...]]:
+        found = [change[1:] for change in self.changes if change[0] == verb]
+        self.changes.clear()
+        return found
+
+
+def test_each_change_is_told_once() -> None:
+    told = Told()
+    edges = Edges(told)
+    run = [BlockHash(i) for i in range(100, 110)]
+    edges.store(1, run[:4], None)
+    edges.store(1, run[:6], None)
+    edges.store(1, run, None)
+    assert told.of("hold") == [(1, run[:4], None), (1, run[4:6], run[3]), (1, run[6:], run[5])]
+    [(first, _, _)] = edges.store(1, run, None)
+    edges.release(1, first + 2)
+    edges.release(1, first + 3)
+    edges.release(1, first + 7)
+    assert told.of("release") == [(1, run[2]), (1, run[3]), (1, run[7])]
+    edges.store(1, run[1:], first)
+    assert told.of("hold") == [(1, run[2:4], run[1]), (1, run[7:8], run[6])]
+    edges.take(2, first, 2)
+    edges.take(2, first + 1, 2)
+    assert told.of("hold") == [(2, run[:1], None), (2, run[1:2], run[0]), (2, run[2:3], run[1])]
+    edges.grant(4, first >> 8, 0b1010)
+    assert told.of("hold") == [(4, run[1:2], run[0]), (4, run[3:4], run[2])]
+
+
+def test_a_holding_ends_where_a_worker_forgets_all() -> None:
+    told = Told()
+    index, worker = MemoryIndex(holdings=told), WorkerId("a:1")
+    index.add_worker(worker, BlockHash(1), 1)
+    index.reset_worker(worker)
+    index.drop_worker(worker)
+    assert told.changes == [("begin", 1, worker, False), ("end", 1), ("begin", 2, worker, False), ("end", 2)]
+
+
+def test_all_that_a_worker_holds_can_be_told_again() -> None:
+    """Holes come last, so that what lies behind them is known by what lies before."""
+    told = Told()
+    edges = Edges(told)
+    stem, branch = run(1, 2, 3, 4), run(8, 9)
+    [(first, _, _)] = edges.store(A, stem, None)
+    edges.store(A, branch, first + 1)
+    edges.store(B, stem[:1], None)
+    edges.release(A, first + 2)
+    told.changes.clear()
+    edges.tell(A)
+    assert told.changes == [("hold", A, stem, None), ("hold", A, branch, 2), ("release", A, 3)]

@@ -41,7 +41,7 @@ async def test_another_schema_is_refused_and_left_alone(server: Server, found: s
     server.ask("SET", "kvgate:schema", found)
     told = await refused(server.options())
     assert f"says '{found}'" in told and f"'{SCHEMA.decode()}'" in told
-    assert "--pattern 'kvgate:*'" in told and "--redis-prefix" in told
+    assert "kvgate index drop --all --redis unix://" in told and "--redis-prefix kvgate" in told
     assert server.ask("GET", "kvgate:schema") == found.encode()
     await checked(server.options(redis_prefix="other"))
 

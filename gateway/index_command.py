@@ -1,0 +1,113 @@
+"""`kvgate index`: looks at what gateways share in Redis, holds it beside a gateway's own index, drops it."""
+
+import argparse
+import asyncio
+from collections import Counter
+from itertools import groupby
+
+import aiohttp
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.redis.client import LOST, Refused, open_client
+from gateway.redis.options import redis_of
+from gateway.survey import Row, Survey, table
+
+TRIES = 5
+PAUSE_S = 0.3
+"""Changes are on their way while two places are read."""
+
+DIFFERENT = 1
+"""Exit code of `verify` where something does not fit."""
+
+
+async def run(args: argparse.Namespace, config: Config) -> int:
+    """The exit code. Raises ConfigError."""
+    options = redis_of(config)
+    if options is None:
+        raise ConfigError("index: give --redis, the URL of the server that the gateways share")
+    client = open_client(options)
+    try:
+        return await _ACTIONS[args.action](args, Survey(client, options))
+    except Refused:
+        raise
+    except LOST as exc:
+        raise ConfigError(f"redis: {options.where}: {exc}") from exc
+    finally:
+        await client.aclose()
+
+
+async def _show(args: argparse.Namespace, survey: Survey) -> int:
+    await survey.check()
+    rows = await survey.rows()
+    for (root, model), some in groupby(rows, key=lambda row: (row.root, row.model)):
+        print(f"model {model or '(not named)'}, root {root:016x}")
+        print("\n".join(table(list(some))))
+    if not rows:
+        print("nothing is told of any worker")
+    return 0
+
+
+async def _top(args: argparse.Namespace, survey: Survey) -> int:
+    await survey.check()
+    rows = await survey.rows()
+    print("\n".join(table(sorted(rows, key=lambda row: -len(row.blocks or ()))[: args.num])))
+    saved = Counter({run: (workers - 1) * run[1] for run, workers in survey.shared.items() if workers > 1})
+    for (head, num), _ in saved.most_common(args.num):
+        print(f"run {head:016x}: {num} blocks, at {survey.shared[head, num]} workers")
+    return 0
+
+
+async def _drop(args: argparse.Namespace, survey: Survey) -> int:
+    if args.all == bool(args.name):
+        raise ConfigError("index drop: name a worker, or say --all")
+    if args.all:
+        print(f"dropped {await survey.drop_all()} keys")
+        return 0
+    await survey.check()
+    num = await survey.drop_worker(args.name)
+    print(f"dropped {args.name}, in {num} edges; a gateway that reads its events tells of it again")
+    return 0
+
+
+async def _verify(args: argparse.Namespace, survey: Survey) -> int:
+    await survey.check()
+    for attempt in range(1, TRIES + 1):
+        rows = [row for row in await survey.rows() if args.name in (None, row.worker)]
+        told = await _faults(rows, args.gateway)
+        if attempt == TRIES or not any(told.values()):
+            break
+        await asyncio.sleep(PAUSE_S)
+    for row in rows:
+        print(f"{row.worker}: {told[row.worker] or f'{len(row.blocks or ())} blocks, as they should be'}")
+    if args.name and not rows:
+        raise ConfigError(f"nothing is told of '{args.name}'; `kvgate index show` names the workers")
+    return DIFFERENT if any(told.values()) else 0
+
+
+async def _faults(rows: list[Row], gateway: str | None) -> dict[str, str]:
+    told: dict[str, str] = {row.worker: "; ".join(row.faults) for row in rows}
+    if gateway:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
+            for row in rows:
+                told[row.worker] = told[row.worker] or await _compare(session, gateway.rstrip("/"), row)
+    return told
+
+
+async def _compare(session: aiohttp.ClientSession, gateway: str, row: Row) -> str:
+    """How a gateway's own index differs. With `--index redis` only who reads a worker's events has one."""
+    try:
+        async with session.get(f"{gateway}/admin/index/{row.worker}/blocks") as answer:
+            text = await answer.text()
+            if answer.status != 200:
+                return f"{gateway} answers {answer.status}: {text[:200]}"
+    except (aiohttp.ClientError, TimeoutError) as exc:
+        raise ConfigError(f"--gateway: {gateway} is not reached: {exc}") from exc
+    own, there = set(map(int, text.split())), row.blocks or set()
+    if row.told and not own:
+        return ""
+    missing, more = len(own - there), len(there - own)
+    return f"{missing} blocks of the gateway's are not in Redis, {more} more are" if missing or more else ""
+
+
+_ACTIONS = {"show": _show, "top": _top, "drop": _drop, "verify": _verify}

@@ -1,0 +1,203 @@
+"""Part of `make bench-redis`: gateways that share a real Redis, in one process, before an engine played here.
+
+decision ratio   a decision on an index that follows (a prompt of 256 blocks that it knows, among a million),
+                 to the same on an index that was told directly: CPU time, round by round
+visible          from an event at the gateway that reads it to another one's answer: p99 of runs of 64 blocks,
+                 by `index: replicated` (its own index) and `index: redis` (a lookup)
+log bytes        what snapshot and log take in Redis per block, for who reads the worker's events next
+warm             a gateway that starts beside one that has a million blocks in Redis, until it knows all
+"""
+
+import asyncio
+import statistics
+import time
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+from gateway import request
+from gateway.config import load
+from gateway.core.blocks import BlockHash, hash_blocks, root_hash, tokens_of
+from gateway.core.decision import Prompt
+from gateway.core.events import BlocksStored
+from gateway.core.fleet import Fleet
+from gateway.core.stream import Stream, StreamState
+from gateway.core.worker import Served, Worker, WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.memory import MemoryIndex
+from gateway.ingest.replica import ReplicaFeed
+from gateway.ingest.replicas import Shared
+from gateway.ingest.shelf import Shelf
+from gateway.policies.prefix_overlap import PrefixOverlap
+from gateway.radix.service import RadixService
+from gateway.redis.options import RedisOptions, redis_of
+from gateway.router import Router
+from gateway.tasks import Tasks
+from loadtest.bench_index import BLOCK_SIZE, new_tokens, prompt_of
+from loadtest.report import Figure, median_of
+
+WORKER = Worker(WorkerId("10.0.0.1:8000"), "http://10.0.0.1:8000", (Served("m", "m"),), block_size=BLOCK_SIZE)
+ROOT = root_hash("m")
+NUM_BLOCKS = 1_000_000
+PROMPT_BLOCKS = 256
+ROUNDS, DECISIONS, CHANGES = 5, 300, 400
+PAUSE_S = 0.003
+"""Between two changes: each is alone on its way."""
+
+
+class Member:
+    """A gateway's part of the matter: index, feed, router."""
+
+    def __init__(self, options: RedisOptions) -> None:
+        self.index, self.assumed, self._tasks = MemoryIndex(), AssumedIndex(), Tasks()
+        self.router = router_of(self.index, self.assumed)
+        self.shared = Shared(options, index=self.index, assumed=self.assumed)
+        self.feed: ReplicaFeed | None = None
+        self._stream = Stream(can_replay=False)
+
+    async def start(self) -> None:
+        await self.shared.start(self._tasks)
+        self.feed = self.shared.open(WORKER, self._open_engine, lambda worker, state: None, self._tasks)
+
+    def _open_engine(self, shelf: Shelf | None) -> Any:
+        feed = SimpleNamespace(endpoint="played", replay_endpoint=None, is_connected=True, stop=lambda: None)
+        return feed, SimpleNamespace(stream=self._stream)
+
+    def say(self, *events: BlocksStored) -> None:
+        """As the engine that this gateway reads."""
+        assert self.feed and self.feed.holding
+        shelf = self.feed.holding._shelf
+        for event in events:
+            shelf.apply(WORKER.id, event)
+        shelf.settle(WORKER.id, self._stream, has_more=False)
+
+    async def used(self) -> int:
+        """Bytes of the server."""
+        return int((await self.shared._client.info("memory"))["used_memory"])
+
+    @property
+    def knows(self) -> int:
+        return self.index.num_blocks(WORKER.id)
+
+    async def stop(self) -> None:
+        assert self.feed
+        self.feed.stop()
+        await self._tasks.stop()
+        await self.shared.close()
+
+
+def router_of(index: MemoryIndex, assumed: AssumedIndex) -> Router:
+    fleet = Fleet()
+    fleet.add(WORKER)
+    index.add_worker(WORKER.id, ROOT, BLOCK_SIZE)
+    assumed.add_worker(WORKER.id, keep_s=1.0, max_blocks=1)
+    policy, nothing = PrefixOverlap(), Prompt()
+    return Router(fleet=fleet, index=index, assumed=assumed, policy=policy, tokenize=lambda _: nothing)
+
+
+async def replica_figures(url: str) -> list[Figure]:
+    options = redis_of(load({"redis": url}, environ={}))
+    assert options
+    reads, direct = Member(options), MemoryIndex()
+    beside = router_of(direct, AssumedIndex())
+    await reads.start()
+    await until(lambda: bool(reads.feed and reads.feed.holding))
+    empty = await reads.used()
+    asked = new_tokens(PROMPT_BLOCKS)
+    for tokens in (asked, *(new_tokens(PROMPT_BLOCKS) for _ in range(NUM_BLOCKS // PROMPT_BLOCKS))):
+        events = list(prompt_of(tokens))
+        reads.say(*events)
+        for event in events:
+            direct.apply(WORKER.id, event)
+        await asyncio.sleep(0)
+    await until(lambda: bool(reads.feed and reads.feed.holding and reads.feed.holding.has_told_all))
+    log_bytes = (await reads.used() - empty) / direct.num_blocks(WORKER.id)
+    follows, warm_s = await warmed(options, direct.num_blocks(WORKER.id))
+    figures = [
+        median_of("redis.log_bytes", "bytes", None, [log_bytes]),
+        median_of("redis.warm_1m_s", "s", 2.0, [warm_s]),
+        median_of("redis.replicated_decision_ratio", "x", 1.1, ratios(follows.router, beside, asked)),
+        p99("redis.visible_p99_ms", await seen(reads, follows)),
+    ]
+    await follows.stop()
+    await reads.stop()
+    return [*figures, p99("redis.tree_visible_p99_ms", await found(options))]
+
+
+async def warmed(options: RedisOptions, num_blocks: int) -> tuple[Member, float]:
+    follows = Member(options)
+    started = time.perf_counter()
+    await follows.start()
+    await until(lambda: follows.knows == num_blocks)
+    return follows, time.perf_counter() - started
+
+
+def ratios(following: Router, direct: Router, tokens: Any) -> list[float]:
+    asks = request("/v1/completions", {"model": "m", "prompt": [1]})
+    prompt = Prompt((tokens_of([*tokens, 1]),), "ids")
+
+    def taken(router: Router) -> float:
+        started = time.thread_time()
+        for _ in range(DECISIONS):
+            decision = router.decide(asks, prompt=prompt)
+            assert decision.overlap_tokens == len(tokens)
+            router.finish(decision)
+        return time.thread_time() - started
+
+    for router in (following, direct):
+        taken(router)
+    return [taken(following) / taken(direct) for _ in range(ROUNDS)]
+
+
+# from one to the other --------------------------------------------------------------------------
+
+
+def run_of() -> tuple[BlocksStored, list[BlockHash]]:
+    tokens = new_tokens(64)
+    (event,) = prompt_of(tokens)
+    return event, hash_blocks(tokens, BLOCK_SIZE, ROOT)
+
+
+async def seen(reads: Member, follows: Member) -> list[float]:
+    taken = []
+    for _ in range(CHANGES):
+        event, hashes = run_of()
+        started = time.perf_counter()
+        reads.say(event)
+        await until(lambda hashes=hashes: follows.index.holds(WORKER.id, hashes), 0.0002)  # type: ignore[misc]
+        taken.append(time.perf_counter() - started)
+        await asyncio.sleep(PAUSE_S)
+    return taken
+
+
+async def found(options: RedisOptions) -> list[float]:
+    ours, theirs = RadixService(options), RadixService(options)
+    tasks = [asyncio.get_running_loop().create_task(service.run()) for service in (ours, theirs)]
+    ours.index.add_worker(WORKER.id, ROOT, BLOCK_SIZE)
+    ours.index.publish(WORKER.id, 1, StreamState.EXACT)
+    theirs.index.add_worker(WORKER.id, ROOT, BLOCK_SIZE)
+    await until(lambda: ours.is_open and theirs.is_open)
+    taken = []
+    for _ in range(CHANGES):
+        event, hashes = run_of()
+        started = time.perf_counter()
+        ours.index.apply(WORKER.id, event)
+        while (await theirs.others(ROOT, hashes)).get(WORKER.id) != len(hashes):  # noqa: ASYNC110
+            await asyncio.sleep(0.0002)
+        taken.append(time.perf_counter() - started)
+        await asyncio.sleep(PAUSE_S)
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    return taken
+
+
+def p99(name: str, taken_s: list[float]) -> Figure:
+    return median_of(name, "ms", 20, [statistics.quantiles(taken_s, n=100)[98] * 1000])
+
+
+async def until(is_so: Any, pause_s: float = 0.002) -> None:
+    async with asyncio.timeout(120):
+        while not is_so():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(pause_s)

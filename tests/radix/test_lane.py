@@ -1,0 +1,83 @@
+import asyncio
+from typing import Any
+
+import pytest
+import uvloop
+
+from gateway.radix.lane import Lane, LaneLost, LaneRefused, open_lane, pack
+from tests.redis.serving import Server, redis_server, serving
+
+__all__ = ["redis_server"]
+
+
+def test_a_command_is_packed_as_the_server_reads_it() -> None:
+    assert pack(b"GET", b"\r\n") == b"*2\r\n$3\r\nGET\r\n$2\r\n\r\n\r\n"
+    assert pack(b"SELECT", 10) == b"*2\r\n$6\r\nSELECT\r\n$2\r\n10\r\n"
+
+
+async def test_answers_come_in_the_order_of_their_commands(redis_server: Server) -> None:
+    lane = await open_lane({"path": str(redis_server.socket)}, 5)
+    asked = [lane.ask(pack(b"ECHO", b"%d" % i)) for i in range(100)]
+    asked[3].cancel()  # nobody waits for it any more
+    assert [await answer for i, answer in enumerate(asked) if i != 3] == [
+        b"%d" % i for i in range(100) if i != 3
+    ]
+    assert repr(lane) == "Lane(open=True, waiting=0)"
+    lane.close()
+
+
+def test_it_runs_on_the_gateways_own_loop(redis_server: Server) -> None:
+    async def ask() -> Any:
+        lane = await open_lane({"path": str(redis_server.socket)}, 5)
+        try:
+            return await lane.ask(pack(b"PING"))
+        finally:
+            lane.close()
+
+    assert uvloop.run(ask()) == b"PONG"
+
+
+async def test_the_servers_error_is_told(redis_server: Server) -> None:
+    lane = await open_lane({"path": str(redis_server.socket)}, 5)
+    with pytest.raises(LaneRefused, match="unknown command"):
+        await lane.ask(pack(b"NOVELTY"))
+    lane.close()
+
+
+async def test_a_lane_that_is_lost_fails_all_that_is_under_way() -> None:
+    with serving() as server:
+        lane = await open_lane({"host": "127.0.0.1", "port": server.port}, 5)
+        with server.paused():
+            answer = lane.ask(pack(b"PING"))
+            lane.close()
+        with pytest.raises(LaneLost):
+            await answer
+    with pytest.raises(LaneLost, match="not connected"):
+        await lane.ask(pack(b"PING"))
+    with pytest.raises(LaneLost, match="not connected"):
+        await Lane().ask(pack(b"PING"))
+
+
+@pytest.mark.parametrize(
+    ("login", "is_let_in"),
+    [
+        ({"password": "secret"}, True),
+        ({"username": "default", "password": "secret", "db": 3}, True),
+        ({"password": "no"}, False),
+    ],
+)
+async def test_passwords_and_databases(login: dict[str, Any], is_let_in: bool) -> None:
+    with serving("--requirepass", "secret") as server:
+        if not is_let_in:
+            with pytest.raises(LaneRefused, match="WRONGPASS"):
+                await open_lane({"path": str(server.socket), **login}, 5)
+            return
+        lane = await open_lane({"path": str(server.socket), **login}, 5)
+        assert b" db=%d " % login.get("db", 0) in await lane.ask(pack(b"CLIENT", b"INFO"))
+        lane.close()
+
+
+async def test_a_server_that_does_not_answer_is_not_waited_for(redis_server: Server) -> None:
+    with redis_server.paused(), pytest.raises(TimeoutError):
+        await open_lane({"path": str(redis_server.socket), "password": "any"}, 0.05)
+    await asyncio.sleep(0)
