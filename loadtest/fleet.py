@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 GATEWAY = [os.environ.get("GATEWAY_PYTHON", sys.executable), "-P", "-m", "gateway"]
 """The command that is measured and tested: this environment's gateway, or another's, such as the wheel's.
@@ -70,6 +71,11 @@ def _running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
             process.wait()
 
 
+def _drain(output: IO[str]) -> None:
+    with output:
+        output.read()
+
+
 def _first_match(process: "subprocess.Popen[str]", pattern: "re.Pattern[str]") -> tuple[str, ...]:
     """Waits for a line of the process's output, then reads on and drops, so that it never blocks."""
     assert process.stdout is not None
@@ -77,6 +83,6 @@ def _first_match(process: "subprocess.Popen[str]", pattern: "re.Pattern[str]") -
     for line in process.stdout:
         seen.append(line)
         if found := pattern.search(line):
-            threading.Thread(target=process.stdout.read, daemon=True).start()
+            threading.Thread(target=_drain, args=[process.stdout], daemon=True).start()
             return found.groups()
     raise RuntimeError("it ended before it was ready:\n" + "".join(seen))

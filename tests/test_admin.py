@@ -137,6 +137,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                         "num_blocks": 100,
                         "in_flight": 1,
                         "booked_tokens": 40,
+                        "in_flight_elsewhere": 0,
                         "running": 1,
                         "waiting": 2,
                         "kv_usage": 0.5,

@@ -173,7 +173,7 @@ async def test_another_version_takes_the_prefix(server: Server, caplog: Any) -> 
         await follows.talk(139)
         await settled(reads, follows)
         assert caplog.text.count("says 'kvgate:9', and this gateway reads and writes 'kvgate:1'") == 2
-        assert caplog.text.count("redis-cli --scan --pattern 'kvgate:*' | xargs redis-cli unlink") == 2
+        assert caplog.text.count("then kvgate index drop --all --redis unix://") == 2
         assert server.names() == {"kvgate:schema"}
         server.ask("DEL", "kvgate:schema")
         await are_one_again(reads, follows)

@@ -73,7 +73,7 @@ async def beside(first: Story, server: Server, **options: Any) -> AsyncIterator[
     changes = {"redis": server.url, "redis_timeout_s": 0.3, "index": "redis", "redis_lookup_timeout_s": 0.5}
     gateway = Gateway(msgspec.structs.replace(first.gateway.config, **changes | options))
     assert gateway.shared
-    gateway.shared.times = QUICK
+    gateway.shared.times = QUICK.times
     await gateway.start()
     try:
         told = TreeStory(gateway, first.sims, first.session)

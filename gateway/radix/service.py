@@ -146,6 +146,7 @@ class RadixService:
     async def _serve(self) -> None:
         now = asyncio.get_running_loop().time
         keep_at = sweep_at = look_at = name_at = now()
+        num_named = 0
         while True:
             self._news.clear()
             try:
@@ -158,8 +159,8 @@ class RadixService:
                 if not _is_full(exc):
                     raise
                 await self._give_up(exc)
-            if now() >= name_at:
-                name_at = now() + KEEP_S
+            if now() >= name_at or len(self.index.trees) != num_named:
+                name_at, num_named = now() + KEEP_S, len(self.index.trees)
                 await self._name_trees()
             if now() >= sweep_at:
                 sweep_at = now() + (0 if await self.index.sweep_trees() else SWEEP_S)

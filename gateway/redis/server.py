@@ -29,10 +29,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 class EmbeddedServer:
-    """`flags` are further ones for the server; with a `port` it listens on loopback too."""
+    """`flags` are further ones for the server; with a `port` it listens on loopback too. `binary` is another
+    server than the one of our own."""
 
-    def __init__(self, *flags: str, port: int = 0) -> None:
+    def __init__(self, *flags: str, port: int = 0, binary: str = "") -> None:
         self._flags = flags
+        self._binary = binary
         self.port = port
         self.directory = Path(tempfile.mkdtemp(prefix="kvgate-redis-"))
         self.socket = self.directory / "socket"
@@ -56,7 +58,7 @@ class EmbeddedServer:
         with log.open("wb") as file:
             try:
                 self.process = subprocess.Popen(
-                    [str(_binary()), *self._arguments()],
+                    [self._binary or str(_binary()), *self._arguments()],
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,

@@ -3,12 +3,17 @@
 server        empty for each test, and nothing of the test before lies in its way
 redis_server  the same for all tests of the module, on a Unix socket and a free port of loopback
 
+Where the system has a `redis-server` of version 7 or newer, all such tests run on it too.
+
 `sentinels` and `cluster` start several, of which one is the master of all that is ours.
 """
 
 import os
+import re
+import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -72,8 +77,8 @@ class Server(EmbeddedServer):
 
 
 @contextmanager
-def serving(*flags: str) -> Iterator[Server]:
-    server = Server(*flags, port=free_port())
+def serving(*flags: str, binary: str = "") -> Iterator[Server]:
+    server = Server(*flags, port=free_port(), binary=binary)
     try:
         server.start()
         yield server
@@ -175,9 +180,17 @@ def _raw(server: Server, *command: str) -> bytes:
         return told if isinstance(told, bytes) else str(told).encode()
 
 
-@pytest.fixture(scope="module")
-def redis_server() -> Iterator[Server]:
-    with serving() as server:
+def _system_servers() -> Iterator[str]:
+    if binary := shutil.which("redis-server"):
+        told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout
+        version = re.search(r"v=(\d+)", told)
+        if version and int(version[1]) >= 7:
+            yield binary
+
+
+@pytest.fixture(scope="module", params=["", *_system_servers()], ids=lambda binary: binary or "valkey")
+def redis_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with serving(binary=request.param) as server:
         yield server
 
 
