@@ -20,6 +20,7 @@ from typing import Any
 
 import uvloop
 
+from gateway import host
 from gateway.core.blocks import BlockHash, hash_blocks, root_hash
 from gateway.core.events import BlocksRemoved
 from gateway.core.stream import StreamState
@@ -43,6 +44,7 @@ TURNS, CONVERSATIONS = 8, 50
 
 
 def main() -> None:
+    host.prepare()
     server = EmbeddedServer()
     server.start()
     try:

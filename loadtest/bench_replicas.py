@@ -71,6 +71,19 @@ class Member:
             shelf.apply(WORKER.id, event)
         shelf.settle(WORKER.id, self._stream, has_more=False)
 
+    @property
+    def has_told_all(self) -> bool:
+        """No snapshot is under way either."""
+        assert self.feed and self.feed.holding
+        holding = self.feed.holding
+        return holding.has_told_all and holding.writer.last is not None
+
+    @property
+    def is_listening(self) -> bool:
+        """Not while a snapshot is made: a subscription waits so long."""
+        assert self.feed and self.feed.holding
+        return not self.feed.holding._shelf.ranks[WORKER.id].is_frozen
+
     async def used(self) -> int:
         """Bytes of the server."""
         return int((await self.shared._client.info("memory"))["used_memory"])
@@ -106,11 +119,12 @@ async def replica_figures(url: str) -> list[Figure]:
     asked = new_tokens(PROMPT_BLOCKS)
     for tokens in (asked, *(new_tokens(PROMPT_BLOCKS) for _ in range(NUM_BLOCKS // PROMPT_BLOCKS))):
         events = list(prompt_of(tokens))
+        await until(lambda: reads.is_listening)
         reads.say(*events)
         for event in events:
             direct.apply(WORKER.id, event)
         await asyncio.sleep(0)
-    await until(lambda: bool(reads.feed and reads.feed.holding and reads.feed.holding.has_told_all))
+    await until(lambda: reads.has_told_all)
     log_bytes = (await reads.used() - empty) / direct.num_blocks(WORKER.id)
     follows, warm_s = await warmed(options, direct.num_blocks(WORKER.id))
     figures = [
