@@ -30,6 +30,7 @@ COMPILED = [
     "gateway/core/settings.py",
     "gateway/core/template.py",
     "gateway/core/texts.py",
+    "gateway/core/unheard.py",
     "gateway/core/upgrade.py",
     "gateway/core/worker.py",
     "gateway/exchange.py",

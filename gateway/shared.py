@@ -37,6 +37,11 @@ class Place:
         self.take_role = take_role
         self.ledger = SharedLedger(table, row, take_turn, far_row)
         self.assumed = SharedAssumedIndex(table, row)
+        self._row = row
+
+    def tells_as(self, gateway: int) -> None:
+        """To other hosts."""
+        self.table.tells_as(self._row, gateway)
 
 
 def shares_bookings(config: Config) -> bool:

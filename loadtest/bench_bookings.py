@@ -3,7 +3,7 @@
 Bursts of 64 equal prompts before four simulated workers, of which one has the prompt already: who does not
 know what the others send there sends all of it there. The figure is how many of a hundred requests went
 elsewhere than with one gateway: with bookings of their own, shared, shared where the burst takes a second to
-come, and in turn.
+come, shared where all of it comes to one of the four, and in turn.
 """
 
 import asyncio
@@ -42,16 +42,17 @@ def main() -> None:
             (alone, *_) = runner.run(bursts(server.url, "own", num_gateways=1))
             print("one gateway", alone)
             figures = []
-            for name, booking, pace_s in (
-                ("own", "own", 0.0),
-                ("shared", "shared", 0.0),
-                ("shared.paced", "shared", 1.0),
-                ("atomic", "atomic", 0.0),
+            for name, booking, pace_s, num_asked in (
+                ("own", "own", 0.0, NUM_GATEWAYS),
+                ("shared", "shared", 0.0, NUM_GATEWAYS),
+                ("shared.paced", "shared", 1.0, NUM_GATEWAYS),
+                ("shared.one_asked", "shared", 0.0, 1),
+                ("atomic", "atomic", 0.0, NUM_GATEWAYS),
             ):
-                spreads = runner.run(bursts(server.url, booking, pace_s=pace_s))
+                spreads = runner.run(bursts(server.url, booking, pace_s=pace_s, num_asked=num_asked))
                 print(name, spreads)
                 shares = sorted(moved(alone, spread) for spread in spreads)
-                goal = GOAL if name != "own" else None
+                goal = None if name in ("own", "shared.one_asked") else GOAL
                 figures.append(
                     Figure(f"redis.burst_moved.{name}", shares[NUM_BURSTS // 2], "%", goal, shares)
                 )
@@ -65,7 +66,12 @@ def moved(alone: Spread, spread: Spread) -> float:
 
 
 async def bursts(
-    redis: str, booking: str, *, num_gateways: int = NUM_GATEWAYS, pace_s: float = 0.0
+    redis: str,
+    booking: str,
+    *,
+    num_gateways: int = NUM_GATEWAYS,
+    num_asked: int = NUM_GATEWAYS,
+    pace_s: float = 0.0,
 ) -> list[Spread]:
     flags = (
         "--tokenizer",
@@ -88,7 +94,7 @@ async def bursts(
                 prompt = [(number * 7919 + i * 31) % 1000 + 1 for i in range(PROMPT_TOKENS)]
                 await ask(session, fleets[0], prompt)
                 await asyncio.sleep(MEET_S)
-                spreads.append(await burst(session, fleets, prompt, pace_s))
+                spreads.append(await burst(session, fleets[:num_asked], prompt, pace_s))
             return spreads
 
 

@@ -6,8 +6,9 @@ of a gateway, no request is lost and no booking stays.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from itertools import zip_longest
 from typing import Any
 
 import aiohttp
@@ -68,7 +69,7 @@ class Several:
     def loads(self, number: int) -> tuple[int, int]:
         """Requests and tokens that a gateway counts in all, own and others'."""
         ledger = self.gateways[number].router.ledger
-        loads = [ledger.load(worker_id(sim)) for sim in self.sims]
+        loads = [each(worker_id(sim)) for sim in self.sims for each in (ledger.here, ledger.abroad)]
         return sum(load.num_in_flight for load in loads), sum(load.booked_tokens for load in loads)
 
     def own(self, number: int) -> int:
@@ -170,17 +171,42 @@ async def test_a_burst_in_turns_spreads_as_one_gateway_spreads_it(
     spreads = []
     for num in (1, 4):
         async with several(server, num, workers=4, booking="atomic", **SLOW) as told:
-            if kind == "held":
-                await told.ask(0, PROMPT)
-                await until(lambda t=told: all(known(gateway) for gateway in t.gateways))
-                await until(
-                    lambda t=told: [t.loads(n) for n in range(len(t.gateways))] == [(0, 0)] * len(t.gateways)
-                )
-            answers = await asyncio.gather(*[told.ask(i % num, PROMPT, max_tokens=20) for i in range(BURST)])
-            spread = Counter({worker_id(sim): 0 for sim in told.sims}) + Counter(answers)
-            spreads.append(sorted(spread.values(), reverse=True))
-    moved = sum(abs(one - other) for one, other in zip(*spreads, strict=True)) / 2
-    assert moved <= BURST / 10, spreads
+            spreads.append(await spread_of(told, is_held=kind == "held"))
+    assert moved(*spreads) <= BURST / 10, spreads
+
+
+async def test_a_burst_of_which_nothing_is_heard_spreads_as_one_gateway_spreads_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes to all at once: each takes the others to do as it does."""
+    monkeypatch.setattr("gateway.core.unheard.LOST_S", 60.0)
+    spreads = []
+    for num in (1, 4):
+        async with several(server, num, workers=4, **SLOW) as told:
+            spreads.append(
+                await spread_of(told, is_held=True, heard=server.paused if num > 1 else nullcontext)
+            )
+    assert moved(*spreads) <= BURST / 10, spreads
+
+
+async def spread_of(
+    told: Several, *, is_held: bool, heard: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> list[int]:
+    """Requests per worker of a burst, the most first."""
+    num = len(told.gateways)
+    if is_held:
+        await told.ask(0, PROMPT)
+        await until(lambda: all(known(gateway) for gateway in told.gateways))
+        await until(lambda: [told.loads(n) for n in range(num)] == [(0, 0)] * num)
+    with heard():
+        answers = await asyncio.gather(*[told.ask(i % num, PROMPT, max_tokens=20) for i in range(BURST)])
+    spread = Counter({worker_id(sim): 0 for sim in told.sims}) + Counter(answers)
+    return sorted(spread.values(), reverse=True)
+
+
+def moved(one: list[int], other: list[int]) -> float:
+    """Requests that went elsewhere."""
+    return sum(abs(a - b) for a, b in zip_longest(one, other, fillvalue=0)) / 2
 
 
 async def test_a_gateway_that_is_killed_has_nothing_booked(server: Server) -> None:

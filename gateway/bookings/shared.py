@@ -12,6 +12,7 @@ from gateway.bookings.teller import Teller
 from gateway.bookings.turns import Turns
 from gateway.core.abroad import Abroad
 from gateway.core.told import SNAPSHOT_S, decode
+from gateway.core.unheard import Unheard
 from gateway.core.worker import WorkerId
 from gateway.metrics import Histogram
 from gateway.redis.client import LOST, check, open_client
@@ -72,12 +73,15 @@ class SharedBookings:
             pass  # said by who speaks
         finally:
             await client.aclose()
-        place = self.place
+        place, gateway = self.place, secrets.randbits(61) | 1
+        if not self.turns:  # in turn nothing is decided elsewhere
+            place.ledger.unheard = Unheard()
+        place.tells_as(gateway)
         self.teller = Teller(
             place.ledger,
             place.assumed,
             host=self.host,
-            gateway=secrets.randbits(62),
+            gateway=gateway,
             say=self.speaker.say,
             loop=asyncio.get_running_loop(),
         )

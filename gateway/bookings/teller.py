@@ -125,6 +125,8 @@ class Teller:
     ) -> bytes:
         self._seq += 1
         self.num_said += 1
+        if self._ledger.unheard is not None:
+            self._ledger.unheard.told(self._seq, self._loop.time())
         return encode(
             Told(
                 self._host,

@@ -53,9 +53,12 @@ class Abroad:
         self._table.release(self._row)
         self._ledger = SharedLedger(self._table, self._row)
         self._gateways = {}
+        self._table.heard_others(0)
 
     def hear(self, told: Told, now: float) -> None:
-        if told.host != self._host:
+        if told.host == self._host:
+            self._table.heard_own(told.gateway, told.seq)
+        else:
             self._note(told, now)
         if told.turn:
             self._table.heard_turn(told.turn)
@@ -78,6 +81,7 @@ class Abroad:
         known = self._gateways.get(told.gateway)
         if known is None:
             known = self._gateways[told.gateway] = _Gateway(told.seq, now)
+            self._table.heard_others(len(self._gateways))
         elif told.seq <= known.seq:
             return  # from a connection that it has left
         known.seq, known.heard_at = told.seq, now
@@ -111,6 +115,7 @@ class Abroad:
 
     def _drop(self, number: int) -> None:
         gateway = self._gateways.pop(number)
+        self._table.heard_others(len(self._gateways))
         for worker in list(gateway.booked):
             self._set(gateway, Booked(worker, 0, 0))
 

@@ -5,14 +5,16 @@ cell needs a lock, and a row of a process that died is zeroed by who replaces it
 workers in different order: a column is claimed by the worker's name, under a lock, once per process and
 worker. Words of eight bytes:
 
-    generation │ host, turn │ closed connections, a word per row │ names, a word per column │ cells │ promises
-    per row │ -                        cells of a column: requests of each row, then tokens of each row
+    generation │ host │ turn │ others │ of each row: closed connections │ gateway │ heard │ names of columns
+    cells of each column: requests of each row, then tokens of each row │ promises of each row │ -
 
 A load is two sums of adjacent words: 0.5 us for two rows, 0.6 us for eight. Columns of workers that are
 gone are given anew when none is left; the generation says so, and every process claims its columns again.
 `promises` are those of `promised.py`. Where gateways of other hosts tell theirs, all of them together have
 the last row (`abroad.py`): to who decides they are one more process. `host` is by what this host's processes
-know each other's words, `turn` the last one of a gateway that was heard of.
+know each other's words, `turn` the last one of a gateway that was heard of, `others` how many gateways of
+other hosts are heard. A row's `gateway` is as whom its process tells, `heard` the last of its own messages
+that has come back: what it booked since then counts for others' too (`unheard.py`).
 """
 
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from gateway.core.ledger import Booking, Ledger, Load, Phase
+from gateway.core.unheard import Unheard
 from gateway.core.worker import WorkerId
 
 WORD_BYTES = 8
@@ -28,6 +31,9 @@ MAX_COLUMNS = 4096
 """Workers that a host can tell apart at once; a fleet has tens or hundreds."""
 PROMISE_SLOTS = 16_384
 """Of each row: a word of hash and a word of meaning each, 256 KiB."""
+
+OTHERS, HEADER, PER_ROW = 3, 4, 3
+"""Words of the table, and of each row, before names and cells."""
 
 Lock = Callable[[], AbstractContextManager[object]]
 """Excludes the other processes for as long as it is held."""
@@ -47,8 +53,10 @@ class Table:
         self.words = memory.cast("B").cast("Q")
         self.num_rows = num_rows
         self._lock = lock
-        self._closed_at = 3
-        self._names_at = self._closed_at + num_rows
+        self._closed_at = HEADER
+        self._gateways_at = self._closed_at + num_rows
+        self.heard_at = self._gateways_at + num_rows
+        self._names_at = self.heard_at + num_rows
         self._cells_at = self._names_at + max_columns
         self._promises_at = self._cells_at + max_columns * 2 * num_rows
 
@@ -58,8 +66,8 @@ class Table:
 
     @staticmethod
     def num_bytes(num_rows: int, max_columns: int = MAX_COLUMNS) -> int:
-        words = 3 + num_rows + max_columns + max_columns * 2 * num_rows + 2 * PROMISE_SLOTS * num_rows + 1
-        return WORD_BYTES * words
+        per_row = PER_ROW + 2 * max_columns + 2 * PROMISE_SLOTS
+        return WORD_BYTES * (HEADER + max_columns + per_row * num_rows + 1)
 
     @property
     def nowhere(self) -> int:
@@ -83,6 +91,20 @@ class Table:
     def heard_turn(self, turn: int) -> None:
         self.words[2] = turn
 
+    def tells_as(self, row: int, gateway: int) -> None:
+        self.words[self._gateways_at + row] = gateway
+
+    def heard_own(self, gateway: int, seq: int) -> None:
+        """A message of one of this host's processes has come back."""
+        gateways = self.words[self._gateways_at : self.heard_at].tolist()
+        if gateway in gateways:
+            at = self.heard_at + gateways.index(gateway)
+            self.words[at] = max(seq, self.words[at])
+
+    def heard_others(self, num_gateways: int) -> None:
+        """How many gateways of other hosts there are."""
+        self.words[OTHERS] = num_gateways
+
     def cells_at(self, column: int) -> int:
         return self._cells_at + column * 2 * self.num_rows
 
@@ -100,7 +122,8 @@ class Table:
         """Its process is gone, and with it what it had booked, promised and counted."""
         self._zero(slice(self._cells_at + row, self._promises_at, self.num_rows))
         self._zero(slice(self.promises_at(row), self.promises_at(row + 1)))
-        self.words[self._closed_at + row] = 0
+        for at in (self._closed_at, self._gateways_at, self.heard_at):
+            self.words[at + row] = 0
 
     def column(self, worker: WorkerId) -> int | None:
         """The worker's column, claimed if it has none; None if all are taken by workers with load."""
@@ -175,7 +198,8 @@ TURN_TOKENS = 128
 class SharedLedger(Ledger):
     """A ledger whose loads are those of all processes of the host. `row` is this process's own, `take_turn`
     keeps the others' decisions out for a moment, `far_row` is that of other hosts. `on_change` hears of each
-    change of what is booked here."""
+    change of what is booked here. `unheard`, where it is kept, is what a load counts for gateways that decide
+    in the same moment."""
 
     def __init__(
         self, table: Table, row: int, take_turn: Lock = nullcontext, far_row: int | None = None
@@ -183,6 +207,8 @@ class SharedLedger(Ledger):
         super().__init__()
         self._far_row = far_row
         self.on_change: Callable[[WorkerId], None] | None = None
+        self.unheard: Unheard | None = None
+        self._heard_at = table.heard_at + row
         self._take_turn = take_turn
         self._table = table
         self._words = table.words
@@ -201,6 +227,13 @@ class SharedLedger(Ledger):
         return self._take_turn() if num_tokens >= TURN_TOKENS else super().turn(num_tokens)
 
     def load(self, worker: WorkerId) -> Load:
+        load = self._known(worker)
+        if self.unheard is not None and self._words[OTHERS]:
+            self.unheard.heard(self._words[self._heard_at])
+            load.num_in_flight += self.unheard.at(worker) * self._words[OTHERS]
+        return load
+
+    def _known(self, worker: WorkerId) -> Load:
         words, num = self._words, self._num_rows
         if words[0] != self._columns.generation:
             self._renew()
@@ -222,6 +255,8 @@ class SharedLedger(Ledger):
         own.booked_tokens += uncached_tokens
         self._words[own.requests_at] = own.num_in_flight
         self._words[own.tokens_at] = own.booked_tokens
+        if self.unheard is not None:
+            self.unheard.booked(worker)
         if self.on_change is not None:
             self.on_change(worker)
         return Booking(worker, uncached_tokens, num_tokens)
@@ -261,14 +296,14 @@ class SharedLedger(Ledger):
 
     def abroad(self, worker: WorkerId) -> Load:
         """Of the load there, what is other hosts'."""
-        self.load(worker)
+        self._known(worker)
         at = self._at[worker] if self._far_row is not None else -1
         if at < 0 or self._far_row is None:
             return Load()
         return Load(self._words[at + self._far_row], self._words[at + self._num_rows + self._far_row])
 
     def here(self, worker: WorkerId) -> Load:
-        load, abroad = self.load(worker), self.abroad(worker)
+        load, abroad = self._known(worker), self.abroad(worker)
         return Load(load.num_in_flight - abroad.num_in_flight, load.booked_tokens - abroad.booked_tokens)
 
     def set_own(self, worker: WorkerId, num_in_flight: int, booked_tokens: int) -> None:

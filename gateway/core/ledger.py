@@ -80,6 +80,10 @@ class Ledger:
         """What this host has in flight there, where others tell of theirs."""
         return self.load(worker)
 
+    def abroad(self, worker: WorkerId) -> Load:
+        """What others tell of."""
+        return _IDLE
+
     def book(self, worker: WorkerId, uncached_tokens: int, num_tokens: int) -> Booking:
         load = self._loads.setdefault(worker, Load())
         load.num_in_flight += 1

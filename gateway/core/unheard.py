@@ -1,0 +1,57 @@
+"""What this process has booked and not yet heard again: others may have booked as much, and not be heard yet.
+
+    booked ─► new ─told in message 7─► on its way ─7 is heard─► known, as is what others told before it
+                                            └─ after LOST_S: the message is lost
+
+All gateways hear all messages in one order. Until its own one comes back, a gateway cannot know what the
+others did in the same moment; but they stand before the same workers, and clients ask all of them alike. So
+each booking that is not heard again is taken to stand for one more of each of them. A burst of equal prompts
+that comes to all in the same millisecond is spread by that, where else each would send its share to the
+worker that holds the prefix. Tokens still to be computed are not multiplied: those of equal prompts are
+computed once, and different ones go where they are fewest anyway.
+"""
+
+from collections import deque
+
+from gateway.core.worker import WorkerId
+
+LOST_S = 0.25
+"""A message that has not come back by then was lost, or Redis is away."""
+
+
+class Unheard:
+    def __init__(self) -> None:
+        self._counts: dict[WorkerId, int] = {}
+        self._new: dict[WorkerId, int] = {}
+        self._told: deque[tuple[int, float, dict[WorkerId, int]]] = deque()
+
+    def __repr__(self) -> str:
+        return f"Unheard({self._counts}, messages={len(self._told)})"
+
+    def at(self, worker: WorkerId) -> int:
+        return self._counts.get(worker, 0) if self._counts else 0
+
+    def booked(self, worker: WorkerId) -> None:
+        self._counts[worker] = self._counts.get(worker, 0) + 1
+        self._new[worker] = self._new.get(worker, 0) + 1
+
+    def told(self, seq: int, now: float) -> None:
+        """In message `seq`, at `now` in seconds of any clock that goes forward."""
+        while self._told and self._told[0][1] < now - LOST_S:
+            self._forget(self._told.popleft()[2])
+        if self._new:
+            self._told.append((seq, now, self._new))
+            self._new = {}
+
+    def heard(self, seq: int) -> None:
+        """All messages up to `seq` have come back."""
+        while self._told and self._told[0][0] <= seq:
+            self._forget(self._told.popleft()[2])
+
+    def _forget(self, counts: dict[WorkerId, int]) -> None:
+        for worker, count in counts.items():
+            left = self._counts[worker] - count
+            if left:
+                self._counts[worker] = left
+            else:
+                del self._counts[worker]
