@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -171,7 +172,8 @@ class AgentFeed:
             while True:
                 is_waiting = self._follower.state is StreamState.CATCHING_UP
                 update = await self._read(call, self._times.patience_s if is_waiting else None)
-                await self._in_turn(update)
+                await self._turns.take(partial(self._take, update))
+                self._tell()
                 if self._follower.state is not StreamState.CATCHING_UP:
                     has_told = True
         except (grpc.aio.AioRpcError, TimeoutError, DecodeError, LogError) as exc:
@@ -208,25 +210,10 @@ class AgentFeed:
         log.info("worker %s: its agent at %s tells of its blocks", self._worker, self.agent)
         return True
 
-    async def _in_turn(self, update: Update) -> None:
-        """In turn with all who read events, so that requests come first."""
-        done = asyncio.get_running_loop().create_future()
-
-        def take() -> None:
-            if done.done():  # cancelled: the worker may be gone
-                return
-            try:
-                self._apply(self._follower.take(update))
-                if isinstance(update, Sample):
-                    self._compare(update)
-            except Exception as exc:  # noqa: BLE001 - it is whoever waits who is told
-                done.set_exception(exc)
-            else:
-                done.set_result(None)
-
-        self._turns.add(take)
-        await done
-        self._tell()
+    def _take(self, update: Update) -> None:
+        self._apply(self._follower.take(update))
+        if isinstance(update, Sample):
+            self._compare(update)
 
     def _apply(self, changes: list[Change]) -> None:
         before = self._count_bad()

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from gateway.core.blocks import root_hash
@@ -173,7 +174,7 @@ class ReplicaFeed:
                 followed.woken.clear()
                 if followed.entries:
                     entry = followed.entries.popleft()
-                    await self._in_turn(lambda entry=entry: self._take_entry(entry))  # type: ignore[misc]
+                    await self._turns.take(partial(self._take_entry, entry))
                     continue
             except (LogError, DecodeError) as exc:
                 await asyncio.sleep(self._again(exc))
@@ -194,7 +195,7 @@ class ReplicaFeed:
                 self._follower.forget()
             for data in parts:
                 update = await self._decode(data)
-                await self._in_turn(lambda update=update: self._take(update))  # type: ignore[misc]
+                await self._turns.take(partial(self._take, update))
             self._server = server
         cursor = self._follower.cursor
         self._followed = self._shared.tail.follow(self._log.keys.log, after_id(cursor.epoch, cursor.next_seq))
@@ -309,29 +310,12 @@ class ReplicaFeed:
         try:
             for entry in entries:
                 if entry.epoch == self._follower.cursor.epoch:
-                    await self._in_turn(lambda entry=entry: self._take_entry(entry))  # type: ignore[misc]
+                    await self._turns.take(partial(self._take_entry, entry))
         except (LogError, DecodeError):
             self._forget()
         await holding.begin(self._follower)
 
     # both --------------------------------------------------------------------------------------
-
-    async def _in_turn(self, call: Callable[[], None]) -> None:
-        """In turn with all who read events, so that requests come first."""
-        done = asyncio.get_running_loop().create_future()
-
-        def take() -> None:
-            if done.done():  # cancelled: the worker may be gone
-                return
-            try:
-                call()
-            except Exception as exc:  # noqa: BLE001 - it is whoever waits who is told
-                done.set_exception(exc)
-            else:
-                done.set_result(None)
-
-        self._turns.add(take)
-        await done
 
     def _take(self, update: Update) -> None:
         if isinstance(update, Status):

@@ -13,7 +13,7 @@ TURN_S = 0.002
 
 
 class Turns:
-    """`add` asks for a turn; the first to ask is the first to be called."""
+    """`add` asks for a turn, `take` waits for it; the first to ask is the first to be called."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock  # the loop's own stands still during a turn
@@ -28,6 +28,24 @@ class Turns:
         if not self._is_running:
             self._is_running = True
             asyncio.get_running_loop().call_soon(self._run)
+
+    async def take(self, call: Callable[[], None]) -> None:
+        """Until `call` has had its turn; raises what it raises. Not called if this is cancelled before: the
+        worker may be gone."""
+        done = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            if done.done():
+                return
+            try:
+                call()
+            except Exception as exc:  # noqa: BLE001 - it is whoever waits who is told
+                done.set_exception(exc)
+            else:
+                done.set_result(None)
+
+        self.add(run)
+        await done
 
     def _run(self) -> None:
         end = self._clock() + TURN_S

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from itertools import count
 
+import pytest
+
 from gateway.ingest.turns import TURN_S, Turns
 
 
@@ -61,3 +63,34 @@ async def test_what_is_added_later_has_its_turn_too() -> None:
         turns.add(lambda i=i: called.append(i))  # type: ignore[misc]
         await until(lambda i=i: called[-1:] == [i])  # type: ignore[misc]
     assert called == [0, 1, 2]
+
+
+async def test_whoever_takes_a_turn_waits_for_it() -> None:
+    turns, called = Turns(), list[str]()
+    turns.add(lambda: called.append("before"))
+    await turns.take(lambda: called.append("taken"))
+    assert called == ["before", "taken"]
+
+
+async def test_what_a_taken_turn_raises_is_raised_where_it_was_taken() -> None:
+    turns, called = Turns(), list[str]()
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        await turns.take(fail)
+    await turns.take(lambda: called.append("other"))
+    assert called == ["other"]
+
+
+async def test_who_is_cancelled_takes_no_turn() -> None:
+    turns, called = Turns(), list[str]()
+    taking = asyncio.get_running_loop().create_task(turns.take(lambda: called.append("cancelled")))
+    await asyncio.sleep(0)  # it has asked
+    taking.cancel()
+    turns.add(lambda: called.append("last"))
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    await until(lambda: "last" in called)
+    assert called == ["last"]
