@@ -21,13 +21,14 @@ import grpc
 import grpc.aio
 
 from gateway.core.events import DecodeError
-from gateway.core.follower import Change, Drift, Follower, LogError
+from gateway.core.follower import Drift, Follower, LogError
 from gateway.core.log import VERSION, Hello, Sample, Update
-from gateway.core.stream import Reset, Stream, StreamCounts, StreamState
+from gateway.core.stream import Stream, StreamCounts, StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.agents import Agents
+from gateway.ingest.applying import Applying
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
 from gateway.ingest.wire import MAX_MESSAGE_BYTES, SERVICE, Request, decode, decode_hello, encode_request
@@ -104,7 +105,7 @@ class AgentFeed:
         self._dp_rank = worker.dp_rank
         self._agents = agents
         self._index = index
-        self._assumed = assumed
+        self._applying = Applying(worker.id, index, assumed)
         self._refusal = refusal
         self._open_engine = open_engine
         self._on_state = on_state
@@ -211,20 +212,14 @@ class AgentFeed:
         return True
 
     def _take(self, update: Update) -> None:
-        self._apply(self._follower.take(update))
+        changes = self._follower.take(update)
+        try:
+            self._applying.apply(changes)
+        except LogError:
+            self._follower.forget()
+            raise
         if isinstance(update, Sample):
             self._compare(update)
-
-    def _apply(self, changes: list[Change]) -> None:
-        before = self._count_bad()
-        for change in changes:
-            if isinstance(change, Reset):
-                self._reset()
-            else:
-                self._index.apply(self._worker, change)
-        if self._count_bad() > before:
-            self._follower.forget()
-            raise LogError("it tells of blocks whose parents it never told")
 
     def _compare(self, sample: Sample) -> None:
         """What is applied with what the agent has: told by number, and by one line of blocks."""
@@ -257,7 +252,7 @@ class AgentFeed:
             if position:
                 stream.adopt(position, follower.blind_reason)
         if position is None:
-            self._reset()
+            self._applying.reset()
         follower.forget()
         loop = asyncio.get_running_loop()
         self._forget_timer = loop.call_later(self._times.forget_s, self._give_up)
@@ -286,7 +281,7 @@ class AgentFeed:
             self._engine[1].replay_failed("neither its agent nor its own events can be reached")
         else:
             log.warning("worker %s: its blocks are forgotten: its agent is gone", self._worker)
-            self._reset()
+            self._applying.reset()
             self._on_state(self._worker, StreamState.BLIND)
 
     def _close_engine(self) -> None:
@@ -298,14 +293,6 @@ class AgentFeed:
             self._engine = None
 
     # both --------------------------------------------------------------------------------------
-
-    def _reset(self) -> None:
-        self._index.reset_worker(self._worker)
-        self._assumed.reset_worker(self._worker)
-
-    def _count_bad(self) -> int:
-        applied = self._index.applied(self._worker)
-        return applied.num_orphans + applied.num_mismatched
 
     def _tell(self) -> None:
         """While the engine's own events are read, their subscription tells."""

@@ -19,12 +19,13 @@ from typing import Protocol
 
 from gateway.core.blocks import root_hash
 from gateway.core.events import DecodeError
-from gateway.core.follower import Change, Cursor, Follower, LogError
+from gateway.core.follower import Cursor, Follower, LogError
 from gateway.core.log import Status, Update
-from gateway.core.stream import Reset, Stream, StreamCounts, StreamState
+from gateway.core.stream import Stream, StreamCounts, StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
+from gateway.ingest.applying import Applying
 from gateway.ingest.holding import EngineFeed, Holding, LeaseLost
 from gateway.ingest.replicas import ReplicaCounts, Shared, Times
 from gateway.ingest.shelf import Shelf
@@ -76,8 +77,7 @@ class ReplicaFeed:
         self._shared = shared
         self._times: Times = shared.times
         self._log = shared.log_of(self._root, self._block_size, worker.id)
-        self._index = index
-        self._assumed = assumed
+        self._applying = Applying(worker.id, index, assumed)
         self._open_engine = open_engine
         self._on_state = on_state
         self._turns = turns
@@ -266,7 +266,7 @@ class ReplicaFeed:
         if follower.handover and stream.can_replay:
             stream.adopt(follower.handover, follower.blind_reason)
         else:
-            self._reset()
+            self._applying.reset()
         follower.forget()
 
     def _end_alone(self) -> None:
@@ -320,27 +320,8 @@ class ReplicaFeed:
     def _take(self, update: Update) -> None:
         if isinstance(update, Status):
             self._last_status = update
-        self._apply(self._follower.take(update))
+        self._applying.apply(self._follower.take(update))
         self._tell()
-
-    def _apply(self, changes: list[Change]) -> None:
-        before = self._count_bad()
-        for change in changes:
-            if isinstance(change, Reset):
-                self._reset()
-            else:
-                self._index.apply(self._worker, change)
-        if self._count_bad() > before:
-            self._follower.forget()
-            raise LogError("blocks are told of whose parents never were")
-
-    def _reset(self) -> None:
-        self._index.reset_worker(self._worker)
-        self._assumed.reset_worker(self._worker)
-
-    def _count_bad(self) -> int:
-        applied = self._index.applied(self._worker)
-        return applied.num_orphans + applied.num_mismatched
 
     def _tell(self) -> None:
         """While the worker's own events are read into our index, their subscription tells."""

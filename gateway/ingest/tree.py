@@ -74,7 +74,7 @@ class TreeFeed(ReplicaFeed):
         self._is_taking = False
         self._service.index.withdraw(self._worker)
         self._forget()
-        self._reset()
+        self._applying.reset()
         self._tell()
 
     def _go_alone(self) -> None:

@@ -1,0 +1,59 @@
+"""Changes that others tell of a worker, in the index; what cannot be placed is said, not passed over."""
+
+import pytest
+
+from gateway.core.blocks import BlockHash, tokens_of
+from gateway.core.events import BlocksRemoved, BlocksStored
+from gateway.core.follower import LogError
+from gateway.core.stream import Reset
+from gateway.core.worker import WorkerId
+from gateway.ingest.applying import Applying
+from tests.fakes import BLOCK_SIZE, Known
+
+W = WorkerId("w:1")
+SENT = [BlockHash(7)]
+
+
+def stored(name: int, parent: int | None = None, *, block_size: int = BLOCK_SIZE) -> BlocksStored:
+    return BlocksStored([name], parent, tokens_of([name] * block_size), block_size)
+
+
+@pytest.fixture
+def known() -> Known:
+    """The worker has block 1, and was sent something a moment ago."""
+    known = Known(W, "w:2")
+    known.index.apply(W, stored(1))
+    known.index.apply(WorkerId("w:2"), stored(1))
+    known.assumed.pin(W, SENT)
+    known.assumed.unpin(W, SENT, 0.0, was_run=True)
+    return known
+
+
+def applying(known: Known) -> Applying:
+    return Applying(W, known.index, known.assumed)
+
+
+def test_changes_are_applied_in_order(known: Known) -> None:
+    applying(known).apply([stored(2, 1), stored(3, 2), BlocksRemoved([3])])
+    assert (known.num_blocks(W), known.assumed.num_kept(W)) == (2, 1)
+
+
+def test_a_reset_forgets_the_worker_and_what_is_assumed_of_it(known: Known) -> None:
+    applying(known).apply([Reset("a snapshot follows"), stored(5), stored(6, 5)])
+    assert (known.num_blocks(W), known.assumed.num_kept(W)) == (2, 0)
+    applying(known).reset()
+    assert (known.num_blocks(W), known.num_blocks("w:2")) == (0, 1)
+
+
+@pytest.mark.parametrize("misplaced", [stored(5, 4), stored(5, 1, block_size=BLOCK_SIZE + 1)])
+def test_what_cannot_be_placed_is_said_when_all_is_applied(known: Known, misplaced: BlocksStored) -> None:
+    with pytest.raises(LogError, match="blocks whose parents it never told, or of another block size"):
+        applying(known).apply([misplaced, stored(2, 1)])
+    assert known.num_blocks(W) == 2
+
+
+def test_what_was_misplaced_before_is_not_said_again(known: Known) -> None:
+    with pytest.raises(LogError):
+        applying(known).apply([stored(5, 4)])
+    applying(known).apply([stored(2, 1)])
+    assert known.num_blocks(W) == 2
