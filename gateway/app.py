@@ -35,13 +35,14 @@ from gateway.core.worker import Worker
 from gateway.discovery.facts import event_source, worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
-from gateway.discovery.roster import Feed, Roster, RosterOptions, Subscribed
+from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
 from gateway.ingest.agents import AgentFeeds, agents_of, reach_agent
+from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds, shared_index, shared_tree
 from gateway.ingest.healer import Healer, keep_healing
 from gateway.ingest.metrics import HealerCollector

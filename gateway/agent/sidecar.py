@@ -21,8 +21,9 @@ from gateway.core.worker import Worker
 from gateway.discovery.facts import endpoint_url
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
-from gateway.discovery.roster import Feed, Roster, RosterOptions, Subscribed
+from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.index.assumed import AssumedIndex
+from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds
 from gateway.ingest.shelf import Rank, Shelf, ShelfSubscription
 from gateway.keyfile import read_key

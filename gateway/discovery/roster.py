@@ -22,6 +22,7 @@ from gateway.discovery.facts import Facts, event_source, reported, workers_of
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
+from gateway.ingest.feed import Feed
 from gateway.metrics import Metrics
 from gateway.tasks import Tasks
 
@@ -32,21 +33,6 @@ EVENT_GRACE_S = 1.0
 DEFAULT_CACHE_BLOCKS = 16_384
 """Assumed cache size of a worker that does not tell its own."""
 FAILURES_TO_DOWN = 2
-
-
-class Feed(Protocol):
-    """A running subscription to one worker's events."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def replay_endpoint(self) -> str | None: ...
-
-    @property
-    def is_connected(self) -> bool: ...
-
-    def stop(self) -> None: ...
 
 
 class Read(Protocol):

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -29,6 +29,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.agents import Agents
 from gateway.ingest.applying import Applying
+from gateway.ingest.feed import Feed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.turns import Turns
 from gateway.ingest.wire import MAX_MESSAGE_BYTES, SERVICE, Request, decode, decode_hello, encode_request
@@ -64,22 +65,7 @@ class Times:
     forget_s: float = 60.0
 
 
-class EngineFeed(Protocol):
-    """The engine's own events."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def replay_endpoint(self) -> str | None: ...
-
-    @property
-    def is_connected(self) -> bool: ...
-
-    def stop(self) -> None: ...
-
-
-OpenEngine = Callable[[], tuple[EngineFeed, Subscription]]
+OpenEngine = Callable[[], tuple[Feed, Subscription]]
 """Starts reading the engine's own events. ValueError where they cannot be had."""
 
 
@@ -112,7 +98,7 @@ class AgentFeed:
         self._turns = turns
         self._times = times
         self._follower = Follower(StreamCounts())
-        self._engine: tuple[EngineFeed, Subscription] | None = None
+        self._engine: tuple[Feed, Subscription] | None = None
         self._is_following = self.has_fallen_back = self._is_stopped = False
         self._told: StreamState | None = None
         self._why: str | None = None

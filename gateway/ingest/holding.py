@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.core.blocks import BlockHash
 from gateway.core.events import DecodeError
@@ -12,6 +12,7 @@ from gateway.core.follower import Cursor, Follower, LogError
 from gateway.core.log import Update
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.ingest.feed import Feed
 from gateway.ingest.heritage import Heritage, inherit
 from gateway.ingest.journal import Journal, Reader
 from gateway.ingest.shelf import Rank, Shelf
@@ -33,21 +34,6 @@ RELEASE_S = 0.5
 
 class LeaseLost(Exception):
     """Another gateway has it."""
-
-
-class EngineFeed(Protocol):
-    """The worker's own events."""
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def replay_endpoint(self) -> str | None: ...
-
-    @property
-    def is_connected(self) -> bool: ...
-
-    def stop(self) -> None: ...
 
 
 class Holding:
@@ -77,7 +63,7 @@ class Holding:
         self._reader: Reader | None = None
         self._heritage: Heritage | None = None
         self._is_scheduled = self._is_closed = False
-        self.feed: EngineFeed | None = None
+        self.feed: Feed | None = None
 
     def __repr__(self) -> str:
         return f"Holding(fence={self._lease.fence}, {self.writer})"
@@ -132,7 +118,7 @@ class Holding:
         elif heritage:
             shelf.reset_worker(self._worker)
 
-    def open(self, open_engine: Callable[[Shelf], tuple[EngineFeed, Subscription]]) -> None:
+    def open(self, open_engine: Callable[[Shelf], tuple[Feed, Subscription]]) -> None:
         """Raises ValueError."""
         feed, subscription = open_engine(self._shelf)
         self.feed = feed

@@ -26,7 +26,8 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.applying import Applying
-from gateway.ingest.holding import EngineFeed, Holding, LeaseLost
+from gateway.ingest.feed import Feed
+from gateway.ingest.holding import Holding, LeaseLost
 from gateway.ingest.replicas import ReplicaCounts, Shared, Times
 from gateway.ingest.shelf import Shelf
 from gateway.ingest.subscription import Subscription
@@ -46,14 +47,14 @@ class OpenEngine(Protocol):
     """Starts reading the worker's own events, into a shelf or our index. ValueError where they cannot be had,
     or not by several."""
 
-    def __call__(self, shelf: Shelf | None) -> tuple[EngineFeed, Subscription]: ...
+    def __call__(self, shelf: Shelf | None) -> tuple[Feed, Subscription]: ...
 
 
 @dataclass(slots=True, eq=False)
 class Alone:
     """The worker's own events, into our index."""
 
-    feed: EngineFeed
+    feed: Feed
     subscription: Subscription
 
 
@@ -102,7 +103,7 @@ class ReplicaFeed:
         return self._alone.subscription.stream if self._alone else self._follower
 
     @property
-    def _feed(self) -> EngineFeed | None:
+    def _feed(self) -> Feed | None:
         return self.holding.feed if self.holding else self._alone.feed if self._alone else None
 
     @property

@@ -14,7 +14,8 @@ from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.facts import Facts
 from gateway.discovery.probe import Probe, ProbeError
-from gateway.discovery.roster import EVENT_GRACE_S, Endpoint, Feed, Roster, RosterOptions
+from gateway.discovery.roster import EVENT_GRACE_S, Endpoint, Roster, RosterOptions
+from gateway.ingest.feed import Feed
 from gateway.ingest.subscription import Subscription
 from gateway.metrics import Metrics
 from gateway.tasks import Tasks
