@@ -4,8 +4,8 @@ for block, whoever reads them. What becomes of Redis: `test_lost_redis_stories`.
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,29 +36,36 @@ QUICK = Pace(Times(lease_s=0.6, renew_s=0.1, grace_s=0.5, alone_s=0.4, retry_s=0
 
 
 @asynccontextmanager
-async def beside(first: Story, server: Server | Several, pace: Pace = LASTING) -> AsyncIterator[Story]:
+async def beside(
+    first: Story, server: Server | Several, pace: Pace = LASTING, *, kind: type[Story] = Story, **options: Any
+) -> AsyncIterator[Any]:
     """A gateway that shares Redis, before the same engines. `first` shares nothing and judges nothing."""
-    changes = {"redis": server.url, "redis_timeout_s": pace.timeout_s}
+    changes = {"redis": server.url, "redis_timeout_s": pace.timeout_s} | options
     gateway = Gateway(msgspec.structs.replace(first.gateway.config, **changes))
     assert gateway.shared
     gateway.shared.times = pace.times
     await gateway.start()
     try:
-        told = Story(gateway, first.sims, first.session)
+        told = kind(gateway, first.sims, first.session)
         await told.until(lambda: len(gateway.fleet) == len(first.gateway.fleet))
         yield told
     finally:
         await gateway.stop()
 
 
+Join = Callable[..., AbstractAsyncContextManager[Any]]
+"""`beside`, or what calls it."""
+
+
 @asynccontextmanager
 async def several(
-    server: Server | Several, num: int = 2, pace: Pace = LASTING, **sim: Any
-) -> AsyncIterator[tuple[Story, list[Story]]]:
+    server: Server | Several, num: int = 2, pace: Pace = LASTING, *, join: Join = beside, **sim: Any
+) -> AsyncIterator[tuple[Story, list[Any]]]:
+    """So many of them, each by `join`."""
     async with story(**sim) as first, AsyncExitStack() as stack:
         sharing = []
         for _ in range(num):
-            sharing.append(await stack.enter_async_context(beside(first, server, pace)))
+            sharing.append(await stack.enter_async_context(join(first, server, pace=pace)))
             await sharing[-1].settled()
             if "replay_buffer" in sim:
                 await sharing[-1].heard()
@@ -151,12 +158,12 @@ async def test_an_engine_that_restarts_is_forgotten_by_all(server: Server) -> No
 
 
 @asynccontextmanager
-async def process(first: Story, server: Server) -> AsyncIterator[GatewayProcess]:
+async def process(first: Story, server: Server, index: str = "replicated") -> AsyncIterator[GatewayProcess]:
     """That reads both workers' events for all. The engines run in this loop: it is waited for in a thread."""
     workers = [flag for sim in first.sims for flag in ("--worker", sim.url)]
     tokenizer = first.gateway.config.tokenizer[0]
     flags = ("--tokenizer", tokenizer, "--redis", server.url, "--probe-interval-s", "0.2")
-    reads = GatewayProcess(*workers, *flags)
+    reads = GatewayProcess(*workers, *flags, "--index", index)
     await asyncio.to_thread(reads.__enter__)
     try:
         await first.until(lambda: metric(reads, "replica_holds") == 2)

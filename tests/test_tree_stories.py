@@ -4,22 +4,18 @@ caches, block for block, whoever reads their events, and each gateway routes by 
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from functools import partial
 
-import msgspec
 import pytest
 
 from engines.sim import Sim
 from gateway import cli
-from gateway.app import Gateway
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decision
 from gateway.core.stream import StreamState
 from gateway.index_command import run
 from gateway.radix.browse import Browser
-from tests.gateway_process import GatewayProcess
+from tests import test_replica_stories
 from tests.redis.serving import Server, redis_server, server
 from tests.test_replica_stories import QUICK, feeds, holds, metric, num_held, sums
 from tests.test_stories import Story, story, worker_id
@@ -68,29 +64,11 @@ class TreeStory(Story):
         return self.gateway.tree.failed_lookups
 
 
-@asynccontextmanager
-async def beside(first: Story, server: Server, **options: Any) -> AsyncIterator[TreeStory]:
-    changes = {"redis": server.url, "redis_timeout_s": 0.3, "index": "redis", "redis_lookup_timeout_s": 0.5}
-    gateway = Gateway(msgspec.structs.replace(first.gateway.config, **changes | options))
-    assert gateway.shared
-    gateway.shared.times = QUICK.times
-    await gateway.start()
-    try:
-        told = TreeStory(gateway, first.sims, first.session)
-        await told.until(lambda: len(gateway.fleet) == len(first.gateway.fleet))
-        yield told
-    finally:
-        await gateway.stop()
-
-
-@asynccontextmanager
-async def several(server: Server, num: int = 2, **sim: Any) -> AsyncIterator[tuple[Story, list[TreeStory]]]:
-    async with story(**sim) as first, AsyncExitStack() as stack:
-        sharing = []
-        for _ in range(num):
-            sharing.append(await stack.enter_async_context(beside(first, server)))
-            await sharing[-1].settled()
-        yield first, sharing
+beside = partial(
+    test_replica_stories.beside, pace=QUICK, kind=TreeStory, index="redis", redis_lookup_timeout_s=0.5
+)
+several = partial(test_replica_stories.several, pace=QUICK, join=beside)
+process = partial(test_replica_stories.process, index="redis")
 
 
 async def test_what_is_cached_through_one_gateway_the_other_finds(server: Server) -> None:
@@ -204,23 +182,3 @@ async def test_an_engine_that_restarts_is_forgotten_in_the_tree(server: Server) 
         await reads.talk(251)
         for told in (reads, asks):
             await told.settled()
-
-
-@asynccontextmanager
-async def process(first: Story, server: Server) -> AsyncIterator[GatewayProcess]:
-    """That reads both workers' events for all. The engines run in this loop: it is waited for in a thread."""
-    workers = [flag for sim in first.sims for flag in ("--worker", sim.url)]
-    tokenizer = first.gateway.config.tokenizer[0]
-    flags = ("--tokenizer", tokenizer, "--redis", server.url, "--index", "redis", "--probe-interval-s", "0.2")
-    reads = GatewayProcess(*workers, *flags)
-    await asyncio.to_thread(reads.__enter__)
-    try:
-        await first.until(lambda: metric(reads, "replica_holds") == 2)
-        yield reads
-    finally:
-        if reads.process.poll() is None:
-            reads.process.send_signal(signal.SIGCONT)
-        await asyncio.to_thread(reads.stop)
-        told = reads.log()
-        reads._log.close()
-        assert "Traceback" not in told and " ERROR " not in told, told
