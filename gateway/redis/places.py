@@ -4,6 +4,7 @@ Each is asked in turn, whoever answered first the next time: one that is gone, o
 nobody up for longer than it takes to ask the next.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ class Unknown(RedisConnectionError):
     """Nobody who was asked knows."""
 
 
-class Asked:
+class Asked(ABC):
     """`options` are of the connections to those who are asked."""
 
     def __init__(self, places: Sequence[Place], options: Mapping[str, Any]) -> None:
@@ -49,8 +50,8 @@ class Asked:
         """Where we were sent nobody is: somebody else may know better."""
         self._places.rotate(-1)
 
-    async def _ask(self, place: Place) -> Place:
-        raise NotImplementedError
+    @abstractmethod
+    async def _ask(self, place: Place) -> Place: ...
 
     async def _command(self, place: Place, *command: Any) -> Any:
         retry = Retry(NoBackoff(), 0)
