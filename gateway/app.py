@@ -373,7 +373,9 @@ async def check(config: Config) -> int:
             agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
         )
         findings = await check_all(checker, worker_urls(config.worker))
-    redis_answers = await gateway.shared.tell() if gateway.shared else True
+    redis_answers = True
+    for sharing in gateway._sharing:
+        redis_answers = redis_answers and await sharing.tell()
     gateway.close_context()
     for finding in findings:
         print("\n".join(finding.lines()))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gateway.bookings.line import Listener, Speaker
 from gateway.bookings.metrics import BookingsCollector
+from gateway.bookings.rights import advice, channel_of, refusals
 from gateway.bookings.teller import Teller
 from gateway.bookings.turns import Turns
 from gateway.core.abroad import Abroad
@@ -15,8 +16,7 @@ from gateway.core.told import SNAPSHOT_S, decode
 from gateway.core.unheard import Unheard
 from gateway.core.worker import WorkerId
 from gateway.metrics import Histogram
-from gateway.redis.client import LOST, check, open_client
-from gateway.redis.keys import bookings_channel
+from gateway.redis.client import LOST, Refused, check, failure, open_client
 from gateway.redis.options import RedisOptions
 from gateway.shared import Place
 from gateway.tasks import Tasks
@@ -53,7 +53,7 @@ class SharedBookings:
         self.num_losses = 0
         self._options = options
         self._clock = clock
-        channel = bookings_channel(options.prefix, int(options.connection.get("db") or 0))
+        channel = channel_of(options)
         self.speaker = Speaker(options, channel)
         self.turns = Turns(options, place.table, self.speaker) if is_atomic else None
         self._listener = Listener(options, channel, 2 * SNAPSHOT_S)
@@ -90,6 +90,22 @@ class SharedBookings:
         tasks.start("hear bookings", self._hear())
         if self.turns:
             self.turns.start(tasks, self.teller)
+
+    async def tell(self) -> bool:
+        """Print what Redis has against us, for people; whether it has nothing."""
+        try:
+            refused = await refusals(self._options, is_atomic=self.turns is not None)
+        except (*LOST, Refused) as exc:
+            print(failure(exc, self._options.where))
+            return False
+        finally:
+            await self.close()
+        if list(refused) == ["+multi"]:
+            print(f"redis: the rights that bookings need were not tried: {refused['+multi']}")
+        elif refused:
+            print(advice(self._options, refused))
+            return False
+        return True
 
     def collector(self) -> BookingsCollector:
         return BookingsCollector(self)

@@ -16,7 +16,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.turns import Turns
 from gateway.metrics import Histogram
-from gateway.redis.client import LOST, Refused, check, check_schema, open_client
+from gateway.redis.client import LOST, Refused, check, check_schema, failure, open_client
 from gateway.redis.keys import WorkerKeys, workers_key
 from gateway.redis.log import Lease, WorkerLog
 from gateway.redis.options import RedisOptions
@@ -120,8 +120,7 @@ class Shared:
         try:
             await check(self._client, self._options)
         except (*LOST, Refused) as exc:
-            told = str(exc) if isinstance(exc, Refused) else f"redis: {self.where} is not reached: {exc}"
-            print(told)
+            print(failure(exc, self.where))
             return False
         finally:
             await self.close()

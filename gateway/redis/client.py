@@ -140,7 +140,7 @@ async def check_schema(client: Redis, options: RedisOptions) -> None:
     except NoPermissionError as exc:
         raise Refused(
             f"redis: at {options.where} this user may not write {options.prefix}:* ({exc}); it needs "
-            f"~{options.prefix}:* and +@all -@dangerous +info"
+            f"~{options.prefix}:* &{options.prefix}:* +@all -@dangerous +info"
         ) from exc
     except (RedisConnectionError, AuthorizationError, ResponseError) as exc:
         if is_unauthorized(exc):
@@ -160,6 +160,11 @@ def is_unauthorized(exc: BaseException) -> bool:
     """Password or user are refused; the library wraps that where the server is reached by a Unix socket."""
     kinds = (AuthenticationError, AuthorizationError)
     return isinstance(exc, kinds) or isinstance(exc.__cause__, kinds) or "WRONGPASS" in str(exc)
+
+
+def failure(exc: BaseException, where: str) -> str:
+    """For people: why it cannot be used."""
+    return str(exc) if isinstance(exc, Refused) else f"redis: {where} is not reached: {exc}"
 
 
 def foreign(found: Any, options: RedisOptions) -> str:

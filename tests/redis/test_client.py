@@ -67,7 +67,8 @@ async def test_a_user_who_may_not_write_there(server: Server) -> None:
     server.ask("ACL", "SETUSER", "reader", "on", ">pw", "~other:*", "+@all")
     url = f"redis://reader:pw@127.0.0.1:{server.port}"
     try:
-        assert "may not write kvgate:*" in await refused(server.options(redis=url))
+        told = await refused(server.options(redis=url))
+        assert "may not write kvgate:*" in told and "~kvgate:* &kvgate:* +@all -@dangerous +info" in told
         await checked(server.options(redis=url, redis_prefix="other"))
     finally:
         server.ask("ACL", "DELUSER", "reader")
