@@ -13,7 +13,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AskError,
-    AuthenticationError,
     AuthorizationError,
     ClusterDownError,
     MovedError,
@@ -27,7 +26,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from gateway.core.errors import ConfigError
 from gateway.redis.keys import SCHEMA, schema_key
 from gateway.redis.options import RedisOptions
-from gateway.redis.places import Asked, Nodes, Sentinels
+from gateway.redis.places import Asked, Nodes, NotLetIn, Sentinels, is_unauthorized
 
 log = logging.getLogger("kvgate.redis")
 
@@ -143,6 +142,8 @@ async def check_schema(client: Redis, options: RedisOptions) -> None:
             f"~{options.prefix}:* &{options.prefix}:* +@all -@dangerous +info"
         ) from exc
     except (RedisConnectionError, AuthorizationError, ResponseError) as exc:
+        if isinstance(exc, NotLetIn) or isinstance(exc.__cause__, NotLetIn):
+            raise Refused(f"redis: {options.where}: {exc}") from exc
         if is_unauthorized(exc):
             raise Refused(
                 f"redis: {options.where} refuses the password or user ({exc}); see --redis-password-file"
@@ -154,12 +155,6 @@ async def check_schema(client: Redis, options: RedisOptions) -> None:
         found = b"a key of another type"
     if found not in (None, SCHEMA):
         raise Refused(foreign(found, options))
-
-
-def is_unauthorized(exc: BaseException) -> bool:
-    """Password or user are refused; the library wraps that where the server is reached by a Unix socket."""
-    kinds = (AuthenticationError, AuthorizationError)
-    return isinstance(exc, kinds) or isinstance(exc.__cause__, kinds) or "WRONGPASS" in str(exc)
 
 
 def failure(exc: BaseException, where: str) -> str:

@@ -7,14 +7,14 @@ nobody up for longer than it takes to ask the next.
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
+from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
 
 from gateway.redis.options import Place
 
@@ -23,8 +23,20 @@ class Unknown(RedisConnectionError):
     """Nobody who was asked knows."""
 
 
+class NotLetIn(Unknown):
+    """All who were asked refuse the password or user."""
+
+
+def is_unauthorized(exc: BaseException) -> bool:
+    """Password or user are refused; the library wraps that where the server is reached by a Unix socket."""
+    kinds = (AuthenticationError, AuthorizationError)
+    return isinstance(exc, kinds) or isinstance(exc.__cause__, kinds) or "WRONGPASS" in str(exc)
+
+
 class Asked(ABC):
-    """`options` are of the connections to those who are asked."""
+    """`options` are of the connections to those who are asked; `named` is where their password is given."""
+
+    named: ClassVar[str]
 
     def __init__(self, places: Sequence[Place], options: Mapping[str, Any]) -> None:
         self._places = deque(places)
@@ -34,17 +46,22 @@ class Asked(ABC):
         return f"{type(self).__name__}({list(self._places)})"
 
     async def __call__(self) -> Place:
-        reasons = []
+        reasons, num_refused = [], 0
         for place in list(self._places):
             self._places.rotate(-1)
             try:
                 found = await self._ask(place)
             except (RedisError, OSError, TimeoutError) as exc:
-                reasons.append(f"{place[0]}:{place[1]}: {str(exc) or type(exc).__name__}")
+                why = str(exc) or type(exc).__name__
+                if is_unauthorized(exc):
+                    num_refused += 1
+                    why = f"it refuses the password or user, or wants one; see {self.named}"
+                reasons.append(f"{place[0]}:{place[1]}: {why}")
             else:
                 self._places.rotate(1)
                 return found
-        raise Unknown("; ".join(reasons))
+        kind = NotLetIn if num_refused == len(reasons) else Unknown
+        raise kind("; ".join(reasons))
 
     def not_there(self) -> None:
         """Where we were sent nobody is: somebody else may know better."""
@@ -61,6 +78,8 @@ class Asked(ABC):
 
 
 class Sentinels(Asked):
+    named = "sentinel_username and sentinel_password in its URL, which are not those of the servers"
+
     def __init__(self, places: Sequence[Place], service: str, options: Mapping[str, Any]) -> None:
         super().__init__(places, options)
         self._service = service
@@ -75,6 +94,8 @@ class Sentinels(Asked):
 
 class Nodes(Asked):
     """Of a Cluster; `tag` is what all keys have in braces."""
+
+    named = "--redis-password-file"
 
     def __init__(self, places: Sequence[Place], tag: str, options: Mapping[str, Any]) -> None:
         super().__init__(places, options)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
-from gateway.redis.client import is_unauthorized
+from gateway.redis.places import is_unauthorized
 
 log = logging.getLogger("kvgate.redis")
 

@@ -1,10 +1,14 @@
 import asyncio
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
 from gateway.radix.lane import Lane, LaneLost, LaneRefused, open_lane, pack
+from tests.certificates import Authority
+from tests.redis.encrypting import encrypted
 from tests.redis.serving import Server, redis_server, serving
 
 __all__ = ["redis_server"]
@@ -35,6 +39,17 @@ def test_it_runs_on_the_gateways_own_loop(redis_server: Server) -> None:
             lane.close()
 
     assert uvloop.run(ask()) == b"PONG"
+
+
+async def test_by_tls(redis_server: Server, tmp_path: Path) -> None:
+    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+    async with encrypted(redis_server.port, ours.issue().context()) as port:
+        url = f"rediss://127.0.0.1:{port}"
+        lane = await open_lane(redis_server.options(redis=url, redis_ca_file=ours.file).connection, 5)
+        assert await lane.ask(pack(b"PING")) == b"PONG"
+        lane.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await open_lane(redis_server.options(redis=url, redis_ca_file=others.file).connection, 5)
 
 
 async def test_the_servers_error_is_told(redis_server: Server) -> None:

@@ -87,23 +87,25 @@ def serving(*flags: str, binary: str = "") -> Iterator[Server]:
 
 
 class Sentinel(Server):
-    """Of the master `m`, at loopback's `watched`."""
+    """Of the master `m`, at loopback's `watched`; `more` are further lines of its configuration."""
 
     watched = 0
+    more: tuple[str, ...] = ()
 
     def _arguments(self) -> list[str]:
         (file := self.directory / "conf").write_text(
             f"port {self.port}\nbind 127.0.0.1\nunixsocket {self.socket}\ndir {self.directory}\n"
             f"sentinel monitor m 127.0.0.1 {self.watched} 2\n"
             "sentinel down-after-milliseconds m 500\nsentinel failover-timeout m 4000\n"
+            + "".join(f"{line}\n" for line in self.more)
         )
         return [str(file), "--sentinel"]
 
 
 @contextmanager
-def watching(port: int) -> Iterator[Sentinel]:
+def watching(port: int, *more: str) -> Iterator[Sentinel]:
     sentinel = Sentinel(port=free_port())
-    sentinel.watched = port
+    sentinel.watched, sentinel.more = port, more
     try:
         sentinel.start()
         yield sentinel

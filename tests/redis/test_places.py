@@ -1,18 +1,22 @@
 """Who is asked where the server is: in which order, and what of their answers counts."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.redis.client import check, open_client
-from gateway.redis.options import Place
+from gateway.redis.client import LOST, Refused, check, open_client
+from gateway.redis.options import Place, RedisOptions
 from gateway.redis.places import Asked, Nodes, Sentinels, Unknown
-from tests.redis.serving import Server, free_port, redis_server, server, watching
+from tests.certificates import Authority
+from tests.redis.encrypting import encrypted
+from tests.redis.serving import Server, free_port, redis_server, server, serving, watching
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -96,6 +100,93 @@ async def test_a_master_that_a_real_sentinel_does_not_know(server: Server) -> No
             told = f"^127.0.0.1:{sentinel.port}: it knows no master 'other'$"
             with pytest.raises(RedisConnectionError, match=told):
                 await check(client, other)
+
+
+WATCHED = {
+    "a password": (("requirepass s3cret",), "sentinel_password=s3cret"),
+    "a user": (
+        ("user default off", "user asks on >s3cret +@connection +sentinel|get-master-addr-by-name"),
+        "sentinel_username=asks&sentinel_password=s3cret",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+async def test_real_sentinels_that_want_to_know_who_asks(server: Server, name: str) -> None:
+    lines, right = WATCHED[name]
+    with watching(server.port, *lines) as one, watching(server.port, *lines) as two:
+        url = f"redis+sentinel://127.0.0.1:{one.port},127.0.0.1:{two.port}/m"
+        await checked(server.options(redis=f"{url}?{right}"))
+        for wrong in (
+            "",
+            f"?{right.replace('s3cret', 'wr0ng')}",
+            "?sentinel_username=no&sentinel_password=x",
+        ):
+            told = await refused(server.options(redis=url + wrong))
+            assert told.startswith(f"redis: {url}: 127.0.0.1:")
+            assert told.count("refuses the password or user, or wants one; see sentinel_username") == 2
+            assert "s3cret" not in told and "wr0ng" not in told
+
+
+async def test_a_password_for_the_sentinels_is_none_for_the_server() -> None:
+    with serving("--requirepass", "other") as server:
+        lines = ("sentinel auth-pass m other", "requirepass s3cret")
+        with watching(server.port, *lines) as sentinel:
+            place = f"127.0.0.1:{sentinel.port}/m?sentinel_password=s3cret"
+            await checked(server.options(redis=f"redis+sentinel://:other@{place}"))
+            told = await refused(server.options(redis=f"redis+sentinel://:s3cret@{place}"))
+            assert "refuses the password or user" in told and "--redis-password-file" in told
+
+
+async def test_one_sentinel_that_refuses_is_no_reason_not_to_wait(server: Server) -> None:
+    """For the others, which may know it; what the one says is told."""
+    with watching(server.port, "requirepass s3cret") as sentinel:
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port},127.0.0.1:{free_port()}/m"
+        with pytest.raises(RedisConnectionError, match="wants one; see sentinel_username"):
+            await checked(server.options(redis=url))
+
+
+async def test_by_tls(server: Server, tmp_path: Path) -> None:
+    """Each refusal is the library's own words, which name what is wrong."""
+    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+    shown = ours.issue()
+    async with encrypted(server.port, ours.issue().context(clients_of=ours)) as port:
+        url = f"rediss://127.0.0.1:{port}"
+        known = {"redis": url, "redis_ca_file": ours.file, "redis_timeout_s": 10}
+        files = {"redis_cert_file": shown.cert, "redis_cert_key_file": shown.key}
+        await checked(server.options(**known, **files))
+        for wrong in ({"redis_ca_file": others.file}, {"redis_ca_file": ""}):
+            with pytest.raises(RedisConnectionError, match="certificate verify failed"):
+                await checked(server.options(**{**known, **files, **wrong}))
+        with pytest.raises(LOST):
+            await checked(server.options(**known))  # it shows no certificate
+
+
+async def test_sentinels_and_their_master_by_tls(server: Server, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = authority.issue().context()
+    async with encrypted(server.port, context) as master:
+        # The Sentinel asks the master while it starts: what passes that on is in this loop.
+        sentinel = await asyncio.to_thread((watched := watching(master, "requirepass s3cret")).__enter__)
+        try:
+            async with encrypted(sentinel.port, context) as port:
+                url = f"rediss+sentinel://127.0.0.1:{port}/m?sentinel_password="
+                known = {"redis_ca_file": authority.file, "redis_timeout_s": 10}
+                await checked(server.options(redis=f"{url}s3cret", **known))
+                assert "see sentinel_username" in await refused(server.options(redis=f"{url}wr0ng", **known))
+        finally:
+            await asyncio.to_thread(watched.__exit__, None, None, None)
+
+
+async def checked(options: RedisOptions) -> None:
+    async with open_client(options) as client:
+        await check(client, options)
+
+
+async def refused(options: RedisOptions) -> str:
+    with pytest.raises(Refused) as caught:
+        await checked(options)
+    return str(caught.value)
 
 
 async def test_a_server_that_is_in_no_cluster(server: Server) -> None:
