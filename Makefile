@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-proxy bench-redis soak fuzz lock docs proto clean
+.PHONY: run test lint check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-proxy bench-redis soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -15,11 +15,13 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not vllm"
 
-check: $(VENV)/.installed-dev
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+check: lint
 	$(BIN)/python -m pytest -q -m "not vllm and not process"
 
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
