@@ -1,6 +1,8 @@
 """What the composition root reads before anything is opened."""
 
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -18,3 +20,11 @@ def test_the_log_tells_which_encoder_and_rendering_is_in_use_and_why(
     tokenizer, template = caplog.messages
     assert tokenizer.startswith("tokenizer of m: fastokens (agrees with tokenizers on ")
     assert template.startswith("chat template of m, default: incremental rendering (proved in 2 settings")
+
+
+@pytest.mark.process
+def test_what_is_loaded_where_it_is_asked_for_is_not_loaded_before() -> None:
+    """A gateway without Redis and agents starts without their libraries."""
+    code = "import sys, gateway.app; print(sorted({'redis', 'hiredis', 'grpc', 'zmq'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['zmq']"

@@ -1,19 +1,22 @@
 """How the tree in Redis answers, as Prometheus sees it."""
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.metrics import Histogram
-from gateway.radix.service import RadixService
+
+if TYPE_CHECKING:
+    from gateway.radix.service import RadixService
 
 LOOKUP_BOUNDS_S = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1)
 
 
 class TreeCollector(Collector):
-    def __init__(self, service: RadixService) -> None:
+    def __init__(self, service: "RadixService") -> None:
         self._service = service
         self._lookups_s = Histogram(LOOKUP_BOUNDS_S)
         service.observe = self._lookups_s.observe
