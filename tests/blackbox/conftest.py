@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.blackbox.harness import Bench, Gateway
+from tests.blackbox.harness import Bench, Gateway, lasting, visiting
 
 HERE = Path(__file__).parent
 
@@ -20,18 +20,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_gateway() -> AsyncIterator[Gateway]:
-    gateway = await Gateway.start("--probe-interval-s", "0.2", "--max-body-bytes", str(16 << 20))
-    yield gateway
-    code = await gateway.stop()
-    assert code == 0, "\n".join(gateway.log)
-    assert not gateway.faults(), "\n".join(gateway.faults())
+    async with lasting("--probe-interval-s", "0.2", "--max-body-bytes", str(16 << 20)) as gateway:
+        yield gateway
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def bench(shared_gateway: Gateway) -> AsyncIterator[Bench]:
-    """The shared gateway with no workers; those that the test adds are dropped after it."""
-    num_faults = len(shared_gateway.faults())
-    bench = Bench(shared_gateway)
-    yield bench
-    await bench.close()
-    assert not shared_gateway.faults()[num_faults:], "\n".join(shared_gateway.log[-40:])
+    async with visiting(shared_gateway) as bench:
+        yield bench

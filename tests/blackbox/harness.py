@@ -740,6 +740,30 @@ async def refusal(*flags: str) -> str:
 
 
 @contextlib.asynccontextmanager
+async def lasting(*flags: str) -> AsyncIterator[Gateway]:
+    """A gateway for several tests, each of which is `visiting` it."""
+    gateway = await Gateway.start(*flags)
+    try:
+        yield gateway
+    finally:
+        code = await gateway.stop()
+    assert code == 0, "\n".join(gateway.log)
+    assert not gateway.faults(), "\n".join(gateway.faults())
+
+
+@contextlib.asynccontextmanager
+async def visiting(gateway: Gateway, tls: ssl.SSLContext | None = None) -> AsyncIterator[Bench]:
+    """With no workers; those that the test adds are dropped after it."""
+    num_faults = len(gateway.faults())
+    bench = Bench(gateway, tls)
+    try:
+        yield bench
+    finally:
+        await bench.close()
+    assert not gateway.faults()[num_faults:], "\n".join(gateway.log[-40:])
+
+
+@contextlib.asynccontextmanager
 async def running(*flags: str, exit_code: int = 0, tls: ssl.SSLContext | None = None) -> AsyncIterator[Bench]:
     """A gateway of its own, with these flags."""
     gateway = await Gateway.start(*flags)

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import pytest_asyncio
 
 from tests.blackbox.harness import (
     Bench,
@@ -11,12 +13,15 @@ from tests.blackbox.harness import (
     Client,
     Cut,
     FakeWorker,
+    Gateway,
     completion,
     hang,
+    lasting,
     post,
     request,
     running,
     until,
+    visiting,
 )
 from tests.blackbox.test_deadlines import IDS, BlackHole
 
@@ -149,10 +154,19 @@ class SlowToTokenize(FakeWorker):
         return await super().serve(call)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def patient() -> AsyncIterator[Gateway]:
+    """One that would wait for ever."""
+    waits = ("--tokenize-timeout-s", "600", "--connect-timeout-s", "600")
+    async with lasting(*waits, "--probe-interval-s", "60", "--probe-timeout-s", "30") as gateway:
+        yield gateway
+
+
 @pytest.mark.parametrize("how", LEAVINGS)
-async def test_leaving_while_the_prompt_is_tokenized(how: str) -> None:
+async def test_leaving_while_the_prompt_is_tokenized(patient: Gateway, how: str) -> None:
     """The worker is not asked to compute what nobody waits for."""
-    async with running("--tokenize-timeout-s", "600") as bench:
+    async with visiting(patient) as bench:
+        has_left = await leaving(bench)
         worker = SlowToTokenize()
         bench.workers.append(await worker.start())
         await bench.gateway.join(worker)
@@ -161,7 +175,7 @@ async def test_leaving_while_the_prompt_is_tokenized(how: str) -> None:
         await client.send(post(completion("a prompt in words")))
         await until(lambda: len(worker.asked) == 1, "a prompt at /tokenize")
         await leave(client, how)
-        await until(lambda: _is_counted(bench), "the client's leaving is counted")
+        await until(has_left, "the client's leaving is counted")
         await bench.nothing_in_flight()
         async with asyncio.timeout(20):
             await worker.asked[0].gone.wait()
@@ -170,9 +184,9 @@ async def test_leaving_while_the_prompt_is_tokenized(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", LEAVINGS)
-async def test_leaving_while_we_connect(how: str) -> None:
-    flags = ("--connect-timeout-s", "600", "--probe-interval-s", "60", "--probe-timeout-s", "30")
-    async with running(*flags) as bench:
+async def test_leaving_while_we_connect(patient: Gateway, how: str) -> None:
+    async with visiting(patient) as bench:
+        has_left = await leaving(bench)
         dark = await bench.worker()
         logged = log_of(bench)
         await dark.die()
@@ -182,15 +196,22 @@ async def test_leaving_while_we_connect(how: str) -> None:
             await client.send(post(completion(IDS)))
             await until(lambda: _is_in_flight(bench), "the request is booked")
             await leave(client, how)
-            await until(lambda: _is_counted(bench), "the client's leaving is counted")
+            await until(has_left, "the client's leaving is counted")
             await bench.nothing_in_flight()
         finally:
             hole.close()
         assert log_of(bench) == logged
 
 
-async def _is_counted(bench: Bench) -> bool:
-    return await bench.gateway.total("kvgate_client_disconnects_total") == 1
+async def leaving(bench: Bench) -> Callable[[], Awaitable[bool]]:
+    """Asks whether one client more has left than now."""
+    name = "kvgate_client_disconnects_total"
+    before = await bench.gateway.total(name)
+
+    async def has_left() -> bool:
+        return await bench.gateway.total(name) == before + 1
+
+    return has_left
 
 
 async def _is_in_flight(bench: Bench) -> bool:

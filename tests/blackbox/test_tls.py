@@ -15,15 +15,18 @@ from tests.blackbox.harness import (
     Bench,
     Call,
     Client,
+    Gateway,
     chunked,
     completion,
     event,
+    lasting,
     post,
     refusal,
     request,
     running,
     stalls,
     until,
+    visiting,
     wire,
 )
 from tests.certificates import Authority, Mounted, Pair, serial
@@ -38,9 +41,15 @@ def flags(pair: Pair) -> tuple[str, ...]:
     return "--tls-cert-file", pair.cert, "--tls-key-file", pair.key
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def secure(authority: Authority) -> AsyncIterator[Gateway]:
+    async with lasting(*flags(authority.issue())) as gateway:
+        yield gateway
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def bench(authority: Authority) -> AsyncIterator[Bench]:
-    async with running(*flags(authority.issue()), tls=authority.context()) as bench:
+async def bench(authority: Authority, secure: Gateway) -> AsyncIterator[Bench]:
+    async with visiting(secure, authority.context()) as bench:
         yield bench
 
 
@@ -147,12 +156,17 @@ async def test_a_stop_lets_requests_finish(authority: Authority) -> None:
 Say = Callable[[bytes], Awaitable[bytes]]
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def hasty(authority: Authority) -> AsyncIterator[Gateway]:
+    async with lasting(*flags(authority.issue()), "--tls-handshake-timeout-s", "2") as gateway:
+        yield gateway
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def plain(authority: Authority) -> AsyncIterator[Say]:
+async def plain(authority: Authority, hasty: Gateway) -> AsyncIterator[Say]:
     """Connects, sends these bytes, and returns all that came until the gateway closed."""
     opened: list[asyncio.StreamWriter] = []
-    hasty = ("--tls-handshake-timeout-s", "2")
-    async with running(*flags(authority.issue()), *hasty, tls=authority.context()) as bench:
+    async with visiting(hasty, authority.context()) as bench:
 
         async def say(data: bytes) -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", bench.gateway.port)
@@ -184,17 +198,13 @@ def hello(authority: Authority) -> bytes:
     return out.read()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
 async def test_a_handshake_that_is_not_begun_or_not_finished_ends_in_time(
-    authority: Authority, plain: Say, share: float
+    authority: Authority, plain: Say
 ) -> None:
+    """The last has been shown the gateway's certificate, and says nothing more."""
     first = hello(authority)
-    assert await plain(first[: int(len(first) * share)]) == b""
-
-
-async def test_a_handshake_that_is_left_half_way_ends_in_time(authority: Authority, plain: Say) -> None:
-    """The gateway has shown its certificate, and hears nothing more."""
-    assert len(await plain(hello(authority))) > 500
+    told = await asyncio.gather(plain(b""), plain(first[: len(first) // 2]), plain(first))
+    assert told[:2] == [b"", b""] and len(told[2]) > 500
 
 
 async def test_slow_handshakes_are_in_nobody_s_way(bench: Bench) -> None:
