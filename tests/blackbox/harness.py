@@ -206,8 +206,8 @@ class Link(asyncio.Protocol):
         self._transport.close()
 
     def reset(self) -> None:
-        sock = self._transport.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if sock := self._transport.get_extra_info("socket"):  # none where TLS has just ended by itself
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
     async def end(self) -> None:
