@@ -10,15 +10,14 @@ import msgspec
 from aiohttp import web
 
 from engines.sim.faults import parse_faults
-from engines.sim.job import VERSION
 from engines.sim.metrics import exposition
 from engines.sim.openai import Json
 from engines.sim.params import ApiError, decode_body, require
+from engines.sim.pd.info import vllm_info
 from engines.sim.server import Engine
 from gateway.core.blocks import Tokens
 
 EMBEDDING_SIZE = 8
-OLD_VERSION = "0.23.0"
 HIGH_WATER_MARK = 100_000
 ANSWER_FIRST_S = 0.01  # a restart resets connections, also the one that asked for it
 
@@ -42,6 +41,7 @@ class Admin:
             "/version": self.version,
             "/v1/models": self.models,
             "/metrics": self.metrics,
+            "/server_info": self.server_info,
             "/kv_event_sources": self.sources,
             "/sim/stats": self.stats,
             "/sim/cache": self.cache,
@@ -73,7 +73,7 @@ class Admin:
         return answer({"server_load": sum(rank.num_clients for rank in self._engine.ranks)})
 
     async def version(self, request: web.Request) -> web.Response:
-        return answer({"version": VERSION if self._engine.config.event_wire == "map" else OLD_VERSION})
+        return answer({"version": self._engine.version})
 
     async def models(self, request: web.Request) -> web.Response:
         config = self._engine.config
@@ -99,8 +99,15 @@ class Admin:
         }
 
     async def metrics(self, request: web.Request) -> web.Response:
-        text = exposition(self._engine.config, self._engine.ranks, self._engine.started)
+        engine = self._engine
+        text = exposition(engine.config, engine.ranks, engine.started, engine.transfers)
         return web.Response(text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def server_info(self, request: web.Request) -> web.Response:
+        engine = self._engine
+        if not engine.config.pd_info:
+            raise web.HTTPNotFound
+        return answer(vllm_info(engine.config, engine.transfers))
 
     async def sources(self, request: web.Request) -> web.Response:
         config = self._engine.config
@@ -197,6 +204,8 @@ class Admin:
 
     async def stats(self, request: web.Request) -> web.Response:
         totals = msgspec.to_builtins(self._engine.totals)
+        if self._engine.transfers is not None:
+            totals |= {"pd": self._engine.transfers.stats()}
         return answer(totals | {"ranks": [rank.stats() for rank in self._engine.ranks]})
 
     async def cache(self, request: web.Request) -> web.Response:

@@ -170,8 +170,13 @@ class PrefixCache:
         num_new = -(-num_tokens // self.block_size) - len(sequence.blocks) - len(hit)
         return max(num_new, 0) + sum(block.refs == 0 for block in hit) <= self.num_free
 
-    def allocate(self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int) -> bool:
-        """Hold blocks for the first `num_tokens`, and cache the full ones; False where there are too few."""
+    def allocate(
+        self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int, stores: bool = True
+    ) -> bool:
+        """Hold blocks for the first `num_tokens`, and cache the full ones; False where there are too few.
+
+        With `stores` False what is in them comes later: call `store` then.
+        """
         if not hit and num_tokens <= len(sequence.blocks) * self.block_size:  # most steps of decoding
             self._store(sequence, min(num_tokens, len(sequence.tokens)) // self.block_size)
             return True
@@ -182,8 +187,13 @@ class PrefixCache:
         sequence.num_stored += len(hit)
         while len(sequence.blocks) * self.block_size < num_tokens:
             sequence.blocks.append(self._take())
-        self._store(sequence, min(num_tokens, len(sequence.tokens)) // self.block_size)
+        if stores:
+            self.store(sequence, num_tokens)
         return True
+
+    def store(self, sequence: CachedSequence, num_tokens: int) -> None:
+        """Cache the full blocks of the first `num_tokens`, which the sequence holds."""
+        self._store(sequence, min(num_tokens, len(sequence.tokens)) // self.block_size)
 
     def free(self, sequence: CachedSequence) -> None:
         """Give up all blocks, the tail first; what is cached stays cached until its block is taken."""

@@ -73,6 +73,39 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replay_buffer: Annotated[int, Meta(description="event batches kept for replay")] = 10_000
     topic: Annotated[str, Meta(description="topic of the event stream")] = ""
     prompt_tokens_details: Annotated[bool, Meta(description="report cached_tokens in usage")] = True
+    pd_role: Annotated[
+        Literal["", "prefill", "decode", "both"],
+        Meta(description="takes part in prefill and decode on different workers"),
+    ] = ""
+    pd_protocol: Annotated[
+        Literal["nixl", "mooncake", "shared_storage", "sglang", "trtllm"],
+        Meta(description="how such workers are asked, with --pd-role"),
+    ] = "nixl"
+    pd_port: Annotated[
+        int, Meta(description="port at which other workers fetch blocks (side channel), 0 for a free one")
+    ] = 0
+    bootstrap_port: Annotated[
+        int, Meta(description="Mooncake's HTTP port that tells the engine id, 0 for a free one")
+    ] = 0
+    pd_store: Annotated[
+        Path | None, Meta(description="directory that workers with shared storage have in common")
+    ] = None
+    pd_info: Annotated[
+        bool, Meta(description="tell role and connector at /server_info, as vLLM with VLLM_SERVER_DEV_MODE=1")
+    ] = True
+    transfer_tokens_per_s: Annotated[
+        float, Meta(description="speed of a transfer between workers, in prompt tokens")
+    ] = 100_000.0
+    transfer_latency_s: Annotated[float, Meta(description="what each transfer takes at least")] = 0.005
+    lease_s: Annotated[float, Meta(description="how long blocks wait to be fetched")] = 30.0
+    pull_timeout_s: Annotated[
+        float, Meta(description="how long decode waits for prefill's answer to a fetch")
+    ] = 5.0
+    kv_load_failure: Annotated[
+        Literal["fail", "recompute"], Meta(description="decode's answer to a transfer that failed")
+    ] = "fail"
+    cache_dtype: Annotated[str, Meta(description="type of the cache; those of a pair must be equal")] = "auto"
+    tp_size: Annotated[int, Meta(description="tensor-parallel size, as told to others")] = 1
     api_key: Annotated[str | None, Meta(description="bearer token that /v1 demands")] = None
     until_eof: Annotated[
         bool, Meta(description="stop when standard input is closed: whoever started it is gone")
@@ -82,7 +115,14 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
 
     def __post_init__(self) -> None:
-        at_least_one = ("block_size", "max_batched_tokens", "max_num_seqs", "dp_size", "mean_output_tokens")
+        at_least_one = (
+            "block_size",
+            "max_batched_tokens",
+            "max_num_seqs",
+            "dp_size",
+            "mean_output_tokens",
+            "tp_size",
+        )
         for name in at_least_one:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
@@ -90,6 +130,12 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError("kv_blocks must be at least 2: one block is reserved")
         if self.prefill_tokens_per_s <= 0 or self.decode_tokens_per_s <= 0:
             raise ValueError("speeds must be positive")
+        if self.transfer_tokens_per_s <= 0 or min(self.transfer_latency_s, self.lease_s) < 0:
+            raise ValueError(
+                "transfer_tokens_per_s must be positive, transfer_latency_s and lease_s not negative"
+            )
+        if self.pd_role and self.pd_protocol == "shared_storage" and self.pd_store is None:
+            raise ValueError("shared_storage needs pd_store, the directory that its workers share")
         if not 0 <= self.decode_batch_cost <= 1:
             raise ValueError("decode_batch_cost must be from 0 to 1")
         if self.max_model_len > self.capacity_tokens:

@@ -5,6 +5,8 @@ replays       kept back: answered as of now, but what they say arrives with the 
 connections   refused with a reset or a 503, or accepted and never answered; cut after k chunks
 blocks        so many, anywhere in the cache, are lost with the next plan, as after failed loads
 engine        slower by a factor, or hanging: HTTP answers, steps do not end
+prefill       refused; answered without transfer parameters; what it pinned is gone, or the whole process
+transfers     slower by a factor, or never answered; another number of prompt tokens than the other leg
 """
 
 import random
@@ -51,14 +53,26 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fail_blocks: int = 0
     exit: int | None = None
     restart_down_s: float | None = None
+    refuse_prefill: Chance = Chance()
+    omit_params: Chance = Chance()
+    drop_pinned: bool = False
+    exit_after_prefill: bool = False
+    slow_transfer: float = 1.0
+    hang_transfer: bool = False
+    extra_prompt_tokens: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("lose", "delay", "duplicate", "reorder", "cut"):
+        for name in ("lose", "delay", "duplicate", "reorder", "cut", "refuse_prefill", "omit_params"):
             chance: Chance = getattr(self, name)
             if chance.next < 0 or not 0.0 <= chance.probability <= 1.0:
                 raise ValueError(f"{name}: next must not be negative, probability from 0 to 1")
-        if self.slow <= 0 or min(self.delay_s, self.cut.after_chunks, self.fail_blocks) < 0:
-            raise ValueError("slow must be positive, delay_s, after_chunks, fail_blocks not negative")
+        if (
+            min(self.slow, self.slow_transfer) <= 0
+            or min(self.delay_s, self.cut.after_chunks, self.fail_blocks) < 0
+        ):
+            raise ValueError(
+                "slow must be positive (slow_transfer too), delay_s, after_chunks, fail_blocks not negative"
+            )
 
 
 def parse_faults(data: bytes | str) -> Faults:

@@ -9,12 +9,14 @@ from secrets import token_hex
 
 from engines.sim.cache import CachedSequence
 from engines.sim.params import Asked
+from engines.sim.pd.leg import Leg, Load
 from engines.sim.rank import Rank
 from engines.sim.scheduler import Sequence as EngineSequence
-from engines.sim.words import Answer
+from engines.sim.words import Answer, garbled
 from gateway.core.blocks import Tokens
 
 VERSION = "0.32.0"
+OLD_VERSION = "0.23.0"
 FINGERPRINT = f"vllm-{VERSION}-sim"
 
 
@@ -58,11 +60,25 @@ class Usage:
         return self.prompt + self.completion
 
 
+class LoadFailed(Exception):
+    """What another worker computed did not come, and is not to be computed here."""
+
+
 class Job:
-    """The choices of one request, in vLLM's order: n for the first prompt, n for the second, …"""
+    """The choices of one request, in vLLM's order: n for the first prompt, n for the second, …
+
+    `leg`: what it is where prefill and decode are on different workers. `extra_tokens` are counted as the
+    prompt's, as if another template had been used.
+    """
 
     def __init__(
-        self, asked: Asked, prompts: Sequence[Tokens], answers: Sequence[Answer], request_id: str | None
+        self,
+        asked: Asked,
+        prompts: Sequence[Tokens],
+        answers: Sequence[Answer],
+        request_id: str | None,
+        leg: Leg | None = None,
+        extra_tokens: int = 0,
     ) -> None:
         self.asked = asked
         self.request_id = request_id or token_hex(8)
@@ -72,8 +88,14 @@ class Job:
             Choice(index, prompts[index // asked.num_choices], answer) for index, answer in enumerate(answers)
         ]
         self._sequences: list[tuple[Rank, EngineSequence]] = []
-        self._told: asyncio.Queue[Choice] = asyncio.Queue()
+        self._told: asyncio.Queue[Choice | None] = asyncio.Queue()
         self._tells_tokens = True
+        self._leg = leg
+        self._extra_tokens = extra_tokens
+
+    @property
+    def sequences(self) -> list[EngineSequence]:
+        return [sequence for _, sequence in self._sequences]
 
     def submit(self, choose: Callable[[], Rank]) -> None:
         """`choose` gives each choice its rank. Then `wait` for tokens, or `finish` for all of them."""
@@ -86,9 +108,18 @@ class Job:
                 self.asked.reports_hit,
             )
             sequence = EngineSequence(cached, choice.answer.tokens, choice.answer.finish, len(choice.prompt))
+            if self._leg is not None:
+                self._take_part(self._leg, sequence, choice)
             rank = choose()
             self._sequences.append((rank, sequence))
-            rank.submit(sequence, partial(self._tell, choice))
+            rank.submit(sequence, partial(self._tell, choice), partial(self._told.put_nowait, None))
+
+    def _take_part(self, leg: Leg, sequence: EngineSequence, choice: Choice) -> None:
+        if leg.pins:
+            sequence.pins = leg.key or f"{self.request_id}-{choice.index}-{token_hex(4)}"
+        if leg.fetches:
+            garble = partial(_garble, sequence, choice)
+            sequence.load = Load(leg.num_tokens or len(choice.prompt), leg.source, garble)
 
     def abort(self) -> None:
         """Give up what is not finished; harmless when all is."""
@@ -107,8 +138,10 @@ class Job:
             self._told.put_nowait(choice)
 
     async def wait(self) -> Choice:
-        """The next token: its choice, with the token counted."""
+        """The next token: its choice, with the token counted. Raises LoadFailed before the first."""
         choice = await self._told.get()
+        if choice is None:
+            raise LoadFailed
         choice.num_told = choice.num_told + 1 if self._tells_tokens else choice.num_produced
         return choice
 
@@ -120,7 +153,16 @@ class Job:
         """As vLLM counts: each prompt once, cached tokens of the last prompt only."""
         last = self._sequences[-self.asked.num_choices][1]
         return Usage(
-            prompt=sum(map(len, self.prompts)),
+            prompt=sum(map(len, self.prompts)) + self._extra_tokens,
             completion=sum(choice.num_told for choice in self.choices),
-            cached=(last.num_cached_tokens or 0) if with_details else None,
+            cached=self._cached(last) if with_details else None,
         )
+
+    def _cached(self, sequence: EngineSequence) -> int:
+        told = self._leg.reported_cached_tokens if self._leg else None
+        return (sequence.num_cached_tokens or 0) if told is None else told
+
+
+def _garble(sequence: EngineSequence, choice: Choice) -> None:
+    choice.answer = garbled(choice.answer)
+    sequence.output = choice.answer.tokens

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from engines.sim.config import SimConfig
 from engines.sim.histogram import Histogram
+from engines.sim.pd.info import metric_lines
+from engines.sim.pd.transfers import Transfers
 from engines.sim.rank import Rank
 
 Value = Callable[[Rank], float]
@@ -29,14 +31,19 @@ HISTOGRAMS: dict[str, Callable[[Rank], Histogram]] = {
 }
 SOURCES: dict[str, Value] = {
     "local_compute": lambda rank: rank.scheduler.counts.prompt_tokens - rank.scheduler.counts.cached_tokens,
-    "local_cache_hit": lambda rank: rank.scheduler.counts.cached_tokens,
-    "external_kv_transfer": lambda rank: 0,
+    "local_cache_hit": lambda rank: (
+        rank.scheduler.counts.cached_tokens - rank.scheduler.counts.external_tokens
+    ),
+    "external_kv_transfer": lambda rank: rank.scheduler.counts.external_tokens,
 }
 
 
-def exposition(config: SimConfig, ranks: Sequence[Rank], started: float) -> str:
+def exposition(
+    config: SimConfig, ranks: Sequence[Rank], started: float, transfers: Transfers | None = None
+) -> str:
     """`started`: wall clock in seconds."""
-    return "\n".join(_lines(config, ranks, started)) + "\n"
+    lines = [*_lines(config, ranks, started), *(metric_lines(config, transfers) if transfers else ())]
+    return "\n".join(lines) + "\n"
 
 
 def _lines(config: SimConfig, ranks: Sequence[Rank], started: float) -> Iterator[str]:
@@ -83,6 +90,7 @@ def _info(config: SimConfig, ranks: Sequence[Rank]) -> Iterator[str]:
     for rank in ranks:
         labels = {
             "block_size": config.block_size,
+            "cache_dtype": config.cache_dtype,
             "enable_prefix_caching": True,
             "engine": rank.number,
             "kv_cache_size_tokens": config.kv_blocks * config.block_size,

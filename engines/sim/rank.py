@@ -8,7 +8,9 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Items
 from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from engines.sim.cache import PrefixCache
 from engines.sim.config import SimConfig
@@ -37,14 +39,24 @@ class Client:
     """Who waits for a sequence: called after each of its tokens. Times are of the loop's clock."""
 
     on_token: Callable[[], None]
+    on_failure: Callable[[], None]
     arrived: float
     last_token: float | None = None
+
+
+class Transfers(Protocol):
+    """What moves blocks between workers, if anything does."""
+
+    def pin(self, rank: "Rank", sequence: Sequence) -> None: ...
+
+    def fetch(self, rank: "Rank", sequence: Sequence) -> None: ...
 
 
 class Rank:
     def __init__(self, config: SimConfig, number: int) -> None:
         self.number = number
         self.publisher: Publisher | None = None
+        self.transfers: Transfers | None = None
         self.gauges = Gauges()
         self.ttft, self.itl, self.e2e = Histogram(TTFT_S), Histogram(ITL_S), Histogram(E2E_S)
         self.num_steps = 0
@@ -105,8 +117,10 @@ class Rank:
         for future, _ in self._resets:
             future.cancel()
 
-    def submit(self, sequence: Sequence, on_token: Callable[[], None]) -> None:
-        self._clients[sequence] = Client(on_token, self._loop.time())
+    def submit(
+        self, sequence: Sequence, on_token: Callable[[], None], on_failure: Callable[[], None] = lambda: None
+    ) -> None:
+        self._clients[sequence] = Client(on_token, on_failure, self._loop.time())
         self.scheduler.add(sequence)
         self._wake()
 
@@ -116,6 +130,29 @@ class Rank:
             if not self._is_stepping:
                 self._observe()
             self._wake()
+
+    # what other workers computed ------------------------------------------------------------------
+
+    def loaded(self, sequence: Sequence) -> None:
+        if not sequence.is_finished:  # else its client has left
+            self.scheduler.loaded(sequence)
+            self._wake()
+
+    def load_failed(self, sequence: Sequence, recomputes: bool) -> None:
+        if sequence.is_finished:
+            return
+        self.scheduler.load_failed(sequence, recomputes)
+        client = None if recomputes else self._clients.pop(sequence, None)
+        if client is not None:
+            client.on_failure()
+        self._wake()
+
+    def release(self, sequence: Sequence) -> None:
+        """What a finished prompt has pinned is fetched, or nobody came."""
+        self.scheduler.release(sequence)
+        if not self._is_stepping:
+            self._observe()
+        self._wake()
 
     def reset(self, with_running: bool = False) -> "asyncio.Future[bool]":
         """Empty the cache between steps. False where sequences hold blocks; `with_running` preempts them."""
@@ -148,6 +185,9 @@ class Rank:
     def _start(self) -> None:
         self._timer = None
         step = self.scheduler.start_step()
+        if self.transfers is not None:
+            for sequence in self.scheduler.take_loads():
+                self.transfers.fetch(self, sequence)
         if step is None:
             return  # what waits does not fit; the next arrival or abort wakes us
         now = self._loop.time()
@@ -164,6 +204,7 @@ class Rank:
         self.num_steps += 1
         if outcome.events and self.publisher is not None:
             self.publisher.publish(self._encoder.encode(time.time(), outcome.events, self.number))
+        self._pin(outcome.produced)
         self._observe()
         now = self._loop.time()
         for sequence in outcome.produced:
@@ -171,6 +212,11 @@ class Rank:
         self._reset()
         if self.scheduler.has_work and not self._is_stepping:
             self._start()
+
+    def _pin(self, produced: Items[Sequence]) -> None:
+        for sequence in produced:
+            if self.transfers is not None and sequence.pins is not None and sequence.is_finished:
+                self.transfers.pin(self, sequence)
 
     def _tell(self, sequence: Sequence, now: float) -> None:
         client = self._clients.get(sequence)

@@ -4,6 +4,8 @@
                  youngest running sequence is preempted; then the waiting ones in order of arrival,
                  each with its longest cached prefix, as long as tokens, seats and blocks last
     finish_step  a sequence whose tokens are all computed gets its next token
+    take_loads   sequences whose KV another worker computed: they hold blocks, and neither run nor wait until
+                 `loaded` or `load_failed` is called
 
 A step costs  base + a · prefill tokens + b · sequences decoding  seconds. Which token comes next was
 planned when the sequence arrived (`words.py`), so nothing here depends on chance or on a clock.
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engines.sim.cache import CachedSequence, PrefixCache
+from engines.sim.pd.leg import Load
 from gateway.core.events import KvEvent
 
 Finish = Literal["stop", "length"]
@@ -57,6 +60,11 @@ class Sequence:
     num_cached_tokens: int | None = None
     num_preemptions: int = 0
     is_aborted: bool = False
+    pins: str | None = None
+    """Its blocks stay when it is finished, under this name, until `release` is called."""
+    pinned_ids: Items[int] = ()
+    load: Load | None = None
+    num_external_tokens: int = 0
 
     @property
     def is_decoding(self) -> bool:
@@ -99,6 +107,8 @@ class Counts:
     generated_tokens: int = 0
     preemptions: int = 0
     aborts: int = 0
+    external_tokens: int = 0
+    failed_loads: int = 0
     finished: dict[Finish, int] = field(default_factory=lambda: {"stop": 0, "length": 0})
 
 
@@ -110,6 +120,8 @@ class Scheduler:
         self.counts = Counts()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self.loading: list[Sequence] = []
+        self._loads: list[Sequence] = []
         self._limits = limits
         self._costs = costs
         self._is_stepping = False
@@ -140,6 +152,37 @@ class Scheduler:
         while self.running:
             self._preempt_youngest()
 
+    # what other workers computed ------------------------------------------------------------------
+
+    def take_loads(self) -> list[Sequence]:
+        """Sequences that hold their blocks since the last call, and what is in them is to be fetched."""
+        loads, self._loads = self._loads, []
+        return loads
+
+    def loaded(self, sequence: Sequence) -> None:
+        """It is there: the full blocks are cached, and the last token is computed again."""
+        self.loading.remove(sequence)
+        self.cache.store(sequence.cached, sequence.num_computed)
+        sequence.num_computed = min(sequence.num_computed, len(sequence.cached.tokens) - 1)
+        self.waiting.appendleft(sequence)
+
+    def load_failed(self, sequence: Sequence, recomputes: bool) -> None:
+        """It will not come: the sequence waits as any other, or is ended."""
+        self.loading.remove(sequence)
+        self.cache.free(sequence.cached)
+        self.counts.failed_loads += 1
+        sequence.load = None
+        if recomputes:
+            sequence.num_computed = sequence.num_external_tokens = 0
+            sequence.num_cached_tokens = None
+            self.waiting.appendleft(sequence)
+        else:
+            sequence.is_aborted = True
+
+    def release(self, sequence: Sequence) -> None:
+        """Free what a finished sequence has pinned."""
+        self.cache.free(sequence.cached)
+
     # a step ---------------------------------------------------------------------------------------
 
     def start_step(self) -> Step | None:
@@ -162,7 +205,8 @@ class Scheduler:
         produced = [sequence for sequence, num in step.work if self._advance(sequence, num)]
         ended = [sequence for sequence in produced if sequence.is_finished]
         for sequence in ended:
-            self.cache.free(sequence.cached)
+            if sequence.pins is None:
+                self.cache.free(sequence.cached)
             self.counts.finished[sequence.finish] += 1
         if ended:
             self.running = [
@@ -183,6 +227,7 @@ class Scheduler:
         if sequence.num_output == 1:
             self.counts.prompt_tokens += sequence.num_prompt
             self.counts.cached_tokens += sequence.num_cached_tokens or 0
+            self.counts.external_tokens += sequence.num_external_tokens
         return True
 
     def _add_running(self, work: list[tuple[Sequence, int]], budget: int) -> tuple[bool, int]:
@@ -203,6 +248,12 @@ class Scheduler:
     def _add_waiting(self, work: list[tuple[Sequence, int]], budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self._limits.max_num_seqs:
             sequence = self.waiting[0]
+            if sequence.load is not None:
+                num_added = self._add_loading(sequence, work, budget)
+                if num_added is None:
+                    return
+                budget -= num_added
+                continue
             hit = self.cache.find(sequence.cached)
             num_loaded = self.cache.num_to_load(sequence.cached, len(hit))
             num_hit = (len(hit) + num_loaded) * self.cache.block_size
@@ -216,19 +267,53 @@ class Scheduler:
             work.append((sequence, num))
             budget -= num
 
+    def _add_loading(self, sequence: Sequence, work: list[tuple[Sequence, int]], budget: int) -> int | None:
+        """Three cases: it came back loaded; there is nothing to load; its blocks are to be filled.
+
+        The tokens that this step computes of it; None where it does not fit.
+        """
+        load, tokens = sequence.load, len(sequence.cached.tokens)
+        assert load is not None
+        if sequence.cached.blocks:
+            num = min(tokens - sequence.num_computed, budget)
+            if not self.cache.allocate(sequence.cached, (), sequence.num_computed + num):
+                return None
+            self.running.append(self.waiting.popleft())
+            work.append((sequence, num))
+            return num
+        hit = self.cache.find(sequence.cached)
+        num_hit = len(hit) * self.cache.block_size
+        if num_hit >= load.num_tokens:
+            sequence.load = None
+            return 0
+        if not self.cache.fits(sequence.cached, hit, tokens):
+            return None
+        self.cache.allocate(sequence.cached, hit, load.num_tokens, stores=False)
+        sequence.num_computed = load.num_tokens
+        sequence.num_external_tokens = load.num_tokens - num_hit
+        self._count(sequence, num_hit)
+        sequence.num_cached_tokens = load.num_tokens
+        self.loading.append(self.waiting.popleft())
+        self._loads.append(sequence)
+        return 0
+
     def _admit(self, sequence: Sequence, num_hit: int) -> None:
         sequence.num_computed = num_hit
         self.running.append(sequence)
-        if sequence.num_preemptions == 0:
-            sequence.num_cached_tokens = num_hit
-            if sequence.cached.reads_cache:
-                self.counts.prefix_queries += len(sequence.cached.tokens)
-                self.counts.prefix_hits += num_hit
+        if sequence.num_cached_tokens is None:
+            self._count(sequence, num_hit)
+
+    def _count(self, sequence: Sequence, num_hit: int) -> None:
+        sequence.num_cached_tokens = num_hit
+        if sequence.cached.reads_cache:
+            self.counts.prefix_queries += len(sequence.cached.tokens)
+            self.counts.prefix_hits += num_hit
 
     def _preempt_youngest(self) -> Sequence:
         sequence = self.running.pop()
         self.cache.free(sequence.cached)
         sequence.num_computed = 0
+        sequence.load = None
         sequence.num_preemptions += 1
         self.counts.preemptions += 1
         self.waiting.appendleft(sequence)
@@ -236,8 +321,8 @@ class Scheduler:
 
     def _drop_aborted(self) -> None:
         for sequence in self._aborted:
-            if sequence in self.running:
-                self.running.remove(sequence)
+            if sequence in self.running or sequence in self.loading:
+                (self.running if sequence in self.running else self.loading).remove(sequence)
                 self.cache.free(sequence.cached)
             else:
                 self.waiting.remove(sequence)

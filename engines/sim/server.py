@@ -1,5 +1,7 @@
 """The APIs that generate: request in, tokens out, over aiohttp."""
 
+import asyncio
+import os
 import random
 import socket
 import struct
@@ -15,9 +17,12 @@ from aiohttp import web
 from engines.sim.config import SimConfig
 from engines.sim.dialects import Generate, Messages, Responses, anthropic_messages, responses_messages
 from engines.sim.faults import Dice, Faults
-from engines.sim.job import Choice, Job
-from engines.sim.openai import Chat, Completions, Dialect, Whole
+from engines.sim.job import OLD_VERSION, VERSION, Choice, Job, LoadFailed
+from engines.sim.openai import DONE, Chat, Completions, Dialect, Whole
 from engines.sim.params import ApiError, Asked, Body, decode_body, read, require
+from engines.sim.pd.leg import Leg
+from engines.sim.pd.protocols import read_leg, tell
+from engines.sim.pd.transfers import Transfers
 from engines.sim.rank import Rank
 from engines.sim.words import Vocabulary
 from gateway.core.blocks import Tokens, tokens_of
@@ -27,6 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, which vLLM keeps
 GUARDED = ("/v1", "/v2", "/inference")
+EXIT_AFTER_S = 0.01  # the answer goes out first
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -64,10 +70,17 @@ class Engine:
     faults: Faults = field(default_factory=Faults)
     rng: random.Random = field(default_factory=random.Random)
     totals: Totals = field(default_factory=Totals)
+    transfers: Transfers | None = None
     cut: Dice = field(init=False)
+    refuse_prefill: Dice = field(init=False)
+    omit_params: Dice = field(init=False)
 
     def __post_init__(self) -> None:
         self.set_faults(self.faults)
+
+    @property
+    def version(self) -> str:
+        return VERSION if self.config.event_wire == "map" else OLD_VERSION
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -76,11 +89,22 @@ class Engine:
     def set_faults(self, faults: Faults) -> None:
         self.faults = faults
         self.cut = Dice(faults.cut, self.rng)
+        self.refuse_prefill = Dice(faults.refuse_prefill, self.rng)
+        self.omit_params = Dice(faults.omit_params, self.rng)
+        if self.transfers is not None:
+            self.transfers.set_faults(faults)
         for rank in self.ranks:
             rank.set_faults(faults, self.rng)
 
     def read(self, body: Body, default_max_tokens: int | None = None) -> Asked:
         return read(body, self.models, self.config.lora, default_max_tokens)
+
+    def read_leg(self, body: Body) -> Leg | None:
+        """Raises ApiError for what the engine refuses, or a fault makes it refuse."""
+        leg = read_leg(dict(body), self.config)
+        if leg is not None and leg.pins and self.refuse_prefill.roll():
+            raise ApiError("The server is overloaded.", status=503, kind="ServiceUnavailableError")
+        return leg
 
     def chat_tokens(self, body: Body) -> Tokens:
         """Raises ApiError for what the template or we do not understand."""
@@ -108,7 +132,9 @@ class Engine:
             raise ApiError(f"data_parallel_rank {asked_for} is out of range [0, {len(self.ranks)}).")
         return self.ranks[number]
 
-    def job(self, asked: Asked, prompts: Sequence[Tokens], request_id: str | None) -> Job:
+    def job(
+        self, asked: Asked, prompts: Sequence[Tokens], request_id: str | None, leg: Leg | None = None
+    ) -> Job:
         answers = []
         for prompt in prompts:
             self._check(prompt)
@@ -117,7 +143,7 @@ class Engine:
                 key = self.config.seed * 1_000_003 + choice
                 mean = self.config.mean_output_tokens
                 answers.append(self.texts.vocabulary.answer(prompt, sampling, key, mean))
-        return Job(asked, prompts, answers, request_id)
+        return Job(asked, prompts, answers, request_id, leg, self.faults.extra_prompt_tokens)
 
     def _check(self, prompt: Tokens) -> None:
         if not prompt:
@@ -143,20 +169,20 @@ class Server:
         body = decode_body(await request.read())
         require(body, "messages", list)
         asked = self._engine.read(body)
-        return await self._answer(request, Chat(), asked, [self._engine.chat_tokens(body)])
+        return await self._answer(request, Chat(), asked, [self._engine.chat_tokens(body)], body)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
         asked = self._engine.read(body, DEFAULT_COMPLETION_TOKENS)
         prompts = self._engine.completion_tokens(body)
         echoes = [self._engine.texts.vocabulary.decode(prompt) for prompt in prompts] if asked.echo else None
-        return await self._answer(request, Completions(echoes), asked, prompts)
+        return await self._answer(request, Completions(echoes), asked, prompts, body)
 
     async def responses(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
         asked = self._engine.read(body)
         tokens = self._engine.chat_tokens({"messages": responses_messages(body)})
-        return await self._answer(request, Responses(), asked, [tokens])
+        return await self._answer(request, Responses(), asked, [tokens], body)
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
@@ -164,7 +190,7 @@ class Server:
         require(body, "max_tokens", int)
         asked = self._engine.read(body)
         tokens = self._engine.chat_tokens({"messages": anthropic_messages(body)})
-        return await self._answer(request, Messages(), asked, [tokens])
+        return await self._answer(request, Messages(), asked, [tokens], body)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
@@ -173,38 +199,65 @@ class Server:
         asked = self._engine.read(wishes, DEFAULT_COMPLETION_TOKENS)
         if asked.stream:
             raise ApiError("streaming is not simulated here", status=501, kind="NotImplementedError")
-        return await self._answer(request, Generate(), asked, self._engine.completion_tokens({"prompt": ids}))
+        prompts = self._engine.completion_tokens({"prompt": ids})
+        return await self._answer(request, Generate(), asked, prompts, body)
 
     async def _answer(
-        self, request: web.Request, dialect: Whole | Dialect, asked: Asked, prompts: Sequence[Tokens]
+        self,
+        request: web.Request,
+        dialect: Whole | Dialect,
+        asked: Asked,
+        prompts: Sequence[Tokens],
+        body: Body,
     ) -> web.StreamResponse:
         engine = self._engine
-        job = engine.job(asked, prompts, request.headers.get("X-Request-Id"))
+        leg = engine.read_leg(body)
         named = request.headers.get("X-data-parallel-rank")
-        engine.choose_rank(named)  # an error, if any, before anything is queued
+        try:
+            job = engine.job(asked, prompts, request.headers.get("X-Request-Id"), leg)
+            engine.choose_rank(named)  # an error, if any, before anything is queued
+        except ApiError:
+            if engine.transfers is not None and leg is not None and leg.source is not None:
+                await engine.transfers.drop(leg.source)
+            raise
         engine.totals.requests += 1
         try:
             job.submit(lambda: engine.choose_rank(named))
             if asked.stream and not isinstance(dialect, Generate):
                 return await self._stream(request, dialect, job)  # type: ignore[arg-type]
-            return await self._whole(dialect, job)
+            return await self._whole(dialect, job, leg)
         finally:
             if not job.is_done:
                 engine.totals.clients_gone += 1
                 job.abort()
 
-    async def _whole(self, dialect: Whole, job: Job) -> web.Response:
-        await job.finish()
+    async def _whole(self, dialect: Whole, job: Job, leg: Leg | None) -> web.Response:
+        try:
+            await job.finish()
+        except LoadFailed:
+            raise ApiError("Internal server error", status=500, kind="InternalServerError") from None
         usage = job.usage(self._engine.config.prompt_tokens_details)
-        body = msgspec.json.encode(dialect.whole(job, usage))
-        return web.Response(body=body, content_type="application/json")
+        data = dialect.whole(job, usage)
+        if leg is not None and leg.pins:
+            self._tell_prefill(data, job)
+        return web.Response(body=msgspec.json.encode(data), content_type="application/json")
+
+    def _tell_prefill(self, data: dict[str, Any], job: Job) -> None:
+        engine = self._engine
+        if engine.transfers is not None and not engine.omit_params.roll():
+            tell(data, job.sequences[0], engine.transfers, engine.config)
+        if engine.faults.exit_after_prefill:
+            asyncio.get_running_loop().call_later(EXIT_AFTER_S, os._exit, 1)
 
     async def _stream(self, request: web.Request, dialect: Dialect, job: Job) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         with_details = self._engine.config.prompt_tokens_details
         left = self._engine.faults.cut.after_chunks if self._engine.cut.roll() else None
-        choices: list[Choice] = [await job.wait()]
+        try:
+            choices: list[Choice] = [await job.wait()]
+        except LoadFailed:
+            return await self._fail(response, dialect.opening(job, job.usage(with_details)))
         chunks = dialect.opening(job, job.usage(with_details))
         while True:
             for choice in choices:
@@ -217,6 +270,13 @@ class Server:
             await response.write(chunks)
             choices, chunks = [await job.wait()], b""
         await response.write(chunks + dialect.closing(job, job.usage(with_details)))
+        await response.write_eof()
+        return response
+
+    async def _fail(self, response: web.StreamResponse, opening: bytes) -> web.StreamResponse:
+        """As vLLM, which has promised 200 by then."""
+        error = ApiError("Internal server error", status=500, kind="InternalServerError")
+        await response.write(opening + b"data: " + error.body() + b"\n\n" + DONE)
         await response.write_eof()
         return response
 

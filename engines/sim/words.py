@@ -7,7 +7,7 @@ next prompt has the very tokens that were generated, and their blocks are found 
 import random
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +44,14 @@ class Answer:
     pieces: Sequence[str]
     finish: Literal["stop", "length"]
     stop_reason: str | None = None
+
+
+def garbled(answer: Answer) -> Answer:
+    """As long, and wrong: what a model says that read the keys and values of another prompt."""
+    num_words = sum(bool(piece) for piece in answer.pieces)
+    turned = array("I", [*reversed(answer.tokens[:num_words]), *answer.tokens[num_words:]])
+    pieces = [*reversed(answer.pieces[:num_words]), *answer.pieces[num_words:]]
+    return replace(answer, tokens=turned, pieces=pieces)
 
 
 class Vocabulary:

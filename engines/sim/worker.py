@@ -16,6 +16,7 @@ from engines.sim.admin import Admin, answer
 from engines.sim.config import SimConfig
 from engines.sim.faults import Faults, parse_faults
 from engines.sim.params import ApiError
+from engines.sim.pd.transfers import Transfers
 from engines.sim.rank import Rank
 from engines.sim.server import GUARDED, Engine, Server, Texts, abort
 
@@ -36,6 +37,7 @@ class Sim:
         self.engine: Engine | None = None
         self._port = config.port
         self._ports: list[tuple[int, int | None]] = [_ports(config, rank) for rank in range(config.dp_size)]
+        self._pd_port = config.pd_port
         self._runner: web.AppRunner | None = None
         self._restarts: asyncio.Queue[float] = asyncio.Queue()
         self._watch: asyncio.Task[None] | None = None
@@ -102,6 +104,8 @@ class Sim:
                 rank.open(events_port, replay_port)
                 assert rank.publisher is not None
                 self._ports[rank.number] = (rank.publisher.events_port, rank.publisher.replay_port)
+        if self.config.pd_role:
+            await self._open_transfers(engine)
         engine.set_faults(engine.faults)
         self._runner = web.AppRunner(
             self._app(engine),
@@ -114,6 +118,13 @@ class Sim:
         await web.TCPSite(self._runner, self.config.host, self._port, reuse_address=True).start()
         self._port = self._runner.addresses[0][1]
 
+    async def _open_transfers(self, engine: Engine) -> None:
+        engine.transfers = Transfers(self.config, engine.version)
+        await engine.transfers.open(self._pd_port)
+        self._pd_port = engine.transfers.port
+        for rank in engine.ranks:
+            rank.transfers = engine.transfers
+
     async def _close(self) -> None:
         """Connections first, so that no request outlives its rank."""
         runner, self._runner = self._runner, None
@@ -124,6 +135,9 @@ class Sim:
                 if connection.transport is not None:
                     connection.transport.abort()
             await runner.cleanup()
+        if self.engine is not None and self.engine.transfers is not None:
+            await self.engine.transfers.close()
+            self.engine.transfers = None
         for rank in self.engine.ranks if self.engine else ():
             rank.close()
 

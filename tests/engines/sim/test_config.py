@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import fields
@@ -64,3 +65,17 @@ def test_the_context_is_what_the_cache_holds() -> None:
     assert SimConfig(kv_blocks=11, block_size=16).context_tokens == 160
     assert SimConfig(kv_blocks=100_000).context_tokens == 32_768
     assert SimConfig(max_model_len=100).context_tokens == 100
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"transfer_tokens_per_s": 0.0},
+        {"lease_s": -1.0},
+        {"tp_size": 0},
+        {"pd_role": "both", "pd_protocol": "shared_storage"},
+    ],
+)
+def test_transfers_that_cannot_be(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must|needs"):
+        SimConfig(**given)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from engines.sim.cache import CachedSequence, PrefixCache
+from engines.sim.pd.leg import Load, Source
 from engines.sim.scheduler import Costs, Limits, Outcome, Scheduler, Sequence
 
 COSTS = Costs(base_s=1.0, prefill_s=0.01, decode_s=0.1)
@@ -176,3 +177,97 @@ def test_equal_scripts_have_equal_outcomes() -> None:
         return [(each.cost_s, len(each.produced), len(each.events)) for each in run_out(one)]
 
     assert play() == play()
+
+
+# what other workers computed --------------------------------------------------------------------
+
+
+def load(num_tokens: int) -> Load:
+    return Load(num_tokens, Source("far", 1, "key"))
+
+
+def test_a_load_holds_blocks_and_neither_runs_nor_waits() -> None:
+    one = scheduler(num_blocks=20)
+    far = request(18, 2)
+    far.load = load(18)
+    one.add(far)
+    assert one.start_step() is None
+    assert (one.take_loads(), one.take_loads()) == ([far], [])
+    assert (one.loading, one.has_work, one.cache.num_free) == ([far], False, 14)
+    assert one.cache.take_events() == [], "nothing is cached before it came"
+    one.loaded(far)
+    assert [type(event).__name__ for event in one.cache.take_events()] == ["AdapterBlocksStored"]
+    assert step(one).num_tokens == 1, "the last token is computed again"
+    run_out(one)
+    assert (far.num_output, one.cache.num_free, one.counts.external_tokens) == (2, 19, 18)
+
+
+def test_a_load_brings_what_the_hit_lacks_and_nothing_where_it_is_all_there() -> None:
+    one = scheduler()
+    one.add(request(18))
+    run_out(one)
+    far = request(18)
+    far.load = load(18)
+    one.add(far)
+    assert one.start_step() is None
+    assert (far.num_external_tokens, far.num_cached_tokens) == (2, 18)
+    one.loaded(far)
+    run_out(one)
+    near = request(18)
+    near.load = load(16)
+    one.add(near)
+    run_out(one)
+    assert (near.num_external_tokens, near.num_cached_tokens) == (0, 16)
+
+
+def test_a_load_that_failed_is_computed_or_ends() -> None:
+    one = scheduler(num_blocks=20)
+    for recomputes in (True, False):
+        far = request(18, first=100 * recomputes)
+        far.load = load(18)
+        one.add(far)
+        assert one.start_step() is None
+        one.load_failed(far, recomputes)
+        assert one.has_work == recomputes
+        run_out(one)
+        assert (far.num_output, far.is_finished, far.num_external_tokens) == (
+            int(recomputes),
+            True,
+            0 if recomputes else 18,
+        )
+    assert (one.cache.num_free, one.counts.failed_loads, one.counts.external_tokens) == (19, 2, 0)
+
+
+def test_an_abort_ends_a_load() -> None:
+    one = scheduler(num_blocks=20)
+    far = request(18)
+    far.load = load(18)
+    one.add(far)
+    one.start_step()
+    one.abort(far)
+    assert (one.loading, one.cache.num_free) == ([], 19)
+
+
+def test_others_go_on_beside_a_load_that_does_not_fit() -> None:
+    one = scheduler(num_blocks=10)
+    first, far = request(20, 3), request(30, first=100)
+    far.load = load(30)
+    one.add(first)
+    one.add(far)
+    step(one)
+    assert (one.take_loads(), len(one.waiting)) == ([], 1)
+    while first.num_output < 3:
+        step(one)
+    assert one.start_step() is None
+    assert one.take_loads() == [far]
+
+
+def test_pinned_blocks_outlive_their_sequence() -> None:
+    one = scheduler(num_blocks=20)
+    kept = request(18)
+    kept.pins = "key"
+    one.add(kept)
+    run_out(one)
+    assert (one.cache.num_free, one.running) == (14, [])
+    one.release(kept)
+    assert one.cache.num_free == 19

@@ -1,0 +1,7 @@
+"""Prefill and decode on different workers; what the real engines do stands in docs/engines-pd.md.
+
+leg         what one request is in that (pure)        leases     what lies ready to be fetched (pure)
+nixl        vLLM's kv_transfer_params                 channel    the sockets between workers
+protocols   by name                                   transfers  fetching and being fetched from
+info        how a worker tells its role
+"""

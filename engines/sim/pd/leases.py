@@ -1,0 +1,90 @@
+"""What lies ready to be fetched: pinned blocks of finished prompts, each for one fetch, for so long."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """One prompt's blocks. `digest` names its tokens; `release` frees them."""
+
+    key: str
+    num_tokens: int
+    num_blocks: int
+    digest: int
+    deadline: float
+    release: Callable[[], None]
+
+
+class Leases:
+    """`lease_s` is how long blocks wait; whoever holds the clock calls `expire`."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._pinned: dict[str, Pinned] = {}
+        self._leaving: dict[str, Pinned] = {}
+        self.num_fetched = 0
+        self.num_expired = 0
+        self.num_late = 0
+        """Asked for what is not there (any more): fetched before, expired, or of another time."""
+
+    def __repr__(self) -> str:
+        return f"Leases({len(self._pinned)} pinned, {len(self._leaving)} being fetched)"
+
+    @property
+    def num_pinned_blocks(self) -> int:
+        return sum(one.num_blocks for kept in (self._pinned, self._leaving) for one in kept.values())
+
+    @property
+    def keys(self) -> list[str]:
+        return [*self._pinned, *self._leaving]
+
+    def pin(
+        self,
+        key: str,
+        num_tokens: int,
+        num_blocks: int,
+        digest: int,
+        release: Callable[[], None],
+        now: float,
+    ) -> float:
+        """When the lease ends."""
+        deadline = now + self._lease_s
+        self._pinned[key] = Pinned(key, num_tokens, num_blocks, digest, deadline, release)
+        return deadline
+
+    def take(self, key: str) -> Pinned | None:
+        """For one fetch, which then calls `fetched` or `give_back`; None is counted."""
+        pinned = self._pinned.pop(key, None)
+        if pinned is None:
+            self.num_late += 1
+        else:
+            self._leaving[key] = pinned
+        return pinned
+
+    def fetched(self, key: str) -> None:
+        pinned = self._leaving.pop(key, None)
+        if pinned is not None:
+            self.num_fetched += 1
+            pinned.release()
+
+    def give_back(self, key: str) -> None:
+        """The fetch broke off: the blocks wait until the lease ends."""
+        pinned = self._leaving.pop(key, None)
+        if pinned is not None:
+            self._pinned[key] = pinned
+
+    def drop(self, key: str) -> bool:
+        """Nobody will fetch it."""
+        pinned = self._pinned.pop(key, None)
+        if pinned is not None:
+            pinned.release()
+        return pinned is not None
+
+    def expire(self, now: float) -> list[str]:
+        """Free what has waited long enough; its keys."""
+        late = [key for key, pinned in self._pinned.items() if pinned.deadline <= now]
+        for key in late:
+            self.num_expired += 1
+            self.drop(key)
+        return late

@@ -1,0 +1,251 @@
+"""One worker's side of all transfers: its channel, what it has pinned, and what it fetches from others."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from xxhash import xxh3_64_intdigest
+
+from engines.sim.config import SimConfig
+from engines.sim.faults import Faults
+from engines.sim.pd.channel import Caller, Channel, ChannelError, Message, Talk
+from engines.sim.pd.leases import Leases
+from engines.sim.pd.leg import Source
+from engines.sim.rank import Rank
+from engines.sim.scheduler import Sequence
+
+Resolve = Callable[[Source], Any]
+
+
+class Transfers:
+    """Open it in the loop that serves. A restart makes a new one, with a new engine id."""
+
+    def __init__(self, config: SimConfig, version: str) -> None:
+        self.engine_id = str(uuid4())
+        self.leases = Leases(config.lease_s)
+        self.num_loading = 0
+        self.num_loaded = 0
+        self.num_failed = 0
+        self.num_mismatched = 0
+        self.seconds = 0.0
+        self._config = config
+        self._fit = {
+            "version": version,
+            "model": config.model,
+            "cache_dtype": config.cache_dtype,
+            "protocol": config.pd_protocol,
+        }
+        self._loop = asyncio.get_running_loop()
+        self._channel = Channel(self._answer, self._gone)
+        self._faults = Faults()
+        self._known: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._arrivals: dict[str, asyncio.Event] = {}
+        self._ends: dict[str, asyncio.Future[bool]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def __repr__(self) -> str:
+        return f"Transfers({self.engine_id[:8]}, {self.leases!r}, {self.num_loading} loading)"
+
+    @property
+    def port(self) -> int:
+        return self._channel.port
+
+    async def open(self, port: int) -> None:
+        """Raises OSError where the port is taken."""
+        await self._channel.open(self._config.host, port)
+
+    async def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for event in self._arrivals.values():
+            event.set()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._channel.close()
+
+    def set_faults(self, faults: Faults) -> None:
+        self._faults = faults
+        if faults.drop_pinned:
+            for key in self.leases.keys:
+                if self.leases.drop(key):
+                    self._end(key, False)
+
+    def stats(self) -> dict[str, object]:
+        leases = self.leases
+        return {
+            "engine_id": self.engine_id,
+            "port": self.port,
+            "pinned": leases.keys,
+            "pinned_blocks": leases.num_pinned_blocks,
+            "fetched": leases.num_fetched,
+            "expired_leases": leases.num_expired,
+            "late_fetches": leases.num_late,
+            "loading": self.num_loading,
+            "loaded": self.num_loaded,
+            "failed_loads": self.num_failed,
+            "mismatched_loads": self.num_mismatched,
+        }
+
+    # prefill --------------------------------------------------------------------------------------
+
+    def pin(self, rank: Rank, sequence: Sequence) -> None:
+        """Keep the blocks of a finished prompt until they are fetched or the lease ends."""
+        key, cached = sequence.pins, sequence.cached
+        assert key is not None
+        sequence.pinned_ids = [block.number for block in cached.blocks]
+        self._ends[key] = self._loop.create_future()
+        deadline = self.leases.pin(
+            key,
+            sequence.num_prompt,
+            len(cached.blocks),
+            _digest(sequence),
+            lambda: rank.release(sequence),
+            self._loop.time(),
+        )
+        self._timers.add(self._loop.call_at(deadline, self._expire))
+        if self._faults.drop_pinned:
+            self.leases.drop(key)
+            self._end(key, False)
+        if event := self._arrivals.pop(key, None):
+            event.set()
+
+    async def delivered(self, key: str) -> bool:
+        """When the blocks of `key` are gone: whether somebody has them."""
+        return await self._ends.get(key, _false(self._loop))
+
+    def _expire(self) -> None:
+        now = self._loop.time()
+        self._timers = {timer for timer in self._timers if timer.when() > now}
+        for key in self.leases.expire(now):
+            self._end(key, False)
+
+    def _end(self, key: str, is_fetched: bool) -> None:
+        end = self._ends.pop(key, None)
+        if end is not None and not end.done():
+            end.set_result(is_fetched)
+
+    async def _answer(self, message: Message, talk: Talk) -> Message | None:
+        key = str(message.get("key"))
+        match message.get("op"):
+            case "hello":
+                return {"engine_id": self.engine_id, "fit": self._fit, "tp_size": self._config.tp_size}
+            case "pull":
+                return await self._pulled(key, bool(message.get("wait")), talk)
+            case "done" if talk.key is not None:
+                self.leases.fetched(talk.key)
+                self._end(talk.key, True)
+                talk.key = None
+            case "drop":
+                if self.leases.drop(key):
+                    self._end(key, False)
+        return {}
+
+    async def _pulled(self, key: str, may_wait: bool, talk: Talk) -> Message | None:
+        if self._faults.hang_transfer:
+            return None
+        if may_wait and key not in self.leases.keys:
+            event = self._arrivals.setdefault(key, asyncio.Event())
+            try:
+                await asyncio.wait_for(event.wait(), self._config.lease_s)
+            except TimeoutError:
+                self._arrivals.pop(key, None)
+        pinned = self.leases.take(key)
+        if pinned is None:
+            return {"error": f"no blocks of {key}: fetched before, expired, or never computed"}
+        talk.key = key
+        return {"num_tokens": pinned.num_tokens, "digest": pinned.digest}
+
+    def _gone(self, talk: Talk) -> None:
+        if talk.key is not None:
+            self.leases.give_back(talk.key)
+
+    # decode ---------------------------------------------------------------------------------------
+
+    def fetch(self, rank: Rank, sequence: Sequence) -> None:
+        """Fill the blocks of a sequence that loads; its rank is told how that went."""
+        load = sequence.load
+        assert load is not None
+        if load.source is None:
+            return  # as vLLM, which waits for what it never asked for
+        task = self._loop.create_task(self._fetch(rank, sequence, load.source), name="fetch")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drop(self, source: Source) -> None:
+        """Tell prefill that nobody comes for its blocks."""
+        try:
+            async with asyncio.timeout(self._config.pull_timeout_s):
+                caller = await Caller.open(source.host, source.port, retries=False)
+                try:
+                    await caller.ask(op="drop", key=source.key)
+                finally:
+                    caller.close()
+        except (ChannelError, TimeoutError):
+            return  # its lease ends by itself
+
+    async def _fetch(self, rank: Rank, sequence: Sequence, source: Source) -> None:
+        self.num_loading += 1
+        started = self._loop.time()
+        try:
+            await self._pull(sequence, source)
+        except (ChannelError, TimeoutError):
+            self.num_failed += 1
+            rank.load_failed(sequence, self._config.kv_load_failure == "recompute")
+        else:
+            self.num_loaded += 1
+            self.seconds += self._loop.time() - started
+            rank.loaded(sequence)
+        finally:
+            self.num_loading -= 1
+
+    async def _pull(self, sequence: Sequence, source: Source) -> None:
+        caller: Caller | None = None
+        try:
+            async with asyncio.timeout(self._config.pull_timeout_s):
+                is_known = source.engine_id is not None and source.engine_id in self._known
+                caller = await Caller.open(source.host, source.port, retries=not is_known)
+                self._check(source, await caller.ask(op="hello"))
+                told = await caller.ask(op="pull", key=source.key, wait=source.may_wait)
+            self._compare(sequence, told)
+            await asyncio.sleep(self._cost_s(sequence))
+            await caller.ask(op="done")
+        finally:
+            if caller is not None:
+                caller.close()
+
+    def _check(self, source: Source, hello: Message) -> None:
+        """As the handshake does; an engine that passed is known from then on."""
+        if source.engine_id not in (None, hello["engine_id"]):
+            raise ChannelError(f"engine id {hello['engine_id']}, expected {source.engine_id}")
+        if hello["fit"] != self._fit:
+            raise ChannelError(f"does not fit: {hello['fit']} beside {self._fit}")
+        small, large = sorted((int(hello["tp_size"]), self._config.tp_size))
+        if large % small:
+            raise ChannelError(f"tensor parallel sizes {small} and {large} do not divide")
+        self._known.add(hello["engine_id"])
+
+    def _compare(self, sequence: Sequence, told: Message) -> None:
+        """Nothing checks that it is the KV of this prompt: if it is not, what is generated is wrong."""
+        if told["digest"] != _digest(sequence) and sequence.load is not None:
+            self.num_mismatched += 1
+            sequence.load.on_mismatch()
+
+    def _cost_s(self, sequence: Sequence) -> float:
+        config = self._config
+        tokens_s = sequence.num_external_tokens / config.transfer_tokens_per_s
+        return (config.transfer_latency_s + tokens_s) * self._faults.slow_transfer
+
+
+def _digest(sequence: Sequence) -> int:
+    """What the keys and values depend on: tokens and adapter."""
+    cached = sequence.cached
+    return xxh3_64_intdigest(cached.tokens[: sequence.num_prompt].tobytes() + (cached.adapter or "").encode())
+
+
+def _false(loop: asyncio.AbstractEventLoop) -> "asyncio.Future[bool]":
+    future: asyncio.Future[bool] = loop.create_future()
+    future.set_result(False)
+    return future

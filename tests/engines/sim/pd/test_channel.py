@@ -1,0 +1,65 @@
+"""Lines of JSON between two ends: answers, refusals, silence, and ends that are gone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engines.sim.pd.channel import Caller, Channel, ChannelError, Message, Talk
+
+
+class Far:
+    def __init__(self) -> None:
+        self.gone: list[str | None] = []
+        self.channel = Channel(self._answer, lambda talk: self.gone.append(talk.key))
+
+    async def _answer(self, message: Message, talk: Talk) -> Message | None:
+        talk.key = message.get("key")
+        return {"no": {"error": "no"}, "silent": None}.get(message["op"], {"echo": message})
+
+
+@pytest.fixture
+async def far() -> AsyncIterator[Far]:
+    far = Far()
+    await far.channel.open("127.0.0.1", 0)
+    yield far
+    await far.channel.close()
+
+
+async def test_an_answer_a_refusal_and_silence(far: Far) -> None:
+    caller = await Caller.open("127.0.0.1", far.channel.port, retries=False)
+    assert await caller.ask(op="a", key="k") == {"echo": {"op": "a", "key": "k"}}
+    with pytest.raises(ChannelError, match="no"):
+        await caller.ask(op="no")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await caller.ask(op="silent", key="k")
+    caller.close()
+
+
+async def test_who_is_gone_is_told_with_what_it_fetched(far: Far) -> None:
+    caller = await Caller.open("127.0.0.1", far.channel.port, retries=False)
+    await caller.ask(op="a", key="k")
+    caller.close()
+    async with asyncio.timeout(5):
+        while not far.gone:  # noqa: ASYNC110 - the other end's handler tells nobody
+            await asyncio.sleep(0.001)
+    assert far.gone == ["k"]
+
+
+async def test_an_end_that_closes_is_an_error(far: Far) -> None:
+    caller = await Caller.open("127.0.0.1", far.channel.port, retries=False)
+    await caller.ask(op="a")
+    await far.channel.close()
+    with pytest.raises(ChannelError):
+        await caller.ask(op="a")
+    caller.close()
+
+
+async def test_nobody_there_is_an_error_at_once_or_never(far: Far) -> None:
+    await far.channel.close()
+    with pytest.raises(ChannelError, match=str(far.channel.port)):
+        await Caller.open("127.0.0.1", far.channel.port, retries=False)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await Caller.open("127.0.0.1", far.channel.port, retries=True)

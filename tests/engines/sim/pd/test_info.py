@@ -1,0 +1,66 @@
+"""How a worker tells what it is, before any request."""
+
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from tests.engines.sim.conftest import StartSim
+from tests.engines.sim.pd.conftest import get, prefilled
+
+ROLES = [("prefill", "kv_producer"), ("decode", "kv_consumer"), ("both", "kv_both")]
+
+
+async def metrics(http: ClientSession, url: str) -> dict[str, float]:
+    async with http.get(url + "/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")
+    }
+
+
+@pytest.mark.parametrize(("role", "kv_role"), ROLES)
+async def test_vllm_with_nixl(start_sim: StartSim, http: ClientSession, role: str, kv_role: str) -> None:
+    sim = await start_sim(pd_role=role, tp_size=2, cache_dtype="fp8", kv_load_failure="recompute")
+    info: Any = await get(http, sim.url + "/server_info?config_format=json")
+    told = info["vllm_config"]["kv_transfer_config"]
+    assert (told["kv_connector"], told["kv_role"]) == ("NixlConnector", kv_role)
+    assert told["kv_load_failure_policy"] == "recompute"
+    assert info["vllm_config"]["cache_config"]["cache_dtype"] == "fp8"
+    assert info["vllm_config"]["parallel_config"]["tensor_parallel_size"] == 2
+    if role != "decode":
+        params = await prefilled(http, sim)
+        assert params["remote_engine_id"] == told["engine_id"]
+        assert params["remote_port"] == info["vllm_env"]["VLLM_NIXL_SIDE_CHANNEL_PORT"]
+
+
+@pytest.mark.parametrize(("role", "fetches"), [("prefill", False), ("decode", True), ("both", True)])
+async def test_metrics_tell_who_fetches(
+    start_sim: StartSim, http: ClientSession, role: str, fetches: bool
+) -> None:
+    sim = await start_sim(pd_role=role)
+    names = {name.partition("{")[0] for name in await metrics(http, sim.url)}
+    assert "vllm:nixl_xfer_time_seconds_count" in names
+    assert ("vllm:num_requests_kv_fetch_by_stage" in names) == fetches
+
+
+async def test_a_worker_without_a_role(start_sim: StartSim, http: ClientSession) -> None:
+    sim = await start_sim()
+    info = await get(http, sim.url + "/server_info?config_format=json")
+    assert info["vllm_config"]["kv_transfer_config"] is None
+    assert not any("nixl" in name or "kv_fetch" in name for name in await metrics(http, sim.url))
+
+
+async def test_it_may_be_kept_to_itself(start_sim: StartSim, http: ClientSession) -> None:
+    sim = await start_sim(pd_role="decode", pd_info=False)
+    async with http.get(sim.url + "/server_info") as answer:
+        assert answer.status == 404
+
+
+async def test_pinned_blocks_and_what_became_of_them(start_sim: StartSim, http: ClientSession) -> None:
+    sim = await start_sim(pd_role="prefill")
+    await prefilled(http, sim)
+    told = await metrics(http, sim.url)
+    labels = '{engine="0",model_name="m"}'
+    assert told["sim_pd_pinned_blocks" + labels] == 7
+    assert told["vllm:nixl_num_kv_expired_reqs_total" + labels] == 0

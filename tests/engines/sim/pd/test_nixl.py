@@ -1,0 +1,53 @@
+"""What NIXL's parameters ask for, and what prefill tells; shapes as vLLM 0.32 answered them."""
+
+from typing import Any
+
+import pytest
+
+from engines.sim.pd.leg import Leg, Source
+from engines.sim.pd.nixl import Place, read, told
+
+TOLD = told(Place("e", "127.0.0.1", 5600, 1), "cmpl-x-0-ab", [4, 5], 20, 16)
+
+
+def test_what_prefill_tells() -> None:
+    assert TOLD == {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_block_ids": [[4, 5]],
+        "remote_engine_id": "e",
+        "remote_request_id": "cmpl-x-0-ab",
+        "remote_host": "127.0.0.1",
+        "remote_port": 5600,
+        "tp_size": 1,
+        "dcp_size": 1,
+        "pp_size": 1,
+        "remote_num_tokens": 20,
+        "remote_blocks_expiry_time": None,
+        "transfer_mode": "pull",
+        "remote_prefill_cached_tokens": 16,
+    }
+
+
+def test_what_decode_makes_of_it() -> None:
+    source = Source("127.0.0.1", 5600, "cmpl-x-0-ab", "e")
+    assert read({"kv_transfer_params": TOLD}) == Leg(fetches=True, source=source, reported_cached_tokens=16)
+
+
+@pytest.mark.parametrize(
+    "name", ["remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port"]
+)
+def test_nothing_can_be_fetched_where_a_field_is_missing(name: str) -> None:
+    leg = read({"kv_transfer_params": TOLD | {name: None}})
+    assert leg is not None and leg.fetches and leg.source is None
+
+
+@pytest.mark.parametrize("params", [None, {}, "x", {"prompt_token_ids": [1]}, {"do_remote_decode": False}])
+def test_what_is_no_leg(params: Any) -> None:
+    assert read({"kv_transfer_params": params}) is None
+
+
+def test_a_prefill() -> None:
+    assert read({"kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False}}) == Leg(
+        pins=True
+    )
