@@ -13,7 +13,7 @@ from engines.sim.faults import parse_faults
 from engines.sim.metrics import exposition
 from engines.sim.openai import Json
 from engines.sim.params import ApiError, decode_body, require
-from engines.sim.pd.info import vllm_info
+from engines.sim.pd.info import OWNERS, server_info
 from engines.sim.server import Engine
 from gateway.core.blocks import Tokens
 
@@ -42,6 +42,7 @@ class Admin:
             "/v1/models": self.models,
             "/metrics": self.metrics,
             "/server_info": self.server_info,
+            "/get_server_info": self.server_info,
             "/kv_event_sources": self.sources,
             "/sim/stats": self.stats,
             "/sim/cache": self.cache,
@@ -90,7 +91,7 @@ class Admin:
             "id": name,
             "object": "model",
             "created": int(self._engine.started),
-            "owned_by": "vllm",
+            "owned_by": OWNERS.get(self._engine.config.pd_protocol, "vllm"),
             "root": root,
             "parent": parent,
             # vLLM tells no length for an adapter.
@@ -107,7 +108,21 @@ class Admin:
         engine = self._engine
         if not engine.config.pd_info:
             raise web.HTTPNotFound
-        return answer(vllm_info(engine.config, engine.transfers))
+        info = server_info(engine.config, engine.transfers)
+        return answer(info | self._events_config() if engine.config.pd_protocol == "sglang" else info)
+
+    def _events_config(self) -> Json:
+        """As SGLang has it in its `/server_info`."""
+        publisher = self._engine.ranks[0].publisher
+        if publisher is None:
+            return {"kv_events_config": None}
+        config = {
+            "publisher": "zmq",
+            "endpoint": publisher.endpoint,
+            "replay_endpoint": publisher.replay_endpoint,
+            "topic": self._engine.config.topic,
+        }
+        return {"kv_events_config": msgspec.json.encode(config).decode()}
 
     async def sources(self, request: web.Request) -> web.Response:
         config = self._engine.config

@@ -134,6 +134,8 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(
                 "transfer_tokens_per_s must be positive, transfer_latency_s and lease_s not negative"
             )
+        if self.pd_role == "both" and self.pd_protocol == "sglang":
+            raise ValueError("no worker of sglang is both: give it pd_role prefill or decode")
         if self.pd_role and self.pd_protocol == "shared_storage" and self.pd_store is None:
             raise ValueError("shared_storage needs pd_store, the directory that its workers share")
         if not 0 <= self.decode_batch_cost <= 1:

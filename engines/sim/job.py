@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from secrets import token_hex
 
 from engines.sim.cache import CachedSequence
 from engines.sim.params import Asked
 from engines.sim.pd.leg import Leg, Load
+from engines.sim.pd.storage import aligned, place
 from engines.sim.rank import Rank
 from engines.sim.scheduler import Sequence as EngineSequence
 from engines.sim.words import Answer, garbled
@@ -111,6 +113,8 @@ class Job:
             if self._leg is not None:
                 self._take_part(self._leg, sequence, choice)
             rank = choose()
+            if self._leg is not None and self._leg.store is not None:
+                _look(self._leg.store, sequence, choice.prompt, rank.scheduler.cache.block_size)
             self._sequences.append((rank, sequence))
             rank.submit(sequence, partial(self._tell, choice), partial(self._told.put_nowait, None))
 
@@ -119,7 +123,7 @@ class Job:
             sequence.pins = leg.key or f"{self.request_id}-{choice.index}-{token_hex(4)}"
         if leg.fetches:
             garble = partial(_garble, sequence, choice)
-            sequence.load = Load(leg.num_tokens or len(choice.prompt), leg.source, garble)
+            sequence.load = Load(len(choice.prompt), leg.source, on_mismatch=garble)
 
     def abort(self) -> None:
         """Give up what is not finished; harmless when all is."""
@@ -159,8 +163,18 @@ class Job:
         )
 
     def _cached(self, sequence: EngineSequence) -> int:
-        told = self._leg.reported_cached_tokens if self._leg else None
-        return (sequence.num_cached_tokens or 0) if told is None else told
+        leg = self._leg or Leg()
+        if leg.reported_cached_tokens is not None:
+            return leg.reported_cached_tokens
+        return (sequence.num_cached_tokens or 0) - leg.reports_own_hit * sequence.num_external_tokens
+
+
+def _look(store: Path, sequence: EngineSequence, prompt: Tokens, block_size: int) -> None:
+    path, num_tokens = place(store, prompt, block_size), aligned(len(prompt), block_size)
+    if path.exists():
+        sequence.load = Load(num_tokens, None, path)
+    elif num_tokens:
+        sequence.stores = path
 
 
 def _garble(sequence: EngineSequence, choice: Choice) -> None:

@@ -21,8 +21,17 @@ class ApiError(Exception):
         self.status = status
         self._error = {"message": message, "type": kind, "param": param, "code": status}
 
-    def body(self) -> bytes:
+    def body(self, in_stream: bool = False) -> bytes:
+        """As an answer, or as an event of a stream that had begun."""
         return msgspec.json.encode({"error": self._error})
+
+
+class FlatError(ApiError):
+    """In SGLang's and TensorRT-LLM's form, which has no object around it."""
+
+    def body(self, in_stream: bool = False) -> bytes:
+        error = {"object": "error"} | self._error
+        return msgspec.json.encode({"error": error} if in_stream else error)
 
 
 @dataclass(frozen=True, slots=True)

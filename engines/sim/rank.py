@@ -51,6 +51,8 @@ class Transfers(Protocol):
 
     def fetch(self, rank: "Rank", sequence: Sequence) -> None: ...
 
+    def store(self, sequence: Sequence) -> None: ...
+
 
 class Rank:
     def __init__(self, config: SimConfig, number: int) -> None:
@@ -204,7 +206,7 @@ class Rank:
         self.num_steps += 1
         if outcome.events and self.publisher is not None:
             self.publisher.publish(self._encoder.encode(time.time(), outcome.events, self.number))
-        self._pin(outcome.produced)
+        self._keep(outcome.produced)
         self._observe()
         now = self._loop.time()
         for sequence in outcome.produced:
@@ -213,9 +215,13 @@ class Rank:
         if self.scheduler.has_work and not self._is_stepping:
             self._start()
 
-    def _pin(self, produced: Items[Sequence]) -> None:
-        for sequence in produced:
-            if self.transfers is not None and sequence.pins is not None and sequence.is_finished:
+    def _keep(self, produced: Items[Sequence]) -> None:
+        """For other workers."""
+        for sequence in produced if self.transfers is not None else ():
+            assert self.transfers is not None
+            if sequence.stores is not None and sequence.num_output == 1:
+                self.transfers.store(sequence)
+            if sequence.pins is not None and sequence.is_finished:
                 self.transfers.pin(self, sequence)
 
     def _tell(self, sequence: Sequence, now: float) -> None:

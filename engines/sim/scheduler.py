@@ -14,6 +14,7 @@ planned when the sequence arrived (`words.py`), so nothing here depends on chanc
 from collections import deque
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from engines.sim.cache import CachedSequence, PrefixCache
@@ -63,6 +64,8 @@ class Sequence:
     pins: str | None = None
     """Its blocks stay when it is finished, under this name, until `release` is called."""
     pinned_ids: Items[int] = ()
+    stores: Path | None = None
+    """Where its prompt's blocks are left when they are computed."""
     load: Load | None = None
     num_external_tokens: int = 0
 

@@ -6,7 +6,7 @@ import random
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from engines.sim.job import OLD_VERSION, VERSION, Choice, Job, LoadFailed
 from engines.sim.openai import DONE, Chat, Completions, Dialect, Whole
 from engines.sim.params import ApiError, Asked, Body, decode_body, read, require
 from engines.sim.pd.leg import Leg
-from engines.sim.pd.protocols import read_leg, tell
+from engines.sim.pd.protocols import load_failed, read_leg, tell
 from engines.sim.pd.transfers import Transfers
 from engines.sim.rank import Rank
 from engines.sim.words import Vocabulary
@@ -109,6 +109,8 @@ class Engine:
     def chat_tokens(self, body: Body) -> Tokens:
         """Raises ApiError for what the template or we do not understand."""
         given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+        if self.config.pd_protocol == "trtllm":
+            given = body.get("prompt_token_ids")
         try:
             return tokens_of(given) if given else self.texts.prompts.chat(body, datetime.now())
         except (PromptError, TypeError, OverflowError) as exc:
@@ -213,6 +215,10 @@ class Server:
         engine = self._engine
         leg = engine.read_leg(body)
         named = request.headers.get("X-data-parallel-rank")
+        if leg is not None and leg.only_first_token:
+            asked = replace(asked, max_tokens=1, min_tokens=0)
+        if named is None and leg is not None and leg.room is not None:
+            named = str(leg.room % len(engine.ranks))
         try:
             job = engine.job(asked, prompts, request.headers.get("X-Request-Id"), leg)
             engine.choose_rank(named)  # an error, if any, before anything is queued
@@ -224,7 +230,7 @@ class Server:
         try:
             job.submit(lambda: engine.choose_rank(named))
             if asked.stream and not isinstance(dialect, Generate):
-                return await self._stream(request, dialect, job)  # type: ignore[arg-type]
+                return await self._stream(request, dialect, job, leg)  # type: ignore[arg-type]
             return await self._whole(dialect, job, leg)
         finally:
             if not job.is_done:
@@ -234,8 +240,9 @@ class Server:
     async def _whole(self, dialect: Whole, job: Job, leg: Leg | None) -> web.Response:
         try:
             await job.finish()
-        except LoadFailed:
-            raise ApiError("Internal server error", status=500, kind="InternalServerError") from None
+            await self._until_fetched(job, leg)
+        except LoadFailed as exc:
+            raise load_failed(self._engine.config, job) from exc
         usage = job.usage(self._engine.config.prompt_tokens_details)
         data = dialect.whole(job, usage)
         if leg is not None and leg.pins:
@@ -245,19 +252,22 @@ class Server:
     def _tell_prefill(self, data: dict[str, Any], job: Job) -> None:
         engine = self._engine
         if engine.transfers is not None and not engine.omit_params.roll():
-            tell(data, job.sequences[0], engine.transfers, engine.config)
+            tell(data, job, engine.transfers, engine.config)
         if engine.faults.exit_after_prefill:
             asyncio.get_running_loop().call_later(EXIT_AFTER_S, os._exit, 1)
 
-    async def _stream(self, request: web.Request, dialect: Dialect, job: Job) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, dialect: Dialect, job: Job, leg: Leg | None
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         with_details = self._engine.config.prompt_tokens_details
         left = self._engine.faults.cut.after_chunks if self._engine.cut.roll() else None
         try:
             choices: list[Choice] = [await job.wait()]
+            await self._until_fetched(job, leg)
         except LoadFailed:
-            return await self._fail(response, dialect.opening(job, job.usage(with_details)))
+            return await self._fail(response, job, dialect.opening(job, job.usage(with_details)))
         chunks = dialect.opening(job, job.usage(with_details))
         while True:
             for choice in choices:
@@ -273,10 +283,18 @@ class Server:
         await response.write_eof()
         return response
 
-    async def _fail(self, response: web.StreamResponse, opening: bytes) -> web.StreamResponse:
-        """As vLLM, which has promised 200 by then."""
-        error = ApiError("Internal server error", status=500, kind="InternalServerError")
-        await response.write(opening + b"data: " + error.body() + b"\n\n" + DONE)
+    async def _until_fetched(self, job: Job, leg: Leg | None) -> None:
+        """Raises LoadFailed where prefill is to answer when decode has the data, and nobody came for it."""
+        transfers, key = self._engine.transfers, job.sequences[0].pins
+        if leg is None or not leg.answers_when_fetched or transfers is None or key is None:
+            return
+        if not await transfers.delivered(key):
+            raise LoadFailed
+
+    async def _fail(self, response: web.StreamResponse, job: Job, opening: bytes) -> web.StreamResponse:
+        """As the engines do, which have promised 200 by then."""
+        error = load_failed(self._engine.config, job)
+        await response.write(opening + b"data: " + error.body(in_stream=True) + b"\n\n" + DONE)
         await response.write_eof()
         return response
 

@@ -37,7 +37,7 @@ class Sim:
         self.engine: Engine | None = None
         self._port = config.port
         self._ports: list[tuple[int, int | None]] = [_ports(config, rank) for rank in range(config.dp_size)]
-        self._pd_port = config.pd_port
+        self._pd_port, self._bootstrap_port = config.pd_port, config.bootstrap_port
         self._runner: web.AppRunner | None = None
         self._restarts: asyncio.Queue[float] = asyncio.Queue()
         self._watch: asyncio.Task[None] | None = None
@@ -120,8 +120,9 @@ class Sim:
 
     async def _open_transfers(self, engine: Engine) -> None:
         engine.transfers = Transfers(self.config, engine.version)
-        await engine.transfers.open(self._pd_port)
+        await engine.transfers.open(self._pd_port, self._bootstrap_port)
         self._pd_port = engine.transfers.port
+        self._bootstrap_port = engine.transfers.bootstrap_port or 0
         for rank in engine.ranks:
             rank.transfers = engine.transfers
 

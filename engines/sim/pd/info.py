@@ -8,10 +8,36 @@ from engines.sim.pd.transfers import Transfers
 
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 CONNECTORS = {"nixl": "NixlConnector", "mooncake": "MooncakeConnector", "shared_storage": "ExampleConnector"}
+OWNERS = {"sglang": "sglang", "trtllm": "tensorrt_llm"}
+"""Who a model list says its models are of, where that is not vLLM."""
+SGLANG_VERSION = "0.5.23"
 STAGES = ("waiting_to_start", "in_progress", "completed_waiting")
 
 
-def vllm_info(config: SimConfig, transfers: Transfers | None) -> dict[str, Any]:
+def server_info(config: SimConfig, transfers: Transfers | None) -> dict[str, Any]:
+    if config.pd_protocol == "sglang":
+        return _sglang_info(config, transfers)
+    if config.pd_protocol == "trtllm":  # which does not tell its role
+        return {"disaggregated_params": {"ctx_dp_rank": 0, "ctx_info_endpoint": []} if transfers else None}
+    return _vllm_info(config, transfers)
+
+
+def _sglang_info(config: SimConfig, transfers: Transfers | None) -> dict[str, Any]:
+    return {
+        "version": SGLANG_VERSION,
+        "served_model_name": config.model,
+        "page_size": config.block_size,
+        "dp_size": config.dp_size,
+        "tp_size": config.tp_size,
+        "kv_cache_dtype": config.cache_dtype,
+        "max_total_num_tokens": config.kv_blocks * config.block_size,
+        "disaggregation_mode": config.pd_role or "null",
+        "disaggregation_bootstrap_port": transfers.port if transfers else 8998,
+        "disaggregation_transfer_backend": "mooncake",
+    }
+
+
+def _vllm_info(config: SimConfig, transfers: Transfers | None) -> dict[str, Any]:
     """`/server_info?config_format=json`, what of it is about this."""
     ports = {}
     if transfers is not None and config.pd_protocol == "nixl":

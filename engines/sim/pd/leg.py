@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Load:
 
     num_tokens: int
     source: Source | None
+    path: Path | None = None
+    """Where it lies, in a store that all see."""
     on_mismatch: Callable[[], None] = lambda: None
     """Called when it is KV of another prompt: nothing fails, and the answer is wrong."""
 
@@ -36,9 +39,15 @@ class Leg:
     key: str | None = None
     fetches: bool = False
     source: Source | None = None
-    num_tokens: int = 0
-    """Of the prompt, 0: all."""
     reported_cached_tokens: int | None = None
     """What decode is to report as cached, instead of what it found."""
     answers_when_fetched: bool = False
     """Prefill's answer comes when decode has the data."""
+    only_first_token: bool = False
+    """Whatever the request says of its length."""
+    reports_own_hit: bool = False
+    """What was fetched does not count as cached."""
+    room: int | None = None
+    """Decides the DP rank."""
+    store: Path | None = None
+    """The directory where its prompt is looked for, and left."""

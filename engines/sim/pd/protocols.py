@@ -1,28 +1,54 @@
 """What a request is, by protocol, and what prefill's answer tells beside its one token."""
 
-from collections.abc import Callable
 from typing import Any
 
 from engines.sim.config import SimConfig
-from engines.sim.pd import nixl
+from engines.sim.job import Job
+from engines.sim.params import ApiError
+from engines.sim.pd import mooncake, nixl, sglang, trtllm
 from engines.sim.pd.leg import Leg
 from engines.sim.pd.transfers import Transfers
-from engines.sim.scheduler import Sequence
 
 Body = dict[str, Any]
-READ: dict[str, Callable[[Body], Leg | None]] = {"nixl": nixl.read}
 
 
 def read_leg(body: Body, config: SimConfig) -> Leg | None:
     """None for a request that is whole. Raises ApiError for what the engine refuses."""
-    return READ[config.pd_protocol](body) if config.pd_role else None
+    if not config.pd_role:
+        return None
+    match config.pd_protocol:
+        case "nixl":
+            return nixl.read(body)
+        case "mooncake":
+            return mooncake.read(body, config.pd_role)
+        case "sglang":
+            return sglang.read(body, config.pd_role)
+        case "trtllm":
+            return trtllm.read(body)
+    return Leg(store=config.pd_store)
 
 
-def tell(data: Body, sequence: Sequence, transfers: Transfers, config: SimConfig) -> None:
-    """Into prefill's answer, for the first of its sequences."""
+def tell(data: Body, job: Job, transfers: Transfers, config: SimConfig) -> None:
+    """Into prefill's answer, for the first of its choices."""
+    sequence, choice = job.sequences[0], job.choices[0]
     key = sequence.pins
     assert key is not None
-    cached = sequence.num_cached_tokens or 0
     if config.pd_protocol == "nixl":
         place = nixl.Place(transfers.engine_id, config.host, transfers.port, config.tp_size)
+        cached = sequence.num_cached_tokens or 0
         data["kv_transfer_params"] = nixl.told(place, key, sequence.pinned_ids, sequence.num_prompt, cached)
+    elif config.pd_protocol == "trtllm":
+        first = choice.answer.tokens[:1].tolist()
+        told = trtllm.told(transfers.engine_id, config.host, transfers.port, key, first)
+        data["choices"][0]["disaggregated_params"] = told
+        data["prompt_token_ids"] = choice.prompt.tolist()
+
+
+def load_failed(config: SimConfig, job: Job) -> ApiError:
+    """What the client reads where a transfer came to nothing."""
+    match config.pd_protocol:
+        case "sglang":
+            return sglang.failed(config.pd_role, job.sequences[0].pins or "")
+        case "trtllm":
+            return trtllm.failed()
+    return ApiError("Internal server error", status=500, kind="InternalServerError")

@@ -1,21 +1,20 @@
 """One worker's side of all transfers: its channel, what it has pinned, and what it fetches from others."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 from uuid import uuid4
 
+import aiohttp
+from aiohttp import web
 from xxhash import xxh3_64_intdigest
 
 from engines.sim.config import SimConfig
 from engines.sim.faults import Faults
 from engines.sim.pd.channel import Caller, Channel, ChannelError, Message, Talk
 from engines.sim.pd.leases import Leases
-from engines.sim.pd.leg import Source
+from engines.sim.pd.leg import Load, Source
+from engines.sim.pd.mooncake import found, told
 from engines.sim.rank import Rank
 from engines.sim.scheduler import Sequence
-
-Resolve = Callable[[Source], Any]
 
 
 class Transfers:
@@ -28,6 +27,7 @@ class Transfers:
         self.num_loaded = 0
         self.num_failed = 0
         self.num_mismatched = 0
+        self.num_stored = 0
         self.seconds = 0.0
         self._config = config
         self._fit = {
@@ -40,6 +40,9 @@ class Transfers:
         self._channel = Channel(self._answer, self._gone)
         self._faults = Faults()
         self._known: set[str] = set()
+        self._places: dict[str | None, tuple[str, int]] = {}
+        self._bootstrap: web.AppRunner | None = None
+        self.bootstrap_port: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals: dict[str, asyncio.Event] = {}
         self._ends: dict[str, asyncio.Future[bool]] = {}
@@ -52,9 +55,23 @@ class Transfers:
     def port(self) -> int:
         return self._channel.port
 
-    async def open(self, port: int) -> None:
-        """Raises OSError where the port is taken."""
-        await self._channel.open(self._config.host, port)
+    async def open(self, port: int, bootstrap_port: int = 0) -> None:
+        """Raises OSError where a port is taken."""
+        config = self._config
+        await self._channel.open(config.host, port)
+        if config.pd_store is not None:
+            config.pd_store.mkdir(parents=True, exist_ok=True)
+        if config.pd_protocol == "mooncake" and config.pd_role != "decode":
+            app = web.Application()
+            app.router.add_get("/query", self._query)
+            self._bootstrap = web.AppRunner(app, access_log=None)
+            await self._bootstrap.setup()
+            await web.TCPSite(self._bootstrap, config.host, bootstrap_port, reuse_address=True).start()
+            self.bootstrap_port = self._bootstrap.addresses[0][1]
+
+    async def _query(self, request: web.Request) -> web.Response:
+        config = self._config
+        return web.json_response(told(self.engine_id, config.host, self.port, config.dp_size))
 
     async def close(self) -> None:
         for timer in self._timers:
@@ -65,6 +82,9 @@ class Transfers:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._channel.close()
+        if self._bootstrap is not None:
+            await self._bootstrap.cleanup()
+            self._bootstrap = None
 
     def set_faults(self, faults: Faults) -> None:
         self._faults = faults
@@ -87,6 +107,8 @@ class Transfers:
             "loaded": self.num_loaded,
             "failed_loads": self.num_failed,
             "mismatched_loads": self.num_mismatched,
+            "stored": self.num_stored,
+            "bootstrap_port": self.bootstrap_port,
         }
 
     # prefill --------------------------------------------------------------------------------------
@@ -96,7 +118,11 @@ class Transfers:
         key, cached = sequence.pins, sequence.cached
         assert key is not None
         sequence.pinned_ids = [block.number for block in cached.blocks]
-        self._ends[key] = self._loop.create_future()
+        if self._config.pd_protocol == "mooncake" and sequence.finish != "length":
+            rank.release(sequence)  # as vLLM, which sends only what ended by its length
+            return
+        if self._config.pd_protocol == "sglang":
+            self._ends[key] = self._loop.create_future()
         deadline = self.leases.pin(
             key,
             sequence.num_prompt,
@@ -113,8 +139,18 @@ class Transfers:
             event.set()
 
     async def delivered(self, key: str) -> bool:
-        """When the blocks of `key` are gone: whether somebody has them."""
-        return await self._ends.get(key, _false(self._loop))
+        """When the blocks of `key` are gone: whether somebody has them. Once for each key."""
+        try:
+            return await self._ends[key]
+        finally:
+            self._ends.pop(key, None)
+            self.leases.drop(key)
+
+    def store(self, sequence: Sequence) -> None:
+        """Leave a computed prompt where all see it."""
+        assert sequence.stores is not None
+        sequence.stores.touch()
+        self.num_stored += 1
 
     def _expire(self) -> None:
         now = self._loop.time()
@@ -123,7 +159,7 @@ class Transfers:
             self._end(key, False)
 
     def _end(self, key: str, is_fetched: bool) -> None:
-        end = self._ends.pop(key, None)
+        end = self._ends.get(key)
         if end is not None and not end.done():
             end.set_result(is_fetched)
 
@@ -168,9 +204,9 @@ class Transfers:
         """Fill the blocks of a sequence that loads; its rank is told how that went."""
         load = sequence.load
         assert load is not None
-        if load.source is None:
+        if load.source is None and load.path is None:
             return  # as vLLM, which waits for what it never asked for
-        task = self._loop.create_task(self._fetch(rank, sequence, load.source), name="fetch")
+        task = self._loop.create_task(self._fetch(rank, sequence, load), name="fetch")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -186,11 +222,14 @@ class Transfers:
         except (ChannelError, TimeoutError):
             return  # its lease ends by itself
 
-    async def _fetch(self, rank: Rank, sequence: Sequence, source: Source) -> None:
+    async def _fetch(self, rank: Rank, sequence: Sequence, load: Load) -> None:
         self.num_loading += 1
         started = self._loop.time()
         try:
-            await self._pull(sequence, source)
+            if load.source is not None:
+                await self._pull(sequence, load.source)
+            else:
+                await asyncio.sleep(self._cost_s(sequence))
         except (ChannelError, TimeoutError):
             self.num_failed += 1
             rank.load_failed(sequence, self._config.kv_load_failure == "recompute")
@@ -206,15 +245,36 @@ class Transfers:
         try:
             async with asyncio.timeout(self._config.pull_timeout_s):
                 is_known = source.engine_id is not None and source.engine_id in self._known
-                caller = await Caller.open(source.host, source.port, retries=not is_known)
+                host, port = await self._resolve(source)
+                caller = await Caller.open(host, port, retries=not is_known)
                 self._check(source, await caller.ask(op="hello"))
-                told = await caller.ask(op="pull", key=source.key, wait=source.may_wait)
-            self._compare(sequence, told)
+            patience_s = self._config.lease_s if source.may_wait else self._config.pull_timeout_s
+            async with asyncio.timeout(patience_s):
+                answer = await caller.ask(op="pull", key=source.key, wait=source.may_wait)
+            self._compare(sequence, answer)
             await asyncio.sleep(self._cost_s(sequence))
             await caller.ask(op="done")
         finally:
             if caller is not None:
                 caller.close()
+
+    async def _resolve(self, source: Source) -> tuple[str, int]:
+        """Mooncake's decode asks the bootstrap port for an engine that it does not know."""
+        if source.bootstrap is None:
+            return source.host, source.port
+        if source.engine_id not in self._places:
+            try:
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(f"{source.bootstrap}/query") as answer,
+                ):
+                    place = found(await answer.json(), str(source.engine_id))
+            except (aiohttp.ClientError, ValueError, KeyError, AttributeError) as exc:
+                raise ChannelError(f"{source.bootstrap}: {exc}") from exc
+            if place is None:
+                raise ChannelError(f"engine id {source.engine_id} is not known at {source.bootstrap}")
+            self._places[source.engine_id] = place
+        return self._places[source.engine_id]
 
     def _check(self, source: Source, hello: Message) -> None:
         """As the handshake does; an engine that passed is known from then on."""
@@ -243,9 +303,3 @@ def _digest(sequence: Sequence) -> int:
     """What the keys and values depend on: tokens and adapter."""
     cached = sequence.cached
     return xxh3_64_intdigest(cached.tokens[: sequence.num_prompt].tobytes() + (cached.adapter or "").encode())
-
-
-def _false(loop: asyncio.AbstractEventLoop) -> "asyncio.Future[bool]":
-    future: asyncio.Future[bool] = loop.create_future()
-    future.set_result(False)
-    return future

@@ -1,0 +1,112 @@
+"""A transfer id ties the legs; the engine id is asked of the bootstrap port."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from engines.sim import Sim
+from engines.sim.pd.mooncake import found, told
+from tests.engines.sim.conftest import StartSim
+from tests.engines.sim.pd.conftest import get, post, text_of
+
+FIELDS = {"pd_protocol": "mooncake", "pull_timeout_s": 0.2, "transfer_latency_s": 0.001, "lease_s": 0.5}
+
+
+async def pair(start_sim: StartSim, **fields: Any) -> tuple[Sim, Sim]:
+    common = FIELDS | fields
+    return await start_sim(pd_role="prefill", **common), await start_sim(pd_role="decode", **common)
+
+
+async def legs(
+    http: ClientSession, prefill: Sim, key: str = "xfer-1"
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of both requests, as a gateway makes them."""
+    port = (await get(http, prefill.url + "/sim/stats"))["pd"]["bootstrap_port"]
+    address = f"http://127.0.0.1:{port}"
+    entry = (await get(http, address + "/query"))["0"]
+    first = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": key}
+    second = {
+        "do_remote_decode": False,
+        "do_remote_prefill": True,
+        "transfer_id": key,
+        "remote_bootstrap_addr": address,
+        "remote_engine_id": entry["engine_id"],
+    }
+    return {"kv_transfer_params": first, "max_tokens": 1}, {"kv_transfer_params": second}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_prefill_and_decode(start_sim: StartSim, http: ClientSession, at_once: bool) -> None:
+    prefill, decode = await pair(start_sim)
+    alone = await start_sim()
+    first, second = await legs(http, prefill)
+    if at_once:
+        (_, answered), (status, answer) = await asyncio.gather(
+            post(http, prefill, **first), post(http, decode, **second)
+        )
+    else:
+        _, answered = await post(http, prefill, **first)
+        status, answer = await post(http, decode, **second)
+    assert answered["kv_transfer_params"] is None
+    assert (status, text_of(answer)) == (200, text_of((await post(http, alone))[1]))
+
+
+async def test_a_transfer_id_is_served_once(start_sim: StartSim, http: ClientSession) -> None:
+    prefill, decode = await pair(start_sim, lease_s=0.1)
+    first, second = await legs(http, prefill)
+    await post(http, prefill, **first)
+    assert (await post(http, decode, **second))[0] == 200
+    assert (await post(http, decode, **second))[0] == 500
+
+
+async def test_another_engine_at_that_address_is_not_it(start_sim: StartSim, http: ClientSession) -> None:
+    prefill, decode = await pair(start_sim)
+    first, second = await legs(http, prefill)
+    await prefill.restart()
+    await post(http, prefill, **first)
+    assert (await post(http, decode, **second))[0] == 500
+
+
+async def test_the_bootstrap_port_is_gone(start_sim: StartSim, http: ClientSession) -> None:
+    prefill, decode = await pair(start_sim)
+    first, second = await legs(http, prefill)
+    await post(http, prefill, **first)
+    await prefill.stop()
+    assert (await post(http, decode, **second))[0] == 500
+
+
+async def test_without_an_id_nothing_is_pinned(start_sim: StartSim, http: ClientSession) -> None:
+    prefill, _ = await pair(start_sim)
+    status, _ = await post(http, prefill, kv_transfer_params={"do_remote_decode": True}, max_tokens=1)
+    assert status == 200
+    assert (await get(http, prefill.url + "/sim/stats"))["pd"]["pinned_blocks"] == 0
+
+
+async def test_what_ends_by_itself_is_not_sent(start_sim: StartSim, http: ClientSession) -> None:
+    prefill, _ = await pair(start_sim, mean_output_tokens=1)
+    first, _ = await legs(http, prefill)
+    _, answer = await post(http, prefill, **first, ignore_eos=False)
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert (await get(http, prefill.url + "/sim/stats"))["pd"]["pinned_blocks"] == 0
+
+
+async def test_a_leg_that_is_not_its_roles(start_sim: StartSim, http: ClientSession) -> None:
+    prefill, decode = await pair(start_sim)
+    first, second = await legs(http, prefill)
+    for sim, leg in ((prefill, second), (decode, first)):
+        status, answer = await post(http, sim, **leg)
+        assert (status, answer["error"]["message"].split()[0]) == (500, "EngineCore")
+
+
+async def test_decode_has_no_bootstrap_port(start_sim: StartSim, http: ClientSession) -> None:
+    _, decode = await pair(start_sim)
+    assert (await get(http, decode.url + "/sim/stats"))["pd"]["bootstrap_port"] is None
+
+
+def test_what_the_bootstrap_port_tells() -> None:
+    answer = told("e", "10.0.0.1", 5600, 2)
+    assert sorted(answer) == ["0", "1"]
+    assert found(answer, "e") == ("10.0.0.1", 5600)
+    assert found(answer, "other") is None
