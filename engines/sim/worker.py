@@ -59,6 +59,16 @@ class Sim:
         return f"tcp://{self.config.host}:{self._ports[0][1]}"
 
     @property
+    def pd_port(self) -> int:
+        """Where other workers fetch blocks; SGLang's bootstrap port."""
+        return self._pd_port
+
+    @property
+    def bootstrap_port(self) -> int:
+        """Mooncake's."""
+        return self._bootstrap_port
+
+    @property
     def ranks(self) -> list[Rank]:
         assert self.engine is not None, "not started"
         return list(self.engine.ranks)
@@ -209,7 +219,8 @@ async def serve(config: SimConfig) -> None:
 def _ready_line(sim: Sim) -> str:
     events = f" events={sim.events_endpoint}" if sim.config.events else ""
     replay = f" replay={sim.replay_endpoint}" if sim.config.events and sim.config.replay else ""
-    return f"sim ready: {sim.url} model={sim.config.model}{events}{replay}"
+    role = f" {sim.config.pd_role}={sim.config.pd_protocol}:{sim.pd_port}" if sim.config.pd_role else ""
+    return f"sim ready: {sim.url} model={sim.config.model}{events}{replay}{role}"
 
 
 def run(config: SimConfig) -> None:

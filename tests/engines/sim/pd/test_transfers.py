@@ -235,7 +235,9 @@ async def test_prefill_is_killed_between_its_answer_and_the_fetch(
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        url = (await process.stdout.readline()).split()[2].decode()
+        ready = (await process.stdout.readline()).decode().split()
+        url = ready[2]
+        assert ready[-1].startswith("prefill=nixl:")
         decode = await start_sim(pd_role="decode", **SOON)
         body = {
             "model": "m",
