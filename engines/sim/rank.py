@@ -53,6 +53,8 @@ class Transfers(Protocol):
 
     def store(self, sequence: Sequence) -> None: ...
 
+    def await_turn(self, sequence: Sequence) -> None: ...
+
 
 class Rank:
     def __init__(self, config: SimConfig, number: int) -> None:
@@ -124,6 +126,8 @@ class Rank:
     ) -> None:
         self._clients[sequence] = Client(on_token, on_failure, self._loop.time())
         self.scheduler.add(sequence)
+        if self.transfers is not None and sequence.load is not None:
+            self.transfers.await_turn(sequence)
         self._wake()
 
     def abort(self, sequence: Sequence) -> None:

@@ -224,7 +224,7 @@ class Server:
             engine.choose_rank(named)  # an error, if any, before anything is queued
         except ApiError:
             if engine.transfers is not None and leg is not None and leg.source is not None:
-                await engine.transfers.drop(leg.source)
+                await engine.transfers.tell(leg.source, "drop")
             raise
         engine.totals.requests += 1
         try:

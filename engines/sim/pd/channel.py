@@ -3,6 +3,7 @@
 hello   who are you, and what must fit            → engine_id, fit
 pull    the blocks of `key`, once; they are sent  → num_tokens, digest; or error
 done    they have arrived: free them              → ok
+renew   who will pull `key` still waits            → ok
 drop    nobody will pull `key`                    → ok
 """
 

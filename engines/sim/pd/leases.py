@@ -1,7 +1,7 @@
 """What lies ready to be fetched: pinned blocks of finished prompts, each for one fetch, for so long."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,11 @@ class Leases:
         return sum(one.num_blocks for kept in (self._pinned, self._leaving) for one in kept.values())
 
     @property
+    def next_deadline(self) -> float | None:
+        """When to call `expire` next."""
+        return min((pinned.deadline for pinned in self._pinned.values()), default=None)
+
+    @property
     def keys(self) -> list[str]:
         return [*self._pinned, *self._leaving]
 
@@ -47,11 +52,13 @@ class Leases:
         digest: int,
         release: Callable[[], None],
         now: float,
-    ) -> float:
-        """When the lease ends."""
-        deadline = now + self._lease_s
-        self._pinned[key] = Pinned(key, num_tokens, num_blocks, digest, deadline, release)
-        return deadline
+    ) -> None:
+        self._pinned[key] = Pinned(key, num_tokens, num_blocks, digest, now + self._lease_s, release)
+
+    def renew(self, key: str, now: float) -> None:
+        """Decode has the request in its queue, and will come."""
+        if key in self._pinned:
+            self._pinned[key] = replace(self._pinned[key], deadline=now + self._lease_s)
 
     def take(self, key: str) -> Pinned | None:
         """For one fetch, which then calls `fetched` or `give_back`; None is counted."""

@@ -1,6 +1,8 @@
 """One worker's side of all transfers: its channel, what it has pinned, and what it fetches from others."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, Literal
 from uuid import uuid4
 
 import aiohttp
@@ -15,6 +17,8 @@ from engines.sim.pd.leg import Load, Source
 from engines.sim.pd.mooncake import found, told
 from engines.sim.rank import Rank
 from engines.sim.scheduler import Sequence
+
+HEARTBEATS_PER_LEASE = 6  # vLLM's
 
 
 class Transfers:
@@ -46,7 +50,7 @@ class Transfers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals: dict[str, asyncio.Event] = {}
         self._ends: dict[str, asyncio.Future[bool]] = {}
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"Transfers({self.engine_id[:8]}, {self.leases!r}, {self.num_loading} loading)"
@@ -74,8 +78,8 @@ class Transfers:
         return web.json_response(told(self.engine_id, config.host, self.port, config.dp_size))
 
     async def close(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for event in self._arrivals.values():
             event.set()
         for task in list(self._tasks):
@@ -123,7 +127,7 @@ class Transfers:
             return
         if self._config.pd_protocol == "sglang":
             self._ends[key] = self._loop.create_future()
-        deadline = self.leases.pin(
+        self.leases.pin(
             key,
             sequence.num_prompt,
             len(cached.blocks),
@@ -131,7 +135,7 @@ class Transfers:
             lambda: rank.release(sequence),
             self._loop.time(),
         )
-        self._timers.add(self._loop.call_at(deadline, self._expire))
+        self._schedule()
         if self._faults.drop_pinned:
             self.leases.drop(key)
             self._end(key, False)
@@ -152,11 +156,16 @@ class Transfers:
         sequence.stores.touch()
         self.num_stored += 1
 
+    def _schedule(self) -> None:
+        deadline = self.leases.next_deadline
+        if self._timer is None and deadline is not None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+
     def _expire(self) -> None:
-        now = self._loop.time()
-        self._timers = {timer for timer in self._timers if timer.when() > now}
-        for key in self.leases.expire(now):
+        self._timer = None
+        for key in self.leases.expire(self._loop.time()):
             self._end(key, False)
+        self._schedule()
 
     def _end(self, key: str, is_fetched: bool) -> None:
         end = self._ends.get(key)
@@ -174,6 +183,8 @@ class Transfers:
                 self.leases.fetched(talk.key)
                 self._end(talk.key, True)
                 talk.key = None
+            case "renew":
+                self.leases.renew(key, self._loop.time())
             case "drop":
                 if self.leases.drop(key):
                     self._end(key, False)
@@ -206,17 +217,33 @@ class Transfers:
         assert load is not None
         if load.source is None and load.path is None:
             return  # as vLLM, which waits for what it never asked for
-        task = self._loop.create_task(self._fetch(rank, sequence, load), name="fetch")
+        self._run(self._fetch(rank, sequence, load))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, name="transfer")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def drop(self, source: Source) -> None:
-        """Tell prefill that nobody comes for its blocks."""
+    def await_turn(self, sequence: Sequence) -> None:
+        """While a sequence waits for its turn, prefill is told that it will be fetched: vLLM's heartbeats."""
+        source = sequence.load.source if sequence.load is not None else None
+        if self._config.pd_protocol == "nixl" and source is not None:
+            self._run(self._renew(sequence, source))
+
+    async def _renew(self, sequence: Sequence, source: Source) -> None:
+        while True:
+            await asyncio.sleep(self._config.lease_s / HEARTBEATS_PER_LEASE)
+            if sequence.is_finished or sequence.cached.blocks:
+                return  # its client has left, or it has begun
+            await self.tell(source, "renew")
+
+    async def tell(self, source: Source, what: Literal["drop", "renew"]) -> None:
+        """Tell prefill that nobody comes for its blocks, or that somebody will."""
         try:
             async with asyncio.timeout(self._config.pull_timeout_s):
                 caller = await Caller.open(source.host, source.port, retries=False)
                 try:
-                    await caller.ask(op="drop", key=source.key)
+                    await caller.ask(op=what, key=source.key)
                 finally:
                     caller.close()
         except (ChannelError, TimeoutError):

@@ -1,6 +1,7 @@
 """What can be made to go wrong with prefill and transfers, on a running worker."""
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ from aiohttp import ClientSession
 
 from engines.sim import Sim
 from tests.engines.sim.conftest import StartSim
-from tests.engines.sim.pd.conftest import ASK, get, post, prefilled
+from tests.engines.sim.pd.conftest import ASK, IDS, get, post, prefilled
 
-SOON = {"pull_timeout_s": 0.1, "transfer_latency_s": 0.001}
+SOON = {"transfer_latency_s": 0.001}
 
 
 async def break_it(http: ClientSession, sim: Sim, **faults: Any) -> None:
@@ -41,14 +42,15 @@ async def test_what_was_promised_cannot_be_fetched(
     start_sim: StartSim, http: ClientSession, fault: str
 ) -> None:
     prefill = await start_sim(pd_role="prefill", **SOON)
-    decode = await start_sim(pd_role="decode", **SOON)
+    decode = await start_sim(pd_role="decode", pull_timeout_s=0.1, **SOON)
+    patient = await start_sim(pd_role="decode", **SOON)
     before = await prefilled(http, prefill)
     await break_it(http, prefill, **{fault: True})
     after = await prefilled(http, prefill)
     for params in (before, after):
         assert (await post(http, decode, kv_transfer_params=params))[0] == 500
     await break_it(http, prefill)
-    assert (await post(http, decode, kv_transfer_params=await prefilled(http, prefill)))[0] == 200
+    assert (await post(http, patient, kv_transfer_params=await prefilled(http, prefill)))[0] == 200
 
 
 async def test_transfers_are_slow(start_sim: StartSim, http: ClientSession) -> None:
@@ -68,3 +70,24 @@ async def test_the_legs_count_differently(start_sim: StartSim, http: ClientSessi
     _, answer = await post(http, sim)
     assert answer["usage"]["prompt_tokens"] == 102
     assert answer["usage"]["total_tokens"] == 102 + answer["usage"]["completion_tokens"]
+
+
+@pytest.mark.process
+async def test_prefill_ends_when_it_has_answered(http: ClientSession) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "engines.sim", "--pd-role", "prefill", "--until-eof",
+        "--faults", '{"exit_after_prefill": true}',
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().split()[2]
+        body = {"model": "m", "prompt": IDS, "max_tokens": 1, "kv_transfer_params": ASK}
+        async with http.post(url + "/v1/completions", json=body) as answer:
+            assert (await answer.json())["kv_transfer_params"]["do_remote_prefill"]
+        async with asyncio.timeout(5):
+            assert await process.wait() == 1
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -56,3 +56,16 @@ def test_what_is_dropped_is_free() -> None:
     assert leases.drop("a") and not leases.drop("a")
     assert (freed, leases.num_expired) == (["a"], 0)
     assert repr(leases) == "Leases(0 pinned, 0 being fetched)"
+
+
+def test_who_will_come_renews() -> None:
+    leases, freed = Leases(30.0), Freed()
+    freed.pin(leases, "a", now=0.0)
+    freed.pin(leases, "b", now=10.0)
+    assert leases.next_deadline == 30.0
+    leases.renew("a", now=20.0)
+    leases.renew("gone", now=20.0)
+    assert leases.next_deadline == 40.0
+    assert leases.expire(40.0) == ["b"]
+    assert leases.expire(50.0) == ["a"]
+    assert leases.next_deadline is None

@@ -11,7 +11,7 @@ from engines.sim.pd.mooncake import found, told
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import get, post, text_of
 
-FIELDS = {"pd_protocol": "mooncake", "pull_timeout_s": 0.2, "transfer_latency_s": 0.001, "lease_s": 0.5}
+FIELDS = {"pd_protocol": "mooncake", "transfer_latency_s": 0.001}
 
 
 async def pair(start_sim: StartSim, **fields: Any) -> tuple[Sim, Sim]:
@@ -54,11 +54,13 @@ async def test_prefill_and_decode(start_sim: StartSim, http: ClientSession, at_o
 
 
 async def test_a_transfer_id_is_served_once(start_sim: StartSim, http: ClientSession) -> None:
-    prefill, decode = await pair(start_sim, lease_s=0.1)
+    prefill, decode = await pair(start_sim)
     first, second = await legs(http, prefill)
     await post(http, prefill, **first)
     assert (await post(http, decode, **second))[0] == 200
-    assert (await post(http, decode, **second))[0] == 500
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await post(http, decode, **second)
 
 
 async def test_another_engine_at_that_address_is_not_it(start_sim: StartSim, http: ClientSession) -> None:
@@ -69,8 +71,14 @@ async def test_another_engine_at_that_address_is_not_it(start_sim: StartSim, htt
     assert (await post(http, decode, **second))[0] == 500
 
 
+async def test_what_is_never_computed_never_comes(start_sim: StartSim, http: ClientSession) -> None:
+    prefill, decode = await pair(start_sim, lease_s=0.05)
+    _, second = await legs(http, prefill)
+    assert (await post(http, decode, **second))[0] == 500
+
+
 async def test_the_bootstrap_port_is_gone(start_sim: StartSim, http: ClientSession) -> None:
-    prefill, decode = await pair(start_sim)
+    prefill, decode = await pair(start_sim, pull_timeout_s=0.2)
     first, second = await legs(http, prefill)
     await post(http, prefill, **first)
     await prefill.stop()

@@ -14,7 +14,7 @@ from engines.sim.pd.sglang import read
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, text_of
 
-FIELDS = {"pd_protocol": "sglang", "pull_timeout_s": 0.2, "transfer_latency_s": 0.001}
+FIELDS = {"pd_protocol": "sglang", "transfer_latency_s": 0.001}
 
 
 async def pair(start_sim: StartSim, **fields: Any) -> tuple[Sim, Sim]:
@@ -88,7 +88,7 @@ async def test_the_data_never_come(start_sim: StartSim, http: ClientSession) -> 
 
 
 async def test_prefill_is_gone(start_sim: StartSim, http: ClientSession) -> None:
-    prefill, decode = await pair(start_sim)
+    prefill, decode = await pair(start_sim, pull_timeout_s=0.2)
     where = await room(http, prefill)
     await prefill.stop()
     assert (await post(http, decode, **where))[0] == 500

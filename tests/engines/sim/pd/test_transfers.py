@@ -13,7 +13,8 @@ from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, prefilled, text_of
 from tests.engines.sim.test_worker import replayed
 
-SOON = {"pull_timeout_s": 0.2, "transfer_latency_s": 0.001}
+SOON = {"transfer_latency_s": 0.001}
+IMPATIENT = {"pull_timeout_s": 0.2}
 
 
 async def pair(start_sim: StartSim, **fields: Any) -> tuple[Sim, Sim]:
@@ -124,7 +125,7 @@ async def test_a_lease_ends(start_sim: StartSim, http: ClientSession) -> None:
 
 
 async def test_recompute_hides_what_did_not_come(start_sim: StartSim, http: ClientSession) -> None:
-    prefill, decode = await pair(start_sim, kv_load_failure="recompute")
+    prefill, decode = await pair(start_sim, kv_load_failure="recompute", **IMPATIENT)
     alone = await start_sim()
     params = await prefilled(http, prefill)
     await prefill.stop()
@@ -238,7 +239,7 @@ async def test_prefill_is_killed_between_its_answer_and_the_fetch(
         ready = (await process.stdout.readline()).decode().split()
         url = ready[2]
         assert ready[-1].startswith("prefill=nixl:")
-        decode = await start_sim(pd_role="decode", **SOON)
+        decode = await start_sim(pd_role="decode", **IMPATIENT)
         body = {
             "model": "m",
             "prompt": IDS,
@@ -261,3 +262,25 @@ async def test_what_decode_refuses_is_not_left_pinned(start_sim: StartSim, http:
     assert status == 400
     stats = await pd_stats(http, prefill)
     assert (stats["pinned_blocks"], stats["fetched"], stats["expired_leases"]) == (0, 0, 0)
+
+
+async def test_a_lease_lasts_while_decode_has_the_request_in_its_queue(
+    start_sim: StartSim, http: ClientSession
+) -> None:
+    prefill = await start_sim(pd_role="prefill", **SOON)
+    decode = await start_sim(pd_role="decode", max_num_seqs=1, lease_s=0.06, decode_tokens_per_s=1.0, **SOON)
+    loop = asyncio.get_running_loop()
+    params = await prefilled(http, prefill)
+    assert prefill.engine is not None and prefill.engine.transfers is not None
+    leases = prefill.engine.transfers.leases
+    first = leases.next_deadline
+    running = loop.create_task(post(http, decode, prompt=IDS[:20]))
+    while not decode.ranks[0].scheduler.running:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    waiting = loop.create_task(post(http, decode, kv_transfer_params=params))
+    async with asyncio.timeout(5):
+        while leases.next_deadline == first:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    running.cancel()
+    waiting.cancel()
+    await asyncio.gather(running, waiting, return_exceptions=True)

@@ -11,7 +11,7 @@ from engines.sim.pd.trtllm import read
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import get, post, text_of
 
-FIELDS = {"pd_protocol": "trtllm", "pull_timeout_s": 0.2, "transfer_latency_s": 0.001}
+FIELDS = {"pd_protocol": "trtllm", "transfer_latency_s": 0.001}
 CONTEXT = {"request_type": "context_only", "disagg_request_id": 42}
 
 
@@ -61,7 +61,7 @@ async def test_a_chat_is_handed_on_as_tokens(start_sim: StartSim, http: ClientSe
 
 
 async def test_the_context_is_gone(start_sim: StartSim, http: ClientSession) -> None:
-    prefill, decode = await pair(start_sim)
+    prefill, decode = await pair(start_sim, pull_timeout_s=0.2)
     _, follows = await generation(http, prefill)
     await prefill.stop()
     status, answer = await post(http, decode, **follows)
