@@ -1,0 +1,49 @@
+"""The simulated pair beside what the real one answered: the same fields, of the same types."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from tests.engines.sim.conftest import StartSim
+from tests.engines.sim.pd.conftest import ASK, get, post
+from tests.engines.sim.pd.test_info import metrics
+
+DATA = Path(__file__).parents[3] / "data" / "vllm_pd" / "vllm-0.32.0.json"
+REAL: Any = json.loads(DATA.read_text())
+
+
+def shape(value: Any) -> Any:
+    """Names and types; of a list what its items are."""
+    if isinstance(value, dict):
+        return {name: shape(one) for name, one in value.items()}
+    return [shape(one) for one in value[:1]] if isinstance(value, list) else type(value).__name__
+
+
+async def test_what_prefill_answers(start_sim: StartSim, http: ClientSession) -> None:
+    sim = await start_sim(pd_role="prefill", block_size=32)
+    _, answer = await post(http, sim, max_tokens=1, kv_transfer_params=ASK)
+    assert shape(answer) == shape(REAL["prefill"])
+    ours, theirs = answer["kv_transfer_params"], REAL["prefill"]["kv_transfer_params"]
+    assert len(ours["remote_block_ids"][0]) == len(theirs["remote_block_ids"][0])
+    for name in ("do_remote_prefill", "do_remote_decode", "remote_num_tokens", "transfer_mode"):
+        assert ours[name] == theirs[name]
+
+
+async def test_a_transfer_that_failed(start_sim: StartSim, http: ClientSession) -> None:
+    sim = await start_sim(pd_role="decode", pull_timeout_s=0.1)
+    params = REAL["prefill"]["kv_transfer_params"] | {"remote_port": 1}
+    assert await post(http, sim, kv_transfer_params=params) == (500, REAL["failed"])
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_how_the_role_is_told(start_sim: StartSim, http: ClientSession, role: str) -> None:
+    sim = await start_sim(pd_role=role)
+    info = await get(http, sim.url + "/server_info?config_format=json")
+    told, real = info["vllm_config"]["kv_transfer_config"], REAL["kv_transfer_config"][role]
+    assert told | {"engine_id": ""} == real | {"engine_id": ""}
+    names = {name.partition("{")[0] for name in await metrics(http, sim.url)}
+    every = {name for names in REAL["metrics"].values() for name in names}
+    assert names & every == set(REAL["metrics"][role])
