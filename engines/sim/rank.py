@@ -91,7 +91,7 @@ class Rank:
     @property
     def load(self) -> int:
         """As vLLM's own balancer between ranks weighs it."""
-        return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
+        return 4 * self.scheduler.num_waiting + len(self.scheduler.running)
 
     @property
     def num_clients(self) -> int:
@@ -101,7 +101,8 @@ class Rank:
     def stats(self) -> dict[str, object]:
         """As of now, unlike the gauges."""
         scheduler = self.scheduler
-        now = {"running": len(scheduler.running), "waiting": len(scheduler.waiting), "steps": self.num_steps}
+        now = {"running": len(scheduler.running), "waiting": scheduler.num_waiting, "steps": self.num_steps}
+        now |= {"loading": len(scheduler.loading)}
         now |= {"free_blocks": scheduler.cache.num_free, "clients": self.num_clients}
         stream: dict[str, object] = {"next_seq": None}
         if self.publisher:
@@ -191,9 +192,10 @@ class Rank:
     def _start(self) -> None:
         self._timer = None
         step = self.scheduler.start_step()
-        if self.transfers is not None:
-            for sequence in self.scheduler.take_loads():
+        if self.transfers is not None and (loads := self.scheduler.take_loads()):
+            for sequence in loads:
                 self.transfers.fetch(self, sequence)
+            self._observe()
         if step is None:
             return  # what waits does not fit; the next arrival or abort wakes us
         now = self._loop.time()
@@ -244,7 +246,7 @@ class Rank:
 
     def _observe(self) -> None:
         scheduler = self.scheduler
-        self.gauges = Gauges(len(scheduler.running), len(scheduler.waiting), scheduler.cache.usage)
+        self.gauges = Gauges(len(scheduler.running), scheduler.num_waiting, scheduler.cache.usage)
 
     def _reset(self) -> None:
         for future, with_running in self._resets:

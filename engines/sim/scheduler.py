@@ -137,6 +137,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
+    @property
+    def num_waiting(self) -> int:
+        """As vLLM counts: also those whose KV is on its way."""
+        return len(self.waiting) + len(self.loading)
+
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
 

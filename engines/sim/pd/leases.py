@@ -53,6 +53,8 @@ class Leases:
         release: Callable[[], None],
         now: float,
     ) -> None:
+        """What is pinned under that key, if anything, is free: nobody can name it any more."""
+        self.drop(key)
         self._pinned[key] = Pinned(key, num_tokens, num_blocks, digest, now + self._lease_s, release)
 
     def renew(self, key: str, now: float) -> None:

@@ -69,3 +69,10 @@ def test_who_will_come_renews() -> None:
     assert leases.expire(40.0) == ["b"]
     assert leases.expire(50.0) == ["a"]
     assert leases.next_deadline is None
+
+
+def test_a_key_that_is_pinned_again_frees_what_nobody_can_name() -> None:
+    leases, freed = Leases(30.0), Freed()
+    freed.pin(leases, "a")
+    freed.pin(leases, "a")
+    assert (freed, leases.num_pinned_blocks) == (["a"], 7)

@@ -284,3 +284,17 @@ async def test_a_lease_lasts_while_decode_has_the_request_in_its_queue(
     running.cancel()
     waiting.cancel()
     await asyncio.gather(running, waiting, return_exceptions=True)
+
+
+async def test_what_is_on_its_way_counts_as_waiting(start_sim: StartSim, http: ClientSession) -> None:
+    prefill, decode = await pair(start_sim, transfer_latency_s=60.0)
+    params = await prefilled(http, prefill)
+    asks = asyncio.get_running_loop().create_task(post(http, decode, kv_transfer_params=params))
+    (rank,) = decode.ranks
+    async with asyncio.timeout(5):
+        while not rank.scheduler.loading:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert (rank.gauges.num_running, rank.gauges.num_waiting, rank.load) == (0, 1, 4)
+    assert rank.gauges.kv_usage == pytest.approx(7 / 199)
+    asks.cancel()
+    await asyncio.gather(asks, return_exceptions=True)
