@@ -2,7 +2,8 @@
 
 A start costs 20–60 s and 2.6 GB, so tests share: `vllm_worker` for what only asks, `vllm_pair` for
 the gateway's end-to-end tests (which may kill and restart, and hand the pair back running),
-`vllm_small` for what needs evictions, and `start_vllm` for what needs flags of its own.
+`vllm_small` for what needs evictions, `vllm_pd` for prefill and decode apart, and `start_vllm` for what
+needs flags of its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.vllm.engine import ENGINE, VllmOptions, VllmWorker, ensure_model, make_adapter
+from tests.vllm.pd import PdFleet, start_pd
 
 HERE = Path(__file__).parent
 
@@ -59,6 +61,13 @@ def vllm_small(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     with ExitStack() as stack:
         worker = _start(stack, vllm_model, tmp_path_factory, num_gpu_blocks_override=60, max_model_len=1024)
         yield worker.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def vllm_pd(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PdFleet]:
+    """One prefill worker and two decode workers, for tests that hand them back running."""
+    with ExitStack() as stack:
+        yield start_pd(partial(_start, stack, vllm_model, tmp_path_factory))
 
 
 @pytest.fixture(scope="module")

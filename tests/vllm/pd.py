@@ -1,0 +1,115 @@
+"""Prefill and decode on separate engines, joined by NIXL over loopback.
+
+A start costs what one engine's does: all start side by side. The decode workers differ in what they do when
+the blocks do not come: the first fails the request (vLLM's default), the second computes them itself.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from urllib.error import HTTPError
+
+from tests.vllm.engine import VllmWorker, free_ports
+
+NUM_BLOCKS = 600  # of 32 tokens
+TIMEOUT_S = 120.0  # pulls of 0.1 s stall for half a minute, once in a while, on a busy machine
+NUM_TRIES = 10
+SIDE_CHANNEL_PORT = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+
+ENVIRONMENT = {
+    "UCX_TLS": "tcp,self,sm,cma,posix,sysv",
+    "UCX_NET_DEVICES": "lo",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+}
+
+Body = dict[str, Any]
+
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class PdFleet:
+    """One prefill worker and two decode workers of one model."""
+
+    prefill: VllmWorker
+    failing: VllmWorker
+    recomputing: VllmWorker
+    first_metrics: list[str] = field(default_factory=list)
+    """What each told before its first request."""
+
+    @property
+    def workers(self) -> tuple[VllmWorker, VllmWorker, VllmWorker]:
+        return self.prefill, self.failing, self.recomputing
+
+    @property
+    def decodes(self) -> tuple[VllmWorker, VllmWorker]:
+        return self.failing, self.recomputing
+
+    def meet(self) -> "PdFleet":
+        """Each pair's first pull makes a handshake, which may be slow or fail where much else runs."""
+        for decode in self.decodes:
+            for _ in range(NUM_TRIES):
+                body = completion([next(_numbers)] * 40)
+                if post(decode, "/v1/completions", body | self.parameters(body))[0] == 200:
+                    break
+            else:
+                raise AssertionError(f"{decode!r} cannot pull from {self.prefill!r}:\n{decode.log_tail()}")
+        return self
+
+    def parameters(self, body: Body, path: str = "/v1/completions") -> Body:
+        """The field for the decode leg of this body, after its prefill leg."""
+        status, answer = post(self.prefill, path, prefill_leg(body))
+        assert status == 200, answer
+        return {"kv_transfer_params": json.loads(answer)["kv_transfer_params"]}
+
+
+def start_pd(start: Callable[..., VllmWorker]) -> PdFleet:
+    """`start` as in fixture `start_vllm`. The recomputing worker is without developer endpoints."""
+    fleet = PdFleet(
+        start(**_options("kv_producer")),
+        start(**_options("kv_consumer")),
+        start(**_options("kv_consumer", [("VLLM_SERVER_DEV_MODE", "0")], kv_load_failure_policy="recompute")),
+    )
+    for worker in fleet.workers:
+        worker.wait_ready()
+    fleet.first_metrics.extend(worker.get("/metrics", TIMEOUT_S).decode() for worker in fleet.workers)
+    return fleet.meet()
+
+
+def side_channel(worker: VllmWorker) -> str:
+    return f"tcp://127.0.0.1:{dict(worker.options.extra_env)[SIDE_CHANNEL_PORT]}"
+
+
+def completion(prompt: Sequence[int], max_tokens: int = 8, **fields: Any) -> Body:
+    body: Body = {"model": "m", "prompt": list(prompt), "max_tokens": max_tokens}
+    return body | {"temperature": 0, "ignore_eos": True} | fields
+
+
+def prefill_leg(body: Body) -> Body:
+    """Keeps the blocks, and is answered with transfer parameters."""
+    ask = {"do_remote_decode": True, "do_remote_prefill": False}
+    ask |= dict.fromkeys(("remote_engine_id", "remote_block_ids", "remote_host", "remote_port"))
+    kept = {name: value for name, value in body.items() if name != "stream_options"}
+    return kept | {"max_tokens": 1, "stream": False, "kv_transfer_params": ask}
+
+
+def post(worker: VllmWorker, path: str, body: Body) -> tuple[int, bytes]:
+    """Status and body, errors too."""
+    try:
+        return 200, worker.post(path, body, TIMEOUT_S)
+    except HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def _options(role: str, extra_env: Sequence[tuple[str, str]] = (), **config: object) -> dict[str, Any]:
+    """Of one worker; its side channel has a port of its own, which a restart keeps."""
+    transfer = {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu"} | config
+    (port,) = free_ports(1)
+    return {
+        "num_gpu_blocks_override": NUM_BLOCKS,
+        "extra_args": ("--kv-transfer-config", json.dumps(transfer)),
+        "extra_env": [*ENVIRONMENT.items(), (SIDE_CHANNEL_PORT, str(port)), *extra_env],
+    }
