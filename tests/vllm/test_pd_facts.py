@@ -230,8 +230,7 @@ def test_cached_tokens_are_what_prefill_reused_where_its_field_is_passed_on(vllm
         if not keeps:
             del params["remote_prefill_cached_tokens"]
         told.append(cached(answered(vllm_pd.failing, COMPLETIONS, body | {"kv_transfer_params": params})))
-    assert told[0] == 192
-    assert told[1] in (0, 200)
+    assert told == [192, 200]  # without the field all that was pulled counts as cached
 
 
 def test_pulled_blocks_are_told_as_events_and_a_second_turn_hits_them(vllm_pd: PdFleet) -> None:
