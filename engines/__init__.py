@@ -1,14 +1,21 @@
 """One adapter per engine: its wire formats, metric names and paths; imports `gateway.core` only.
 
 To add an engine: `engines/<name>.py` with an `Engine` (gateway/core/engine.py), a line here, golden
-payloads, a test.
+payloads, a test. To add a KV connector: `engines/<name>.py` with a `Handoff` (gateway/core/handoff.py), a
+line here, a test.
 """
 
+from engines.bootstrap import Bootstrap
+from engines.context import Context
+from engines.mooncake import Mooncake
+from engines.nixl import Nixl
 from engines.openai import OpenAi
 from engines.sglang import Sglang
+from engines.shared_storage import SharedStorage
 from engines.trtllm import TrtLlm
 from engines.vllm import Vllm
 from gateway.core.engine import Engine
+from gateway.core.handoff import Handoff
 
 ENGINES: dict[str, Engine] = {
     "vllm": Vllm(),
@@ -17,3 +24,9 @@ ENGINES: dict[str, Engine] = {
     "openai": OpenAi(),
 }
 """The last has no marks of its own: whatever else speaks OpenAI."""
+
+_HANDOFFS: tuple[Handoff, ...] = (Nixl(), Mooncake(), SharedStorage(), Bootstrap(), Context())
+HANDOFFS: dict[str, Handoff] = {handoff.name: handoff for handoff in _HANDOFFS}
+"""How a prompt goes from prefill to decode workers, by connector."""
+CONNECTORS = {"vllm": "nixl", "sglang": "bootstrap", "trtllm": "context"}
+"""By engine, where neither the worker nor its operator says which."""

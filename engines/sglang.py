@@ -48,6 +48,7 @@ from gateway.core.events import (
     EventBatch,
     KvEvent,
 )
+from gateway.core.worker import Transfer
 
 BLOCK_SIZE = 16
 """Assumed of an engine that does not tell its page size: the grain of what our own decisions say."""
@@ -122,6 +123,10 @@ class ServerInfo(Struct):
     kv_events_config: str | None = None
     kv_events: Publisher | None = None
     disaggregation_mode: str | None = None
+    disaggregation_bootstrap_port: int | None = None
+    disaggregation_transfer_backend: str | None = None
+    tp_size: int | None = None
+    kv_cache_dtype: str | None = None
 
     @property
     def block_size(self) -> int:
@@ -143,6 +148,10 @@ class EventsConfig(Struct):
     replay_endpoint: str | None = None
     topic: str = ""
 
+
+ROLES = ("prefill", "decode")
+BOOTSTRAP_PORT = 8998
+"""Its default."""
 
 _models = json.Decoder(ModelList).decode
 _info = json.Decoder(ServerInfo).decode
@@ -212,11 +221,18 @@ class Sglang:
             version=info.version,
             ranks=dict.fromkeys(range(num_ranks), rank),
             sources=_sources(info, num_ranks),
-            role=role if role in ("prefill", "decode") else None,
+            role=role if role in ROLES else None,
+            transfer=_transfer(info) if role in ROLES else None,
         )
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
         raise DecodeError("sglang publishes its events; none are polled")
+
+
+def _transfer(info: ServerInfo) -> Transfer:
+    """The host is the one by which we reach the prefill worker."""
+    address = f"*:{info.disaggregation_bootstrap_port or BOOTSTRAP_PORT}"
+    return Transfer("bootstrap", address, None, info.kv_cache_dtype, info.tp_size, is_bound=True)
 
 
 def _sources(info: ServerInfo, num_ranks: int) -> tuple[EventSource, ...]:

@@ -24,6 +24,7 @@ from msgspec import Meta, Raw, Struct, json, msgpack
 from xxhash import xxh3_64_intdigest
 
 from engines.prometheus import integer, label, series
+from engines.vllm_info import INFO, parse_server_info
 from engines.wire import (
     UNREADABLE,
     Count,
@@ -161,7 +162,7 @@ class Vllm:
     name = "vllm"
     marks = EngineMarks(owned_by="vllm", metrics="vllm:")
     usage = StreamUsage()
-    paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
+    paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources", INFO)
     flags = EngineFlags(
         # Rank r of a data-parallel engine publishes on port + r, so the two ports lie far apart.
         events="--kv-events-config '"
@@ -210,7 +211,7 @@ class Vllm:
         return parse("vllm /version", _version, body).version
 
     def parse_info(self, body: bytes | None) -> EngineInfo:
-        return EngineInfo()
+        return parse_server_info(body) if body else EngineInfo()
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
         raise DecodeError("vllm publishes its events; none are polled")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
@@ -17,9 +17,10 @@ from prometheus_client.registry import Collector
 from gateway.api import Api, ready
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet, Member
-from gateway.core.worker import WorkerId
+from gateway.core.worker import Role, WorkerId
 from gateway.discovery.facts import endpoint_url
 from gateway.discovery.roster import Endpoint, Roster, Subscribed
+from gateway.discovery.said import spec_of
 from gateway.loss.witness import CacheLoss
 from gateway.records import Records
 from gateway.router import Router
@@ -33,6 +34,7 @@ MAX_LISTED_BLOCKS = 200_000
 
 class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
     url: str
+    role: Literal["prefill", "decode"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,11 @@ class Admin:
         if request.content_type != "application/json":
             return _error(415, 'send application/json, as in {"url": "http://10.0.0.3:8000"}')
         try:
-            url = endpoint_url(msgspec.json.decode(await request.read(), type=_NewWorker).url)
+            new = msgspec.json.decode(await request.read(), type=_NewWorker)
+            url = endpoint_url(new.url)
         except (msgspec.DecodeError, ValueError) as exc:
             return _error(400, str(exc))
-        is_new = self._roster.add(url)
+        is_new = self._roster.add(url, Role(new.role) if new.role else None)
         return _json({"url": url, "added": is_new}, 201 if is_new else 200)
 
     async def _drop_worker(self, request: web.Request) -> web.Response:
@@ -167,7 +170,8 @@ class Admin:
             "state": "waiting" if facts is None else "joined",
             "engine": facts.engine if facts else None,
             "version": facts.version if facts else None,
-            "role": facts.role if facts else None,
+            "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
+            "given_as": spec_of(endpoint.url, self._roster.said.roles.get(endpoint.url)),
             "last_error": endpoint.last_error,
             "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
         }

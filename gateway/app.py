@@ -19,23 +19,24 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
-from engines import ENGINES
+from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.admin import Admin
 from gateway.agreement import Agreement
 from gateway.api import Api
-from gateway.check import Checker, check_all
+from gateway.check import Checker, check_all, pair_lines
 from gateway.config import Config, load
 from gateway.control import ControlSession
-from gateway.core.deadlines import Deadlines
 from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
+from gateway.discovery.bootstrap import with_engine_ids
 from gateway.discovery.facts import event_source, worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions, Subscribed
+from gateway.discovery.said import said_of
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -55,13 +56,14 @@ from gateway.metrics import Collector, Metrics
 from gateway.others import Others
 from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
-from gateway.proxy import Proxy, ProxyOptions
+from gateway.proxy import Proxy, proxy_options
 from gateway.records import Records
 from gateway.redis.options import redis_of
 from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
+from gateway.splits import SplitsCollector, splits_of
 from gateway.tasks import Tasks
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.verify.asking import Asking
@@ -98,9 +100,11 @@ class Gateway:
         self.index: Index = self.tree.index if self.tree else MemoryIndex(self.losses)
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
+        self.splits = splits_of(config)
         self.router = self._make_router(place.ledger if place else Ledger())
         self.records = Records()
-        self._worker_urls = worker_urls(config.worker)
+        self._said = said_of(config, HANDOFFS, CONNECTORS)
+        self._worker_urls = worker_urls([*config.worker, *self._said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(
             config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file
@@ -217,6 +221,7 @@ class Gateway:
         registry.register(LossCollector(self.losses))
         registry.register(VerifyCollector(self.verifier))
         registry.register(HealerCollector(self.healer))
+        registry.register(SplitsCollector(self.splits))
         for sharing in self._sharing:
             registry.register(sharing.collector())
         if self.tree:
@@ -250,6 +255,7 @@ class Gateway:
             tokenize=self.prompts.tokenize,
             ledger=ledger,
             keep_sent_s=self.config.assumed_keep_s,
+            disaggregation=self.splits.policy,
         )
         router.witnesses += [self.losses, self.verifier, self.healer]
         return router
@@ -275,14 +281,6 @@ class Gateway:
 
     def _make_proxy(self) -> Proxy:
         config = self.config
-        options = ProxyOptions(
-            connect_timeout_s=config.connect_timeout_s,
-            deadlines=Deadlines(config.first_byte_timeout_s, config.idle_timeout_s, config.total_timeout_s),
-            pool_idle_s=config.pool_idle_s,
-            max_attempts=config.max_attempts,
-            expose_headers=config.expose_headers,
-            log_requests=config.log_requests,
-        )
         return Proxy(
             router=self.router,
             prompts=self.prompts,
@@ -290,13 +288,15 @@ class Gateway:
             metrics=self.metrics,
             records=self.records,
             tasks=self._tasks,
-            options=options,
+            options=proxy_options(config),
             suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
             ask_usage=asking(config.verify, self.verifier).ask,
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
+            handoffs=HANDOFFS,
+            splits=self.splits,
         )
 
     def _make_roster(self) -> Roster:
@@ -312,6 +312,9 @@ class Gateway:
             open_feed=self._open_feed,
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
+            said=self._said,
+            on_left=self.splits.drop_worker,
+            complete=lambda probe, facts: with_engine_ids(facts, self._said, HANDOFFS, probe),
             on_look=self.verifier.scraped,
             options=RosterOptions(
                 probe_interval_s=config.probe_interval_s,
@@ -371,16 +374,14 @@ async def check(config: Config) -> int:
             events_port=config.events_port,
             reach_agent=partial(reach_agent, gateway.agents, timeout_s=config.probe_timeout_s),
             agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
+            said=gateway._said,
         )
-        findings = await check_all(checker, worker_urls(config.worker))
-    redis_answers = True
-    for sharing in gateway._sharing:
-        redis_answers = redis_answers and await sharing.tell()
+        findings = await check_all(checker, gateway._worker_urls)
+    redis_answers = all([await sharing.tell() for sharing in gateway._sharing])
     gateway.close_context()
-    for finding in findings:
-        print("\n".join(finding.lines()))
-    if not findings:
-        print("the configuration is valid; no --worker is given, so none was reached")
+    lines = [line for finding in findings for line in finding.lines()]
+    lines += pair_lines(finding.worker for finding in findings)
+    print("\n".join(lines) or "the configuration is valid; no --worker is given, so none was reached")
     return 0 if redis_answers and all(finding.is_good for finding in findings) else 1
 
 

@@ -1,8 +1,8 @@
 """`kvgate check`: reach every worker once, and say how well each can be known and what reaches more."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -13,12 +13,14 @@ from gateway.agreement import Ask
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.log import Hello
+from gateway.core.pairs import misfits
 from gateway.core.sse import read_usage
 from gateway.core.stream import StreamState
-from gateway.core.worker import Worker
-from gateway.discovery.facts import Facts, Mode, workers_of
+from gateway.core.worker import Role, Worker
+from gateway.discovery.facts import Facts, Mode
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.said import Said
 
 ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
 """Tries a worker's event publisher and replay; None if both answer, else what does not."""
@@ -58,6 +60,7 @@ class Finding:
     flags: str | None = None
     agent: str | None = None
     fault: str | None = None
+    worker: Worker | None = None
 
     @property
     def is_good(self) -> bool:
@@ -89,17 +92,19 @@ class Checker:
     events_port: int = 5557
     reach_agent: ReachAgent = _no_agent
     agreement: TokensAgree | None = None
+    said: Said = field(default_factory=Said)
 
     async def check(self, url: str) -> list[Finding]:
         probe = Probe(url, self.engines, self.session, {}, self.events_port)
         try:
             await probe.check_health()
             facts = await probe.facts()
+            workers = self.said.workers_of(facts)
         except ProbeError as exc:
             return [Finding(url, None, "", str(exc))]
         if not facts.models:
             return [Finding(url, None, "", f"{url} serves no model")]
-        return [await self._worker(facts, worker) for worker in workers_of(facts)]
+        return [replace(await self._worker(facts, worker), worker=worker) for worker in workers]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
         finding = await self._known(facts, worker)
@@ -125,7 +130,7 @@ class Checker:
 
     async def _by_itself(self, facts: Facts, worker: Worker, *, is_known: bool = False) -> Finding:
         """`is_known`: its agent tells all of its blocks, whatever its own events would."""
-        told = _told(worker, facts.role)
+        told = _told(worker)
         flags = self.engines.named(facts.engine).flags
         if not worker.block_size:
             why = "it tells no block size in its metrics, so its cache cannot be known"
@@ -184,14 +189,21 @@ class Checker:
             return None
 
 
-def _told(worker: Worker, role: str | None) -> str:
+def _told(worker: Worker) -> str:
     names = ", ".join(served.name for served in worker.served)
     told = [f"{worker.engine} {worker.version or '?'}", f"models {names}"]
-    if role:
-        told.append(f"{role} only")
+    if worker.role is not Role.BOTH:
+        connector = f" by {worker.transfer.connector}" if worker.transfer else ", without a connector"
+        told.append(f"{worker.role.value} worker{connector}")
     if worker.block_size:
         told.append(f"{worker.num_blocks or '?'} blocks of {worker.block_size} tokens")
     return "; ".join(told)
+
+
+def pair_lines(workers: Iterable[Worker | None]) -> Iterator[str]:
+    """Which of them could be pairs, and are not."""
+    for prefill, decode, why in misfits(worker for worker in workers if worker):
+        yield f"{prefill} and {decode} are no pair: {why}"
 
 
 async def check_all(checker: Checker, urls: list[str]) -> list[Finding]:

@@ -99,10 +99,11 @@ def _config(args: argparse.Namespace) -> Config:
 
 
 def _serve(args: argparse.Namespace) -> int:
+    from gateway.discovery.said import specs_of
     from gateway.serving import serve
 
     config = _config(args)
-    if not config.worker:
+    if not specs_of(config):
         logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
     logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
     return run(lambda: serve(config))

@@ -120,14 +120,20 @@ class InferenceExchange:
     def _route(self, prompt: Prompt | None) -> None:
         """Decide, and send to the chosen worker. Raises NoWorker or UnknownModel."""
         proxy = self._proxy
-        attempt = len(self._failed) + 1
-        decision = proxy.router.decide(self._request, prompt=prompt, exclude=self._failed, attempt=attempt)
+        decision = self._decide(prompt, len(self._failed) + 1)
         self._decision = decision
         self._prompt = prompt
         self._worker_metrics = proxy.metrics.decided(decision)
         proxy.records.add(decision)
+        self._reach(decision)
+
+    def _decide(self, prompt: Prompt | None, attempt: int) -> Decision:
+        """Raises NoWorker or UnknownModel."""
+        return self._proxy.router.decide(self._request, prompt=prompt, exclude=self._failed, attempt=attempt)
+
+    def _reach(self, decision: Decision) -> None:
         self._is_fresh = False
-        connection = proxy.pool(decision.worker.url).take()
+        connection = self._proxy.pool(decision.worker.url).take()
         if connection is None:
             self._start("connect", self._connect())
         else:
@@ -160,7 +166,7 @@ class InferenceExchange:
         self._touch()
         self._arm()
         pool = self._proxy.pool(decision.worker.url)
-        body, self._unasked = self._proxy.body_for(self._request, decision)
+        body = self._body(decision)
         head = head_to_worker(
             self._http,
             decision.worker,
@@ -172,6 +178,11 @@ class InferenceExchange:
         connection.send(head, body, self)
         if self._responder.client_is_full:
             connection.pause()
+
+    def _body(self, decision: Decision) -> bytes:
+        """What the worker gets."""
+        body, self._unasked = self._proxy.body_for(self._request, decision)
+        return body
 
     # the worker's answer -----------------------------------------------------------------------
 

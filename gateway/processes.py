@@ -33,7 +33,7 @@ from gateway.aggregate import Aggregate, Question, Reply
 from gateway.channel import Channel
 from gateway.config import Config
 from gateway.core.errors import ConfigError
-from gateway.discovery.facts import endpoint_url
+from gateway.discovery.said import parse_spec, spec_of, specs_of, with_specs
 from gateway.leaving import closing
 from gateway.messages import (
     ADMIN_CLIENT,
@@ -124,12 +124,12 @@ class Process:
             writer.close()
 
 
-def _normal(url: str) -> str:
+def _normal(spec: str) -> str:
     """As processes name it; one that is wrong they refuse."""
     try:
-        return endpoint_url(url)
+        return spec_of(*parse_spec(spec))
     except ValueError:
-        return url
+        return spec
 
 
 def read_reply(data: bytes) -> Reply:
@@ -151,7 +151,7 @@ class Supervisor:
         self._memory = shared.create(self._num_rows)
         self._table = shared.table(self._memory, self._num_rows)
         self._processes = [Process(row) for row in range(config.processes)]
-        self._configured = [_normal(url) for url in config.worker]
+        self._configured = [_normal(spec) for spec in specs_of(config)]
         self._workers: list[str] = []
         self._tasks = Tasks()
         self._has_started = self._is_ending = self._is_leaving = False
@@ -166,7 +166,7 @@ class Supervisor:
     @property
     def added_workers(self) -> list[str]:
         """Those that joined at run time."""
-        return [url for url in self._workers if url not in self._configured]
+        return [spec for spec in self._workers if spec not in self._configured]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
         """All processes, until they are ready. Raises ConfigError for what they refuse."""
@@ -190,10 +190,10 @@ class Supervisor:
         self._admin_site = web.SockSite(self._admin_runner, admin)
         await self._admin_site.start()
 
-    async def add_workers(self, urls: Sequence[str]) -> None:
-        self._workers += [url for url in urls if url not in self._workers]
-        for url in urls:
-            body = msgspec.json.encode({"url": url})
+    async def add_workers(self, specs: Sequence[str]) -> None:
+        self._workers += [spec for spec in specs if spec not in self._workers]
+        for url, role in map(parse_spec, specs):
+            body = msgspec.json.encode({"url": url, "role": role.value if role else None})
             question = Question("POST", "/admin/workers", body, {"Content-Type": "application/json"})
             for process in self._alive():
                 try:
@@ -268,7 +268,7 @@ class Supervisor:
         process.pid, process.started_at = started.pid, time.monotonic()
         process.is_leaving, process.num_sent, process.refusal = False, 0, None
         process.began.clear()
-        config = msgspec.structs.replace(self.config, worker=self._workers)
+        config = with_specs(self.config, self._workers)
         begin = Begin(config, process.row, self._num_rows, warm_up_s)
         process.channel.send(encode(begin), [os.dup(self._memory)])
         self._tasks.start(f"watch process {process.row}", self._watch(process, started))
@@ -346,7 +346,7 @@ class Supervisor:
         for process in self._alive():
             try:
                 reply = await process.ask(Question("GET", "/admin/workers"))
-                self._workers = [e["url"] for e in msgspec.json.decode(reply.body)["endpoints"]]
+                self._workers = [e["given_as"] for e in msgspec.json.decode(reply.body)["endpoints"]]
                 return
             except (OSError, msgspec.DecodeError, KeyError, TypeError) as exc:
                 log.warning("process %d does not tell its workers: %s", process.row, exc)

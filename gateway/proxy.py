@@ -7,16 +7,18 @@ answer has ended.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from gateway.config import Config
 from gateway.core import report
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
+from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
-from gateway.core.request import InferenceRequest, parse_request
+from gateway.core.request import InferenceRequest, Kind, parse_request
 from gateway.core.unasked import UnaskedScanner, with_usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
@@ -27,6 +29,8 @@ from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.records import Records
 from gateway.responder import Responder
 from gateway.router import Router
+from gateway.split_exchange import SplitExchange
+from gateway.splits import Splits
 from gateway.tasks import Tasks
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
@@ -44,6 +48,21 @@ class ProxyOptions:
     max_attempts: int = 3
     expose_headers: bool = False
     log_requests: bool = False
+    prefill_timeout_s: float = 60.0
+    allow_transfer_fields: bool = False
+
+
+def proxy_options(config: Config) -> ProxyOptions:
+    return ProxyOptions(
+        connect_timeout_s=config.connect_timeout_s,
+        deadlines=Deadlines(config.first_byte_timeout_s, config.idle_timeout_s, config.total_timeout_s),
+        pool_idle_s=config.pool_idle_s,
+        max_attempts=config.max_attempts,
+        expose_headers=config.expose_headers,
+        log_requests=config.log_requests,
+        prefill_timeout_s=config.prefill_timeout_s,
+        allow_transfer_fields=config.allow_transfer_fields,
+    )
 
 
 AskUsage = Callable[[Worker], UnaskedScanner | None]
@@ -72,6 +91,8 @@ class Proxy:
     to_report: Collection[str] = ()
     """Decisions whose requests ask the engine to announce its hit (`ingest/healer.py`)."""
     others: Others | None = None
+    handoffs: Mapping[str, Handoff] = field(default_factory=dict)
+    splits: Splits | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -83,9 +104,13 @@ class Proxy:
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read;
         all later errors are answered by the exchange."""
-        request = parse_request(http.path, http.body, self.prompts.runs)
+        keeps = self.options.allow_transfer_fields
+        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
-        exchange = InferenceExchange(self, http, responder, request)
+        fleet, model = self.router.fleet, request.model
+        is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
+        may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
+        exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)
         exchange.begin()
         return exchange
 

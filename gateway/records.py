@@ -2,13 +2,14 @@
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from msgspec.structs import asdict
 from mypy_extensions import mypyc_attr
 
-from gateway.core.decision import Candidate, Decision
+from gateway.core.decision import Candidate, Decision, Split
 from gateway.core.sse import Usage
 
 log = logging.getLogger("kvgate.requests")
@@ -74,7 +75,8 @@ class Records:
             "told_tokens": decision.told_tokens,
             "tokenized_by": decision.prompt_from,
             "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
-            "candidates": [_candidate(decision, i, c) for i, c in enumerate(decision.candidates)],
+            "candidates": [_candidate(decision.terms, i, c) for i, c in enumerate(decision.candidates)],
+            "split": _split(decision.split) if decision.split else None,
             "outcome": _outcome(outcome),
         }
 
@@ -84,13 +86,25 @@ class Records:
 
 
 def _size(decision: Decision) -> int:
-    return 1000 + CANDIDATE_BYTES * len(decision.candidates)
+    num = len(decision.candidates) + (len(decision.split.candidates) if decision.split else 0)
+    return 1000 + CANDIDATE_BYTES * num
 
 
-def _candidate(decision: Decision, i: int, candidate: Candidate) -> dict[str, Any]:
+def _split(split: Split) -> dict[str, Any]:
+    return {
+        "prefill_worker": split.worker.id if split.worker else None,
+        "reason": split.reason,
+        "overlap_tokens": split.overlap_tokens,
+        "direct_s": split.direct_s,
+        "split_s": split.split_s,
+        "candidates": [_candidate((), i, candidate) for i, candidate in enumerate(split.candidates)],
+    }
+
+
+def _candidate(terms: Sequence[float], i: int, candidate: Candidate) -> dict[str, Any]:
     return {
         "worker": candidate.id,
-        "cost": decision.terms[i] if decision.terms else None,
+        "cost": terms[i] if terms else None,
         "overlap_tokens": candidate.overlap_tokens,
         "uncached_tokens": candidate.uncached_tokens,
         "booked_tokens": candidate.booked_tokens,

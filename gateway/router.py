@@ -16,21 +16,23 @@ from itertools import islice, pairwise
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, Space, prompt_extra_keys, root_hash
-from gateway.core.decision import Candidate, Decision, Prompt, Query, Timings, Witness
+from gateway.core.blocks import BlockHash, root_hash
+from gateway.core.decision import Candidate, Decision, Prompt, Query, Split, Timings, Witness
+from gateway.core.errors import NoWorker
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.media import Links
+from gateway.core.pairs import partners_of
 from gateway.core.request import InferenceRequest
-from gateway.core.runs import hash_continued
 from gateway.core.sse import Usage
-from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.ids import new_id
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.sent import SentLinks
+from gateway.lookups import Lookup, Lookups
 from gateway.policies.base import Policy
+from gateway.policies.disaggregation import Disaggregation
 
 log = logging.getLogger("kvgate.router")
 
@@ -65,20 +67,6 @@ class _Open:
         self.was_run = False
 
 
-@mypyc_attr(acyclic=True)
-class _Lookup:
-    """One group's block hashes per prompt; by worker, the blocks that its events tell of each prompt
-    and the leading tokens that it holds or will hold of all of them."""
-
-    __slots__ = ("hashes", "told", "held_tokens", "spilled")
-
-    def __init__(self, hashes: list[list[BlockHash]]) -> None:
-        self.hashes = hashes
-        self.told: list[Mapping[WorkerId, int]] = []
-        self.held_tokens: dict[WorkerId, int] = {}
-        self.spilled: dict[WorkerId, dict[tuple[str, ...], int]] = {}
-
-
 class Router:
     """`clock` is monotonic seconds; `rng` breaks ties. Images count as cached for `keep_sent_s` where they
     were sent."""
@@ -95,6 +83,7 @@ class Router:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         keep_sent_s: float = 600.0,
+        disaggregation: Disaggregation | None = None,
     ) -> None:
         self.fleet = fleet
         self.index = index
@@ -102,12 +91,14 @@ class Router:
         self.policy = policy
         self.ledger = Ledger() if ledger is None else ledger
         self.tokenize = tokenize
+        self.disaggregation = disaggregation
         self._clock = clock
         self._rng = rng or random.Random()
         self._open: dict[str, _Open] = {}
-        self._hashes = HashCache()
+        self._prefilling: dict[str, _Open] = {}
         self._looked_s = 0.0
         self._sent = SentLinks(assumed, keep_sent_s)
+        self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.witnesses: list[Witness] = []
 
     def __repr__(self) -> str:
@@ -120,8 +111,10 @@ class Router:
         prompt: Prompt | None = None,
         exclude: Collection[WorkerId] = (),
         attempt: int = 1,
+        may_split: bool = False,
     ) -> Decision:
-        """Choose a worker and book the work there. `prompt` is given where the tokens are known already,
+        """Choose a worker and book the work there; with `may_split` perhaps a pair, and the work at both
+        (then `prefilled` is to be called too). `prompt` is given where the tokens are known already,
         `exclude` names workers that failed this request. Raises UnknownModel or NoWorker.
         """
         began, now = time.perf_counter(), self._clock()
@@ -129,38 +122,44 @@ class Router:
         eligible = self.fleet.eligible(request.model, exclude)
         prompt = self.tokenize(request) if prompt is None else prompt
         has_prompt = time.perf_counter()
-        hashed = self._hash_all(request, prompt, eligible)
+        prefills: Sequence[Eligible] = ()
+        is_bound = self.fleet.is_bound(request.model)
+        if may_split and self.disaggregation is not None and (request.may_split or is_bound):
+            prefills = self.fleet.prefills(request.model, exclude)
+        if is_bound and not prefills:
+            eligible = self.fleet.alone(eligible, request.model)
+        hashed = self._lookups.hash_all(request, prompt, [*eligible, *prefills] if prefills else eligible)
         marks = began, has_prompt, time.perf_counter()
         with self.ledger.turn(prompt.num_tokens):
-            return self._choose(request, prompt, eligible, hashed, attempt, now, marks)
+            return self._choose(request, prompt, eligible, prefills, hashed, attempt, now, marks)
 
     def _choose(
         self,
         request: InferenceRequest,
         prompt: Prompt,
         eligible: Sequence[Eligible],
+        prefills: Sequence[Eligible],
         hashed: Mapping[Group, list[list[BlockHash]]],
         attempt: int,
         now: float,
         marks: tuple[float, float, float],
     ) -> Decision:
         """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
-        num_tokens = prompt.num_tokens
-        lookups = {group: self._hold(prompt, group, hashes, now) for group, hashes in hashed.items()}
-        if not request.reads_cache:
-            for lookup in lookups.values():
-                lookup.held_tokens.clear()
+        lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
-        candidates = self._candidates(eligible, lookups, num_tokens, prompt.links, now)
-        choice = self.policy.choose(Query(request.model, num_tokens, request.session), candidates, self._rng)
-        chosen, group = candidates[choice.index], eligible[choice.index].group
+        candidates = self._lookups.candidates(eligible, lookups, prompt, now)
+        query = Query(request.model, prompt.num_tokens, request.session)
+        choice = self.policy.choose(query, candidates, self._rng)
+        others = self._lookups.candidates(prefills, lookups, prompt, now) if prefills else ()
+        index, split = self._split(query, partners_of(eligible, prefills), candidates, choice.index, others)
+        chosen, group = candidates[index], eligible[index].group
         used = lookups.get(group)
         decision = Decision(
             id=new_id(12),
             model=request.model,
             policy=self.policy.name,
             worker=chosen.worker,
-            num_tokens=num_tokens,
+            num_tokens=prompt.num_tokens,
             overlap_tokens=chosen.overlap_tokens,
             reason=choice.reason,
             candidates=candidates,
@@ -169,8 +168,9 @@ class Router:
             prompt_from=prompt.source,
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
             told_tokens=used.told[-1].get(chosen.id, 0) * group.block_size if used else 0,
+            split=split,
         )
-        self._book(decision, chosen, used, prompt.links)
+        self._book(decision, chosen, lookups, group, prompt.links)
         self._show(decision, prompt, used.hashes if used else (), request)
         return decision
 
@@ -180,13 +180,13 @@ class Router:
 
         def hash_ahead(prompt: Prompt) -> None:
             for group in groups:
-                self._hash(prompt, group, request.cache_salt)
+                self._lookups.hash(prompt, group, request.cache_salt)
 
         return hash_ahead
 
     def asked_of(self, request: InferenceRequest, prompt: Prompt) -> list[tuple[BlockHash, list[BlockHash]]]:
         """The hashes by which a decision will look for a prompt's blocks, each behind its model's root."""
-        hashed = self._hash_all(request, prompt, self.fleet.eligible(request.model))
+        hashed = self._lookups.hash_all(request, prompt, self.fleet.eligible(request.model))
         return [
             (root_hash(group.root), blocks) for group, each in hashed.items() for blocks in each if blocks
         ]
@@ -196,12 +196,24 @@ class Router:
         if opened := self._open.get(decision.id):
             self._prefilled(opened)
 
+    def prefilled(self, decision: Decision, *, was_run: bool = True) -> bool:
+        """Its prefill worker has answered, or will not (`was_run`): nothing is booked there any more. False
+        if that was so before."""
+        opened = self._prefilling.pop(decision.id, None)
+        if opened is None:
+            return False
+        self.ledger.release(opened.booking)
+        self.assumed.unpin(opened.booking.worker, opened.hashes, self._clock(), was_run=was_run)
+        return True
+
     def finish(self, decision: Decision, usage: Usage | None = None) -> bool:
         """Release what the decision booked; False if that was done before. `usage` is what the engine told
         of a complete answer."""
         opened = self._open.pop(decision.id, None)
         if opened is None:
             return False
+        if decision.split is not None:
+            self.prefilled(decision, was_run=False)
         self.ledger.release(opened.booking)
         now = self._clock()
         self.assumed.unpin(decision.worker.id, opened.hashes, now, was_run=opened.was_run)
@@ -252,99 +264,60 @@ class Router:
         opened.was_run = True
         self.ledger.first_token(opened.booking)
 
-    # stages ------------------------------------------------------------------------------------
-
-    def _hash_all(
-        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
-    ) -> dict[Group, list[list[BlockHash]]]:
-        """The prompts' block hashes, once for each group of workers that share them."""
-        hashed: dict[Group, list[list[BlockHash]]] = {}
-        last = None
-        for e in eligible if prompt.tokens else ():
-            if e.group is not last:
-                last = e.group
-                if last.block_size and last not in hashed:
-                    hashed[last] = self._hash(prompt, last, request.cache_salt)
-        return hashed
-
-    def _hash(self, prompt: Prompt, group: Group, cache_salt: str | None) -> list[list[BlockHash]]:
-        root, size = root_hash(group.root), group.block_size
-        if prompt.run and size >= SMALL_BLOCK:  # a run remembers no smaller ones
-            space = Space(root, size, group.adapter, cache_salt)
-            return [hash_continued(prompt.tokens[0], prompt.run, space)]
-        hashes = []
-        for tokens in prompt.tokens:
-            extra = prompt_extra_keys(group.adapter, cache_salt, len(tokens) // size)
-            hashes.append(self._hashes.hash_blocks(tokens, size, root, extra))
-        return hashes
-
-    def _hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]], now: float) -> _Lookup:
-        """Leading prompt tokens per holder: what its events say, and behind it what we have sent."""
-        size = group.block_size
-        lookup = _Lookup(hashes)
-        held_tokens = lookup.held_tokens
-        for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
-            most = max_hit_blocks(len(tokens), size)
-            told = self.index.overlap(blocks, most)
-            for worker, media in self.index.spilled(blocks, told).items():
-                there = lookup.spilled.setdefault(worker, {})
-                for names, num in media.items():
-                    there[names] = there.get(names, 0) + size * num
-            if prompt.told and blocks:
-                told = {**prompt.told.get(blocks[-1], _NOTHING), **told}
-            lookup.told.append(told)
-            held = dict(told)
-            self.assumed.extend(blocks, held, now)
-            for worker, depth in held.items():
-                held_tokens[worker] = held_tokens.get(worker, 0) + size * min(depth, most)
-        return lookup
-
-    def _candidates(
+    def _split(
         self,
-        eligible: Sequence[Eligible],
-        lookups: Mapping[Group, _Lookup],
-        num_tokens: int,
-        links: Links | None,
-        now: float,
-    ) -> tuple[Candidate, ...]:
-        sent = self._sent.find(links, [e.member.worker.id for e in eligible], now) if links else _NOTHING
-        behind = sum(links.num_tokens) if links else 0
-        candidates: list[Candidate] = []
-        load_of, group, held = self.ledger.load, None, _NOTHING
-        spilled: Mapping[WorkerId, Mapping[tuple[str, ...], int]] = {}
-        for e in eligible:
-            if e.group is not group:
-                group = e.group
-                lookup = lookups.get(group)
-                held = lookup.held_tokens if lookup else _NOTHING
-                spilled = lookup.spilled if lookup else {}
-            member = e.member
-            worker, reported = member.worker, member.reported
-            assumed = sent.get(worker.id, 0) if sent else 0
-            overlap, load = held.get(worker.id, 0), load_of(worker.id)
-            worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
-            candidates.append(
-                Candidate(
-                    worker,
-                    overlap,
-                    num_tokens - worth + behind - assumed,
-                    load.booked_tokens,
-                    load.num_in_flight,
-                    reported.num_waiting,
-                    reported.kv_usage,
-                    member.stream is StreamState.EXACT,
-                    member.confidence,
-                    spilled.get(worker.id, _ON_GPU) if spilled else _ON_GPU,
-                    assumed,
-                )
+        query: Query,
+        partners: Sequence[Sequence[int]],
+        candidates: tuple[Candidate, ...],
+        direct: int,
+        there: tuple[Candidate, ...],
+    ) -> tuple[int, Split | None]:
+        """Which candidate answers, and who computes its prompt. Raises NoWorker."""
+        if not there or self.disaggregation is None:
+            return direct, None
+        plan = self.disaggregation.choose(query, candidates, direct, there, partners, self._rng)
+        if plan.prefill is None and candidates[plan.decode].worker.is_bound:
+            raise NoWorker(
+                f"{plan.reason}: {candidates[plan.decode].id} answers nothing alone", retry_after_s=1
             )
-        return tuple(candidates)
+        chosen = there[plan.prefill] if plan.prefill is not None else None
+        return plan.decode, Split(
+            plan.reason,
+            chosen.worker if chosen else None,
+            chosen.overlap_tokens if chosen else 0,
+            plan.direct_s,
+            plan.split_s,
+            there,
+        )
 
     def _book(
-        self, decision: Decision, chosen: Candidate, lookup: _Lookup | None, links: Links | None
+        self,
+        decision: Decision,
+        chosen: Candidate,
+        lookups: Mapping[Group, Lookup],
+        group: Group,
+        links: Links | None,
     ) -> None:
-        """The work, and the blocks that it will add to what the worker's events tell."""
-        booking = self.ledger.book(chosen.id, chosen.uncached_tokens, decision.num_tokens)
+        """The work, and the blocks that it will add to what the workers' events tell."""
+        uncached, split = chosen.uncached_tokens, decision.split
+        if split is not None and split.worker is not None:
+            for other in split.candidates:
+                if other.worker is split.worker:
+                    self._prefilling[decision.id] = self._pin(
+                        decision, other, other.uncached_tokens, lookups.get(group), None
+                    )
+            uncached = 0
+        self._open[decision.id] = self._pin(decision, chosen, uncached, lookups.get(group), links)
+
+    def _pin(
+        self,
+        decision: Decision,
+        chosen: Candidate,
+        uncached_tokens: int,
+        lookup: Lookup | None,
+        links: Links | None,
+    ) -> _Open:
+        booking = self.ledger.book(chosen.id, uncached_tokens, decision.num_tokens)
         added: list[BlockHash] = []
         if lookup:
             for blocks, told in zip(lookup.hashes, lookup.told, strict=True):
@@ -353,17 +326,8 @@ class Router:
         behind = links.hashes if links else ()
         if behind:
             self._sent.index.pin(chosen.id, behind)
-        self._open[decision.id] = _Open(booking, added, lookup.hashes[-1] if lookup else (), behind)
-
-
-_NOTHING: Mapping[WorkerId, int] = {}
-_ON_GPU: Mapping[tuple[str, ...], int] = {}
+        return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind)
 
 
 def _timings(*marks: float) -> Timings:
     return Timings(*[end - begin for begin, end in pairwise(marks)])
-
-
-def max_hit_blocks(num_tokens: int, block_size: int) -> int:
-    """The most blocks an engine can reuse of a prompt: its last token is always computed."""
-    return max(num_tokens - 1, 0) // block_size

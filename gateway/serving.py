@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from gateway import host
 from gateway.config import Config
+from gateway.discovery.said import parse_spec, spec_of
 from gateway.handover import Predecessor, TakeoverPoint
 from gateway.processes import Supervisor
 from gateway.redis.server import embedded
@@ -54,7 +55,9 @@ class Alone:
 
     @property
     def added_workers(self) -> list[str]:
-        return [endpoint.url for endpoint in self._gateway.roster if endpoint.url not in self._configured]
+        roles = self._gateway.roster.said.roles
+        urls = [endpoint.url for endpoint in self._gateway.roster if endpoint.url not in self._configured]
+        return [spec_of(url, roles.get(url)) for url in urls]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
         await self._gateway.start(serve=False)
@@ -62,9 +65,9 @@ class Alone:
         await self.add_workers(workers)
         await self._gateway.warm_up(warm_up_s)
 
-    async def add_workers(self, urls: Sequence[str]) -> None:
-        for url in urls:
-            self._gateway.roster.add(url)
+    async def add_workers(self, specs: Sequence[str]) -> None:
+        for spec in specs:
+            self._gateway.roster.add(*parse_spec(spec))
 
     async def stop(self, drain_s: float | None = None) -> None:
         await self._gateway.stop(drain_s)

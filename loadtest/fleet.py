@@ -37,8 +37,8 @@ def simulated_fleet(
     with ExitStack() as stack:
         urls = []
         for seed in range(num_workers):
-            sim = stack.enter_context(_running("sim", "--port", "0", "--seed", str(seed), *sim_flags))
-            urls.append(_first_match(sim, SIM_READY)[0])
+            sim = stack.enter_context(running("sim", "--port", "0", "--seed", str(seed), *sim_flags))
+            urls.append(first_match(sim, SIM_READY)[0])
         yield stack.enter_context(gateway_before(urls, gateway_flags))
 
 
@@ -46,8 +46,8 @@ def simulated_fleet(
 def gateway_before(worker_urls: Sequence[str], gateway_flags: Sequence[str]) -> Iterator[RunningFleet]:
     """One more gateway before workers that run already."""
     workers = [flag for url in worker_urls for flag in ("--worker", url)]
-    with _running("serve", "--port", "0", "--admin-port", "0", *workers, *gateway_flags) as gateway:
-        gateway_url, admin_url = _first_match(gateway, LISTENING)
+    with running("serve", "--port", "0", "--admin-port", "0", *workers, *gateway_flags) as gateway:
+        gateway_url, admin_url = first_match(gateway, LISTENING)
         yield RunningFleet(gateway_url, admin_url, gateway.pid, tuple(worker_urls))
 
 
@@ -57,7 +57,7 @@ def rss_mb(pid: int) -> float:
 
 
 @contextmanager
-def _running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+def running(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
     command = [*GATEWAY, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -76,7 +76,7 @@ def _drain(output: IO[str]) -> None:
         output.read()
 
 
-def _first_match(process: "subprocess.Popen[str]", pattern: "re.Pattern[str]") -> tuple[str, ...]:
+def first_match(process: "subprocess.Popen[str]", pattern: "re.Pattern[str]") -> tuple[str, ...]:
     """Waits for a line of the process's output, then reads on and drops, so that it never blocks."""
     assert process.stdout is not None
     seen = []

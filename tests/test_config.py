@@ -142,7 +142,7 @@ def test_every_option_has_a_reason_and_a_quantity_its_unit(option: Option) -> No
     assert option.reason.endswith(".") and len(option.reason) > 20
     if option.name.endswith(QUANTITIES):
         assert option.unit
-    assert option.name.endswith("_s") == (option.unit == "seconds")
+    assert option.name.endswith("_s") == (option.unit in ("seconds", "tokens/s"))
     assert option.name.endswith("_bytes") == (option.unit == "bytes")
 
 
@@ -157,8 +157,13 @@ def test_names_of_flags_and_variables() -> None:
     assert (port.flag, port.variable, port.choices) == ("--admin-port", "KVGATE_ADMIN_PORT", ())
     assert [option.name for option in OPTIONS if option.is_list] == [
         "worker",
+        "prefill",
+        "decode",
         "engine",
         "tokenizer",
+        "disaggregation",
+        "connector",
+        "topology",
         "medium_worth",
         "agent",
     ]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gateway.core.decision import Split
 from gateway.core.sse import Usage, read_usage
 from gateway.records import CANDIDATE_BYTES, Records
 from tests.fakes import decision
@@ -49,9 +50,23 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
             }
             for i, name in enumerate(["a:1", "b:1"])
         ],
+        "split": None,
         "outcome": None,
     }
     assert json.loads(msgspec.json.encode(record)) == record
+
+
+def test_a_split_request_tells_both_predictions_and_who_could_have_prefilled() -> None:
+    records, made = Records(), decision("d1", "d:1", "p:1")
+    prefill = made.candidates[1]
+    told = Split("prefill elsewhere is sooner", prefill.worker, 16, 0.5, 0.25, (prefill,))
+    records.add(replace(made, split=told))
+    record = records.explain("d1")
+    assert record is not None
+    split = record["split"]
+    assert (split["prefill_worker"], split["reason"]) == ("p:1", "prefill elsewhere is sooner")
+    assert (split["overlap_tokens"], split["direct_s"], split["split_s"]) == (16, 0.5, 0.25)
+    assert [candidate["worker"] for candidate in split["candidates"]] == ["p:1"]
 
 
 def test_a_policy_without_terms_has_no_costs() -> None:

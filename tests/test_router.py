@@ -16,9 +16,10 @@ from gateway.core.sse import Usage
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
+from gateway.lookups import max_hit_blocks
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.records import Records
-from gateway.router import LOOK_EVERY_S, Router, max_hit_blocks
+from gateway.router import LOOK_EVERY_S, Router
 
 
 class World:
@@ -292,9 +293,9 @@ def test_hashes_made_ahead_are_those_that_a_decision_makes() -> None:
     world.store("a", ids)
     request = make_request("/v1/completions", {"model": "m", "prompt": ids})
     world.router.hasher(request)(world.router.tokenize(request))
-    assert len(world.router._hashes) == 3
+    assert len(world.router._lookups._hashes) == 3
     assert world.decide(ids).overlap_tokens == len(ids) - 16  # the last token is always computed
-    assert len(world.router._hashes) == 3
+    assert len(world.router._lookups._hashes) == 3
 
 
 def test_no_hashes_ahead_for_a_model_that_nobody_serves() -> None:

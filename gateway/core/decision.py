@@ -81,6 +81,18 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     terms: tuple[float, ...] = ()
 
 
+class Split(msgspec.Struct, frozen=True, gc=False):
+    """Whether another worker computes the prompt, and what was predicted of it: `worker` and its overlap, or
+    None. Seconds until the first token with and without it, None where there was no such way."""
+
+    reason: str
+    worker: Worker | None = None
+    overlap_tokens: int = 0
+    direct_s: float | None = None
+    split_s: float | None = None
+    candidates: tuple[Candidate, ...] = ()
+
+
 class Timings(msgspec.Struct, frozen=True, gc=False):
     """Seconds that the stages of a decision took."""
 
@@ -95,7 +107,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     `candidates` are the numbers as they were at that moment; `terms[i]` is what the policy made of
     candidate i. `told_tokens` are leading ones that events tell of: what `overlap_tokens` has beyond them
-    is booked or assumed.
+    is booked or assumed. `split` is None where no worker computes prompts for others.
     """
 
     id: str
@@ -111,6 +123,12 @@ class Decision(msgspec.Struct, frozen=True):
     prompt_from: str = "none"
     timings_s: Timings = Timings()
     told_tokens: int = 0
+    split: Split | None = None
+
+    @property
+    def prefill(self) -> Worker | None:
+        """Who computes the prompt, where that is another one than `worker`."""
+        return self.split.worker if self.split else None
 
     @property
     def uncached_tokens(self) -> int:

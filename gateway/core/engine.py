@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.events import EventBatch
+from gateway.core.worker import Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,15 @@ class EngineInfo:
 
     Of a rank that has metrics too, the metrics are newer and win. `sources` is None where the engine
     cannot tell where it publishes, empty where it publishes nothing that can be used. `role` is
-    "prefill" or "decode" where prompts and answers are computed on different workers.
+    "prefill" or "decode" where prompts and answers are computed on different workers, `transfer` how its
+    cache goes to others.
     """
 
     version: str | None = None
     ranks: Mapping[int, EngineMetrics] = field(default_factory=dict)
     sources: tuple[EventSource, ...] | None = None
     role: str | None = None
+    transfer: Transfer | None = None
 
 
 class Engine(Protocol):

@@ -1,12 +1,13 @@
 """All known workers, and which of them are eligible for a model now."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.core.errors import NoWorker, UnknownModel
+from gateway.core.pairs import Kind, kind_of
 from gateway.core.stream import StreamState
-from gateway.core.worker import Reported, Served, Worker, WorkerId
+from gateway.core.worker import Reported, Role, Served, Worker, WorkerId
 
 
 @dataclass(slots=True, eq=False)
@@ -35,17 +36,21 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Eligible:
-    """A worker that can answer for a model, and under which of its names."""
+    """A worker that can answer for a model, and under which of its names; `kind` where its cache can go to
+    others, or come from them. Kinds and groups are one object each in a fleet."""
 
     member: Member
     served: Served
     group: Group
+    kind: Kind | None = None
 
 
 class Fleet:
     def __init__(self) -> None:
         self._members: dict[WorkerId, Member] = {}
         self._by_model: dict[str, list[Eligible]] = {}
+        self._prefills: dict[str, list[Eligible]] = {}
+        self._bound: set[str] = set()
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -73,7 +78,8 @@ class Fleet:
 
     def served(self) -> dict[str, Served]:
         """Every name that some worker of the fleet answers to, up or not."""
-        return {name: eligible[0].served for name, eligible in sorted(self._by_model.items())}
+        some = {name: (*eligible, *self._prefills.get(name, ())) for name, eligible in self._by_model.items()}
+        return {name: eligible[0].served for name, eligible in sorted(some.items()) if eligible}
 
     def eligible(self, model: str, exclude: Collection[WorkerId] = ()) -> list[Eligible]:
         """Workers that are up and serve `model`.
@@ -87,7 +93,31 @@ class Fleet:
         if exclude:
             left = [e for e in left if e.member.worker.id not in exclude]
         if not left:
-            raise NoWorker(f"no worker that serves '{model}' is up", retry_after_s=RETRY_AFTER_S)
+            what = "decodes for" if model in self._prefills else "serves"
+            raise NoWorker(f"no worker that {what} '{model}' is up", retry_after_s=RETRY_AFTER_S)
+        return left
+
+    def has_prefills(self, model: str) -> bool:
+        """Whether workers are known that compute prompts for others, up or not."""
+        return model in self._prefills
+
+    def is_bound(self, model: str) -> bool:
+        """Whether some of its workers answer only what another one has prefilled."""
+        return model in self._bound
+
+    def prefills(self, model: str, exclude: Collection[WorkerId] = ()) -> Sequence[Eligible]:
+        """Workers that are up and compute prompts for others."""
+        known = self._prefills.get(model)
+        if not known:
+            return ()
+        return [e for e in known if e.member.is_up and e.member.worker.id not in exclude]
+
+    def alone(self, eligible: Sequence[Eligible], model: str) -> list[Eligible]:
+        """Of them, those that answer by themselves. Raises NoWorker."""
+        left = [e for e in eligible if not e.member.worker.is_bound]
+        if not left:
+            why = f"no prefill worker of '{model}' is up, or the request cannot be split"
+            raise NoWorker(why, retry_after_s=RETRY_AFTER_S)
         return left
 
     def has_another(self, model: str, exclude: Iterable[WorkerId]) -> bool:
@@ -102,13 +132,24 @@ class Fleet:
         return any(e.member.is_up for e in self._by_model.get(model, ()))
 
     def _index_models(self) -> None:
-        self._by_model = {}
+        self._by_model, self._prefills, self._bound = {}, {}, set()
         groups: dict[Group, Group] = {}
+        kinds: dict[Kind | None, Kind | None] = {}
         for member in self:
-            for served in member.worker.served:
-                group = Group(served.root, served.adapter, member.worker.block_size or 0)
+            worker = member.worker
+            kind = kind_of(worker)
+            kind = kinds.setdefault(kind, kind)
+            for served in worker.served:
+                group = Group(served.root, served.adapter, worker.block_size or 0)
                 group = groups.setdefault(group, group)
-                self._by_model.setdefault(served.name, []).append(Eligible(member, served, group))
+                eligible = Eligible(member, served, group, kind)
+                there = self._by_model.setdefault(served.name, [])  # known, though nobody decodes for it
+                if worker.role is not Role.PREFILL:
+                    there.append(eligible)
+                    if worker.is_bound:
+                        self._bound.add(served.name)
+                if kind is not None and worker.role is not Role.DECODE:
+                    self._prefills.setdefault(served.name, []).append(eligible)
 
 
 RETRY_AFTER_S = 2

@@ -41,7 +41,8 @@ ROUTES: Mapping[str, Kind] = {
 }
 """Inference routes by path; all are POST. What is not here is not forwarded."""
 
-_STEERING_FIELDS = frozenset({"kv_transfer_params", "disaggregated_params", "kv_cache_report_mode"})
+_REPORT = "kv_cache_report_mode"
+_STEERING_FIELDS = frozenset({"kv_transfer_params", "disaggregated_params", _REPORT})
 _STEERING_PREFIX = "bootstrap_"
 _XARGS = "vllm_xargs"
 
@@ -76,6 +77,7 @@ class InferenceRequest:
         "session",
         "messages",
         "may_ask_usage",
+        "may_split",
         "reads_cache",
         "_fields",
     )
@@ -93,6 +95,8 @@ class InferenceRequest:
         """`top` holds the body's top level with scalars decoded. Raises InvalidRequest for wrong ones.
 
         `reads_cache`: engines compute the whole prompt where log probabilities of the prompt are wanted.
+        `may_split`: another worker may compute the prompt; not where several answers would fetch the same
+        blocks, or the answer tells of the prompt itself.
         """
         self.kind = kind
         self.path = path
@@ -106,6 +110,9 @@ class InferenceRequest:
             top.get("echo") and top.get("logprobs")
         )
         self.may_ask_usage = self.stream and kind is not Kind.PASS and _asks_for_one(top)
+        self.may_split = kind is not Kind.PASS and self.reads_cache and _has_one_answer(top)
+        if self.may_split and _any_steers(top) and _any_steers(_decode_raw(body)):
+            self.may_split = False  # its client splits it
         self._fields = fields
 
     def __repr__(self) -> str:
@@ -129,8 +136,11 @@ class InferenceRequest:
         return self._fields
 
 
-def parse_request(path: str, body: bytes, known: Container[bytes] = frozenset()) -> InferenceRequest:
-    """Raises InvalidRequest that names the field at fault.
+def parse_request(
+    path: str, body: bytes, known: Container[bytes] = frozenset(), *, keeps_transfer: bool = False
+) -> InferenceRequest:
+    """Raises InvalidRequest that names the field at fault. `keeps_transfer`: clients may split requests
+    themselves, and say so to the workers.
 
     `known` has the names (see Messages) of conversations whose messages passed these checks before:
     they are not decoded again. Everything else is.
@@ -138,9 +148,9 @@ def parse_request(path: str, body: bytes, known: Container[bytes] = frozenset())
     kind = ROUTES[path]
     if kind is Kind.PASS:
         top = _scalars(body)
-        return InferenceRequest(kind, path, _without_steering(top, body), top)
+        return InferenceRequest(kind, path, _without_steering(top, body, keeps_transfer), top)
     if kind is Kind.CHAT and (messages := _messages(body, known)):
-        sent = _without_steering(messages.top, body)
+        sent = _without_steering(messages.top, body, keeps_transfer)
         return InferenceRequest(kind, path, sent, messages.top, messages=messages)
     fields = _decode(body)
     _check_model(fields)
@@ -148,7 +158,8 @@ def parse_request(path: str, body: bytes, known: Container[bytes] = frozenset())
         _check_messages(fields)
     else:
         _check_prompt(fields)
-    return InferenceRequest(kind, path, _without_steering(fields, body), fields, fields=fields)
+    sent = _without_steering(fields, body, keeps_transfer)
+    return InferenceRequest(kind, path, sent, fields, fields=fields)
 
 
 def _messages(body: bytes, known: Container[bytes]) -> Messages | None:
@@ -263,20 +274,29 @@ def _are_ids(ids: list[Any]) -> bool:
 
 def _asks_for_one(top: Mapping[str, Any]) -> bool:
     """One answer to one prompt, and no word about its usage: what was added for us can be taken out again."""
-    if "stream_options" in top or top.get("n") not in (None, 1):
-        return False
+    return "stream_options" not in top and top.get("n") in (None, 1) and _has_one_prompt(top)
+
+
+def _has_one_prompt(top: Mapping[str, Any]) -> bool:
     prompt = top.get("prompt")
     return type(prompt) is not list or len(prompt) < 2 or type(prompt[0]) is int
 
 
-def _without_steering(fields: Mapping[str, Any], body: bytes) -> bytes:
+def _has_one_answer(top: Mapping[str, Any]) -> bool:
+    if any([top.get(name) not in (None, 1) for name in ("n", "best_of")]):
+        return False
+    return not top.get("use_beam_search") and not top.get("echo") and _has_one_prompt(top)
+
+
+def _without_steering(fields: Mapping[str, Any], body: bytes, keeps_transfer: bool) -> bytes:
+    steers = _steers_events if keeps_transfer else _steers
     xargs = fields.get(_XARGS)
-    in_xargs = isinstance(xargs, dict) and _any_steers(xargs)
-    if not in_xargs and not _any_steers(fields):
+    in_xargs = isinstance(xargs, dict) and any(map(steers, xargs))
+    if not in_xargs and not (_any_steers(fields) and any(map(steers, fields))):
         return body
-    kept = {name: raw for name, raw in _decode_raw(body).items() if not _steers(name)}
+    kept = {name: raw for name, raw in _decode_raw(body).items() if not steers(name)}
     if in_xargs:
-        inner = {name: raw for name, raw in _decode_raw(kept[_XARGS]).items() if not _steers(name)}
+        inner = {name: raw for name, raw in _decode_raw(kept[_XARGS]).items() if not steers(name)}
         kept[_XARGS] = msgspec.Raw(msgspec.json.encode(inner))
     return msgspec.json.encode(kept)
 
@@ -288,7 +308,11 @@ def _any_steers(names: Iterable[str]) -> bool:
 
 
 def _steers(name: str) -> bool:
-    return _any_steers((name,))
+    return name in _STEERING_FIELDS or name.startswith(_STEERING_PREFIX)
+
+
+def _steers_events(name: str) -> bool:
+    return name == _REPORT
 
 
 def _json_type(value: object) -> str:

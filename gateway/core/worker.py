@@ -1,6 +1,7 @@
 """Workers: one routable engine rank each, and what is known of them at decision time."""
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NewType
 
 WorkerId = NewType("WorkerId", str)
@@ -21,12 +22,41 @@ class Served:
     max_model_len: int | None = None
 
 
+class Role(Enum):
+    """What a worker is there for: prompts of others, answers from prompts of others, or whole requests. One
+    that decodes computes a prompt itself where that is cheaper."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How a worker's KV cache goes to another one, as far as it is known: None where it is not.
+
+    connector         by which both sides speak (`core/handoff.py`)
+    address           "host:port" where its side is asked for, in connectors that need it
+    engine_id         its own name there
+    cache_dtype, tensor_parallel   of the cache: what both sides must agree on
+    is_bound          it answers nothing without its other half
+    """
+
+    connector: str
+    address: str | None = None
+    engine_id: str | None = None
+    cache_dtype: str | None = None
+    tensor_parallel: int | None = None
+    is_bound: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """What a worker said of itself when it joined.
 
     `url` is the endpoint's base URL without a trailing slash. `block_size` is None where the engine
-    does not tell: such a worker is routed by load. `num_blocks` is its cache size in blocks.
+    does not tell: such a worker is routed by load. `num_blocks` is its cache size in blocks. `transfer` is
+    None where its cache goes nowhere. `topology` is where it stands, the widest first, as in "rack2/host7".
     """
 
     id: WorkerId
@@ -38,6 +68,13 @@ class Worker:
     num_blocks: int | None = None
     engine: str = "vllm"
     version: str | None = None
+    role: Role = Role.BOTH
+    transfer: Transfer | None = None
+    topology: str = ""
+
+    @property
+    def is_bound(self) -> bool:
+        return self.transfer is not None and self.transfer.is_bound
 
     def find(self, model: str) -> Served | None:
         for served in self.served:

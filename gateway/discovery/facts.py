@@ -7,13 +7,13 @@ from enum import IntEnum
 from gateway.core.address import Address
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
-from gateway.core.worker import Reported, Served, Worker, WorkerId, worker_id
+from gateway.core.worker import Reported, Role, Served, Transfer, Worker, WorkerId, worker_id
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """One endpoint's answers. `sources` is None where it cannot tell where it publishes; `role` is
-    "prefill" or "decode" where these are apart."""
+    "prefill" or "decode" where these are apart, `engine_ids` names by rank for others' transfers."""
 
     url: str
     engine: str
@@ -22,6 +22,8 @@ class Facts:
     sources: tuple[EventSource, ...] | None = None
     version: str | None = None
     role: str | None = None
+    transfer: Transfer | None = None
+    engine_ids: Mapping[int, str] = field(default_factory=dict)
 
     def is_like(self, other: "Facts") -> bool:
         """Whether both tell of the same engine with the same settings, however loaded."""
@@ -30,7 +32,7 @@ class Facts:
     @property
     def _settings(self) -> object:
         sizes = {rank: (m.block_size, m.num_gpu_blocks) for rank, m in self.ranks.items()}
-        return self.engine, self.version, self.models, self.sources, self.role, sizes
+        return self.engine, self.version, self.models, self.sources, self.role, self.transfer, sizes
 
     @property
     def start_time_s(self) -> float | None:
@@ -117,6 +119,18 @@ def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) ->
     return EventSource(rank, f"tcp://*:{events_port + rank}", replay)
 
 
+def has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
+    """The start time of the process that answers is its identity; so is the block size of its ranks,
+    which an engine whose metrics were not ready when it joined tells only now."""
+    for rank, metrics in ranks.items():
+        known = facts.ranks.get(rank)
+        if metrics.block_size and metrics.block_size != (known.block_size if known else None):
+            return True
+    before = facts.start_time_s
+    now = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)
+    return before is not None and now is not None and abs(now - before) > 0.5
+
+
 def _worker(facts: Facts, name: str, served: tuple[Served, ...], rank: int, num_ranks: int) -> Worker:
     metrics = facts.ranks.get(rank, EngineMetrics())
     return Worker(
@@ -129,4 +143,15 @@ def _worker(facts: Facts, name: str, served: tuple[Served, ...], rank: int, num_
         num_blocks=metrics.num_gpu_blocks,
         engine=facts.engine,
         version=facts.version,
+        role=Role(facts.role) if facts.role else Role.BOTH,
+        transfer=_reachable(facts, rank),
     )
+
+
+def _reachable(facts: Facts, rank: int) -> Transfer | None:
+    """Its address by the host that we know: the one that it tells is its own."""
+    transfer = facts.transfer
+    if transfer is None or transfer.address is None:
+        return transfer
+    address = transfer.address.replace("*", Address.of(facts.url).host)
+    return replace(transfer, address=address, engine_id=facts.engine_ids.get(rank, transfer.engine_id))

@@ -71,6 +71,7 @@ class Probe:
             sources=told.sources,
             version=told.version,
             role=told.role,
+            transfer=told.transfer,
         )
 
     async def check_health(self) -> None:
@@ -89,6 +90,13 @@ class Probe:
             return {}
         body = await self._optional(self._engine.paths.metrics)
         return self._engine.parse_metrics(body.decode("utf-8", "replace")) if body else {}
+
+    async def elsewhere(self, url: str, path: str) -> bytes:
+        """What another server of the worker's answers. Raises ProbeError."""
+        status, body = await self._get(path, url)
+        if status != 200:
+            raise ProbeError(f"{url}{path} answered {status}")
+        return body
 
     async def _identify(self, models: bytes) -> Engine:
         known = self._engines.configured(self.url) or self._engines.by_models(models)
@@ -121,16 +129,20 @@ class Probe:
         status, body = await self._get(path)
         return body if status == 200 else None
 
-    async def _get(self, path: str) -> tuple[int, bytes]:
+    async def _get(self, path: str, url: str = "") -> tuple[int, bytes]:
+        """The key that workers were started with goes to workers only."""
+        headers = {} if url else self._headers
         try:
-            async with self._session.call("GET", self.url, path, headers=self._headers) as answer:
+            async with self._session.call("GET", url or self.url, path, headers=headers) as answer:
                 body = bytearray()
                 async for piece in answer.content.iter_any():
                     body += piece
                     if len(body) > MAX_ANSWER_BYTES:
-                        raise ProbeError(f"{self.url}{path}: the answer is over {MAX_ANSWER_BYTES} bytes")
+                        raise ProbeError(
+                            f"{url or self.url}{path}: the answer is over {MAX_ANSWER_BYTES} bytes"
+                        )
                 return answer.status, bytes(body)
         except TimeoutError as exc:
-            raise ProbeError(f"{self.url}{path} did not answer in time") from exc
+            raise ProbeError(f"{url or self.url}{path} did not answer in time") from exc
         except (aiohttp.ClientError, OSError) as exc:
-            raise ProbeError(f"{self.url}{path}: {failure(exc)}") from exc
+            raise ProbeError(f"{url or self.url}{path}: {failure(exc)}") from exc

@@ -8,7 +8,7 @@ waiting ──answers──► joined: its workers are in fleet and index, their
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,10 +16,12 @@ from gateway.core.address import Address
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.fleet import Fleet
+from gateway.core.pairs import misfits
 from gateway.core.stream import StreamCounts, StreamState
-from gateway.core.worker import Worker, WorkerId
-from gateway.discovery.facts import Facts, event_source, reported, workers_of
+from gateway.core.worker import Role, Worker, WorkerId
+from gateway.discovery.facts import Facts, event_source, has_changed, reported
 from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.said import Said, WrongRole
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.feed import Feed
@@ -66,7 +68,8 @@ class RosterOptions:
 @dataclass(slots=True, eq=False)
 class Endpoint:
     """One URL and what came of it. `wake` asks for a probe now. `num_resets` are those of its streams when
-    its engine process became known, `last` are the metrics of the last look."""
+    its engine process became known, `last` are the metrics of the last look. `is_misplaced`: it says that it
+    is not what it was given as."""
 
     url: str
     probe: Probe
@@ -79,7 +82,12 @@ class Endpoint:
     last: Mapping[int, EngineMetrics] = field(default_factory=dict)
     num_failures: int = 0
     last_error: str | None = None
+    is_misplaced: bool = False
     task: asyncio.Task[None] | None = None
+
+
+async def _as_told(probe: Probe, facts: Facts) -> Facts:
+    return facts
 
 
 class Roster:
@@ -95,10 +103,15 @@ class Roster:
         on_gone: Callable[[str], None],
         on_down: Callable[[WorkerId], None],
         options: RosterOptions,
+        said: Said | None = None,
+        complete: Callable[[Probe, Facts], Awaitable[Facts]] = _as_told,
+        on_left: Callable[[WorkerId], None] = lambda worker: None,
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
         """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail,
-        `on_look` what a worker that answers told of itself, None where its metrics did not come."""
+        `on_look` what a worker that answers told of itself, None where its metrics did not come. `complete`
+        asks elsewhere for what an endpoint does not tell itself. `on_left` is told of a worker whose process
+        is another one, or that was dropped."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -108,17 +121,22 @@ class Roster:
         self._on_gone = on_gone
         self._on_down = on_down
         self._on_look = on_look
+        self._on_left = on_left
         self._options = options
+        self.said = Said() if said is None else said
+        self._complete = complete
         self._endpoints: dict[str, Endpoint] = {}
         self._tasks = Tasks()
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(list(self._endpoints.values()))
 
-    def add(self, url: str) -> bool:
-        """Begin to wait for an endpoint; False if it is known already."""
+    def add(self, url: str, role: Role | None = None) -> bool:
+        """Begin to wait for an endpoint, for this role if one is said; False if it is known already."""
         if url in self._endpoints:
             return False
+        if role:
+            self.said.roles[url] = role
         endpoint = Endpoint(url, self._make_probe(url))
         self._endpoints[url] = endpoint
         endpoint.task = self._tasks.start(f"probe {url}", self._watch(endpoint))
@@ -131,6 +149,7 @@ class Roster:
         if url is None:
             return False
         endpoint = self._endpoints.pop(url)
+        self.said.roles.pop(url, None)
         if endpoint.task:
             endpoint.task.cancel()
         for worker in endpoint.workers:
@@ -189,6 +208,7 @@ class Roster:
             try:
                 await self._look(endpoint)
             except ProbeError as exc:
+                endpoint.is_misplaced = isinstance(exc, WrongRole)
                 self._failed(endpoint, str(exc))
             endpoint.has_looked.set()
             try:
@@ -200,9 +220,9 @@ class Roster:
     async def _look(self, endpoint: Endpoint) -> None:
         await endpoint.probe.check_health()
         if endpoint.facts is None:
-            return self._join(endpoint, await endpoint.probe.facts())
+            return self._join(endpoint, await self._complete(endpoint.probe, await endpoint.probe.facts()))
         ranks = await self._load(endpoint)
-        if _has_changed(endpoint.facts, ranks) or _has_gone_back(endpoint, ranks):
+        if has_changed(endpoint.facts, ranks) or _has_gone_back(endpoint, ranks):
             await self._ask_anew(endpoint, endpoint.facts)
         elif _is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
@@ -217,7 +237,7 @@ class Roster:
     async def _ask_anew(self, endpoint: Endpoint, known: Facts) -> None:
         """Another process. Where its events told so first, they have begun anew with it, and are kept: they
         may know its cache from the start, which a new subscription without replays would not."""
-        facts = await endpoint.probe.facts()
+        facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
         if facts.is_like(known) and endpoint.feeds and all(map(_has_begun_anew, _streams(endpoint))):
             log.info("worker %s: another engine process answers, as its events have told", endpoint.url)
             endpoint.facts, endpoint.num_resets = facts, _num_resets(endpoint)
@@ -228,7 +248,7 @@ class Roster:
     async def _ask_again(self, endpoint: Endpoint, known: Facts) -> None:
         """It was down, and no start time tells whether it is the same process (events would); or its events
         cannot be had, and may by now be published elsewhere."""
-        facts = await endpoint.probe.facts()
+        facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
         was_down = endpoint.num_failures >= FAILURES_TO_DOWN
         if (was_down and not endpoint.feeds) or not facts.is_like(known):
             log.info("worker %s: it is not what it was, asking it anew", endpoint.url)
@@ -245,14 +265,19 @@ class Roster:
     def _join(self, endpoint: Endpoint, facts: Facts) -> None:
         if not facts.models:
             raise ProbeError(f"{endpoint.url} serves no model")
+        workers = self.said.workers_of(facts)
         endpoint.facts, endpoint.num_failures, endpoint.last_error = facts, 0, None
-        endpoint.workers = workers_of(facts)
+        endpoint.workers = workers
         for worker in endpoint.workers:
             self._add_worker(endpoint, worker)
         names = ", ".join(served.name for served in endpoint.workers[0].served)
         log.info(
             "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
         )
+        ours = {worker.id for worker in workers}
+        for prefill, decode, why in misfits(member.worker for member in self._fleet):
+            if not ours.isdisjoint((prefill, decode)):
+                log.warning("workers %s and %s are no pair: %s", prefill, decode, why)
 
     def _rejoin(self, endpoint: Endpoint, facts: Facts) -> None:
         """Another process behind the address: its cache is empty, its settings may differ."""
@@ -282,6 +307,7 @@ class Roster:
     def _leave(self, endpoint: Endpoint) -> None:
         self._close_feeds(endpoint)
         for worker in endpoint.workers:
+            self._on_left(worker.id)
             self._fleet.drop(worker.id)
             self._index.drop_worker(worker.id)
             self._assumed.drop_worker(worker.id)
@@ -296,7 +322,8 @@ class Roster:
     def _failed(self, endpoint: Endpoint, reason: str) -> None:
         endpoint.num_failures += 1
         if endpoint.facts is None and endpoint.last_error != reason:
-            log.info("waiting for worker %s: %s", endpoint.url, reason)
+            level = logging.ERROR if endpoint.is_misplaced else logging.INFO
+            log.log(level, "waiting for worker %s: %s", endpoint.url, reason)
         endpoint.last_error = reason
         if endpoint.num_failures >= FAILURES_TO_DOWN:
             self._set_up(endpoint, False, reason)
@@ -364,15 +391,3 @@ def _is_doubtful(endpoint: Endpoint) -> bool:
     return endpoint.facts.sources is not None and not all(
         feed.is_connected for feed, _ in endpoint.feeds.values()
     )
-
-
-def _has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
-    """The start time of the process that answers is its identity; so is the block size of its ranks,
-    which an engine whose metrics were not ready when it joined tells only now."""
-    for rank, metrics in ranks.items():
-        known = facts.ranks.get(rank)
-        if metrics.block_size and metrics.block_size != (known.block_size if known else None):
-            return True
-    before = facts.start_time_s
-    now = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)
-    return before is not None and now is not None and abs(now - before) > 0.5

@@ -45,6 +45,8 @@ def _vllm_info(config: SimConfig, transfers: Transfers | None) -> dict[str, Any]
             "VLLM_NIXL_SIDE_CHANNEL_HOST": config.host,
             "VLLM_NIXL_SIDE_CHANNEL_PORT": transfers.port,
         }
+    elif transfers is not None and transfers.bootstrap_port:
+        ports = {"VLLM_MOONCAKE_BOOTSTRAP_PORT": transfers.bootstrap_port}
     return {
         "vllm_config": {
             "model_config": {"model": config.model, "max_model_len": config.context_tokens},

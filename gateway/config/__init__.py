@@ -1,7 +1,8 @@
 """The configuration: one frozen struct, from flags, environment, file and defaults, in that order.
 
 Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
-Unknown fields and wrong types are refused at start with the file and the field.
+Unknown fields and wrong types are refused at start with the file and the field. Its first part, who the
+workers are and how they work together, is in `fleet.py`.
 """
 
 import os
@@ -12,35 +13,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from gateway.config.fleet import Fleet
 from gateway.core.errors import ConfigError
 from gateway.options import convert, from_environment, from_flags, option
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    worker: Annotated[
-        list[str],
-        option(
-            "Base URL of a worker; give one per worker, more can join at run time through the admin API. "
-            "All else is asked of the worker itself.",
-            "URL",
-        ),
-    ] = msgspec.field(default_factory=list)
-    engine: Annotated[
-        list[str],
-        option(
-            "What the workers run: vllm, sglang, trtllm or openai (whatever else speaks OpenAI), or URL=NAME "
-            "for one of them. Without it each worker is asked, and one fleet may have several.",
-            "name",
-        ),
-    ] = msgspec.field(default_factory=list)
-    tokenizer: Annotated[
-        list[str],
-        option(
-            "Directory with tokenizer.json and chat template, for all models, or MODEL=DIR for one. "
-            "Without it each new prompt is tokenized by a worker, which costs a round trip.",
-            "path",
-        ),
-    ] = msgspec.field(default_factory=list)
+class Config(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Annotated[
         Literal["prefix_overlap", "least_load", "round_robin"],
         option("How a worker is chosen; see gateway/policies/."),

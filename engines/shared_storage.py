@@ -1,0 +1,29 @@
+"""Connectors of vLLM by which all workers see one store: no word passes between the legs.
+
+Prefill stores what it computes, decode looks for its prompt's blocks there and computes what it does not
+find.
+"""
+
+from collections.abc import Mapping
+
+from engines.legs import encode, prefill_only, read_answer
+from gateway.core.handoff import Handed, Pair
+
+
+class SharedStorage:
+    name = "shared_storage"
+    is_together = False
+    bootstrap_port: int | None = None
+
+    def engine_ids(self, body: bytes) -> Mapping[int, str]:
+        return {}
+
+    def to_prefill(self, body: bytes, pair: Pair) -> bytes:
+        return encode(prefill_only(body))
+
+    def handed(self, answer: bytes) -> Handed:
+        told = read_answer(answer)
+        return Handed(b"", told.num_prompt_tokens, told.cached_tokens)
+
+    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
+        return body

@@ -1,0 +1,74 @@
+"""Role and connector, as vLLM tells them at `/server_info`, which it has with VLLM_SERVER_DEV_MODE=1 only.
+
+connector   by the name of its class; what is not listed here is no connector that a pair is made of
+mooncake    its bootstrap server listens on a port of its own, where only prefill workers have one
+"""
+
+from msgspec import Struct, json
+
+from engines.wire import parse
+from gateway.core.engine import EngineInfo
+from gateway.core.worker import Transfer
+
+INFO = "/server_info?config_format=json"
+CONNECTORS = {
+    "NixlConnector": "nixl",
+    "NixlPullConnector": "nixl",
+    "MooncakeConnector": "mooncake",
+    "ExampleConnector": "shared_storage",
+    "SharedStorageConnector": "shared_storage",
+    "LMCacheConnectorV1": "shared_storage",
+    "LMCacheMPConnector": "shared_storage",
+    "MooncakeStoreConnector": "shared_storage",
+}
+ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
+
+
+class KvTransfer(Struct):
+    kv_connector: str | None = None
+    kv_role: str | None = None
+    engine_id: str | None = None
+
+
+class Cache(Struct, frozen=True):
+    cache_dtype: str | None = None
+
+
+class Parallel(Struct, frozen=True):
+    tensor_parallel_size: int | None = None
+
+
+class VllmConfig(Struct):
+    kv_transfer_config: KvTransfer | None = None
+    cache_config: Cache = Cache()
+    parallel_config: Parallel = Parallel()
+
+
+class VllmEnv(Struct, frozen=True):
+    VLLM_MOONCAKE_BOOTSTRAP_PORT: int | None = None
+
+
+class ServerInfo(Struct):
+    vllm_config: VllmConfig
+    vllm_env: VllmEnv = VllmEnv()
+
+
+_info = json.Decoder(ServerInfo).decode
+
+
+def parse_server_info(body: bytes) -> EngineInfo:
+    """Raises DecodeError."""
+    info = parse("vllm /server_info", _info, body)
+    config, port = info.vllm_config, info.vllm_env.VLLM_MOONCAKE_BOOTSTRAP_PORT
+    told = config.kv_transfer_config
+    connector = CONNECTORS.get(told.kv_connector or "") if told else None
+    if told is None or connector is None:
+        return EngineInfo()
+    transfer = Transfer(
+        connector,
+        f"*:{port}" if port and connector == "mooncake" else None,
+        told.engine_id,
+        cache_dtype=config.cache_config.cache_dtype,
+        tensor_parallel=config.parallel_config.tensor_parallel_size,
+    )
+    return EngineInfo(role=ROLES.get(told.kv_role or ""), transfer=transfer)

@@ -1,0 +1,58 @@
+"""How the KV cache of a prompt goes from a prefill worker to a decode worker, in one connector's words. Pure.
+
+    one after the other   prefill is asked, and its answer says where its blocks lie; decode is told that, and
+                          fetches them
+    together              both are asked at once, and meet under a number that is ours
+
+Each `engines/*` that can be disaggregated has one; it sees requests' bodies, no sockets.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.worker import Worker
+
+BOOTSTRAP_PATH = "/query"
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What the prefill worker said: `params` is JSON, to be given to one decode worker, once. Tokens as the
+    engine counted them, None where it does not tell."""
+
+    params: bytes
+    num_prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two workers that fit, for one request. `number` is random, of 63 bits, and names it to both."""
+
+    prefill: Worker
+    decode: Worker
+    number: int
+
+
+class Handoff(Protocol):
+    name: str
+    is_together: bool
+    bootstrap_port: int | None
+    """Where a prefill worker tells its engine's name, at `BOOTSTRAP_PATH`, unless it says where else."""
+
+    def engine_ids(self, body: bytes) -> Mapping[int, str]:
+        """By DP rank, of that answer; empty until the engine is ready. Raises DecodeError."""
+        ...
+
+    def to_prefill(self, body: bytes, pair: Pair) -> bytes:
+        """A client's body as the prefill worker gets it."""
+        ...
+
+    def handed(self, answer: bytes) -> Handed:
+        """The prefill worker's whole answer. Raises DecodeError where it cannot be handed on."""
+        ...
+
+    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
+        """The same body as the decode worker gets it; `handed` is None where both are asked together."""
+        ...

@@ -1,0 +1,32 @@
+"""Names that engines have for each other, asked of the server that a prefill worker's connector has for that.
+
+They are new with each start of an engine, and so asked whenever its facts are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gateway.core.address import Address
+from gateway.core.events import DecodeError
+from gateway.core.handoff import BOOTSTRAP_PATH, Handoff
+from gateway.core.worker import Role
+from gateway.discovery.facts import Facts
+from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.said import Said
+
+
+async def with_engine_ids(facts: Facts, said: Said, handoffs: Mapping[str, Handoff], probe: Probe) -> Facts:
+    """Raises ProbeError while its connector is not ready."""
+    worker = said.workers_of(facts)[0]
+    transfer = worker.transfer
+    handoff = handoffs.get(transfer.connector) if transfer else None
+    if transfer is None or handoff is None or not handoff.bootstrap_port or worker.role is Role.DECODE:
+        return facts
+    address = transfer.address or f"{Address.of(facts.url).host}:{handoff.bootstrap_port}"
+    try:
+        ids = handoff.engine_ids(await probe.elsewhere(f"http://{address}", BOOTSTRAP_PATH))
+    except DecodeError as exc:
+        raise ProbeError(f"http://{address}{BOOTSTRAP_PATH}: {exc}") from exc
+    if not ids:
+        raise ProbeError(f"http://{address}{BOOTSTRAP_PATH}: the engine has not told its name there yet")
+    return replace(facts, transfer=replace(transfer, address=address), engine_ids=ids)

@@ -1,0 +1,175 @@
+"""Whether a prompt is computed on another worker than its answer, and on which. All in predicted seconds.
+
+    direct   work ahead and uncached tokens there ÷ its prefill speed
+             + what that delays the answers which run there: each waits for the steps that compute the prompt
+    split    work ahead and uncached tokens at the prefill worker ÷ its speed
+             + the transfer of what the decode worker does not hold, dearer the farther it is
+             + what the decode worker has ahead
+
+A prompt that is cold and long goes to a prefill worker. One that is short, or mostly held by a decode worker
+(the next turn of a conversation that was decoded there), is cheaper without: a transfer has its latency, and
+prefill workers have queues of their own.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.core.decision import Candidate, Query
+from gateway.core.errors import ConfigError
+from gateway.core.pairs import nearness
+from gateway.core.speeds import Speeds
+from gateway.core.worker import WorkerId
+from gateway.policies.base import pick_lowest
+from gateway.policies.prefix_overlap import REQUEST_TOKENS, work_ahead
+
+Mode = Literal["auto", "always", "never"]
+
+MODES: Mapping[str, Mode] = {"auto": "auto", "always": "always", "never": "never"}
+
+HARM = 0.25
+"""Of a second by which a running answer is delayed, as part of one by which the first token is: the delay is
+spread over the steps that compute the prompt, and answers have some to spare."""
+FREE_TOKENS = 256
+"""Of a prompt that delay nobody: a step that decodes reads all weights whatever it computes with them, and
+has room for so many more."""
+FULL = 0.95
+"""KV usage from which a decode worker has no room for another prompt's blocks."""
+
+Partners = Sequence[Sequence[int]]
+"""For each decode candidate the positions of the prefill candidates that fit it; those with the same partners
+have one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Positions among the candidates; `prefill` is None where the decode worker does all itself. Seconds
+    until the first token as predicted for the best of each kind, None where there is none."""
+
+    decode: int
+    prefill: int | None
+    reason: str
+    direct_s: float | None = None
+    split_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    decode: int
+    prefill: int
+    ttft_s: float
+
+
+class Disaggregation:
+    """`modes` by model, "" for all others."""
+
+    def __init__(self, speeds: Speeds, modes: Mapping[str, Mode] | None = None) -> None:
+        self.modes: Mapping[str, Mode] = {"": "auto", **(modes or {})}
+        self.speeds = speeds
+        self._banned: set[tuple[WorkerId, WorkerId]] = set()
+
+    def ban(self, prefill: WorkerId, decode: WorkerId) -> bool:
+        """They are no pair, whatever they tell; False if that was known."""
+        is_new = (prefill, decode) not in self._banned
+        self._banned.add((prefill, decode))
+        return is_new
+
+    def allow(self, worker: WorkerId) -> None:
+        """It is another one than it was."""
+        self._banned = {pair for pair in self._banned if worker not in pair}
+
+    def __repr__(self) -> str:
+        return f"Disaggregation({self.modes}, {self.speeds})"
+
+    def choose(
+        self,
+        query: Query,
+        decodes: Sequence[Candidate],
+        direct: int,
+        prefills: Sequence[Candidate],
+        partners: Partners,
+        rng: random.Random,
+    ) -> Plan:
+        """`direct` is the policy's choice among `decodes` for a request that is not split."""
+        alone, mode = decodes[direct], self.modes.get(query.model, self.modes[""])
+        is_bound = alone.worker.is_bound
+        direct_s = None if is_bound else self.direct_s(alone)
+        if mode == "never" and not is_bound:
+            return Plan(direct, None, "never split", direct_s)
+        pair = self._best_pair(query.num_tokens, decodes, prefills, partners, rng)
+        if pair is None:
+            return Plan(direct, None, "no prefill worker fits", direct_s)
+        if direct_s is None:
+            return Plan(pair.decode, pair.prefill, "nobody answers alone", None, pair.ttft_s)
+        harmful = max(alone.uncached_tokens - FREE_TOKENS, 0)
+        harm_s = HARM * alone.num_in_flight * harmful / self.speeds.prefill(alone.id)
+        if mode == "auto" and direct_s + harm_s <= pair.ttft_s:
+            return Plan(direct, None, _why_direct(alone), direct_s, pair.ttft_s)
+        if prefills[pair.prefill].id == decodes[pair.decode].id:
+            return Plan(pair.decode, None, "its own prefill worker", direct_s, pair.ttft_s)
+        reason = "always split" if mode == "always" else "prefill elsewhere is sooner"
+        return Plan(pair.decode, pair.prefill, reason, direct_s, pair.ttft_s)
+
+    def direct_s(self, candidate: Candidate) -> float:
+        return (candidate.uncached_tokens + work_ahead(candidate)) / self.speeds.prefill(candidate.id)
+
+    def _best_pair(
+        self,
+        num_tokens: int,
+        decodes: Sequence[Candidate],
+        prefills: Sequence[Candidate],
+        partners: Partners,
+        rng: random.Random,
+    ) -> _Pair | None:
+        """Of each decode worker's cheapest prefill worker, all decode workers with the same partners in one
+        place being asked once."""
+        prefill_s = [(c.uncached_tokens + work_ahead(c)) / self.speeds.prefill(c.id) for c in prefills]
+        found: dict[tuple[int, str], Mapping[int, Sequence[int]]] = {}
+        pairs: list[_Pair] = []
+        costs: list[float] = []
+        for i, decode in enumerate(decodes):
+            mine, place = partners[i], decode.worker.topology
+            if self._banned:
+                mine = [j for j in mine if (prefills[j].id, decode.id) not in self._banned]
+            if not mine:
+                continue
+            by_distance = None if self._banned else found.get((id(mine), place))
+            if by_distance is None:
+                by_distance = found[id(mine), place] = _by_distance(place, prefills, mine)
+            move_s = self.speeds.transfer_s(max(num_tokens - decode.overlap_tokens, 0))
+            ahead_s = REQUEST_TOKENS * decode.num_in_flight / self.speeds.prefill(decode.id)
+            for distance, near in by_distance.items():
+                at = pick_lowest([prefill_s[j] for j in near], rng)
+                ttft_s = prefill_s[near[at]] + move_s * (1 + distance) + ahead_s
+                pairs.append(_Pair(i, near[at], ttft_s))
+                costs.append(ttft_s if decode.kv_usage < FULL else ttft_s * 10)
+        return pairs[pick_lowest(costs, rng)] if pairs else None
+
+
+def _by_distance(
+    place: str, prefills: Sequence[Candidate], partners: Sequence[int]
+) -> Mapping[int, Sequence[int]]:
+    """Partners by how many parts of the decode worker's place they do not share."""
+    depth = place.count("/") + 1 if place else 0
+    found: dict[int, list[int]] = {}
+    for j in partners:
+        found.setdefault(depth - nearness(place, prefills[j].worker.topology), []).append(j)
+    return found
+
+
+def _why_direct(chosen: Candidate) -> str:
+    if chosen.overlap_tokens > chosen.uncached_tokens:
+        return "mostly held by the decode worker"
+    return "sooner without a transfer"
+
+
+def modes_of(specs: Sequence[str]) -> dict[str, Mode]:
+    """By model, of "MODE" or "MODEL=MODE". Raises ConfigError."""
+    modes: dict[str, Mode] = {}
+    for spec in specs:
+        model, _, name = spec.rpartition("=")
+        if name not in MODES:
+            raise ConfigError(f"disaggregation: '{spec}' is none of {', '.join(MODES)}, or MODEL=one of them")
+        modes[model] = MODES[name]
+    return modes

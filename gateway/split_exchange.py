@@ -1,0 +1,266 @@
+"""A request whose prompt another worker may compute: two legs, one answer.
+
+    decide ─ prefill leg ─► handed ─► decode leg ─► as any answer
+      ▲         │ failed                 │ it could not have the blocks, or died before its first event
+      └─────────┴────────────────────────┘ another prefill worker; then the decode worker computes it all
+
+What was handed is told to one decode worker, once. The head of a stream waits for its first event: engines
+begin a stream before they know whether the blocks came.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from xxhash import xxh3_64_intdigest
+
+from gateway.core.answer import Piece
+from gateway.core.decision import Decision, Prompt
+from gateway.core.errors import GatewayError, InvalidRequest
+from gateway.core.events import DecodeError
+from gateway.core.handoff import Handed, Handoff, Pair
+from gateway.core.headers import head_to_worker, is_event_stream
+from gateway.core.held import Beginning, HeldStream
+from gateway.core.http import HttpRequest, ResponseHead
+from gateway.core.request import InferenceRequest
+from gateway.core.worker import Worker, WorkerId
+from gateway.exchange import InferenceExchange
+from gateway.prefill import Failure, Prefill
+from gateway.responder import Responder
+
+if TYPE_CHECKING:
+    from gateway.proxy import Proxy
+
+log = logging.getLogger("kvgate.proxy")
+
+MAX_PREFILLS = 2
+"""Prefill workers that are tried; then the decode worker computes the prompt itself."""
+
+
+REFUSAL_S = 2.0
+"""For a worker to say that it will not have a request, after the other one has said so."""
+
+
+class SplitExchange(InferenceExchange):
+    """Whether it is split at all is decided with the workers (`policies/disaggregation.py`)."""
+
+    __slots__ = ("_splits", "_leg", "_handed", "_failed_prefills", "_may_split", "_held", "_began_s")
+
+    def __init__(
+        self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
+    ) -> None:
+        super().__init__(proxy, http, responder, request)
+        assert proxy.splits is not None, "without them nothing is split"
+        self._splits = proxy.splits
+        self._leg: Prefill | None = None
+        self._handed: Handed | None = None
+        self._failed_prefills: dict[WorkerId, str] = {}
+        self._may_split = True
+        self._held: HeldStream | None = None
+        self._began_s = 0.0
+
+    # routing -----------------------------------------------------------------------------------
+
+    def _decide(self, prompt: Prompt | None, attempt: int) -> Decision:
+        decision = self._proxy.router.decide(
+            self._request,
+            prompt=prompt,
+            exclude={**self._failed, **self._failed_prefills},
+            attempt=attempt + len(self._failed_prefills),
+            may_split=self._may_split,
+        )
+        self._splits.decided(decision)
+        return decision
+
+    def _reach(self, decision: Decision) -> None:
+        prefill = decision.prefill
+        if prefill is None:
+            return super()._reach(decision)
+        proxy, handoff = self._proxy, self._handoff(decision.worker)
+        pool = proxy.pool(prefill.url)
+        body = handoff.to_prefill(self._request.body, self._pair(decision, prefill))
+        head = head_to_worker(
+            self._http,
+            prefill,
+            netloc=pool.netloc,
+            prefix=pool.path_prefix,
+            num_bytes=len(body),
+            request_id=self._request_id,
+        )
+        self._began_s = self._loop.time()
+        self._leg = Prefill(
+            pool,
+            head,
+            body,
+            loop=self._loop,
+            start=proxy.tasks.start,
+            timeout_s=proxy.options.prefill_timeout_s,
+            on_handed=self._answered,
+            on_failed=self._prefill_failed,
+        )
+        self._leg.begin()
+        if handoff.is_together:
+            return super()._reach(decision)
+        return None
+
+    def _handoff(self, worker: Worker) -> Handoff:
+        assert worker.transfer is not None, "one whose cache goes nowhere is in no pair"
+        return self._proxy.handoffs[worker.transfer.connector]
+
+    def _pair(self, decision: Decision, prefill: Worker) -> Pair:
+        return Pair(prefill, decision.worker, number_of(decision.id))
+
+    def _body(self, decision: Decision) -> bytes:
+        body = super()._body(decision)
+        if (prefill := decision.prefill) is None:
+            return body
+        return self._handoff(decision.worker).to_decode(body, self._pair(decision, prefill), self._handed)
+
+    # the prefill leg ---------------------------------------------------------------------------
+
+    def _answered(self, answer: bytes) -> None:
+        """The whole answer of the prefill worker."""
+        decision = self._decision
+        assert decision is not None and decision.prefill is not None and self._leg is not None
+        handoff = self._handoff(decision.worker)
+        try:
+            handed = handoff.handed(answer)
+        except DecodeError as exc:
+            return self._prefill_failed(Failure.REFUSED, str(exc))
+        self._proxy.router.prefilled(decision)
+        self._splits.prefilled(decision, self._loop.time() - self._began_s)
+        self._handed = handed
+        self._began_s = self._loop.time()
+        if not handoff.is_together:
+            super()._reach(decision)
+        return None
+
+    def _prefill_failed(self, failure: Failure, reason: str) -> None:
+        """Another prefill worker, or none."""
+        decision, proxy = self._decision, self._proxy
+        assert decision is not None and decision.prefill is not None
+        if self._is_closed or self._answer:
+            return
+        prefill = decision.prefill.id
+        self._splits.failed(failure.value)
+        log.info("request %s: prefill worker %s failed: %s", self._log_id, prefill, reason)
+        if failure is not Failure.REFUSED:
+            proxy.suspect(prefill, reason, failure is Failure.UNREACHABLE)
+        if failure is Failure.REFUSED and decision.worker.is_bound:
+            return self._refused(decision, reason)
+        self._failed_prefills[prefill] = reason
+        if failure is Failure.REFUSED or len(self._failed_prefills) >= MAX_PREFILLS:
+            self._may_split = False
+        self._again(decision)
+
+    def _refused(self, decision: Decision, reason: str) -> None:
+        """By one of two that got the same body: the other one says so too, in the engine's own words."""
+        self._proxy.router.prefilled(decision, was_run=False)
+
+        def is_late() -> None:
+            if not self._is_closed and not self._answer:
+                self._fail(InvalidRequest(f"the prefill worker {reason}"))
+
+        self._loop.call_later(REFUSAL_S, is_late)
+
+    def _transfer_failed(self, reason: str) -> None:
+        """The decode worker could not have the blocks: it, or another, computes them."""
+        decision = self._decision
+        assert decision is not None and decision.prefill is not None
+        self._splits.failed("transfer")
+        log.info("request %s: %s did not get what %s computed: %s", self._log_id, decision.worker.id,
+                 decision.prefill.id, reason)  # fmt: skip
+        self._proxy.suspect(decision.prefill.id, reason, False)
+        self._may_split = False
+        self._again(decision)
+
+    def _again(self, decision: Decision) -> None:
+        self._drop_legs()
+        self._proxy.router.finish(decision)
+        self._proxy.records.finish(decision.id, "failed", 0, None, None)
+        try:
+            self._route(self._prompt)
+        except GatewayError as exc:
+            self._fail(exc)
+
+    def _drop_legs(self) -> None:
+        if self._leg:
+            self._leg.cancel()
+        if self._upstream:
+            self._upstream.abort()
+        self._leg = self._upstream = self._handed = self._held = None
+
+    # the decode leg ----------------------------------------------------------------------------
+
+    @property
+    def _is_split(self) -> bool:
+        return self._leg is not None
+
+    def upstream_head(self, head: ResponseHead) -> None:
+        if self._is_split and head.status >= 500 and not (head.status == 503 and self._may_try_another()):
+            return self._transfer_failed(f"it answered {head.status}")
+        if self._is_split and head.status == 200 and is_event_stream(head):
+            self._touch()
+            self._held = HeldStream(head)
+            return None
+        return super().upstream_head(head)
+
+    def upstream_data(self, data: bytes) -> None:
+        held = self._held
+        if held is None:
+            return super().upstream_data(data)
+        self._touch()
+        beginning = held.feed(data)
+        if beginning is Beginning.ERROR:
+            self._transfer_failed("its stream began with an error")
+        elif beginning is Beginning.ANSWER:
+            self._pass_on(held)
+            super().upstream_data(held.data)
+        return None
+
+    def upstream_ended(self, data: bytes) -> None:
+        held = self._held
+        if held is None:
+            return super().upstream_ended(data)
+        if held.feed(data) is Beginning.ERROR:
+            return self._transfer_failed("its stream was an error")
+        self._pass_on(held)
+        return super().upstream_ended(held.data)
+
+    def _pass_on(self, held: HeldStream) -> None:
+        self._held = None
+        super().upstream_head(held.head)
+
+    def _saw(self, piece: Piece, since_s: float) -> None:
+        super()._saw(piece, since_s)
+        if piece is Piece.FIRST_TOKEN and self._decision:
+            self._splits.began(self._decision, self._last_activity - self._started)
+            if self._handed:
+                self._splits.transferred(self._decision, self._last_activity - self._began_s)
+
+    # failures, and the end ---------------------------------------------------------------------
+
+    def worker_down(self, worker: WorkerId) -> None:
+        decision = self._decision
+        if self._leg and not self._handed and decision and decision.prefill and decision.prefill.id == worker:
+            self._leg.fail(Failure.DIED, "it does not answer its probes")
+        super().worker_down(worker)
+
+    def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
+        self._drop_legs()
+        super()._attempt_failed(reason, is_refused=is_refused)
+
+    def _close(self, how: str) -> None:
+        if self._is_closed:
+            return
+        if self._handed and self._decision and how == "ended" and self._answer:
+            usage = self._answer.usage()
+            if usage:
+                self._splits.compare(self._decision, self._handed.num_prompt_tokens, usage.prompt_tokens)
+        if self._leg:
+            self._leg.cancel()
+        super()._close(how)
+
+
+def number_of(decision_id: str) -> int:
+    """By which both legs of a decision are known to their workers: of 63 bits, as connectors want it."""
+    return xxh3_64_intdigest(decision_id.encode()) >> 1

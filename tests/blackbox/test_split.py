@@ -1,0 +1,133 @@
+"""Prefill and decode workers as processes of their own, and the gateway as it is installed: whichever process
+is killed, no request is lost while a decode worker is left."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.app import bundled_tokenizer
+from loadtest.fleet import LISTENING, SIM_READY, first_match, running
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+SIM = (
+    "--port",
+    "0",
+    "--kv-blocks",
+    "4000",
+    "--prefill-tokens-per-s",
+    "20000",
+    "--decode-tokens-per-s",
+    "400",
+)
+PROMPT = list(range(600))
+NUM_REQUESTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    url: str
+    pid: int
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    url: str
+    admin_url: str
+    prefills: Sequence[Process]
+    decodes: Sequence[Process]
+    alone: Process
+
+    async def ask(self, number: int, url: str = "") -> tuple[int, str]:
+        """Status and text of another prompt for each number; every second one is streamed."""
+        body = {"model": "m", "prompt": [number, *PROMPT], "max_tokens": 16, "temperature": 0}
+        path = f"{url or self.url}/v1/completions"
+        async with _session() as http, http.post(path, json={**body, "stream": number % 2 > 0}) as answer:
+            data = (await answer.read()).decode()
+        events = [line[6:] for line in data.splitlines() if line.startswith("data: {")] or [data]
+        parts = [json.loads(event).get("choices", []) for event in events]
+        return answer.status, "".join(choice["text"] for choices in parts for choice in choices)
+
+    async def metric(self, name: str) -> float:
+        async with _session() as session, session.get(f"{self.admin_url}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+    async def until(self, name: str, is_right: Callable[[float], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not is_right(await self.metric(name)):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def are_up(self) -> None:
+        await self.until("kvgate_worker_up{", lambda num: num >= 4)
+
+    async def all_end(self) -> None:
+        await self.until("kvgate_requests_in_flight{", lambda num: num == 0)
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120))
+
+
+@contextmanager
+def split_fleet(*flags: str) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+
+        def sim(*more: str) -> Process:
+            process = stack.enter_context(running("sim", *SIM, *more))
+            return Process(first_match(process, SIM_READY)[0], process.pid)
+
+        prefills = [sim("--pd-role", "prefill") for _ in range(2)]
+        decodes = [sim("--pd-role", "decode") for _ in range(2)]
+        alone = sim()
+        workers = [flag for one in prefills for flag in ("--prefill", one.url)]
+        workers += [flag for one in decodes for flag in ("--decode", one.url)]
+        options = "--tokenizer", str(bundled_tokenizer()), "--disaggregation", "always", *flags
+        gateway = stack.enter_context(
+            running("serve", "--port", "0", "--admin-port", "0", *workers, *options)
+        )
+        url, admin_url = first_match(gateway, LISTENING)
+        yield Fleet(url, admin_url, prefills, decodes, alone)
+
+
+async def are_right(fleet: Fleet, told: Any) -> None:
+    alone = [await fleet.ask(number, fleet.alone.url) for number in range(NUM_REQUESTS)]
+    assert list(told) == alone
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_prefill_processes_that_are_killed_lose_no_request(processes: str) -> None:
+    with split_fleet("--processes", processes) as fleet:
+        await fleet.are_up()
+        requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
+        await fleet.until("kvgate_transfer_seconds_count", lambda num: num >= 5)
+        fleet.prefills[0].kill()
+        await fleet.until("kvgate_transfer_seconds_count", lambda num: num >= 15)
+        fleet.prefills[1].kill()
+        await are_right(fleet, await requests)
+        await fleet.all_end()
+
+
+async def test_a_decode_process_that_is_killed_loses_only_what_it_had_begun() -> None:
+    with split_fleet("--max-attempts", "5") as fleet:
+        await fleet.are_up()
+        requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
+        await fleet.until("kvgate_prefill_seconds_count", lambda num: num >= 5)
+        fleet.decodes[0].kill()
+        told = await requests
+        for number, (status, text) in enumerate(told):
+            _, alone = await fleet.ask(number, fleet.alone.url)
+            assert status == 200
+            assert text == alone if number % 2 == 0 else alone.startswith(text)
+        await fleet.all_end()

@@ -1,0 +1,82 @@
+from typing import cast
+
+import pytest
+
+from engines import CONNECTORS, HANDOFFS
+from gateway.config import load
+from gateway.core.engine import ModelInfo
+from gateway.core.worker import Transfer
+from gateway.discovery.bootstrap import with_engine_ids
+from gateway.discovery.facts import Facts
+from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.said import Said, said_of
+
+P = "http://10.0.0.1:8000"
+MOONCAKE = Transfer("mooncake", "*:9000")
+
+
+class Asked:
+    """A probe that answers with `body`."""
+
+    def __init__(self, body: bytes = b"") -> None:
+        self.body = body
+        self.urls: list[str] = []
+
+    async def elsewhere(self, url: str, path: str) -> bytes:
+        self.urls.append(url + path)
+        return self.body
+
+
+def facts(transfer: Transfer | None = None, role: str | None = None) -> Facts:
+    return Facts(P, "vllm", (ModelInfo("m"),), transfer=transfer, role=role)
+
+
+def said(**options: list[str]) -> Said:
+    return said_of(load(options, environ={}), HANDOFFS, CONNECTORS)
+
+
+async def asked_for(facts: Facts, said: Said, probe: Asked) -> Facts:
+    return await with_engine_ids(facts, said, HANDOFFS, cast(Probe, probe))
+
+
+async def test_a_prefill_worker_is_known_by_the_name_that_it_told_there() -> None:
+    probe = Asked(b'{"0": {"engine_id": "e0", "worker_addr": {}}, "1": {"engine_id": "e1"}}')
+    told = await asked_for(facts(), said(prefill=[P], connector=["mooncake"]), probe)
+    assert probe.urls == ["http://10.0.0.1:8998/query"]
+    assert (told.transfer, told.engine_ids) == (Transfer("mooncake", "10.0.0.1:8998"), {0: "e0", 1: "e1"})
+    (worker,) = said(prefill=[P], connector=["mooncake"]).workers_of(told)
+    assert worker.transfer == Transfer("mooncake", "10.0.0.1:8998", "e0")
+
+
+async def test_it_says_itself_where_that_is() -> None:
+    probe = Asked(b'{"0": {"engine_id": "e0"}}')
+    await asked_for(facts(MOONCAKE, "prefill"), said(), probe)
+    assert probe.urls == ["http://10.0.0.1:9000/query"]
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        (facts(), said()),
+        (facts(MOONCAKE, "decode"), said()),
+        (facts(Transfer("nixl"), "prefill"), said()),
+        (facts(), said(decode=[P], connector=["mooncake"])),
+    ],
+    ids=["alone", "decode", "nixl", "said to decode"],
+)
+async def test_nobody_else_is_asked(told: Facts, what: Said) -> None:
+    probe = Asked()
+    assert await asked_for(told, what, probe) is told
+    assert probe.urls == []
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"{}", "has not told its name there yet"),
+        (b"<html>", "http://10.0.0.1:9000/query: mooncake's bootstrap"),
+    ],
+)
+async def test_until_it_tells_it_is_waited_for(body: bytes, why: str) -> None:
+    with pytest.raises(ProbeError, match=why):
+        await asked_for(facts(MOONCAKE, "prefill"), said(), Asked(body))

@@ -1,0 +1,100 @@
+"""The contract of every connector: bodies stay bodies, prefill does no more than the prompt, answers of any
+kind are read or refused."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines import CONNECTORS, ENGINES, HANDOFFS
+from gateway.core.events import DecodeError
+from gateway.core.handoff import Handed, Handoff, Pair
+from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+
+each = pytest.mark.parametrize("handoff", HANDOFFS.values(), ids=HANDOFFS.keys())
+SERVED = (Served("m", "m"),)
+CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [{"role": "user", "content": "naïve 中文"}],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "max_completion_tokens": 500,
+    "min_tokens": 5,
+    "logprobs": True,
+    "top_logprobs": 3,
+    "response_format": {"type": "json_object"},
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "required",
+    "temperature": 0,
+}
+
+
+def pair(number: int = 5, **more: Any) -> Pair:
+    prefill = Worker(
+        WorkerId("p"),
+        "http://p:1",
+        SERVED,
+        role=Role.PREFILL,
+        transfer=Transfer("x", "10.0.0.1:8998", "engine-1"),
+        **more,
+    )
+    return Pair(prefill, Worker(WorkerId("d"), "http://d:1", SERVED, role=Role.DECODE), number)
+
+
+def of(body: bytes) -> dict[str, Any]:
+    fields = json.loads(body)
+    assert isinstance(fields, dict)
+    return fields
+
+
+def answer(**fields: Any) -> bytes:
+    usage = {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 32}}
+    return json.dumps({"usage": usage, "choices": [{"finish_reason": "length"}], **fields}).encode()
+
+
+def test_every_connector_has_its_name_and_every_default_is_one() -> None:
+    assert all(handoff.name == name for name, handoff in HANDOFFS.items())
+    assert set(CONNECTORS) < set(ENGINES)
+    assert set(CONNECTORS.values()) <= set(HANDOFFS)
+
+
+@each
+def test_what_makes_the_prompt_is_the_same_in_both_legs(handoff: Handoff) -> None:
+    body = json.dumps(CHAT).encode()
+    to_prefill = of(handoff.to_prefill(body, pair()))
+    handed = Handed(b'{"params": {"a": 1}, "tokens": null}', 100, 32)
+    to_decode = of(handoff.to_decode(body, pair(), None if handoff.is_together else handed))
+    for name in ("model", "messages", "tools", "temperature"):
+        assert to_prefill[name] == to_decode[name] == CHAT[name]
+    for name, value in CHAT.items():
+        assert to_decode[name] == value, name
+
+
+@each
+def test_prefill_computes_the_prompt_and_no_more(handoff: Handoff) -> None:
+    asked = of(handoff.to_prefill(json.dumps(CHAT).encode(), pair()))
+    if handoff.is_together:
+        return  # the very same body: it stops by itself
+    assert asked["stream"] is False
+    assert "stream_options" not in asked
+    if handoff.name != "context":  # it computes one token by itself
+        assert (asked["max_tokens"], asked["max_completion_tokens"]) == (1, 1)
+        assert asked["tool_choice"] == "none"
+        assert not {"min_tokens", "logprobs", "top_logprobs", "response_format"} & set(asked)
+
+
+@each
+@given(st.binary(max_size=60))
+def test_answers_of_any_kind_are_read_or_refused(handoff: Handoff, body: bytes) -> None:
+    try:
+        assert isinstance(handoff.handed(body), Handed)
+    except DecodeError as exc:
+        assert str(exc)
+
+
+@each
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda some: st.lists(some, max_size=3) | st.dictionaries(st.sampled_from(["usage", "choices", "kv_transfer_params", "disaggregated_params", "finish_reason", "prompt_tokens"]), some, max_size=3)))  # fmt: skip  # noqa: E501
+def test_json_of_any_kind_is_read_or_refused(handoff: Handoff, value: Any) -> None:
+    test_answers_of_any_kind_are_read_or_refused.hypothesis.inner_test(handoff, json.dumps(value).encode())  # type: ignore[attr-defined]

@@ -1,0 +1,50 @@
+import json
+from typing import Any
+
+import pytest
+
+from engines.vllm import Vllm
+from engines.vllm_info import parse_server_info
+from gateway.core.engine import EngineInfo
+from gateway.core.events import DecodeError
+from gateway.core.worker import Transfer
+
+
+def info(connector: str | None, role: str | None = "kv_both") -> bytes:
+    config: dict[str, Any] = {
+        "kv_connector": connector,
+        "kv_role": role,
+        "engine_id": "e",
+        "kv_buffer_size": 1e9,
+    }
+    return json.dumps(
+        {
+            "vllm_config": {
+                "kv_transfer_config": config if connector else None,
+                "cache_config": {"cache_dtype": "auto", "block_size": 32},
+                "parallel_config": {"tensor_parallel_size": 2},
+            },
+            "vllm_env": {},
+        }
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("told", "role"), [("kv_producer", "prefill"), ("kv_consumer", "decode"), ("kv_both", None), (None, None)]
+)
+def test_a_worker_tells_its_role_and_connector(told: str | None, role: str | None) -> None:
+    assert parse_server_info(info("NixlConnector", told)) == EngineInfo(
+        role=role, transfer=Transfer("nixl", engine_id="e", cache_dtype="auto", tensor_parallel=2)
+    )
+
+
+@pytest.mark.parametrize("connector", [None, "OffloadingConnector"])
+def test_without_a_connector_that_pairs_are_made_of_it_is_as_any(connector: str | None) -> None:
+    assert parse_server_info(info(connector, "kv_producer")) == EngineInfo()
+
+
+def test_the_answer_is_optional_and_what_cannot_be_read_is_said() -> None:
+    assert Vllm().parse_info(None) == EngineInfo()
+    assert Vllm().parse_info(info("MooncakeConnector")).transfer is not None
+    with pytest.raises(DecodeError, match="vllm /server_info"):
+        Vllm().parse_info(b'{"vllm_config": 1}')

@@ -1,0 +1,145 @@
+"""The gateway before one prefill and two decode workers of real vLLM: answers are those of one worker, second
+turns go where the prefix is, and a prefill worker that is killed costs no request.
+
+The fleet is shared with test_pd_facts.py: each test has prompts of its own, and the last one kills and
+restarts.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.gateway_process import GatewayProcess
+from tests.vllm.engine import VllmWorker, wait_until
+from tests.vllm.inside import new_ids
+from tests.vllm.pd import TIMEOUT_S, PdFleet
+
+NUM_PROMPTS = 50
+FLEET_SIZE = 3
+
+
+def started(fleet: PdFleet, model: Path, *flags: str) -> GatewayProcess:
+    decodes = [flag for worker in fleet.decodes for flag in ("--decode", worker.url)]
+    workers = "--prefill", fleet.prefill.url, *decodes
+    return GatewayProcess(*workers, "--tokenizer", str(model), "--expose-headers", *flags)
+
+
+@pytest.fixture(scope="module")
+def always(vllm_pd: PdFleet, vllm_model: Path) -> Iterator[GatewayProcess]:
+    with started(vllm_pd, vllm_model, "--disaggregation", "always") as process:
+        wait_until(lambda: process.streams() == ["exact"] * FLEET_SIZE, 60)
+        yield process
+
+
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=TIMEOUT_S)
+
+
+class Said:
+    """Text and prompt tokens of an answer, the parts of a stream put together."""
+
+    def __init__(self, url: str, number: int, *, max_tokens: int = 8) -> None:
+        """Each number is another prompt: chats and completions, streamed and not."""
+        self.is_chat, is_stream = number % 2 == 0, number % 4 < 2
+        more: dict[str, Any] = (
+            {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
+        )
+        common = {"model": "m", "max_tokens": max_tokens, "temperature": 0, **more}
+        words = " ".join(f"number {i}" for i in new_ids(f"gateway {number}", 60))
+        api = client(url)
+        if self.is_chat:
+            answer: Any = api.chat.completions.create(messages=[{"role": "user", "content": words}], **common)
+        else:
+            answer = api.completions.create(prompt=words, **common)
+        self.text, self.num_prompt_tokens = self._whole(list(answer) if is_stream else [answer])
+
+    def _whole(self, parts: list[Any]) -> tuple[str, int]:
+        choices = [choice for part in parts for choice in part.choices]
+        if self.is_chat:
+            texts = [(getattr(choice, "delta", None) or choice.message).content for choice in choices]
+        else:
+            texts = [choice.text for choice in choices]
+        return "".join(text or "" for text in texts), parts[-1].usage.prompt_tokens
+
+
+def plans(gateway: GatewayProcess) -> dict[str, int]:
+    """Requests by plan."""
+    found: dict[str, int] = {}
+    for line in gateway.metrics().splitlines():
+        if line.startswith("kvgate_plans_total{"):
+            plan = line.partition('plan="')[2].partition('"')[0]
+            found[plan] = found.get(plan, 0) + int(float(line.rpartition(" ")[2]))
+    return found
+
+
+def split_of(gateway: GatewayProcess, decision: str) -> dict[str, Any]:
+    split: dict[str, Any] = gateway.admin(f"/admin/decisions/{decision}")["split"]
+    return split
+
+
+def test_roles_are_known_and_told(always: GatewayProcess, vllm_pd: PdFleet) -> None:
+    endpoints = {e["url"]: e["role"] for e in always.admin("/admin/workers")["endpoints"]}
+    assert endpoints == {w.url: "prefill" if w is vllm_pd.prefill else "decode" for w in vllm_pd.workers}
+
+
+def test_answers_are_those_of_one_worker(always: GatewayProcess, vllm_pd: PdFleet) -> None:
+    before = plans(always).get("prefill_decode", 0)
+    with ThreadPoolExecutor(4) as threads:
+        told = list(threads.map(lambda number: Said(always.url, number), range(NUM_PROMPTS)))
+    assert plans(always)["prefill_decode"] - before >= NUM_PROMPTS  # more where a pull stalled and failed
+    for number, answer in enumerate(told):
+        alone = Said(vllm_pd.prefill.url, number)
+        assert (answer.text, answer.num_prompt_tokens) == (alone.text, alone.num_prompt_tokens), number
+    assert always.in_flight() == 0
+    assert "kvgate_leg_mismatches_total 0.0" in always.metrics()
+
+
+def test_the_second_turn_goes_direct_to_the_decode_worker_that_has_the_first(
+    always: GatewayProcess, vllm_pd: PdFleet, vllm_model: Path
+) -> None:
+    first = new_ids("second turn", 700)
+    api = client(always.url).completions.with_raw_response
+    raw = api.create(model="m", prompt=first, max_tokens=8, temperature=0)
+    where = raw.headers["x-kvgate-worker"]
+    assert split_of(always, raw.headers["x-kvgate-decision"])["prefill_worker"]
+    with started(vllm_pd, vllm_model, "--disaggregation", "auto") as auto:
+        wait_until(lambda: auto.streams() == ["exact"] * FLEET_SIZE, 60)
+        again = client(auto.url).completions.with_raw_response.create(
+            model="m", prompt=[*first, *new_ids("more", 40)], max_tokens=8, temperature=0
+        )
+        split = split_of(auto, again.headers["x-kvgate-decision"])
+    usage = again.parse().usage
+    assert usage and usage.prompt_tokens_details
+    assert (again.headers["x-kvgate-worker"], split["prefill_worker"]) == (where, None)
+    assert usage.prompt_tokens_details.cached_tokens == int(again.headers["x-kvgate-overlap-tokens"]) == 672
+
+
+def test_a_prefill_worker_that_is_killed_loses_no_request(vllm_pd: PdFleet, vllm_model: Path) -> None:
+    numbers = range(1000, 1024)
+    with started(vllm_pd, vllm_model, "--disaggregation", "always") as gateway:
+        wait_until(lambda: gateway.streams() == ["exact"] * FLEET_SIZE, 60)
+        with ThreadPoolExecutor(6) as threads:
+            running = [threads.submit(Said, gateway.url, number) for number in numbers]
+            wait_until(lambda: plans(gateway).get("prefill_decode", 0) >= 8, TIMEOUT_S)
+            vllm_pd.prefill.kill()
+            told = [one.result() for one in running]
+        assert "kvgate_split_failures_total" in gateway.metrics()
+        assert gateway.in_flight() == 0
+        alone = [Said(vllm_pd.recomputing.url, number) for number in numbers]
+        assert [answer.text for answer in told] == [answer.text for answer in alone]
+        vllm_pd.prefill.restart().wait_ready()
+        wait_until(lambda: len(_up(gateway, vllm_pd.prefill)) == 1, 60)
+        before = plans(gateway).get("prefill_decode", 0)
+        Said(gateway.url, 2000)
+        assert plans(gateway)["prefill_decode"] > before
+
+
+def _up(gateway: GatewayProcess, worker: VllmWorker) -> list[Any]:
+    endpoints = gateway.admin("/admin/workers")["endpoints"]
+    workers = [one for endpoint in endpoints if endpoint["url"] == worker.url for one in endpoint["workers"]]
+    return [json.dumps(one) for one in workers if one["is_up"]]
