@@ -14,6 +14,7 @@ sockets. It parses no configuration of its own, and knows the workers that were 
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -219,7 +220,8 @@ class Supervisor:
             for process in self._processes:
                 if process.pid:
                     log.error("process %d (pid %d) does not stop: killed", process.row, process.pid)
-                    os.kill(process.pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended
+                        os.kill(process.pid, signal.SIGKILL)
             await self._all_ended(KILL_AFTER_S, asyncio.Event())
         if hasattr(self, "_admin_runner"):
             await self._admin_runner.cleanup()

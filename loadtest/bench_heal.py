@@ -123,8 +123,8 @@ def known(gateway: Gateway, worker: WorkerId, body: dict[str, Any]) -> int:
 
     request = library.request("/v1/chat/completions", body)
     prompt = gateway.prompts.tokenize(request)
-    (hashes,) = gateway.router._hash_all(request, prompt, gateway.fleet.eligible("m")).values()
-    return gateway.index.overlap(hashes[0]).get(worker, 0)
+    ((_, hashes),) = gateway.router.asked_of(request, prompt)
+    return gateway.index.overlap(hashes).get(worker, 0)
 
 
 async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:

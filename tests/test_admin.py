@@ -126,7 +126,8 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "state": "joined",
                 "engine": "fake",
                 "version": "1",
-                "role": None,
+                "role": "both",
+                "given_as": URL,
                 "last_error": None,
                 "workers": [
                     {
@@ -158,11 +159,22 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "engine": None,
                 "version": None,
                 "role": None,
+                "given_as": "http://late:1",
                 "last_error": "refused",
                 "workers": [],
             },
         ]
     }
+
+
+async def test_a_worker_can_be_added_for_a_role(admined: Admined) -> None:
+    told = {"url": "http://p:1", "role": "prefill"}
+    answer = await admined.client.post("/admin/workers", json=told)
+    assert answer.status == 201
+    shown = (await admined.get("/admin/workers"))["endpoints"][1]
+    assert (shown["url"], shown["given_as"]) == ("http://p:1", "prefill=http://p:1")
+    answer = await admined.client.post("/admin/workers", json={"url": "http://x:1", "role": "both"})
+    assert answer.status == 400
 
 
 async def test_a_worker_without_events_is_shown_too(admined: Admined) -> None:

@@ -82,16 +82,21 @@ def spec_of(url: str, role: Role | None) -> str:
 
 def parse_spec(spec: str) -> tuple[str, Role | None]:
     """URL, as it is kept, and role. Raises ValueError."""
+    url, role = _parts(spec)
+    return endpoint_url(url), role
+
+
+def _parts(spec: str) -> tuple[str, Role | None]:
     for role in (Role.PREFILL, Role.DECODE):
         if spec.startswith(f"{role.value}="):
-            return endpoint_url(spec.removeprefix(f"{role.value}=")), role
-    return endpoint_url(spec), None
+            return spec.removeprefix(f"{role.value}="), role
+    return spec, None
 
 
 def with_specs(config: Config, specs: Sequence[str]) -> Config:
-    """The same configuration with these workers in place of its own."""
+    """The same configuration with these workers in place of its own. One that is wrong stays so."""
     given: dict[Role | None, list[str]] = {None: [], Role.PREFILL: [], Role.DECODE: []}
-    for url, role in map(parse_spec, specs):
+    for url, role in map(_parts, specs):
         given[role].append(url)
     return msgspec.structs.replace(
         config, worker=given[None], prefill=given[Role.PREFILL], decode=given[Role.DECODE]

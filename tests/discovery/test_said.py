@@ -86,6 +86,7 @@ def test_all_workers_can_be_listed_and_read_again() -> None:
     assert specs == [W, f"prefill={P}", f"decode={D}"]
     assert [spec_of(*parse_spec(spec)) for spec in specs] == specs
     assert with_specs(config, specs) == config
+    assert with_specs(config, ["x", "decode=y"]) == load({"worker": ["x"], "decode": ["y"]}, environ={})
     assert with_specs(config, specs[:1]) == load({"worker": [W]}, environ={})
     with pytest.raises(ValueError):
         parse_spec("prefill=x")
