@@ -2,7 +2,8 @@
 
     direct   work ahead and uncached tokens there ÷ its prefill speed
              + what that delays the answers which run there: each waits for the steps that compute the prompt
-    split    work ahead and uncached tokens at the prefill worker ÷ its speed
+    split    work ahead and uncached tokens at the prefill worker ÷ its speed, and what that delays answers
+             by, if it has some of its own
              + the transfer of what the decode worker does not hold, dearer the farther it is
              + what the decode worker has ahead
 
@@ -20,7 +21,7 @@ from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
 from gateway.core.pairs import nearness
 from gateway.core.speeds import Speeds
-from gateway.core.worker import WorkerId
+from gateway.core.worker import Role, WorkerId
 from gateway.policies.base import pick_lowest
 from gateway.policies.prefix_overlap import REQUEST_TOKENS, work_ahead
 
@@ -34,8 +35,8 @@ spread over the steps that compute the prompt, and answers have some to spare.""
 FREE_TOKENS = 256
 """Of a prompt that delay nobody: a step that decodes reads all weights whatever it computes with them, and
 has room for so many more."""
-FULL = 0.95
-"""KV usage from which a decode worker has no room for another prompt's blocks."""
+FULL, FULL_COST = 0.95, 10
+"""KV usage from which a decode worker has no room for another prompt's blocks, and what that multiplies."""
 
 Partners = Sequence[Sequence[int]]
 """For each decode candidate the positions of the prefill candidates that fit it; those with the same partners
@@ -59,6 +60,8 @@ class _Pair:
     decode: int
     prefill: int
     ttft_s: float
+    cost_s: float
+    """With what it delays others by."""
 
 
 class Disaggregation:
@@ -102,14 +105,19 @@ class Disaggregation:
             return Plan(direct, None, "no prefill worker fits", direct_s)
         if direct_s is None:
             return Plan(pair.decode, pair.prefill, "nobody answers alone", None, pair.ttft_s)
-        harmful = max(alone.uncached_tokens - FREE_TOKENS, 0)
-        harm_s = HARM * alone.num_in_flight * harmful / self.speeds.prefill(alone.id)
-        if mode == "auto" and direct_s + harm_s <= pair.ttft_s:
+        if mode == "auto" and direct_s + self._harm_s(alone) <= pair.cost_s:
             return Plan(direct, None, _why_direct(alone), direct_s, pair.ttft_s)
         if prefills[pair.prefill].id == decodes[pair.decode].id:
             return Plan(pair.decode, None, "its own prefill worker", direct_s, pair.ttft_s)
         reason = "always split" if mode == "always" else "prefill elsewhere is sooner"
         return Plan(pair.decode, pair.prefill, reason, direct_s, pair.ttft_s)
+
+    def _harm_s(self, candidate: Candidate) -> float:
+        """What a prompt delays the answers that run where it is computed; prefill workers have none."""
+        if candidate.worker.role is Role.PREFILL:
+            return 0.0
+        harmful = max(candidate.uncached_tokens - FREE_TOKENS, 0)
+        return HARM * candidate.num_in_flight * harmful / self.speeds.prefill(candidate.id)
 
     def direct_s(self, candidate: Candidate) -> float:
         return (candidate.uncached_tokens + work_ahead(candidate)) / self.speeds.prefill(candidate.id)
@@ -124,7 +132,8 @@ class Disaggregation:
     ) -> _Pair | None:
         """Of each decode worker's cheapest prefill worker, all decode workers with the same partners in one
         place being asked once."""
-        prefill_s = [(c.uncached_tokens + work_ahead(c)) / self.speeds.prefill(c.id) for c in prefills]
+        prefill_s = [self.direct_s(prefill) for prefill in prefills]
+        cost_s = [own + self._harm_s(prefill) for own, prefill in zip(prefill_s, prefills, strict=True)]
         found: dict[tuple[int, str], Mapping[int, Sequence[int]]] = {}
         pairs: list[_Pair] = []
         costs: list[float] = []
@@ -140,10 +149,10 @@ class Disaggregation:
             move_s = self.speeds.transfer_s(max(num_tokens - decode.overlap_tokens, 0))
             ahead_s = REQUEST_TOKENS * decode.num_in_flight / self.speeds.prefill(decode.id)
             for distance, near in by_distance.items():
-                at = pick_lowest([prefill_s[j] for j in near], rng)
-                ttft_s = prefill_s[near[at]] + move_s * (1 + distance) + ahead_s
-                pairs.append(_Pair(i, near[at], ttft_s))
-                costs.append(ttft_s if decode.kv_usage < FULL else ttft_s * 10)
+                best = near[pick_lowest([cost_s[j] for j in near], rng)]
+                behind_s = move_s * (1 + distance) + ahead_s
+                pairs.append(_Pair(i, best, prefill_s[best] + behind_s, cost_s[best] + behind_s))
+                costs.append(pairs[-1].cost_s if decode.kv_usage < FULL else pairs[-1].cost_s * FULL_COST)
         return pairs[pick_lowest(costs, rng)] if pairs else None
 
 

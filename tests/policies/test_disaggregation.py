@@ -122,6 +122,14 @@ def test_one_that_answers_nothing_alone_is_always_split() -> None:
         assert (plan.prefill, plan.direct_s) == (0, None)
 
 
+def test_one_that_has_answers_of_its_own_is_no_better_place_for_a_prompt() -> None:
+    """Where all do both, to compute it elsewhere only moves the harm, and costs a transfer."""
+    decodes = [candidate(f"d{i}", in_flight=20) for i in range(3)]
+    assert choose(decodes, decodes).prefill is None
+    idle = candidate("d3")
+    assert choose([*decodes], [*decodes, idle]).prefill == 3
+
+
 def test_a_worker_that_does_both_is_no_pair_with_itself() -> None:
     both = candidate("d1", in_flight=20)
     plan = choose([both], [both], "always")

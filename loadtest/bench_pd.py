@@ -1,0 +1,96 @@
+"""`make bench-pd`: is it worth splitting, and does the gateway know when? In virtual time, before simulated
+engines with the figures of H100s (`virtual.py`).
+
+Two traces near saturation, eight workers; goodput is requests per second that meet TTFT <= 2 s and TPOT <= 50
+ms. `never` is the whole fleet with each doing both. `always` and `auto` on a fleet with roles, and `auto` on
+the fleet in which each does both. Each row is a whole run; LIMIT takes fewer requests.
+"""
+
+import os
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.policies.disaggregation import Mode
+from loadtest.report import Figure, publish
+from loadtest.virtual import H100_8B, H100_70B, Job, Profile, Setup, VirtualFleet
+from loadtest.workloads.traces import TRACES, agent, mooncake
+
+NUM_WORKERS = 8
+TTFT_S, TPOT_S = 2.0, 0.05
+LIMIT = int(os.environ.get("LIMIT", "3000"))
+CONVERSATION, AGENT = "mooncake_conversation_trace.jsonl.xz", "miniswe.jsonl.xz"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one run came to."""
+
+    goodput: float
+    ttft_s: float
+    turn2_ttft_s: float
+    split: float
+    cached: float
+
+
+def main() -> None:
+    figures: list[Figure] = []
+    for name, profile, num_prefill, jobs in (
+        ("conversation_8b", H100_8B, 3, lambda: mooncake(TRACES / CONVERSATION, speed=3.0, limit=LIMIT)),
+        ("conversation_70b", H100_70B, 3, lambda: mooncake(TRACES / CONVERSATION, speed=0.7, limit=LIMIT)),
+        ("agent_8b", H100_8B, 2, lambda: agent(TRACES / AGENT, copies=LIMIT // 400, speed=1.0)),
+    ):
+        figures += compare(name, profile, num_prefill, jobs)
+    publish("bench_pd", figures)
+
+
+def compare(name: str, profile: Profile, num_prefill: int, jobs: Callable[[], Iterable[Job]]) -> list[Figure]:
+    rows = {
+        "never": run(profile, 0, "never", jobs()),
+        "always": run(profile, num_prefill, "always", jobs()),
+        "auto": run(profile, num_prefill, "auto", jobs()),
+        "auto_all_do_both": run(profile, 0, "auto", jobs()),
+    }
+    print(f"\n{name}: goodput/s, TTFT p50, second turns' TTFT p50, split, cached")
+    for mode, row in rows.items():
+        print(
+            f"  {mode:18} {row.goodput:7.3f} {row.ttft_s:8.2f} {row.turn2_ttft_s:8.2f}"
+            f" {row.split:6.2f} {row.cached:6.3f}"
+        )
+    best = max(rows["never"].goodput, rows["always"].goodput)
+    turn2 = rows["auto"].turn2_ttft_s / rows["always"].turn2_ttft_s
+    return [
+        _ratio(f"pd.goodput_auto_over_best.{name}", rows["auto"].goodput / best, 1.0, is_floor=True),
+        _ratio(
+            f"pd.goodput_auto_over_best.{name}.all_do_both",
+            rows["auto_all_do_both"].goodput / best,
+            1.0,
+            is_floor=True,
+        ),
+        _ratio(f"pd.turn2_ttft_auto_over_always.{name}", turn2, 0.5),
+    ]
+
+
+def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[Job]) -> Row:
+    fleet = VirtualFleet(Setup(NUM_WORKERS, profile, num_prefill, mode, block_size=128))
+    done = fleet.run(jobs)
+    end_s = max(job.last_s or 0.0 for job in done)
+    return Row(
+        goodput=sum(job.meets(TTFT_S, TPOT_S) for job in done) / end_s,
+        ttft_s=statistics.median(job.ttft_s for job in done),
+        turn2_ttft_s=statistics.median(job.ttft_s for job in done if job.turn > 1),
+        split=_share(done, lambda job: job.is_split),
+        cached=sum(job.cached_tokens for job in done) / sum(len(job.tokens) for job in done),
+    )
+
+
+def _share(jobs: Sequence[Job], is_so: Callable[[Job], bool]) -> float:
+    return sum(map(is_so, jobs)) / len(jobs)
+
+
+def _ratio(name: str, value: float, goal: float, *, is_floor: bool = False) -> Figure:
+    return Figure(name, round(value, 3), "x", goal, [round(value, 3)], is_floor)
+
+
+if __name__ == "__main__":
+    main()
