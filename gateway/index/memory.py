@@ -198,7 +198,7 @@ class MemoryIndex:
         place: Place,
     ) -> None:
         num, done = len(names), 0
-        holder.has_full = True
+        holder.has_full |= not place[1]
         holder.applied.num_stored += num
         others = self._others(holder, place[0]) if SHARED in place[0] else ()
         for first, count, held in self._edges.store(holder.bit, hashes, parent):

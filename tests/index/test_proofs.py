@@ -51,6 +51,14 @@ def test_what_the_index_knows_needs_no_link(index: Index) -> None:
     assert depth(index) == 3
 
 
+def test_what_is_proven_speaks_of_no_group(index: Index) -> None:
+    """Where the only one of full attention is not the first."""
+    links = Proofs(A, index, ROOT)
+    links.prove(CHAIN[:2], 10.0)
+    index.apply(A, stored(range(4), [1], group_idx=2, spec_kind="full_attention"))
+    assert depth(index) == 2
+
+
 def test_what_is_laid_goes_when_it_is_dropped(index: Index) -> None:
     links = Proofs(A, index, ROOT)
     links.prove(CHAIN[:2], 10.0)
