@@ -51,6 +51,18 @@ class BlockSets(Protocol):
         """Counters of one worker; kept over resets."""
 
 
+class Healed(Protocol):
+    """What `healing.py` asks of an index, and tells it; each as below."""
+
+    def apply(self, worker: WorkerId, event: KvEvent) -> None: ...
+
+    def applied(self, worker: WorkerId) -> Applied: ...
+
+    def overlap(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]: ...
+
+    def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None: ...
+
+
 class Index(BlockSets, Protocol):
     def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
         """Leading blocks of `hashes` held in any medium, for each worker that holds at least the first.

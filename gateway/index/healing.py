@@ -39,7 +39,7 @@ from gateway.core.events import (
     RunStored,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import Index, is_prefix_group
+from gateway.index.base import Healed, is_prefix_group
 from gateway.index.orphans import Orphan, Orphans, positions
 from gateway.index.proofs import HealCounts, Proofs, stretches
 
@@ -80,7 +80,7 @@ class Healing:
     def __init__(
         self,
         worker: WorkerId,
-        index: Index,
+        index: Healed,
         *,
         root: BlockHash,
         block_size: int,

@@ -29,6 +29,7 @@ from gateway.core.events import (
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
+    EngineHash,
     KvEvent,
     RunStored,
     UnknownEvent,
@@ -86,6 +87,26 @@ class Inventory:
     def blocks(self) -> Iterator[BlockHash]:
         """What is held, each once; not to be changed meanwhile."""
         return (block for block in self._parents if self._names.get(block, 1))
+
+    def leading(self, blocks: Sequence[BlockHash]) -> int:
+        """How many of a prompt's are held, from the first on."""
+        parents, names = self._parents, self._names
+        return sum(1 for _ in takewhile(lambda block: block in parents and names.get(block, 1), blocks))
+
+    def find(self, name: EngineHash) -> BlockHash | None:
+        return self._find(name_of(name))
+
+    @property
+    def has_groups(self) -> bool:
+        """Beside one of full attention."""
+        return not all(map(self._is_alone, self._kinds))
+
+    def proven(self) -> Iterator[BlocksRemoved]:
+        """What takes back all that lies here under our own hashes (`proofs.py`)."""
+        here = self._places.get(LINKS, {})
+        names = [name for name in here for _ in range(self._copies.get((LINKS, name), 1))]
+        for start in range(0, len(names), PART_BLOCKS):
+            yield BlocksRemoved(names[start : start + PART_BLOCKS], *LINKS)
 
     def sample(self, rng: random.Random) -> list[BlockHash]:
         """The line from the root to one of the oldest or youngest blocks, as far as it is held."""
@@ -169,9 +190,10 @@ class Inventory:
         return [RunStored(blocks, names, parent, before, *place)] if blocks else []
 
     def _store_run(self, event: RunStored) -> list[KvEvent]:
-        """Told by another inventory, whose place this one takes."""
+        """Told by another inventory, whose place this one takes, or by `healing.py`."""
         names = names_of(event.engine_hashes)
-        before = self.root if event.parent is None else self._find(name_of(event.parent))
+        parent = None if event.parent is None else name_of(event.parent)
+        before = self.root if parent is None else self._find(parent)
         if before != event.before or len(event.blocks) != len(names):
             self.applied.num_orphans += len(names)
             return []
@@ -180,7 +202,7 @@ class Inventory:
         for name, block in zip(names, event.blocks, strict=True):
             self._hold(place, name, block, last)
             last = block
-        return [event]
+        return [RunStored(event.blocks, names, parent, event.before, *place)]
 
     def _copy(self, event: BlocksStored) -> list[KvEvent]:
         """An offload tier's store without tokens: the engine hash was stored elsewhere before."""
@@ -304,7 +326,9 @@ class Inventory:
                     others.append((place, name, block))
         links = [block for block, count in self._names.items() if not count]
         first.update((block, (LINKS, block)) for block in links)
-        first.update((block, (LEFT, name)) for name, block in self._left.items() if first[block][0] == LINKS)
+        first.update(
+            (block, (LEFT, name)) for name, block in self._left.items() if not self._names.get(block, 1)
+        )
         others += [(LEFT, name, block) for name, block in self._left.items() if first[block] != (LEFT, name)]
         yield from self._groups()
         for path in self._paths():

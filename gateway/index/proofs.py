@@ -15,7 +15,7 @@ from itertools import groupby
 from gateway.core.blocks import BlockHash
 from gateway.core.events import GPU, BlocksRemoved, RunStored
 from gateway.core.worker import WorkerId
-from gateway.index.base import LINKS, Index
+from gateway.index.base import LINKS, Healed
 
 MAX_PROVEN = 16_384
 MAX_LISTED = 8 * MAX_PROVEN
@@ -36,7 +36,7 @@ class HealCounts:
 class Proofs:
     """Of one worker in `index`; `root` is the parent of its first blocks."""
 
-    def __init__(self, worker: WorkerId, index: Index, root: BlockHash, max_links: int = MAX_PROVEN) -> None:
+    def __init__(self, worker: WorkerId, index: Healed, root: BlockHash, max_links: int = MAX_PROVEN) -> None:
         self._worker = worker
         self._index = index
         self._root = root

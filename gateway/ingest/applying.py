@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 
+from gateway.core.events import GPU, BlocksCleared, BlocksRemoved, KvEvent, RunStored
 from gateway.core.follower import Change, LogError
 from gateway.core.stream import Reset
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets
+from gateway.index.base import LINKS, BlockSets
+from gateway.index.names import names_of
 
 
 class Applying:
@@ -16,6 +18,7 @@ class Applying:
         self._worker = worker
         self._index = index
         self._assumed = assumed
+        self._proven: set[int] = set()
 
     def __repr__(self) -> str:
         return f"Applying({self._worker})"
@@ -28,6 +31,7 @@ class Applying:
             if isinstance(change, Reset):
                 self.reset()
             else:
+                self._note(change)
                 self._index.apply(self._worker, change)
         if self._num_misplaced() > before:
             raise LogError("it tells of blocks whose parents it never told, or of another block size")
@@ -35,6 +39,22 @@ class Applying:
     def reset(self) -> None:
         self._index.reset_worker(self._worker)
         self._assumed.reset_worker(self._worker)
+        self._proven.clear()
+
+    def take_back_proofs(self) -> None:
+        """What answers proved (`index/proofs.py`): whoever knows when it ends tells nothing any more."""
+        if self._proven:
+            self._index.apply(self._worker, BlocksRemoved(list(self._proven), GPU, LINKS))
+            self._proven.clear()
+
+    def _note(self, change: KvEvent) -> None:
+        match change:
+            case RunStored(group_idx=group) if group == LINKS:
+                self._proven.update(change.blocks)
+            case BlocksRemoved(group_idx=group) if group == LINKS:
+                self._proven.difference_update(names_of(change.engine_hashes))
+            case BlocksCleared():
+                self._proven.clear()
 
     def _num_misplaced(self) -> int:
         applied = self._index.applied(self._worker)

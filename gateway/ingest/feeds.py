@@ -135,12 +135,14 @@ class Feeds:
         return feed, subscription
 
     def _heal(self, worker: Worker, engine: Engine, subscription: Subscription) -> None:
-        """But not where an agent or another gateway keeps count: it does not know what we ask its engine to
-        announce."""
-        if (healer := self._healer) is None or self._shared or (self._agents and self._agents.has(worker)):
+        """But not where an agent keeps count: it does not know what we ask its engine to announce. Nor for
+        the tree in Redis, which is told of blocks whose names are known."""
+        if (healer := self._healer) is None or (self._agents and self._agents.has(worker)):
+            return
+        if self._shared and not self._shared.can_heal:
             return
         reports = can_report(engine.reports_from, worker.version)
-        healing = subscription.healing = healer.open(worker, can_report=reports)
+        healing = subscription.healing = healer.open(worker, can_report=reports, shelve=subscription.shelved)
         subscription.on_close = lambda: healer.close(healing)
 
     async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:

@@ -1,7 +1,8 @@
 """Who heals streams that are BLIND: told of each request that goes to their workers, and of each answer.
 
 A witness of the router's decisions (`core/decision.py`); what a request proves of a worker's cache is known
-by that worker's `index/healing.py`. Where all streams are EXACT a decision costs a look at an empty dict.
+by that worker's `index/healing.py`. Where all streams are EXACT a decision costs a look at an empty dict. Of
+gateways that share Redis, who reads a worker's events heals it, and tells all others (`shelved.py`).
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from gateway.core.sse import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index
 from gateway.index.healing import SETTLE_S, Healing
+from gateway.ingest.shelved import Shelved
 
 PAUSE_S = 0.01
 MAX_ASKING = 4_096
@@ -33,16 +35,25 @@ class Healer:
         self._clock = clock
         self._healings: dict[WorkerId, Healing] = {}
         self._blind: dict[WorkerId, Healing] = {}
+        self._shelved: dict[WorkerId, Shelved] = {}
 
     def __repr__(self) -> str:
         return f"Healer({len(self._healings)} workers, {len(self._blind)} blind)"
 
-    def open(self, worker: Worker, *, can_report: bool) -> Healing:
-        """For a worker that the index knows and whose events begin to be read."""
+    def open(
+        self,
+        worker: Worker,
+        *,
+        can_report: bool,
+        shelve: Callable[[Index], Shelved | None] = lambda index: None,
+    ) -> Healing:
+        """For a worker that the index knows and whose events begin to be read; `shelve` tells where these
+        go, if not there."""
         assert worker.block_size, "a worker of unknown block size has no events"
+        shelved = shelve(self._index)
         healing = Healing(
             worker.id,
-            self._index,
+            shelved or self._index,
             root=root_hash(worker.served[0].root),
             block_size=worker.block_size,
             can_report=can_report,
@@ -51,6 +62,9 @@ class Healer:
         )
         healing.on_change = self._changed
         self._healings[worker.id] = healing
+        self._shelved.pop(worker.id, None)
+        if shelved:
+            self._shelved[worker.id] = shelved
         return healing
 
     def close(self, healing: Healing) -> None:
@@ -58,6 +72,7 @@ class Healer:
         if self._healings.get(healing.worker) is healing:
             del self._healings[healing.worker]
             self._blind.pop(healing.worker, None)
+            self._shelved.pop(healing.worker, None)
 
     def get(self, worker: WorkerId) -> Healing | None:
         return self._healings.get(worker)
@@ -90,11 +105,28 @@ class Healer:
         self.asking.pop(decision.id, None)
         healing = self._blind.get(decision.worker.id)
         if healing is not None:
-            healing.answered(decision.id, usage.cached_tokens)
+            self._learn(healing, decision.id, usage.cached_tokens)
 
     def tick(self) -> bool:
         """A portion for each: what expired goes, what settled is placed. Whether more is due."""
-        return any([healing.tick() for healing in self._blind.values()])
+        return any([self._tick(healing) for healing in self._blind.values()])
+
+    def _learn(self, healing: Healing, id: str, cached_tokens: int | None) -> None:
+        if (shelved := self._shelved.get(healing.worker)) is None:
+            healing.answered(id, cached_tokens)
+        elif shelved.is_frozen:  # a snapshot is made: the next request will tell as much
+            healing.answered(id, None)
+        else:
+            healing.answered(id, cached_tokens)
+            shelved.settle()
+
+    def _tick(self, healing: Healing) -> bool:
+        if (shelved := self._shelved.get(healing.worker)) is None:
+            return healing.tick()
+        has_more = not shelved.is_frozen and healing.tick()
+        if not shelved.is_frozen:
+            shelved.settle()
+        return has_more
 
     def _changed(self, healing: Healing) -> None:
         if healing.is_blind and self._healings.get(healing.worker) is healing:

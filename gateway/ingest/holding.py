@@ -12,6 +12,7 @@ from gateway.core.follower import Cursor, Follower, LogError
 from gateway.core.log import Update
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.index.healing import Healing
 from gateway.ingest.feed import Feed
 from gateway.ingest.heritage import Heritage, inherit
 from gateway.ingest.journal import Journal, Reader
@@ -64,6 +65,7 @@ class Holding:
         self._heritage: Heritage | None = None
         self._is_scheduled = self._is_closed = False
         self.feed: Feed | None = None
+        self.healing: Healing | None = None
 
     def __repr__(self) -> str:
         return f"Holding(fence={self._lease.fence}, {self.writer})"
@@ -121,13 +123,14 @@ class Holding:
     def open(self, open_engine: Callable[[Shelf], tuple[Feed, Subscription]]) -> None:
         """Raises ValueError."""
         feed, subscription = open_engine(self._shelf)
-        self.feed = feed
+        self.feed, self.healing = feed, subscription.healing
         heritage, stream = self._heritage, subscription.stream
         if heritage is None or heritage.position is None:
             return
         if stream.can_replay:
             is_blind = heritage.status.state is StreamState.BLIND
             stream.adopt(heritage.position, heritage.status.reason if is_blind else None)
+            self._shelf.take_back_proofs(self._worker)
         else:  # nothing proves that it is the same stream
             self._shelf.reset_worker(self._worker)
 

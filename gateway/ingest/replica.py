@@ -25,6 +25,7 @@ from gateway.core.stream import Stream, StreamCounts, StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
+from gateway.index.healing import Healing
 from gateway.ingest.applying import Applying
 from gateway.ingest.feed import Feed
 from gateway.ingest.holding import Holding, LeaseLost
@@ -105,6 +106,13 @@ class ReplicaFeed:
     @property
     def _feed(self) -> Feed | None:
         return self.holding.feed if self.holding else self._alone.feed if self._alone else None
+
+    @property
+    def healing(self) -> Healing | None:
+        """Where its events are read here."""
+        if self._alone:
+            return self._alone.subscription.healing
+        return self.holding.healing if self.holding else None
 
     @property
     def endpoint(self) -> str:
@@ -266,6 +274,7 @@ class ReplicaFeed:
         stream.counts = follower.counts
         if follower.handover and stream.can_replay:
             stream.adopt(follower.handover, follower.blind_reason)
+            self._applying.take_back_proofs()
         else:
             self._applying.reset()
         follower.forget()

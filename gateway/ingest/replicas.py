@@ -104,6 +104,11 @@ class Shared:
     def is_lost(self) -> bool:
         return self.tail.is_lost
 
+    @property
+    def can_heal(self) -> bool:
+        """Whether what a request proves of a worker can be told to all."""
+        return self._tree is None
+
     async def start(self, tasks: Tasks) -> None:
         """A server that is not there yet is waited for; one that cannot be used is refused, which raises
         Refused."""

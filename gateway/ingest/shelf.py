@@ -13,9 +13,10 @@ from gateway.core.events import KvEvent
 from gateway.core.log import Status
 from gateway.core.stream import Stream, StreamState
 from gateway.core.worker import WorkerId
-from gateway.index.base import Applied
+from gateway.index.base import Applied, Healed
 from gateway.index.inventory import Inventory
 from gateway.ingest.journal import Journal
+from gateway.ingest.shelved import Shelved
 from gateway.ingest.subscription import Subscription
 
 
@@ -75,6 +76,15 @@ class Shelf:
     def applied(self, worker: WorkerId) -> Applied:
         return self.ranks[worker].inventory.applied
 
+    def take_back_proofs(self, worker: WorkerId) -> None:
+        """What another proved, of which we do not know when it ends."""
+        rank = self.ranks[worker]
+        if removed := list(rank.inventory.proven()):
+            rank.journal.append(
+                [told for each in removed for told in rank.inventory.apply(each)], rank.journal.position
+            )
+            rank.wake()
+
     def settle(self, worker: WorkerId, stream: Stream, *, has_more: bool) -> None:
         """What was applied since the last time is a batch; `has_more`: of the same engine batch."""
         rank = self.ranks.get(worker)
@@ -116,6 +126,13 @@ class ShelfSubscription(Subscription):
         has_more = super().go_on()
         self.shelf.settle(self.worker, self.stream, has_more=has_more)
         return has_more
+
+    def shelved(self, index: Healed) -> Shelved:
+        return Shelved(self.worker, self.shelf, index, self._settle)
+
+    def _settle(self) -> None:
+        """What was applied between events; the rest of a batch may be waiting."""
+        self.shelf.settle(self.worker, self.stream, has_more=bool(self._todo))
 
 
 def _status(stream: Stream) -> Status:

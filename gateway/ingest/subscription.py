@@ -14,9 +14,10 @@ from gateway.core.events import DecodeError, EventBatch, KvEvent
 from gateway.core.stream import RESTARTED, Apply, AskReplay, Command, Reset, Stream, StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets
+from gateway.index.base import BlockSets, Healed
 from gateway.index.healing import Healing
 from gateway.ingest.portions import PORTION_BLOCKS, num_blocks, portions
+from gateway.ingest.shelved import Shelved
 
 log = logging.getLogger("kvgate.ingest")
 
@@ -114,6 +115,10 @@ class Subscription:
     def close(self) -> None:
         """Nothing more comes."""
         self.on_close()
+
+    def shelved(self, index: Healed) -> Shelved | None:
+        """What takes the place of `index`, our own, for healing; None: that is where events go."""
+        return None
 
     def go_on(self) -> bool:
         """Carry out a portion of what is to be done; whether some is left."""

@@ -5,19 +5,22 @@ does, and the worker's events and answers as a gateway sees them that came late.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from engines.sim.cache import CachedSequence, PrefixCache
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks, prompt_extra_keys, root_hash, tokens_of
-from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, KvEvent
+from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.log import LogBatch
 from gateway.core.worker import WorkerId
-from gateway.index.base import Index
+from gateway.index.base import Applied, Index
 from gateway.index.healing import FADE_S, MAX_SENT, PATIENCE_S, QUIET_REQUESTS, RARELY, SETTLE_S, Healing
+from gateway.index.inventory import Inventory
 from gateway.index.memory import MemoryIndex
 from gateway.index.plain import PlainIndex
+from gateway.ingest.wire import decode, encode
 
 W = WorkerId("w:1")
 SIZE = 4
@@ -109,7 +112,37 @@ class World:
         return {block for _, block, _ in self.engine.held()}
 
 
-@pytest.fixture(params=[MemoryIndex, PlainIndex])
+class Told(MemoryIndex):
+    """As with Redis: all goes to an inventory, and what it came to into each gateway's index."""
+
+    def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
+        super().add_worker(worker, root, block_size)
+        self.inventory = Inventory(root, SIZE)
+
+    def apply(self, worker: WorkerId, event: KvEvent) -> None:
+        batch = decode(encode(LogBatch(1, 0, self.inventory.apply(event), None)))
+        assert isinstance(batch, LogBatch)
+        for told in batch.changes:
+            super().apply(worker, told)
+        assert super().applied(worker).num_orphans == 0
+
+    def reset_worker(self, worker: WorkerId) -> None:
+        super().reset_worker(worker)
+        self.inventory.reset()
+
+    def applied(self, worker: WorkerId) -> Applied:
+        return self.inventory.applied
+
+    def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
+        return self.inventory.find(name)
+
+    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
+        found = super().overlap(hashes, most)
+        assert self.inventory.leading(hashes) == found.get(W, 0)
+        return found
+
+
+@pytest.fixture(params=[MemoryIndex, PlainIndex, Told])
 def make(request: pytest.FixtureRequest) -> Callable[[], Index]:
     made: Callable[[], Index] = request.param
     return made

@@ -23,8 +23,9 @@ from gateway.core.events import (
 from gateway.core.worker import WorkerId
 from gateway.index import edges, inventory, memory, names, plain
 from gateway.index.base import Index
-from gateway.index.inventory import Inventory
+from gateway.index.inventory import LINKS, Inventory
 from gateway.index.memory import MemoryIndex
+from gateway.index.names import name_of
 from gateway.index.plain import PlainIndex
 from tests.index.contract import ROOT, SIZE, A, B, prompt, stored
 
@@ -66,6 +67,7 @@ class Followed(RuleBasedStateMachine):
         self.inventory, self.heir = Inventory(ROOT, 1), Inventory(ROOT, 1)
         self.paths: dict[Path, None] = {}
         self.has_groups = False
+        self.proven: set[BlockHash] = set()
 
     @initialize(has_groups=st.booleans())
     def choose(self, has_groups: bool) -> None:
@@ -75,6 +77,8 @@ class Followed(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """What is not held by then leaves no link behind."""
+        for event in list(self.inventory.proven()):
+            self.inventory.apply(event)
         for path in self.paths:
             for variant in (0, 1):
                 for medium, group in (("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0)):
@@ -151,9 +155,36 @@ class Followed(RuleBasedStateMachine):
         hashes = [name(path[:i], 0) for i in sorted(some) if i <= len(path)]
         self.apply(A, BlocksRemoved(hashes, *place))
 
+    @precondition(lambda self: not self.has_groups)
+    @rule(path=PATHS)
+    def prove(self, path: Path) -> None:
+        """As `proofs.py` does: each block that is not proven yet, under our own hash."""
+        blocks = hash_blocks(tokens_of(path), 1, ROOT)
+        for before, block in zip([None, *blocks], blocks, strict=False):
+            if block not in self.proven:
+                self.proven.add(block)
+                self.apply(A, RunStored([block], [block], before, before or ROOT, *LINKS))
+
+    @precondition(lambda self: self.proven)
+    @rule(data=st.data())
+    def end_proof(self, data: st.DataObject) -> None:
+        some = data.draw(st.sets(st.sampled_from(sorted(self.proven)), min_size=1))
+        self.proven -= some
+        self.apply(A, BlocksRemoved(sorted(some), *LINKS))
+
+    @rule()
+    def take_proofs_back(self) -> None:
+        """Whoever takes over does not know when they end."""
+        for event in list(self.inventory.proven()):
+            self.proven.difference_update(event.engine_hashes)  # type: ignore[arg-type]
+            self.apply(A, event)
+        assert not self.proven
+
     @rule(worker=st.sampled_from([A, B]))
     def clear(self, worker: WorkerId) -> None:
         self.apply(worker, BlocksCleared())
+        if worker == A:
+            self.proven.clear()
 
     @rule()
     def begin_again(self) -> None:
@@ -224,6 +255,35 @@ def test_what_changes_nothing_is_not_told(event: KvEvent) -> None:
     known = filled(stored(range(100, 104), [1]))
     assert known.apply(event) == []
     assert known.num_blocks == 1
+
+
+def test_what_is_proven_stays_through_snapshots_until_it_is_taken_back() -> None:
+    """Also where an offload tier may still call a block that was removed under its name."""
+    run, cpu = prompt(range(16)), BlocksStored([2], None, tokens_of([]), 0, medium="CPU")
+    known = filled(
+        stored(range(8), [1, 2]),
+        cpu,
+        BlocksRemoved([1, 2]),
+        BlocksRemoved([2], medium="CPU"),
+        RunStored(run[:3], run[:3], None, ROOT, *LINKS),
+    )
+    orphan = RunStored(run[3:], [b"4"], run[2], run[2])  # of that name, placed: told as all names are
+    assert known.apply(orphan) == [RunStored(run[3:], [name_of(b"4")], run[2], run[2])]
+    for _ in range(2):
+        heir = filled(*known.snapshot())
+        assert [known.leading(run), heir.leading(run), heir.num_blocks] == [4, 4, 4]
+        known = heir
+    assert (known.find(b"4"), known.find(run[0]), known.find(5)) == (run[3], run[0], None)
+    told = [each for event in list(known.proven()) for each in known.apply(event)]
+    assert told == [BlocksRemoved(run[:3], *LINKS)]
+    assert (known.leading(run), list(known.blocks()), list(known.proven())) == (0, run[3:], [])
+
+
+@pytest.mark.parametrize("group", [0, 1])
+def test_a_group_beside_full_attention_is_said(group: int) -> None:
+    kind, window = GROUPS.get(group, ("full_attention", None))
+    told = BlocksStored([5], None, tokens_of([]), SIZE, None, "GPU", group, kind, window)
+    assert filled(stored(range(4), [1]), told).has_groups is (group == 1)
 
 
 def test_a_sample_is_a_line_from_the_root_as_far_as_it_is_held() -> None:

@@ -2,11 +2,12 @@
 
 import pytest
 
-from gateway.core.blocks import BlockHash, tokens_of
-from gateway.core.events import BlocksRemoved, BlocksStored
-from gateway.core.follower import LogError
+from gateway.core.blocks import BlockHash, root_hash, tokens_of
+from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, RunStored
+from gateway.core.follower import Change, LogError
 from gateway.core.stream import Reset
 from gateway.core.worker import WorkerId
+from gateway.index.inventory import LINKS
 from gateway.ingest.applying import Applying
 from tests.fakes import BLOCK_SIZE, Known
 
@@ -43,6 +44,26 @@ def test_a_reset_forgets_the_worker_and_what_is_assumed_of_it(known: Known) -> N
     assert (known.num_blocks(W), known.assumed.num_kept(W)) == (2, 0)
     applying(known).reset()
     assert (known.num_blocks(W), known.num_blocks("w:2")) == (0, 1)
+
+
+def test_what_was_proven_is_taken_back_and_nothing_else(known: Known) -> None:
+    mine, run = applying(known), [BlockHash(block) for block in (11, 12, 13)]
+    root = root_hash("root")
+    proven = RunStored(run, run, None, root, *LINKS)
+    told = RunStored(run[:1], [21], None, root)
+    mine.apply([proven, told, BlocksRemoved(run[2:], *LINKS), stored(3)])
+    assert known.num_blocks(W) == 4
+    mine.take_back_proofs()
+    assert sorted(known.index.blocks(W)) == sorted([run[0], *(known.index.find(W, name) for name in (1, 3))])  # type: ignore[type-var]
+    assert known.index.applied(W).num_unknown_removals == 0
+
+
+@pytest.mark.parametrize("end", [Reset("a snapshot follows"), BlocksCleared()])
+def test_what_is_forgotten_need_not_be_taken_back(known: Known, end: Change) -> None:
+    mine, run = applying(known), [BlockHash(11)]
+    mine.apply([RunStored(run, run, None, root_hash("root"), *LINKS), end])
+    mine.take_back_proofs()
+    assert (known.num_blocks(W), known.index.applied(W).num_unknown_removals) == (0, 0)
 
 
 @pytest.mark.parametrize("misplaced", [stored(5, 4), stored(5, 1, block_size=BLOCK_SIZE + 1)])

@@ -2,25 +2,31 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from gateway.config import load
+from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.stream import StreamState
-from gateway.core.worker import WorkerId
+from gateway.core.worker import Worker, WorkerId
 from gateway.ingest.agents import AgentFeeds, Agents
 from gateway.ingest.feeds import Feeds, shared_tree
 from gateway.ingest.grpc import AgentFeed
 from gateway.ingest.healer import Healer
 from gateway.ingest.poll import PollFeed
+from gateway.ingest.replica import OpenEngine
+from gateway.ingest.shelf import Shelf
 from gateway.ingest.zmq import ZmqFeed
 from gateway.loss.witness import CacheLoss
 from gateway.tasks import Tasks
-from tests.fakes import FakeEngine, Known, session, worker
+from tests.fakes import BLOCK_SIZE, FakeEngine, Known, session, worker
 
 W = worker("127.0.0.1:9")
+ROOT = root_hash("root")
+RUN = hash_blocks(tokens_of(range(2 * BLOCK_SIZE)), BLOCK_SIZE, ROOT)
 
 
 @pytest.fixture
@@ -79,6 +85,44 @@ async def test_who_heals_is_told_of_each_subscription_and_of_its_end() -> None:
             assert subscription.healing is healer.get(W.id) is not None
             feed.stop()
             assert healer.get(W.id) is None
+    await tasks.stop()
+    made.close()
+
+
+@pytest.mark.parametrize("can_heal", [True, False])
+async def test_a_shelf_is_healed_in_place_of_our_own_index(can_heal: bool) -> None:
+    """But with the tree in Redis nothing is."""
+    tasks, known, shelf = Tasks(), Known(W.id), Shelf(lambda: 1000)
+    shelf.add_worker(W.id, ROOT, BLOCK_SIZE)
+    healer = Healer(known.index, keep_s=60.0)
+    opened = []
+
+    class Sharing:
+        def __init__(self) -> None:
+            self.can_heal = can_heal
+
+        def open(self, worker: Worker, open_engine: OpenEngine, *others: Any) -> Any:
+            opened.append(open_engine(shelf))
+
+    made = Feeds(
+        engine_of=lambda name: FakeEngine(),
+        index=known.index,
+        assumed=known.assumed,
+        headers={},
+        tasks=tasks,
+        healer=healer,
+        shared=Sharing(),  # type: ignore[arg-type]
+    )
+    async with session() as open_session:
+        made.open(W, EventSource(0, "tcp://*:7"), open_session, ignore)
+        ((feed, subscription),) = opened
+        assert subscription.healing is healer.get(W.id)
+        assert (subscription.healing is not None) is can_heal
+        if can_heal:
+            subscription.healing.proofs.prove(RUN, 60.0)
+            assert (shelf.ranks[W.id].inventory.num_blocks, known.num_blocks(W.id)) == (len(RUN), 0)
+        feed.stop()
+        assert healer.get(W.id) is None
     await tasks.stop()
     made.close()
 
