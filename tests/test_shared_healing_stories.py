@@ -97,7 +97,8 @@ async def test_what_one_learns_all_know(server: Server, flags: dict[str, Any]) -
         for sim in first.sims:
             held = await first.held(sim)
             assert len(credited(follows, sim) & held) > max(len(held) // 2, len(before[sim.url] & held))
-        assert not list(follows.gateway.healer.items())
+        assert all(feed.healing for feed in feeds(reads))  # and so in its /admin/workers
+        assert not any(feed.healing for feed in feeds(follows)) and not list(follows.gateway.healer.items())
         await reads.emptied()
         await follows.settled()
 
@@ -176,6 +177,7 @@ async def test_without_redis_nobody_believes_what_another_proved(server: Server)
         await follows.until(lambda: all(feed._alone for feed in feeds(follows)))
         await follows.until(lambda: all(credited(follows, sim) == reads.named(sim) for sim in first.sims))
         assert (num_held(reads), num_proven(follows)) == (2, 0)
+        assert all(feed.healing for feed in feeds(follows))
         for told in (follows, reads):
             await told.chat(HOT)
             await told.chat(HOT)
