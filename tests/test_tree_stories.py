@@ -15,6 +15,8 @@ from gateway.core.decision import Decision
 from gateway.core.stream import StreamState
 from gateway.index_command import run
 from gateway.radix.browse import Browser
+from gateway.redis.client import LOST, open_client
+from gateway.redis.options import redis_of
 from tests import test_replica_stories
 from tests.redis.serving import Server, redis_server, server
 from tests.test_replica_stories import QUICK, feeds, holds, metric, num_held, sums
@@ -33,20 +35,23 @@ class TreeStory(Story):
         return root
 
     async def told(self, sim: Sim) -> set[BlockHash]:
-        from redis.asyncio import Redis
-
-        client = Redis(unix_socket_path=self.gateway.config.redis.removeprefix("unix://"), protocol=2)
+        options = redis_of(self.gateway.config)
+        assert options
+        client = open_client(options)
         try:
-            browser = Browser(client, "kvgate", self.root())
+            browser = Browser(client, options.prefix, self.root())
             owner = (await browser.workers()).get(worker_id(sim))
             return await browser.blocks(await browser.visible(owner.slots)) if owner else set()
         finally:
             await client.aclose()
 
     async def is_true(self) -> bool:
-        for sim in self.sims:
-            if await self.told(sim) != await self.held(sim):
-                return False
+        try:
+            for sim in self.sims:
+                if await self.told(sim) != await self.held(sim):
+                    return False
+        except LOST:
+            return False
         return True
 
     @property
@@ -57,6 +62,10 @@ class TreeStory(Story):
     def num_lookups(self) -> int:
         assert self.gateway.tree
         return self.gateway.tree.num_lookups
+
+    @property
+    def num_answered(self) -> int:
+        return self.num_lookups - sum(self.failed.values())
 
     @property
     def failed(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ _NO_ANSWER = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
 
 @contextmanager
 def _heeding() -> Iterator[None]:
-    """A cancellation that the library loses (`redis.client.Client`) is not lost."""
+    """A cancellation that the library loses (`redis.places.Stoppable`) is not lost."""
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
     yield

@@ -9,7 +9,6 @@ from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.core.address import Address
 from gateway.core.engine import Engine, EventSource
-from gateway.core.errors import ConfigError
 from gateway.core.report import can_report
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
@@ -202,11 +201,6 @@ def shared_tree(config: Config, losses: Losses) -> "RadixService | None":
     options = redis_of(config)
     if options is None or config.index != "redis":
         return None
-    if options.asked:
-        raise ConfigError(
-            "index: 'redis' asks one server (redis://, rediss:// or unix://), and none that Sentinels or a "
-            "Cluster tell of; 'replicated' follows those"
-        )
     from gateway.radix.service import RadixService
 
     return RadixService(options, lookup_s=config.redis_lookup_timeout_s, losses=losses)

@@ -76,6 +76,15 @@ class RadixIndex:
         """What is ours goes on for a while: to be called several times in that while."""
         for root in list(self.writers):
             await self._safely(root, self.tree(root).keep)
+            for worker in self.writers[root].refusals:
+                self._try_again(worker)
+
+    def _try_again(self, worker: WorkerId) -> None:
+        """It may be ours all the same: a server that takes another's place may give out lower fences, and he
+        who had the higher one, which it never heard of, has written in it before it could tell him."""
+        fence, state = self._published[worker], self._states[worker]
+        self.withdraw(worker)
+        self.publish(worker, fence, state)
 
     async def _safely(self, root: BlockHash, work: Callable[[Writer], Awaitable[None]]) -> None:
         try:

@@ -12,9 +12,13 @@ from typing import Any, cast
 
 import hiredis
 
+ELSEWHERE = ("READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "LOADING")
+"""Errors of a server that is not, or not yet, the one to be asked: whoever is may be elsewhere."""
+
 
 class LaneLost(ConnectionError):
-    """The connection is gone; what was under way may or may not have been done."""
+    """The connection is gone, or leads to a server that does not do it; what was under way may or may not
+    have been done."""
 
 
 class LaneRefused(Exception):
@@ -48,6 +52,7 @@ class Lane(asyncio.Protocol):
         return answer
 
     def close(self) -> None:
+        self.is_open = False
         if self._transport is not None:
             self._transport.close()
 
@@ -62,10 +67,13 @@ class Lane(asyncio.Protocol):
         while (found := self._reader.gets()) is not False:
             answer = self._waiting.popleft()
             self.num_answered += 1
+            is_elsewhere = isinstance(found, Exception) and str(found).startswith(ELSEWHERE)
+            if is_elsewhere:
+                self.close()
             if answer.done():  # nobody waits any more
                 continue
             if isinstance(found, Exception):
-                answer.set_exception(LaneRefused(str(found)))
+                answer.set_exception((LaneLost if is_elsewhere else LaneRefused)(str(found)))
             else:
                 answer.set_result(found)
 

@@ -2,7 +2,8 @@
 
     lost   connections are opened anew, with pauses; what the server has of ours is unknown, and told again
     open   FLUSH_S after something was applied it is written, each KEEP_S our slots are kept, each SWEEP_S
-           some are swept that nobody keeps, each LOOK_S it is read who tells of which worker
+           some are swept that nobody keeps, each LOOK_S it is read who tells of which worker; of several
+           servers it is asked each KEEP_S which is the master, and another one is connected to
     full   the server has no memory left: our slots are given up, since what they say is not true for long,
            and all is told again each FULL_S until there is room; lookups go on
 
@@ -15,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from gateway.core.blocks import BlockHash
 from gateway.core.stream import StreamState
@@ -23,9 +25,9 @@ from gateway.index.base import Losses
 from gateway.radix.index import RadixIndex
 from gateway.radix.lane import Lane, LaneLost, LaneRefused, open_lane, pack
 from gateway.radix.tree import KEEP_MS, Forgotten, Lanes, RadixTree
-from gateway.redis.client import foreign
+from gateway.redis.client import LOST, foreign, locator
 from gateway.redis.keys import SCHEMA, schema_key, trees_key
-from gateway.redis.options import RedisOptions
+from gateway.redis.options import Place, RedisOptions
 
 log = logging.getLogger("kvgate.redis")
 
@@ -37,7 +39,7 @@ LOOK_S = 0.25
 RETRY_S = 0.5
 FULL_S = 5.0
 
-FAILED = (Forgotten, LaneLost, LaneRefused, OSError, TimeoutError)
+FAILED = (Forgotten, LaneLost, LaneRefused, *LOST)
 
 OnOwner = Callable[[StreamState | None], None]
 """Is told what the stream of a worker is known to be by who tells of it; None where nobody does."""
@@ -58,10 +60,13 @@ class RadixService:
         self.observe: Callable[[float], None] = lambda seconds: None
         self._options = options
         self._lookup_s = lookup_s
+        self._locate = locator(options)
+        self._place: Place | None = None  # of several servers
         self._lanes = Lanes(Lane(), Lane())  # not open yet
         self._news = asyncio.Event()
         self._full_until: float | None = None
         self._stuck_at: int | None = None  # how many answers there were when one did not come
+        self._stuck_until = 0.0
         self._watched: dict[tuple[BlockHash, WorkerId], OnOwner] = {}
         self._models: dict[BlockHash, str] = {}
 
@@ -82,6 +87,7 @@ class RadixService:
                 told = await self.index.others(root, hashes)
         except TimeoutError:
             self._stuck_at = self._lanes.asks.num_answered
+            self._stuck_until = time.perf_counter() + self._options.timeout_s
             return self._failed("timeout")
         except FAILED:
             return self._failed("error")
@@ -108,6 +114,21 @@ class RadixService:
 
     async def run(self) -> None:
         """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_place(), name="master of the index in redis")
+            await self._keep_serving()
+
+    async def _keep_place(self) -> None:
+        """One that was thought dead, and is not, may take what is written for long."""
+        while self._locate:
+            await asyncio.sleep(KEEP_S)
+            with suppress(*LOST):  # who is served needs nobody who knows by whom
+                found = await self._locate()
+                if self.is_open and self._place != found:
+                    log.info("redis: %s:%d is the master now", *found)
+                    self._close_lanes()
+
+    async def _keep_serving(self) -> None:
         said = ""
         try:
             while True:
@@ -129,19 +150,34 @@ class RadixService:
             self._close()
 
     async def _open(self) -> None:
-        options = self._options
-        self._lanes.asks = await open_lane(options.connection, options.timeout_s)
-        self._lanes.writes = await open_lane(options.connection, options.timeout_s)
-        async with asyncio.timeout(options.timeout_s):
-            key = schema_key(options.prefix).encode()
-            found = await self._lanes.writes.ask(pack(b"GET", key))  # a full server tells, but takes nothing
-            if found is None:
-                found = await self._lanes.writes.ask(pack(b"SET", key, SCHEMA, b"NX", b"GET"))
-        if found not in (None, SCHEMA):
-            raise LaneRefused(foreign(found, options))
+        """Both to one server: what the one says is about what the other wrote."""
+        connection = self._options.connection
+        if self._locate:
+            self._place = await self._locate()
+            connection = {**connection, "host": self._place[0], "port": self._place[1]}
+        try:
+            self._lanes.asks = await open_lane(connection, self._options.timeout_s)
+            self._lanes.writes = await open_lane(connection, self._options.timeout_s)
+            async with asyncio.timeout(self._options.timeout_s):
+                await self._check_schema()
+        except OSError:  # TimeoutError and LaneLost are some
+            if self._locate:
+                self._locate.not_there()
+            raise
         self.index.resume()
         self._full_until, self._stuck_at = None, None
         self.is_open = True
+
+    async def _check_schema(self) -> None:
+        """By writing it, which a replica refuses."""
+        key, ask = schema_key(self._options.prefix).encode(), self._lanes.writes.ask
+        try:
+            found = await ask(pack(b"SET", key, SCHEMA, b"NX", b"GET"))
+        except LaneRefused as exc:  # a full server tells, but takes nothing
+            if not _is_full(exc) or (found := await ask(pack(b"GET", key))) is None:
+                raise
+        if found not in (None, SCHEMA):
+            raise LaneRefused(foreign(found, self._options))
 
     async def _serve(self) -> None:
         now = asyncio.get_running_loop().time
@@ -197,6 +233,8 @@ class RadixService:
                 log.warning("%r: %d edges did not decode, and are told again", tree, num)
 
     async def _look(self) -> None:
+        if not self._lanes.asks.is_open or (self._is_stuck and time.perf_counter() >= self._stuck_until):
+            raise LaneLost("the connection for lookups is gone")
         for root, tree in list(self.index.trees.items()):
             owners = await tree.owners()
             for (model, worker), on_owner in list(self._watched.items()):
@@ -219,6 +257,9 @@ class RadixService:
     def _close(self) -> None:
         self.is_open = False
         self.index.pause()
+        self._close_lanes()
+
+    def _close_lanes(self) -> None:
         self._lanes.asks.close()
         self._lanes.writes.close()
 

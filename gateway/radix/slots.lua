@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- A slot is what a worker's holdings are written under, from its first block to when it is forgotten, and never
 -- twice at a time: who has lost its slot writes nothing. KEYS[1] names the tree; ARGV[1] says what to do:
---   open worker ttl fence hidden   a slot of its own (no lookup tells of a hidden one); answers its number and
---                        the tree's age, by which a tree is known that was begun anew. All slots of that worker
---                        under an older fence are closed; number -1 where it has slots under a newer one
+--   open worker ttl fence hidden first   a slot of its own (no lookup tells of a hidden one); answers its number
+--                        and the tree's age, by which a tree is known that was begun anew. All slots of that
+--                        worker under an older fence are closed, and with `first` (1 or 0) all others too: who
+--                        opens it does not know them. Number -1 where the worker has slots under a newer fence
 --   keep ttl slots age   these go on for so many milliseconds; answers those that are not known
 --   close slots age      no lookup tells of these any more; their edges are to be swept
 --   state worker fence state   of the worker's stream, for those who ask; nothing under another fence
@@ -74,12 +75,12 @@ local function age_of()
 end
 
 -- The worker as this fence may write it; nil where a newer one does.
-local function taken(worker, fence)
+local function taken(worker, fence, is_first)
   local owner = owner_of(worker)
   if owner and owner.fence > fence and owner.till > now then
     return nil
   end
-  if owner and owner.fence ~= fence then
+  if owner and (owner.fence ~= fence or is_first) then
     for _, slot in each(owner.slots) do
       retire(slot)
     end
@@ -90,7 +91,7 @@ end
 
 if verb == 'open' then
   local worker, age = ARGV[2], age_of()
-  local owner = taken(worker, tonumber(ARGV[4]))
+  local owner = taken(worker, tonumber(ARGV[4]), ARGV[6] == '1')
   if not owner then
     return { -1, age }
   end

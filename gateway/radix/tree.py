@@ -174,7 +174,8 @@ class RadixTree:
             if writer.unopened:
                 slot = writer.unopened[0]
                 asked = slot.worker.encode(), self._keep_ms, slot.fence, int(slot.is_hidden)
-                number, age = await self._change(SLOTS, b"open", *asked)
+                is_first = int(slot.worker in writer.unknown)
+                number, age = await self._change(SLOTS, b"open", *asked, is_first)
                 if number < 0:
                     writer.refused(slot)
                 elif not writer.opened(slot, number, age):

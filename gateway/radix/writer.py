@@ -146,6 +146,7 @@ class Writer:
         self.age = b""  # of the tree in which slots were opened
         self.unopened: list[Slot] = []
         self.unclosed: list[Slot] = []
+        self.unknown: set[WorkerId] = set()  # whose other slots, if any, end when the next is opened
         self.num_queued = 0
 
     def __repr__(self) -> str:
@@ -156,17 +157,27 @@ class Writer:
         return list(self._slots.values())
 
     @property
+    def refusals(self) -> set[WorkerId]:
+        """Workers that another gateway tells of, under a newer fence."""
+        return {slot.worker for slot in self._slots.values() if slot.is_refused}
+
+    @property
     def holdings(self) -> Sequence[int]:
         return list(self._slots)
 
     def anew(self) -> "Writer":
-        """One that knows of no place: what is held is told to it again, and this one's slots are closed."""
+        """One that knows of no place: what is held is told to it again, and other slots of these workers are
+        closed, whatever their numbers: to a server that took another's place this one's may be others'."""
         fresh = Writer()
         fresh.age = self.age
         for holding, slot in self._slots.items():
             fresh.begin(holding, slot.worker, slot.fence, is_hidden=slot.is_hidden)
-        old = [*self._slots.values(), *self.unclosed]
-        fresh.unclosed = [slot for slot in dict.fromkeys(old) if slot.number is not None]
+        begun = {slot.worker for slot in fresh.unopened}
+        for worker, fence in {slot.worker: slot.fence for slot in self.unclosed}.items():
+            if worker not in begun:  # opened only to be closed
+                fresh.unclosed.append(Slot(worker, fence, is_hidden=True))
+        fresh.unopened += fresh.unclosed
+        fresh.unknown = {slot.worker for slot in fresh.unopened}
         return fresh
 
     # what the index tells ----------------------------------------------------------------------
@@ -211,6 +222,7 @@ class Writer:
             self.age = age
             self.unclosed = [other for other in self.unclosed if other.number is None]  # gone with theirs
         slot.number = number
+        self.unknown.discard(slot.worker)
         self.unopened.remove(slot)
         return True
 

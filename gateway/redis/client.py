@@ -4,7 +4,6 @@ The library's own repeats are off: what is done again, and when, is decided by w
 may be done twice.
 """
 
-import asyncio
 import logging
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from gateway.core.errors import ConfigError
 from gateway.redis.keys import SCHEMA, schema_key
 from gateway.redis.options import RedisOptions
-from gateway.redis.places import Asked, Nodes, NotLetIn, Sentinels, is_unauthorized
+from gateway.redis.places import Asked, Nodes, NotLetIn, Sentinels, Stoppable, is_unauthorized
 
 log = logging.getLogger("kvgate.redis")
 
@@ -76,18 +75,8 @@ class Following:
             raise
 
 
-class Client(Redis):
+class Client(Stoppable):
     connects: Connects
-
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """The library sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
-        when the sending is just over: whoever is being stopped would go on for ever."""
-        task = asyncio.current_task()
-        before = task.cancelling() if task else 0
-        answer = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        if task and task.cancelling() > before:
-            raise asyncio.CancelledError
-        return answer
 
 
 def open_client(
@@ -106,14 +95,15 @@ def open_client(
         client_name="kvgate",
         **{**options.connection, "connection_class": type("Following", (Following, kind), {})},
         connects=connects,
-        locator=_locator(options),
+        locator=locator(options),
     )
     client = cast(Client, Client.from_pool(pool))  # which closes it
     client.connects = connects
     return client
 
 
-def _locator(options: RedisOptions) -> Asked | None:
+def locator(options: RedisOptions) -> Asked | None:
+    """Who is asked where the server is now; None where there is one server only."""
     if not options.asked:
         return None
     connection = {

@@ -4,6 +4,7 @@ Each is asked in turn, whoever answered first the next time: one that is gone, o
 nobody up for longer than it takes to ask the next.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,19 @@ class Unknown(RedisConnectionError):
 
 class NotLetIn(Unknown):
     """All who were asked refuse the password or user."""
+
+
+class Stoppable(Redis):
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """The library sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
+        when the sending is just over: whoever is being stopped would go on for ever."""
+        task = asyncio.current_task()
+        before = task.cancelling() if task else 0
+        try:
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        finally:
+            if task and task.cancelling() > before:
+                raise asyncio.CancelledError
 
 
 def is_unauthorized(exc: BaseException) -> bool:
@@ -73,7 +87,7 @@ class Asked(ABC):
     async def _command(self, place: Place, *command: Any) -> Any:
         retry = Retry(NoBackoff(), 0)
         pool = ConnectionPool(host=place[0], port=place[1], retry=retry, protocol=2, **self._options)
-        async with Redis.from_pool(pool) as client:
+        async with Stoppable.from_pool(pool) as client:
             return await client.execute_command(*command)  # type: ignore[no-untyped-call]
 
 

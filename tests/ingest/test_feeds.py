@@ -6,21 +6,18 @@ from typing import Any
 
 import pytest
 
-from gateway.config import load
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
 from gateway.core.engine import EventSource
-from gateway.core.errors import ConfigError
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.ingest.agents import AgentFeeds, Agents
-from gateway.ingest.feeds import Feeds, shared_tree
+from gateway.ingest.feeds import Feeds
 from gateway.ingest.grpc import AgentFeed
 from gateway.ingest.healer import Healer
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.replica import OpenEngine
 from gateway.ingest.shelf import Shelf
 from gateway.ingest.zmq import ZmqFeed
-from gateway.loss.witness import CacheLoss
 from gateway.tasks import Tasks
 from tests.fakes import BLOCK_SIZE, FakeEngine, Known, session, worker
 
@@ -174,10 +171,3 @@ async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its
     finally:
         await tasks.stop()
         made.close()
-
-
-@pytest.mark.parametrize("url", ["redis+sentinel://127.0.0.1:1/m", "redis+cluster://127.0.0.1:1"])
-def test_an_index_in_redis_needs_one_server(url: str) -> None:
-    config = load({"redis": url, "index": "redis"}, environ={})
-    with pytest.raises(ConfigError, match=r"^index: 'redis' asks one server"):
-        shared_tree(config, CacheLoss(lambda model, tokens: None))

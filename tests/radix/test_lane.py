@@ -1,5 +1,6 @@
 import asyncio
 import ssl
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,44 @@ async def test_the_servers_error_is_told(redis_server: Server) -> None:
     with pytest.raises(LaneRefused, match="unknown command"):
         await lane.ask(pack(b"NOVELTY"))
     lane.close()
+
+
+ERRORS = {
+    "a replica": "READONLY You can't write against a read only replica.",
+    "another node's": "MOVED 866 127.0.0.1:7001",
+    "on its way": "ASK 866 127.0.0.1:7001",
+    "in parts": "TRYAGAIN Multiple keys request during rehashing of slot",
+    "no quorum": "CLUSTERDOWN The cluster is down",
+    "without its master": "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "starting": "LOADING Redis is loading the dataset in memory",
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+async def test_one_that_leads_to_a_server_that_is_not_the_one_is_lost(name: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            await reader.readuntil(b"PING\r\n")
+            writer.write(f"-{ERRORS[name]}\r\n".encode())
+            await reader.read()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as others:
+        host, port = others.sockets[0].getsockname()
+        lane = await open_lane({"host": host, "port": port}, 5)
+        with pytest.raises(LaneLost, match=ERRORS[name].partition(" ")[0]):
+            await lane.ask(pack(b"PING"))
+        assert not lane.is_open
+        with pytest.raises(LaneLost, match="not connected"):
+            await lane.ask(pack(b"PING"))
+        await asyncio.sleep(0)
+
+
+async def test_a_real_replica_does_not_write(redis_server: Server) -> None:
+    with serving("--replicaof", f"127.0.0.1 {redis_server.port}") as replica:
+        lane = await open_lane({"path": str(replica.socket)}, 5)
+        with pytest.raises(LaneLost, match="READONLY"):
+            await lane.ask(pack(b"SET", b"a", b"b"))
+        await asyncio.sleep(0)
 
 
 async def test_a_lane_that_is_lost_fails_all_that_is_under_way() -> None:

@@ -3,14 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
 from gateway.core.stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.radix import service
+from gateway.radix.lane import LaneLost, pack
 from gateway.radix.service import RadixService
 from gateway.redis.client import open_client
+from gateway.redis.options import Place
+from gateway.redis.places import Asked, Unknown
 from gateway.survey import Survey
 from tests.radix.test_tree import ROOT, A, C, path_hashes, stored
 from tests.redis.serving import Server, redis_server, server, serving
@@ -27,8 +31,11 @@ async def until(is_so: object) -> None:
 
 
 @asynccontextmanager
-async def running(server: Server, *workers: WorkerId, prefix: str = "s") -> AsyncIterator[RadixService]:
-    ours = RadixService(server.options(redis_prefix=prefix, redis_timeout_s=0.5), lookup_s=0.1)
+async def running(
+    server: Server, *workers: WorkerId, prefix: str = "s", **options: Any
+) -> AsyncIterator[RadixService]:
+    options = {"redis_prefix": prefix, "redis_timeout_s": 0.5} | options
+    ours = RadixService(server.options(**options), lookup_s=0.1)
     for worker in workers:
         ours.index.add_worker(worker, ROOT, 1)
         ours.index.publish(worker, 1, StreamState.EXACT)
@@ -132,6 +139,87 @@ async def test_an_edge_that_does_not_decode_is_told_again(
         await until(is_told)
         assert theirs.num_broken >= 1
         assert theirs.failed_lookups["error"] == ours.num_lost == theirs.num_lost == 0
+
+
+class Played(Asked):
+    """Says what the test says."""
+
+    def __init__(self, server: Server) -> None:
+        self.now, self.is_mute, self.num_not_there = server, False, 0
+
+    async def __call__(self) -> Place:
+        if self.is_mute:
+            raise Unknown("nobody knows")
+        return "127.0.0.1", self.now.port
+
+    def not_there(self) -> None:
+        self.num_not_there += 1
+
+    async def _ask(self, place: Place) -> Place:
+        return place
+
+
+async def test_of_several_servers_the_one_that_is_the_master_is_asked_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the one before is still there, and does not know it yet."""
+    monkeypatch.setattr(service, "KEEP_S", 0.05)
+    monkeypatch.setattr(service, "RETRY_S", 0.01)
+    with serving() as first, serving() as second:
+        who = Played(first)
+        monkeypatch.setattr(service, "locator", lambda options: who)
+        url = f"redis://127.0.0.1:{first.port}"
+        async with running(first, A, redis=url) as ours, running(first, C, redis=url) as theirs:
+            ours.index.apply(A, stored(PATH, 0))
+
+            async def is_told() -> bool:
+                return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+
+            await until(is_told)
+            who.is_mute = True
+            await asyncio.sleep(0.2)
+            assert ours.num_lost == theirs.num_lost == 0
+            who.is_mute, who.now = False, second
+            await until(lambda: asyncio.sleep(0, ours.num_lost and theirs.num_lost))
+            await until(is_told)
+            assert second.ask("EXISTS", f"s:{{{ROOT:016x}}}:o") == 1
+            assert who.num_not_there == 0
+            second.kill()
+            await until(lambda: asyncio.sleep(0, who.num_not_there > 0))
+            who.now = first
+            await until(is_told)
+
+
+async def test_one_that_is_connected_to_a_replica_is_not_open() -> None:
+    with serving() as master, serving("--replicaof", f"127.0.0.1 {master.port}") as replica:
+        master.ask("SET", "s:schema", "kvgate:1")
+        await until(lambda: asyncio.to_thread(lambda: "s:schema" in replica.names()))
+        async with running(replica, A) as ours:
+            with pytest.raises(LaneLost, match="READONLY"):
+                await ours._open()
+            assert not ours.is_open
+            replica.ask("REPLICAOF", "NO", "ONE")
+            await until(lambda: asyncio.sleep(0, ours.is_open))
+
+
+@pytest.mark.parametrize("how", ["closed", "silent"])
+async def test_the_connection_for_lookups_is_lost_alone(server: Server, how: str) -> None:
+    async with running(server, A) as ours, running(server, C) as theirs:
+        ours.index.apply(A, stored(PATH, 0))
+
+        async def is_told() -> bool:
+            return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+
+        await until(is_told)
+        lane = theirs._lanes.asks
+        if how == "closed":
+            server.ask("CLIENT", "KILL", "ID", await lane.ask(pack(b"CLIENT", b"ID")))
+        else:  # an answer that does not come
+            theirs._stuck_at = lane.num_answered
+            lane._waiting.append(asyncio.get_running_loop().create_future())
+        await until(lambda: asyncio.sleep(0, theirs.num_lost == 1))
+        await until(is_told)
+        assert theirs._lanes.asks is not lane
 
 
 async def test_an_error_of_the_server_is_counted(server: Server) -> None:

@@ -260,6 +260,68 @@ def test_what_was_forgotten_is_told_again(radix: Radix, call: str, caplog: pytes
     assert "told again" in caplog.text
 
 
+def test_a_server_that_knows_an_earlier_tree_is_told_what_is_now(
+    radix: Radix, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A replica that lagged took over: slots have other numbers there, and ours may be others'."""
+    ours, theirs = pair(radix)
+    path, branch = [7] * 40, [7] * 30 + [8] * 5
+    ours.apply(A, stored(path, 0))
+    ours.apply(B, stored(branch, 0))
+    theirs.apply(C, stored(path[:10], 0))
+    assert ours.told(path_hashes(path)) == {A: 40, B: 30}
+    assert theirs.told(path_hashes(path)) == {A: 40, B: 30, C: 10}
+    earlier = dump(radix, ours.prefix)
+    for index in (ours, theirs):
+        index.tell_again(ROOT)
+    ours.apply(A, removed(path, [39]))
+    theirs.apply(C, stored(path[:12], 10))
+    for index in (ours, theirs):
+        index.told([])
+    restore(radix, ours.prefix, earlier)
+    ours.drop_worker(B)  # before it was noticed
+    caplog.clear()
+    for index in (theirs, ours):
+        index.pause()
+        index.resume()
+        radix.run(index.flush())
+    for index in (theirs, ours):
+        radix.run(index.keep())
+        assert index.told(path_hashes(path)) == {A: 39, C: 12}
+        assert index.told(path_hashes(branch)) == {A: 30, C: 12}
+    assert "told again" not in caplog.text
+
+
+def dump(radix: Radix, prefix: str) -> dict[bytes, bytes]:
+    with radix.server.direct() as client:
+        return {key: client.dump(key) for key in client.scan_iter(f"{prefix}:*")}  # type: ignore[misc]
+
+
+def restore(radix: Radix, prefix: str, dumped: dict[bytes, bytes]) -> None:
+    with radix.server.direct() as client:
+        client.delete(*client.scan_iter(f"{prefix}:*"))
+        for key, value in dumped.items():
+            client.restore(key, 0, value)
+
+
+def test_who_was_refused_tries_again_as_long_as_its_lease_says_so(radix: Radix) -> None:
+    """The newer fence was of a lease that the server never heard of, and nobody keeps its slots."""
+    ours, path = radix.index(), [7] * 40
+    ours.add_worker(A, ROOT, 1)
+    other = Through(radix, ours.prefix)
+    other.fence = 2
+    other.add_worker(A, ROOT, 1)
+    other.apply(A, stored(path[:9], 0))
+    other.told([])
+    ours.apply(A, stored(path, 0))
+    assert ours.told(path_hashes(path)) == {A: 9}
+    radix.run(ours.keep())
+    assert ours.told(path_hashes(path)) == {A: 9}
+    radix.run(RadixTree(radix.lanes, ours.prefix, ROOT, keep_ms=0).keep(other.writers[ROOT]))
+    radix.run(ours.keep())
+    assert ours.told(path_hashes(path)) == {A: 40}
+
+
 def test_a_server_that_has_forgotten_the_scripts_is_given_them_again(radix: Radix) -> None:
     ours, _ = pair(radix)
     radix.server.ask("SCRIPT", "FLUSH")

@@ -130,20 +130,32 @@ def test_a_slots_edges_are_counted_and_used_again() -> None:
     assert repr(slot) == "Slot(None, a:1, blocks=2, edges=2)"
 
 
-def test_one_that_begins_anew_has_its_old_slots_closed_where_they_still_are() -> None:
+def test_one_that_begins_anew_knows_no_number_any_more() -> None:
+    """A server that took another's place may have given it to others: old slots are ended by their worker."""
     writer = opened(1, 2)
     writer.hold(1, blocks(1, 2), None)
-    old = writer.slots
     fresh = writer.anew()
-    assert (fresh.holdings, fresh.num_queued, fresh.unclosed) == ([1, 2], 0, old)
+    assert (fresh.holdings, fresh.num_queued, fresh.unclosed, fresh.unknown) == ([1, 2], 0, [], {A})
     assert [slot.number for slot in fresh.slots] == [None, None]
     fresh.end(1)
     first, second = fresh.unopened
     assert fresh.opened(first, 7, b"2.0")  # a tree that was begun anew, too
-    assert (fresh.age, fresh.unclosed) == (b"2.0", [first])
+    assert (fresh.age, fresh.unclosed, fresh.unknown) == (b"2.0", [first], set())
     assert fresh.opened(second, 8, b"2.0")
     fresh.begin(3, A, 1, is_hidden=True)
     assert not fresh.opened(fresh.unopened[0], 1, b"3.0")
+
+
+def test_a_slot_that_was_not_closed_yet_is_opened_once_more_for_that() -> None:
+    writer = opened(1)
+    writer.begin(2, B, 5, is_hidden=False)
+    assert writer.opened(writer.unopened[0], 7, b"1.0")
+    writer.end(2)
+    for _ in range(2):  # it may be lost again meanwhile
+        writer = writer.anew()
+        assert [(slot.worker, slot.fence, slot.number) for slot in writer.unclosed] == [(B, 5, None)]
+        assert writer.unopened == [*writer.slots, *writer.unclosed]
+        assert writer.unknown == {A, B}
 
 
 def test_of_a_worker_that_is_refused_nothing_is_written() -> None:
@@ -155,6 +167,7 @@ def test_of_a_worker_that_is_refused_nothing_is_written() -> None:
         writer.release(holding, BlockHash(2))
     first, second = writer.unopened
     writer.refused(first)
+    assert writer.refusals == {A}
     assert writer.opened(second, 7, b"1.0")
     writer.hold(1, blocks(3), None)
     writer.release(1, BlockHash(1))

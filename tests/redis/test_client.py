@@ -1,15 +1,12 @@
 """A connection to a real server: what is refused, with which words."""
 
-import asyncio
-import contextlib
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
-from gateway.redis.client import LOST, Client, Refused, check, open_client
+from gateway.redis.client import LOST, Refused, check, open_client
 from gateway.redis.keys import SCHEMA
 from gateway.redis.options import RedisOptions
 from tests.redis.serving import Server, free_port, redis_server, server, serving
@@ -105,20 +102,3 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(server: Server) -
     with server.paused(), pytest.raises(LOST):
         await checked(server.options(redis_timeout_s=0.05))
     await checked(server.options())
-
-
-async def test_a_cancellation_that_the_library_loses_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = asyncio.Event()
-
-    async def swallows(self: Redis, *args: object, **options: object) -> bytes:
-        begun.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-        return b"OK"
-
-    monkeypatch.setattr(Redis, "execute_command", swallows)
-    task = asyncio.get_running_loop().create_task(Client().execute_command("PING"))
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
