@@ -194,7 +194,7 @@ async def test_one_that_is_connected_to_a_replica_is_not_open() -> None:
     with serving() as master, serving("--replicaof", f"127.0.0.1 {master.port}") as replica:
         master.ask("SET", "s:schema", "kvgate:1")
         await until(lambda: asyncio.to_thread(lambda: "s:schema" in replica.names()))
-        async with running(replica, A) as ours:
+        async with running(replica, A, redis_timeout_s=10) as ours:
             with pytest.raises(LaneLost, match="READONLY"):
                 await ours._open()
             assert not ours.is_open

@@ -21,6 +21,8 @@ from tests.vllm.pd import TIMEOUT_S, PdFleet
 
 NUM_PROMPTS = 50
 FLEET_SIZE = 3
+TIE = 0.1
+"""Of log probability: some times what bf16 leaves uncertain."""
 
 
 def started(fleet: PdFleet, model: Path, *flags: str) -> GatewayProcess:
@@ -50,7 +52,7 @@ class Said:
             {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
         )
         common = {"model": "m", "max_tokens": max_tokens, "temperature": 0, **more}
-        words = " ".join(f"number {i}" for i in new_ids(f"gateway {number}", 60))
+        words = words_of(number)
         api = client(url)
         if self.is_chat:
             answer: Any = api.chat.completions.create(messages=[{"role": "user", "content": words}], **common)
@@ -65,6 +67,48 @@ class Said:
         else:
             texts = [choice.text for choice in choices]
         return "".join(text or "" for text in texts), parts[-1].usage.prompt_tokens
+
+
+def is_near_tie(url: str, number: int, text: str) -> bool:
+    """Whether an answer leaves the engine's own where two tokens are as likely: which of them wins depends on
+    what else is computed in the same step, in bf16, on one worker too."""
+    tokens = asked_with_logprobs(url, number)
+    before = ""
+    for best, others in tokens:
+        if not text.startswith(before + best):
+            most = max(others.values())
+            return any(
+                text.startswith(before + other) and most - logprob <= TIE for other, logprob in others.items()
+            )
+        before += best
+    return False
+
+
+def asked_with_logprobs(url: str, number: int) -> list[tuple[str, dict[str, float]]]:
+    """Each token of the engine's own answer, and the likeliest in its place."""
+    words = words_of(number)
+    if number % 2 == 0:
+        chat = client(url).chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": words}],
+            max_tokens=8,
+            temperature=0,
+            logprobs=True,
+            top_logprobs=5,
+        )
+        assert chat.choices[0].logprobs and chat.choices[0].logprobs.content
+        return [
+            (one.token, {other.token: other.logprob for other in one.top_logprobs})
+            for one in chat.choices[0].logprobs.content
+        ]
+    made = client(url).completions.create(model="m", prompt=words, max_tokens=8, temperature=0, logprobs=5)
+    told = made.choices[0].logprobs
+    assert told and told.tokens and told.top_logprobs
+    return list(zip(told.tokens, told.top_logprobs, strict=True))
+
+
+def words_of(number: int) -> str:
+    return " ".join(f"number {i}" for i in new_ids(f"gateway {number}", 60))
 
 
 def plans(gateway: GatewayProcess) -> dict[str, int]:
@@ -94,7 +138,8 @@ def test_answers_are_those_of_one_worker(always: GatewayProcess, vllm_pd: PdFlee
     assert plans(always)["prefill_decode"] - before >= NUM_PROMPTS  # more where a pull stalled and failed
     for number, answer in enumerate(told):
         alone = Said(vllm_pd.prefill.url, number)
-        assert (answer.text, answer.num_prompt_tokens) == (alone.text, alone.num_prompt_tokens), number
+        assert answer.num_prompt_tokens == alone.num_prompt_tokens
+        assert answer.text == alone.text or is_near_tie(vllm_pd.prefill.url, number, answer.text), number
     assert always.in_flight() == 0
     assert "kvgate_leg_mismatches_total 0.0" in always.metrics()
 
@@ -130,8 +175,10 @@ def test_a_prefill_worker_that_is_killed_loses_no_request(vllm_pd: PdFleet, vllm
             told = [one.result() for one in running]
         assert "kvgate_split_failures_total" in gateway.metrics()
         assert gateway.in_flight() == 0
-        alone = [Said(vllm_pd.recomputing.url, number) for number in numbers]
-        assert [answer.text for answer in told] == [answer.text for answer in alone]
+        for number, answer in zip(numbers, told, strict=True):
+            url = vllm_pd.recomputing.url
+            alone = Said(url, number)
+            assert answer.text == alone.text or is_near_tie(url, number, answer.text), number
         vllm_pd.prefill.restart().wait_ready()
         wait_until(lambda: len(_up(gateway, vllm_pd.prefill)) == 1, 60)
         before = plans(gateway).get("prefill_decode", 0)
