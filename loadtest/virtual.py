@@ -27,6 +27,7 @@ from gateway.core.blocks import root_hash
 from gateway.core.decision import Decision, Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.speeds import Speeds
+from gateway.core.sse import Usage
 from gateway.core.worker import Reported, Role, Served, Transfer, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
@@ -290,7 +291,7 @@ class VirtualFleet:
 
         def first() -> None:
             job.first_s = self.clock.now
-            self.router.first_token(decision)
+            self.router.first_token(decision, self.clock.now - began_s)
             release()
             if loads:
                 self.speeds.transferred(decision.uncached_tokens, self.clock.now - began_s)
@@ -300,7 +301,8 @@ class VirtualFleet:
         def last() -> None:
             job.last_s = self.clock.now
             self._left -= 1
-            self.router.finish(decision)
+            told = Usage(len(job.tokens), len(output))
+            self.router.finish(decision, told, self.clock.now - (job.first_s or 0.0))
 
         output = job.output or [0] * job.num_output
         sequence = engine.add(job.tokens, output, first, last, loads=loads)
