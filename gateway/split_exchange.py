@@ -4,8 +4,9 @@
       ▲         │ failed                 │ it could not have the blocks, or died before its first event
       └─────────┴────────────────────────┘ another prefill worker; then the decode worker computes it all
 
-What was handed is told to one decode worker, once. The head of a stream waits for its first event: engines
-begin a stream before they know whether the blocks came.
+Where decode workers answer nothing alone, other pairs are tried instead. What was handed is told to one
+decode worker, once. The head of a stream waits for its first event: engines begin a stream before they know
+whether the blocks came.
 """
 
 import logging
@@ -15,13 +16,14 @@ from xxhash import xxh3_64_intdigest
 
 from gateway.core.answer import Piece
 from gateway.core.decision import Decision, Prompt
-from gateway.core.errors import GatewayError, InvalidRequest
+from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
 from gateway.core.events import DecodeError
 from gateway.core.handoff import Handed, Handoff, Pair
 from gateway.core.headers import head_to_worker, is_event_stream
 from gateway.core.held import Beginning, HeldStream
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.request import InferenceRequest
+from gateway.core.tried import Tried
 from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
 from gateway.prefill import Failure, Prefill
@@ -43,7 +45,7 @@ REFUSAL_S = 2.0
 class SplitExchange(InferenceExchange):
     """Whether it is split at all is decided with the workers (`policies/disaggregation.py`)."""
 
-    __slots__ = ("_splits", "_leg", "_handed", "_failed_prefills", "_may_split", "_held", "_began_s")
+    __slots__ = ("_splits", "_leg", "_handed", "_tried", "_may_split", "_held", "_began_s")
 
     def __init__(
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
@@ -53,7 +55,7 @@ class SplitExchange(InferenceExchange):
         self._splits = proxy.splits
         self._leg: Prefill | None = None
         self._handed: Handed | None = None
-        self._failed_prefills: dict[WorkerId, str] = {}
+        self._tried = Tried()
         self._may_split = True
         self._held: HeldStream | None = None
         self._began_s = 0.0
@@ -64,8 +66,8 @@ class SplitExchange(InferenceExchange):
         decision = self._proxy.router.decide(
             self._request,
             prompt=prompt,
-            exclude={**self._failed, **self._failed_prefills},
-            attempt=attempt + len(self._failed_prefills),
+            exclude={*self._failed, *self._tried.left_out},
+            attempt=attempt + self._tried.num,
             may_split=self._may_split,
         )
         self._splits.decided(decision)
@@ -145,12 +147,13 @@ class SplitExchange(InferenceExchange):
         log.info("request %s: prefill worker %s failed: %s", self._log_id, prefill, reason)
         if failure is not Failure.REFUSED:
             proxy.suspect(prefill, reason, failure is Failure.UNREACHABLE)
-        if failure is Failure.REFUSED and decision.worker.is_bound:
-            return self._refused(decision, reason)
-        self._failed_prefills[prefill] = reason
-        if failure is Failure.REFUSED or len(self._failed_prefills) >= MAX_PREFILLS:
-            self._may_split = False
-        self._again(decision)
+        if decision.worker.is_bound:
+            if failure is Failure.REFUSED:
+                return self._refused(decision, reason)
+            return self._pair_failed(decision, is_prefills_fault=failure is not Failure.ERROR)
+        self._tried.prefill_failed(prefill)
+        self._may_split = failure is not Failure.REFUSED and self._tried.num < MAX_PREFILLS
+        return self._again(decision)
 
     def _refused(self, decision: Decision, reason: str) -> None:
         """By one of two that got the same body: the other one says so too, in the engine's own words."""
@@ -163,24 +166,46 @@ class SplitExchange(InferenceExchange):
         self._loop.call_later(REFUSAL_S, is_late)
 
     def _transfer_failed(self, reason: str) -> None:
-        """The decode worker could not have the blocks: it, or another, computes them."""
+        """The decode worker could not have the blocks: it, or another, or another pair computes them."""
         decision = self._decision
         assert decision is not None and decision.prefill is not None
         self._splits.failed("transfer")
         log.info("request %s: %s did not get what %s computed: %s", self._log_id, decision.worker.id,
                  decision.prefill.id, reason)  # fmt: skip
         self._proxy.suspect(decision.prefill.id, reason, False)
+        if decision.worker.is_bound:
+            return self._pair_failed(decision)
         self._may_split = False
+        return self._again(decision)
+
+    def _pair_failed(self, decision: Decision, *, is_prefills_fault: bool = False) -> None:
+        """Of two that answer nothing alone: another pair is tried, in all as many as workers are."""
+        tried, decode = self._tried, decision.worker.id
+        assert decision.prefill is not None
+        if is_prefills_fault:
+            tried.prefill_failed(decision.prefill.id)
+        elif tried.transfer_failed(decision.prefill.id, decode):
+            without = {decode, *self._failed, *tried.left_out}
+            if self._proxy.router.fleet.has_another(self._request.model, without):
+                tried.blame(decode)
+        self._may_split = tried.num < self._proxy.options.max_attempts
         self._again(decision)
 
     def _again(self, decision: Decision) -> None:
         self._drop_legs()
         self._proxy.router.finish(decision)
         self._proxy.records.finish(decision.id, "failed", 0, None, None)
-        try:
-            self._route(self._prompt)
-        except GatewayError as exc:
-            self._fail(exc)
+        while True:
+            try:
+                return self._route(self._prompt)
+            except GatewayError as exc:
+                if not (self._may_split and self._tried.turn()):
+                    is_last = decision.worker.is_bound and not self._may_split
+                    return self._fail(self._no_pair() if is_last else exc)
+
+    def _no_pair(self) -> WorkerFailed:
+        log.warning("request %s: no pair answered: %r", self._log_id, self._tried)
+        return WorkerFailed(f"no pair answered, {self._tried.num} tried", retry_after_s=1)
 
     def _drop_legs(self) -> None:
         if self._leg:
@@ -247,6 +272,8 @@ class SplitExchange(InferenceExchange):
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
         self._drop_legs()
+        if self._decision:
+            self._tried.blame(self._decision.worker.id)
         super()._attempt_failed(reason, is_refused=is_refused)
 
     def _close(self, how: str) -> None:

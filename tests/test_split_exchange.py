@@ -377,6 +377,42 @@ def test_one_that_answers_nothing_alone_has_nobody_to_go_to(together: World) -> 
     assert together.is_clean()
 
 
+def test_a_transfer_that_fails_goes_to_another_prefill_worker(together: World) -> None:
+    together.join("p:2", "bootstrap")
+    _, answered = together.ask()
+    first, second = ("p:1", "p:2") if together.was_asked("p:1") else ("p:2", "p:1")
+    together.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert together.transport(first).end == "aborted"
+    assert together.asked(second)["bootstrap_room"] == together.asked("d:1")["bootstrap_room"]
+    together.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert together.is_clean()
+
+
+@pytest.mark.parametrize("by", ["p:1", "d:1"])
+def test_where_there_is_no_other_prefill_worker_another_decode_worker_may_get_it(
+    together: World, by: str
+) -> None:
+    """Whichever of the two tells that the blocks did not arrive."""
+    _, answered = together.ask()
+    together.join("d:2", "bootstrap")
+    together.transport(by).feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert together.asked("p:1")["bootstrap_room"] == together.asked("d:2")["bootstrap_room"]
+    together.transport("d:2").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert together.is_clean()
+
+
+def test_pairs_are_tried_as_often_as_workers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "p:3", "d:1", connector="bootstrap", max_attempts=2)
+    _, answered = world.ask()
+    for _ in range(2):
+        assert answered.events == []
+        world.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert answered.events == [502, "worker_failed"]
+    assert world.is_clean()
+
+
 def test_several_answers_come_from_both_where_neither_answers_alone(together: World) -> None:
     together.ask(b'{"model":"m","prompt":[1,2,3],"n":2}')
     assert together.asked("p:1")["n"] == together.asked("d:1")["n"] == 2

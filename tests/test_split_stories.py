@@ -297,6 +297,18 @@ async def test_another_prefill_worker_takes_over() -> None:
         await told.is_clean()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", ["drop_pinned", "hang_transfer"])
+async def test_who_answers_nothing_alone_gets_another_prefill_worker(fault: str, stream: bool) -> None:
+    """One's transfers fail: as long as another one is there, its pairs answer."""
+    config = PROTOCOLS["sglang"]
+    async with split(prefills=2, config=config, pd_protocol="sglang", lease_s=1.0) as told:
+        await told.sim(told.prefills[0], **{fault: True})
+        await asyncio.gather(*[told.same(prompt=[i, *PROMPT], stream=stream) for i in range(6)])
+        assert told.failures and set(told.plans) == {"prefill_decode"}
+        await told.is_clean()
+
+
 async def test_a_client_that_leaves_during_prefill_leaves_nothing_pinned() -> None:
     async with split(prefill_tokens_per_s=2000.0) as told:
         asked = asyncio.gather(told.ask(prompt=PROMPT * 3))
