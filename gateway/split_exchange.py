@@ -4,9 +4,9 @@
       ▲         │ failed                 │ it could not have the blocks, or died before its first event
       └─────────┴────────────────────────┘ another prefill worker; then the decode worker computes it all
 
-Where decode workers answer nothing alone, other pairs are tried instead. What was handed is told to one
-decode worker, once. The head of a stream waits for its first event: engines begin a stream before they know
-whether the blocks came.
+What prefill took for another prompt than we is not handed on. Where decode workers answer nothing alone,
+other pairs are tried instead. What was handed is told to one decode worker, once. The head of a stream waits
+for its first event: engines begin a stream before they know whether the blocks came.
 """
 
 import logging
@@ -23,6 +23,7 @@ from gateway.core.headers import head_to_worker, is_event_stream
 from gateway.core.held import Beginning, HeldStream
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.request import InferenceRequest
+from gateway.core.sse import Usage
 from gateway.core.tried import Tried
 from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
@@ -45,7 +46,7 @@ REFUSAL_S = 2.0
 class SplitExchange(InferenceExchange):
     """Whether it is split at all is decided with the workers (`policies/disaggregation.py`)."""
 
-    __slots__ = ("_splits", "_leg", "_handed", "_tried", "_may_split", "_held", "_began_s")
+    __slots__ = ("_splits", "_leg", "_handed", "_tried", "_may_split", "_held", "_began_s", "_doubted")
 
     def __init__(
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
@@ -59,6 +60,8 @@ class SplitExchange(InferenceExchange):
         self._may_split = True
         self._held: HeldStream | None = None
         self._began_s = 0.0
+        self._doubted: tuple[Pair, int | None] | None = None
+        """A pair that seems to make different prompts, and how many tokens prefill took this one for."""
 
     # routing -----------------------------------------------------------------------------------
 
@@ -130,11 +133,21 @@ class SplitExchange(InferenceExchange):
             return self._prefill_failed(Failure.REFUSED, str(exc))
         self._proxy.router.prefilled(decision)
         self._splits.prefilled(decision, self._loop.time() - self._began_s)
+        if not handoff.is_together and self._differs(decision, handed.num_prompt_tokens):
+            self._doubted = self._pair(decision, decision.prefill), handed.num_prompt_tokens
+            self._may_split = False
+            return self._again(decision)
         self._handed = handed
         self._began_s = self._loop.time()
         if not handoff.is_together:
             super()._reach(decision)
         return None
+
+    def _differs(self, decision: Decision, prefilled_tokens: int | None) -> bool:
+        """Of a prompt that the engine cuts to a length we do not know all tokens."""
+        if decision.num_tokens in (0, prefilled_tokens) or "truncate_prompt_tokens" in self._request.fields:
+            return False
+        return not self._splits.agree(decision, prefilled_tokens)
 
     def _prefill_failed(self, failure: Failure, reason: str) -> None:
         """Another prefill worker, or none."""
@@ -279,13 +292,21 @@ class SplitExchange(InferenceExchange):
     def _close(self, how: str) -> None:
         if self._is_closed:
             return
-        if self._handed and self._decision and how == "ended" and self._answer:
-            usage = self._answer.usage()
-            if usage:
-                self._splits.compare(self._decision, self._handed.num_prompt_tokens, usage.prompt_tokens)
+        if how == "ended" and self._answer and self._decision and (usage := self._answer.usage()):
+            self._told(self._decision, usage)
         if self._leg:
             self._leg.cancel()
         super()._close(how)
+
+    def _told(self, decision: Decision, usage: Usage) -> None:
+        """By the end of its answer, what the decode worker took the prompt for."""
+        self._splits.answered(decision, usage)
+        if self._handed:
+            self._splits.compare(decision, self._handed.num_prompt_tokens, usage.prompt_tokens)
+        if self._doubted:
+            pair, num_tokens = self._doubted
+            if (pair.decode.id, num_tokens) == (decision.worker.id, usage.prompt_tokens):
+                self._splits.acquit(pair.prefill.id, decision, usage.prompt_tokens)
 
 
 def number_of(decision_id: str) -> int:

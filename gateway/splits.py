@@ -10,7 +10,9 @@ from prometheus_client.registry import Collector
 
 from gateway.config import Config
 from gateway.core.decision import Decision
+from gateway.core.media import BEFORE_MEDIA
 from gateway.core.speeds import Speeds
+from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
 from gateway.metrics import TTFT_BOUNDS_S, Histogram
 from gateway.policies.disaggregation import Disaggregation, modes_of
@@ -34,6 +36,8 @@ class Splits:
         self.transfer_s = Histogram(TTFT_BOUNDS_S)
         self.moved_tokens = 0
         self.num_mismatches = 0
+        self._counts_otherwise: set[WorkerId] = set()
+        """Decode workers whose last prompt had another number of tokens than we had made of it."""
 
     def __repr__(self) -> str:
         return f"Splits({dict(self.plans)}, failures={dict(self.failures)})"
@@ -62,24 +66,59 @@ class Splits:
     def began(self, decision: Decision, ttft_s: float) -> None:
         self.ttft_s[_plan(decision)].observe(ttft_s)
 
+    def agree(self, decision: Decision, prefilled_tokens: int | None) -> bool:
+        """Whether the decode worker may be told of what was computed: it will take the prompt for as many
+        tokens, if ours are its own. False raises the alarm: some engines do not survive a difference."""
+        prefill, ours = decision.prefill, _tokens_made(decision)
+        if prefill is None or prefilled_tokens is None or not ours or prefilled_tokens == ours:
+            return True
+        if decision.worker.id in self._counts_otherwise:
+            return True
+        self.failed("mismatch")
+        self._differ(prefill.id, decision.worker.id, prefilled_tokens, ours)
+        return False
+
     def compare(self, decision: Decision, prefilled_tokens: int | None, decoded_tokens: int) -> None:
         """What both legs took the prompt for. Where that differs the answer was made from another prompt's
         cache: nobody else would notice."""
         prefill = decision.prefill
         if prefill is None or prefilled_tokens is None or prefilled_tokens == decoded_tokens:
             return
+        self._differ(prefill.id, decision.worker.id, prefilled_tokens, decoded_tokens)
+
+    def acquit(self, prefill: WorkerId, decision: Decision, num_tokens: int) -> None:
+        """The decode worker, asked alone, took the prompt for as many tokens as that prefill worker: ours are
+        others."""
+        if self.policy.acquit(prefill, decision.worker.id):
+            log.warning(
+                "workers %s and %s make the same prompts after all (%d tokens), and others than this gateway "
+                "(%d): they are a pair again; is --tokenizer theirs?",
+                prefill, decision.worker.id, num_tokens, decision.num_tokens,
+            )  # fmt: skip
+
+    def answered(self, decision: Decision, usage: Usage) -> None:
+        """Whether the worker counts a prompt's tokens as we do, by its latest."""
+        ours = _tokens_made(decision)
+        if ours and usage.prompt_tokens:
+            if usage.prompt_tokens == ours:
+                self._counts_otherwise.discard(decision.worker.id)
+            else:
+                self._counts_otherwise.add(decision.worker.id)
+
+    def _differ(self, prefill: WorkerId, decode: WorkerId, one: int, other: int) -> None:
         self.num_mismatches += 1
-        if self.policy.ban(prefill.id, decision.worker.id):
+        if self.policy.ban(prefill, decode):
             log.error(
                 "workers %s and %s make different prompts of one request (%d and %d tokens): they are no "
                 "pair any more; compare their model, template and version",
-                prefill.id, decision.worker.id, prefilled_tokens, decoded_tokens,
+                prefill, decode, one, other,
             )  # fmt: skip
 
     def drop_worker(self, worker: WorkerId) -> None:
         """It is another process when it comes back."""
         self.speeds.drop(worker)
         self.policy.allow(worker)
+        self._counts_otherwise.discard(worker)
 
 
 def splits_of(config: Config) -> Splits:
@@ -133,6 +172,11 @@ class SplitsCollector(Collector):
             counter = CounterMetricFamily(f"kvgate_{name}", text)
             counter.add_metric([], value)
             yield counter
+
+
+def _tokens_made(decision: Decision) -> int:
+    """All tokens of its prompt, 0 where we do not know them."""
+    return decision.num_tokens if decision.prompt_from != BEFORE_MEDIA else 0
 
 
 def _plan(decision: Decision) -> str:

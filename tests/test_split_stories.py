@@ -327,16 +327,28 @@ async def test_a_client_that_leaves_during_decode_ends_it() -> None:
         assert await told.pinned(told.prefills[0]) == 0
 
 
-async def test_legs_of_different_prompts_are_an_alarm_and_no_pair_any_more(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_prompt_that_differs_is_an_alarm_and_not_handed_on(caplog: pytest.LogCaptureFixture) -> None:
     async with split() as told:
         await told.sim(told.prefills[0], extra_prompt_tokens=3)
-        await told.ask()
-        assert "make different prompts of one request" in caplog.text
         await told.same()
+        assert "make different prompts of one request" in caplog.text
+        await told.same(stream=True)
         assert told.gateway.splits.num_mismatches == 1
+        assert told.failures == {"mismatch": 1}
         assert told.plans == {"prefill_decode": 1, "direct": 1}
+        await told.is_clean()
+
+
+async def test_a_gateway_that_counts_otherwise_learns_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with split() as told:
+        for sim in (*told.prefills, *told.decodes):
+            await told.sim(sim, extra_prompt_tokens=3)
+        for number in range(3):
+            assert (await told.ask(prompt=[number, *PROMPT]))[0] == 200
+        assert "make the same prompts after all" in caplog.text
+        assert told.failures == {"mismatch": 1}
+        assert told.plans == {"prefill_decode": 3}
+        await told.is_clean()
 
 
 # bad input -------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.config import load
 from gateway.core.decision import Decision, Split
 from gateway.core.errors import ConfigError
+from gateway.core.media import BEFORE_MEDIA
+from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
 from gateway.splits import Splits, SplitsCollector, splits_of
 from tests import fakes
@@ -66,3 +69,39 @@ def test_different_prompts_are_said_once(caplog: pytest.LogCaptureFixture) -> No
     assert "p:1 and d:1 make different prompts of one request (3 and 4 tokens)" in record.message
     counted.drop_worker(WorkerId("p:1"))
     assert counted.policy.ban(WorkerId("p:1"), WorkerId("d:1"))
+
+
+def test_our_count_stands_for_the_decode_workers(caplog: pytest.LogCaptureFixture) -> None:
+    """Until its own tells otherwise; where the prompt is not known, or only its begin, it says nothing."""
+    counted, split = splits(), decision(is_split=True)
+    ours = split.num_tokens
+    assert counted.agree(split, None) and counted.agree(split, ours)
+    assert counted.agree(structs.replace(split, num_tokens=0), 7)
+    assert counted.agree(structs.replace(split, prompt_from=BEFORE_MEDIA), 7)
+    assert counted.agree(decision(is_split=False), 7)
+    assert not counted.agree(split, 7)
+    assert (counted.failures, counted.num_mismatches) == ({"mismatch": 1}, 1)
+    assert f"p:1 and d:1 make different prompts of one request (7 and {ours} tokens)" in caplog.text
+    counted.answered(split, Usage(7))
+    assert counted.agree(split, 7)
+    counted.answered(split, Usage(0))
+    counted.answered(split, Usage(ours))
+    assert not counted.agree(split, 7)
+
+
+def test_who_is_acquitted_is_a_pair_again(caplog: pytest.LogCaptureFixture) -> None:
+    counted, split = splits(), decision(is_split=True)
+    p = WorkerId("p:1")
+    counted.acquit(p, split, 7)
+    assert not caplog.text
+    counted.agree(split, 7)
+    counted.acquit(p, split, 7)
+    assert "p:1 and d:1 make the same prompts after all (7 tokens)" in caplog.text
+    assert counted.policy.ban(p, WorkerId("d:1")), "it was no longer banned"
+
+
+def test_another_process_may_count_as_we_do() -> None:
+    counted, split = splits(), decision(is_split=True)
+    counted.answered(split, Usage(7))
+    counted.drop_worker(WorkerId("d:1"))
+    assert not counted.agree(split, 7)

@@ -78,6 +78,12 @@ class Disaggregation:
         self._banned.add((prefill, decode))
         return is_new
 
+    def acquit(self, prefill: WorkerId, decode: WorkerId) -> bool:
+        """They are a pair after all; False if they were all the time."""
+        was_banned = (prefill, decode) in self._banned
+        self._banned.discard((prefill, decode))
+        return was_banned
+
     def allow(self, worker: WorkerId) -> None:
         """It is another one than it was."""
         self._banned = {pair for pair in self._banned if worker not in pair}

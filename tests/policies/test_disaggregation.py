@@ -113,6 +113,10 @@ def test_a_pair_that_made_different_prompts_is_none_any_more() -> None:
     assert choose(decodes, prefills, of=of).prefill == 1
     of.allow(WorkerId("p1"))
     assert choose(decodes, prefills, of=of).prefill == 0
+    of.ban(WorkerId("p1"), WorkerId("d1"))
+    assert of.acquit(WorkerId("p1"), WorkerId("d1"))
+    assert not of.acquit(WorkerId("p1"), WorkerId("d1"))
+    assert choose(decodes, prefills, of=of).prefill == 0
 
 
 def test_one_that_answers_nothing_alone_is_always_split() -> None:
