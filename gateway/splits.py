@@ -107,7 +107,7 @@ class Splits:
 
     def _differ(self, prefill: WorkerId, decode: WorkerId, one: int, other: int) -> None:
         self.num_mismatches += 1
-        if self.policy.ban(prefill, decode):
+        if self.policy.ban(prefill, decode, f"they made {one} and {other} tokens of one prompt"):
             log.error(
                 "workers %s and %s make different prompts of one request (%d and %d tokens): they are no "
                 "pair any more; compare their model, template and version",

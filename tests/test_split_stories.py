@@ -5,6 +5,7 @@ stays booked or pinned.
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from engines.sim import Sim, SimConfig
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import load
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
-from gateway.core.worker import WorkerId
+from gateway.core.worker import Role, WorkerId
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -337,6 +338,32 @@ async def test_a_prompt_that_differs_is_an_alarm_and_not_handed_on(caplog: pytes
         assert told.failures == {"mismatch": 1}
         assert told.plans == {"prefill_decode": 1, "direct": 1}
         await told.is_clean()
+
+
+async def test_a_prefill_worker_with_another_chat_template_is_no_pair(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Known before a request finds out."""
+    tokenizer = tmp_path / "tokenizer"
+    shutil.copytree(bundled_tokenizer(), tokenizer)
+    config = json.loads((tokenizer / "tokenizer_config.json").read_text())
+    config["chat_template"] = "Be brief. " + config["chat_template"]
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps(config))
+    async with split() as told:
+        other = await Sim(SimConfig(port=0, pd_role="prefill", tokenizer=tokenizer, **FAST)).start()
+        try:
+            policy, (decode,) = told.gateway.splits.policy, told.decodes
+            name = WorkerId(decode.url.removeprefix("http://"))
+            told.gateway.roster.add(other.url, Role.PREFILL)
+            await until(lambda: bool(policy.banned_with(name)))
+            assert list(policy.banned_with(name)) == [other.url.removeprefix("http://")]
+            assert "in a chat with tools they differ from token number" in caplog.text
+            for number in range(4):
+                await told.same("/v1/chat/completions", **CHAT, seed=number)
+            assert told.plans == {"prefill_decode": 4}
+            assert told.failures == {}
+        finally:
+            await other.stop()
 
 
 async def test_a_gateway_that_counts_otherwise_learns_so(caplog: pytest.LogCaptureFixture) -> None:

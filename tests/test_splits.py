@@ -67,8 +67,9 @@ def test_different_prompts_are_said_once(caplog: pytest.LogCaptureFixture) -> No
     assert counted.num_mismatches == 2
     (record,) = caplog.records
     assert "p:1 and d:1 make different prompts of one request (3 and 4 tokens)" in record.message
+    assert "3 and 4 tokens" in counted.policy.banned_with(WorkerId("p:1"))[WorkerId("d:1")]
     counted.drop_worker(WorkerId("p:1"))
-    assert counted.policy.ban(WorkerId("p:1"), WorkerId("d:1"))
+    assert counted.policy.banned_with(WorkerId("d:1")) == {}
 
 
 def test_our_count_stands_for_the_decode_workers(caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +98,7 @@ def test_who_is_acquitted_is_a_pair_again(caplog: pytest.LogCaptureFixture) -> N
     counted.agree(split, 7)
     counted.acquit(p, split, 7)
     assert "p:1 and d:1 make the same prompts after all (7 tokens)" in caplog.text
-    assert counted.policy.ban(p, WorkerId("d:1")), "it was no longer banned"
+    assert counted.policy.banned_with(p) == {}
 
 
 def test_another_process_may_count_as_we_do() -> None:
