@@ -64,7 +64,8 @@ from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
-from gateway.splits import SplitsCollector, splits_of
+from gateway.split_metrics import SplitsCollector
+from gateway.splits import splits_of
 from gateway.tasks import Tasks
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.verify.asking import Asking
@@ -222,7 +223,7 @@ class Gateway:
                 lambda: len(self._connections),
             )
         )
-        registry.register(SplitsCollector(self.splits))
+        registry.register(SplitsCollector(self.splits, self.router))
         for sharing in self._sharing:
             registry.register(sharing.collector())
         if self.tree:

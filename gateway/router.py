@@ -206,6 +206,10 @@ class Router:
         self.assumed.unpin(opened.booking.worker, opened.hashes, self._clock(), was_run=was_run)
         return True
 
+    def prefilling(self) -> Sequence[Booking]:
+        """What is booked at prefill workers for others to answer."""
+        return [opened.booking for opened in self._prefilling.values()]
+
     def finish(self, decision: Decision, usage: Usage | None = None) -> bool:
         """Release what the decision booked; False if that was done before. `usage` is what the engine told
         of a complete answer."""

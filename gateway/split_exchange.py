@@ -139,7 +139,8 @@ class SplitExchange(InferenceExchange):
             return self._again(decision)
         self._handed = handed
         self._began_s = self._loop.time()
-        if not handoff.is_together:
+        if not handoff.is_together:  # else it has been fetched by now
+            self._splits.handed(decision, handed.num_prompt_tokens)
             super()._reach(decision)
         return None
 
@@ -225,6 +226,8 @@ class SplitExchange(InferenceExchange):
             self._leg.cancel()
         if self._upstream:
             self._upstream.abort()
+        if self._decision:
+            self._splits.let_go(self._decision)
         self._leg = self._upstream = self._handed = self._held = None
 
     # the decode leg ----------------------------------------------------------------------------
@@ -240,7 +243,7 @@ class SplitExchange(InferenceExchange):
             self._touch()
             self._held = HeldStream(head)
             return None
-        return super().upstream_head(head)
+        return self._pass_head_on(head)
 
     def upstream_data(self, data: bytes) -> None:
         held = self._held
@@ -266,7 +269,12 @@ class SplitExchange(InferenceExchange):
 
     def _pass_on(self, held: HeldStream) -> None:
         self._held = None
-        super().upstream_head(held.head)
+        self._pass_head_on(held.head)
+
+    def _pass_head_on(self, head: ResponseHead) -> None:
+        if self._handed and self._decision:
+            self._splits.let_go(self._decision)
+        super().upstream_head(head)
 
     def _saw(self, piece: Piece, since_s: float) -> None:
         super()._saw(piece, since_s)
@@ -296,6 +304,8 @@ class SplitExchange(InferenceExchange):
             self._told(self._decision, usage)
         if self._leg:
             self._leg.cancel()
+        if self._handed and self._decision:
+            self._splits.let_go(self._decision)
         super()._close(how)
 
     def _told(self, decision: Decision, usage: Usage) -> None:

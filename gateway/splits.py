@@ -2,11 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
-
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from typing import NamedTuple
 
 from gateway.config import Config
 from gateway.core.decision import Decision
@@ -22,9 +18,17 @@ log = logging.getLogger("kvgate.proxy")
 DIRECT, SPLIT = "direct", "prefill_decode"
 
 
+class Pinned(NamedTuple):
+    """A prompt that lies at its prefill worker to be fetched; no blocks where it tells no block size."""
+
+    worker: WorkerId
+    num_tokens: int
+    num_blocks: int
+
+
 class Splits:
-    """Of one gateway. `ttft_s` by plan; `prefill_s` and `transfer_s` (until the first token behind it) of
-    what was split."""
+    """Of one gateway. `pinned` is what was handed on and not yet fetched, by decision. `ttft_s` by plan;
+    `prefill_s` and `transfer_s` (until the first token behind it) of what was split."""
 
     def __init__(self, policy: Disaggregation) -> None:
         self.policy = policy
@@ -34,6 +38,7 @@ class Splits:
         self.ttft_s = {DIRECT: Histogram(TTFT_BOUNDS_S), SPLIT: Histogram(TTFT_BOUNDS_S)}
         self.prefill_s = Histogram(TTFT_BOUNDS_S)
         self.transfer_s = Histogram(TTFT_BOUNDS_S)
+        self.pinned: dict[str, Pinned] = {}
         self.moved_tokens = 0
         self.num_mismatches = 0
         self._counts_otherwise: set[WorkerId] = set()
@@ -57,6 +62,17 @@ class Splits:
             if candidate.worker is split.worker:
                 num_tokens = candidate.uncached_tokens + candidate.booked_tokens
                 self.speeds.prefilled(candidate.id, num_tokens, seconds)
+
+    def handed(self, decision: Decision, prefilled_tokens: int | None) -> None:
+        """Its decode worker is told where the prompt is; ends with `let_go`, whatever becomes of it."""
+        prefill, num_tokens = decision.prefill, prefilled_tokens or decision.num_tokens
+        if prefill is not None:
+            num_blocks = -(-num_tokens // prefill.block_size) if prefill.block_size else 0
+            self.pinned[decision.id] = Pinned(prefill.id, num_tokens, num_blocks)
+
+    def let_go(self, decision: Decision) -> None:
+        """It was fetched, or nobody will come for it; again is as once."""
+        self.pinned.pop(decision.id, None)
 
     def transferred(self, decision: Decision, seconds: float) -> None:
         self.transfer_s.observe(seconds)
@@ -129,49 +145,6 @@ def splits_of(config: Config) -> Splits:
         transfer_latency_s=config.transfer_latency_s,
     )
     return Splits(Disaggregation(speeds, modes_of(config.disaggregation)))
-
-
-class SplitsCollector(Collector):
-    def __init__(self, splits: Splits) -> None:
-        self._splits = splits
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        splits = self._splits
-        plans = CounterMetricFamily(
-            "kvgate_plans", "Requests that prefill workers could have served", labels=["plan", "reason"]
-        )
-        for (plan, reason), count in splits.plans.items():
-            plans.add_metric([plan, reason], count)
-        yield plans
-        fallbacks = CounterMetricFamily(
-            "kvgate_split_failures", "Split requests whose prefill or transfer failed", labels=["cause"]
-        )
-        for cause, count in splits.failures.items():
-            fallbacks.add_metric([cause], count)
-        yield fallbacks
-        ttft = HistogramMetricFamily(
-            "kvgate_plan_ttft_seconds", "Time to first token of streamed answers by plan", labels=["plan"]
-        )
-        for plan, histogram in splits.ttft_s.items():
-            ttft.add_metric([plan], histogram.buckets(), histogram.sum)
-        yield ttft
-        for name, text, one in (
-            ("prefill_seconds", "Until a prefill worker has answered", splits.prefill_s),
-            ("transfer_seconds", "From its answer to the decode worker's first token", splits.transfer_s),
-        ):
-            family = HistogramMetricFamily(f"kvgate_{name}", text)
-            family.add_metric([], one.buckets(), one.sum)
-            yield family
-        for name, text, value in (
-            ("transferred_tokens", "Prompt tokens that went to decode workers", splits.moved_tokens),
-            ("leg_mismatches", "Split requests whose legs saw different prompts", splits.num_mismatches),
-        ):
-            counter = CounterMetricFamily(f"kvgate_{name}", text)
-            counter.add_metric([], value)
-            yield counter
 
 
 def _tokens_made(decision: Decision) -> int:

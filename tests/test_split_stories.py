@@ -87,6 +87,7 @@ class Split:
     async def is_clean(self) -> None:
         router = self.gateway.router
         await until(lambda: not self.booked() and not router._open and not router._prefilling)
+        assert not self.gateway.splits.pinned
 
     async def plan_of(self, prompt: list[int]) -> tuple[str, str]:
         """By which, and why, it was served, alone of all."""

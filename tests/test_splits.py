@@ -1,6 +1,5 @@
 import pytest
 from msgspec import structs
-from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.config import load
 from gateway.core.decision import Decision, Split
@@ -8,7 +7,7 @@ from gateway.core.errors import ConfigError
 from gateway.core.media import BEFORE_MEDIA
 from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
-from gateway.splits import Splits, SplitsCollector, splits_of
+from gateway.splits import Pinned, Splits, splits_of
 from tests import fakes
 
 
@@ -30,30 +29,17 @@ def test_options_make_the_policy() -> None:
         splits_of(load({"disaggregation": ["sometimes"]}, environ={}))
 
 
-def test_what_is_counted_is_told() -> None:
+def test_what_is_handed_on_is_pinned_until_it_is_let_go() -> None:
     counted, split = splits(), decision(is_split=True)
-    counted.decided(split)
-    counted.decided(decision(is_split=False))
-    counted.decided(fakes.decision())  # of a fleet without prefill workers
-    counted.prefilled(split, 0.3)
-    counted.began(split, 0.5)
-    counted.transferred(split, 0.2)
-    counted.failed("died")
-    registry = CollectorRegistry()
-    registry.register(SplitsCollector(counted))
-    page = generate_latest(registry).decode()
-    for line in (
-        'kvgate_plans_total{plan="prefill_decode",reason="prefill elsewhere is sooner"} 1.0',
-        'kvgate_plans_total{plan="direct",reason="sooner without a transfer"} 1.0',
-        'kvgate_split_failures_total{cause="died"} 1.0',
-        'kvgate_plan_ttft_seconds_sum{plan="prefill_decode"} 0.5',
-        "kvgate_prefill_seconds_sum 0.3",
-        "kvgate_transfer_seconds_sum 0.2",
-        f"kvgate_transferred_tokens_total {float(split.uncached_tokens)}",
-        "kvgate_leg_mismatches_total 0.0",
-    ):
-        assert line in page, line
-    assert "failures={'died': 1}" in repr(counted)
+    counted.handed(split, 33)
+    assert list(counted.pinned.values()) == [Pinned(WorkerId("p:1"), 33, 3)]
+    counted.handed(split, None)
+    assert counted.pinned["d1"].num_tokens == split.num_tokens
+    for _ in range(2):
+        counted.let_go(split)
+    assert counted.pinned == {}
+    counted.handed(decision(is_split=False), 33)
+    assert counted.pinned == {}
 
 
 def test_different_prompts_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
