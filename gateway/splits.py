@@ -32,7 +32,6 @@ class Splits:
 
     def __init__(self, policy: Disaggregation) -> None:
         self.policy = policy
-        self.speeds: Speeds = policy.speeds
         self.plans: Counter[tuple[str, str]] = Counter()  # plan, reason
         self.failures: Counter[str] = Counter()
         self.ttft_s = {DIRECT: Histogram(TTFT_BOUNDS_S), SPLIT: Histogram(TTFT_BOUNDS_S)}
@@ -55,13 +54,11 @@ class Splits:
         self.failures[cause] += 1
 
     def prefilled(self, decision: Decision, seconds: float) -> None:
-        split = decision.split
-        assert split is not None and split.worker is not None
+        prefill = decision.split.prefill if decision.split else None
+        assert prefill is not None
         self.prefill_s.observe(seconds)
-        for candidate in split.candidates:
-            if candidate.worker is split.worker:
-                num_tokens = candidate.uncached_tokens + candidate.booked_tokens
-                self.speeds.prefilled(candidate.id, num_tokens, seconds)
+        num_tokens = prefill.uncached_tokens + prefill.booked_tokens
+        self.policy.speeds.prefilled(prefill.id, num_tokens, seconds)
 
     def handed(self, decision: Decision, prefilled_tokens: int | None) -> None:
         """Its decode worker is told where the prompt is; ends with `let_go`, whatever becomes of it."""
@@ -77,7 +74,7 @@ class Splits:
     def transferred(self, decision: Decision, seconds: float) -> None:
         self.transfer_s.observe(seconds)
         self.moved_tokens += decision.uncached_tokens
-        self.speeds.transferred(decision.uncached_tokens, seconds)
+        self.policy.speeds.transferred(decision.uncached_tokens, seconds)
 
     def began(self, decision: Decision, ttft_s: float) -> None:
         self.ttft_s[_plan(decision)].observe(ttft_s)
@@ -132,7 +129,7 @@ class Splits:
 
     def drop_worker(self, worker: WorkerId) -> None:
         """It is another process when it comes back."""
-        self.speeds.drop(worker)
+        self.policy.speeds.drop(worker)
         self.policy.allow(worker)
         self._counts_otherwise.discard(worker)
 

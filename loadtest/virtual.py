@@ -307,9 +307,6 @@ class VirtualFleet:
 
     def _learn(self, decision: Decision, seconds: float) -> None:
         """As `gateway/splits.py` does."""
-        split = decision.split
-        assert split is not None and split.worker is not None
-        for candidate in split.candidates:
-            if candidate.worker is split.worker:
-                num_tokens = candidate.uncached_tokens + candidate.booked_tokens
-                self.speeds.prefilled(candidate.id, num_tokens, seconds)
+        prefill = decision.split.prefill if decision.split else None
+        assert prefill is not None
+        self.speeds.prefilled(prefill.id, prefill.uncached_tokens + prefill.booked_tokens, seconds)
