@@ -19,7 +19,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
 from gateway.core.events import DecodeError
 from gateway.core.handoff import Handed, Handoff, Pair
-from gateway.core.headers import head_to_worker, is_event_stream
+from gateway.core.headers import is_event_stream
 from gateway.core.held import Beginning, HeldStream
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.request import InferenceRequest
@@ -81,20 +81,11 @@ class SplitExchange(InferenceExchange):
         if prefill is None:
             return super()._reach(decision)
         proxy, handoff = self._proxy, self._handoff(decision.worker)
-        pool = proxy.pool(prefill.url)
         body = handoff.to_prefill(self._request.body, self._pair(decision, prefill))
-        head = head_to_worker(
-            self._http,
-            prefill,
-            netloc=pool.netloc,
-            prefix=pool.path_prefix,
-            num_bytes=len(body),
-            request_id=self._request_id,
-        )
         self._began_s = self._loop.time()
         self._leg = Prefill(
-            pool,
-            head,
+            proxy.pool(prefill.url),
+            self._head(prefill, len(body)),
             body,
             loop=self._loop,
             start=proxy.tasks.start,
