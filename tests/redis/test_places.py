@@ -3,13 +3,11 @@
 import asyncio
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -197,28 +195,3 @@ async def test_a_server_that_is_in_no_cluster(server: Server) -> None:
     async with open_client(options) as client:
         with pytest.raises(RedisConnectionError, match="cluster support disabled"):
             await check(client, options)
-
-
-@pytest.mark.parametrize("end", [b"OK", RedisConnectionError("gone")])
-async def test_a_cancellation_that_the_library_loses_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, end: Any
-) -> None:
-    begun = asyncio.Event()
-
-    async def swallows(self: Redis, *args: object, **options: object) -> bytes:
-        begun.set()
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-        if isinstance(end, Exception):
-            raise end
-        return end
-
-    async def ask() -> Place:
-        return await Sentinels([A, B], "m", {})()
-
-    monkeypatch.setattr(Redis, "execute_command", swallows)
-    task = asyncio.get_running_loop().create_task(ask())
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
