@@ -11,12 +11,12 @@ import pytest
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.redis.client import LOST, Refused, check, open_client
-from gateway.redis.options import Place, RedisOptions
+from gateway.redis.client import LOST, check, open_client
+from gateway.redis.options import Place
 from gateway.redis.places import Asked, Nodes, Sentinels, Unknown
 from tests.certificates import Authority
 from tests.redis.encrypting import encrypted
-from tests.redis.serving import Server, free_port, redis_server, server, serving, watching
+from tests.redis.serving import Server, checked, free_port, redis_server, refused, server, serving, watching
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -176,17 +176,6 @@ async def test_sentinels_and_their_master_by_tls(server: Server, tmp_path: Path)
                 assert "see sentinel_username" in await refused(server.options(redis=f"{url}wr0ng", **known))
         finally:
             await asyncio.to_thread(watched.__exit__, None, None, None)
-
-
-async def checked(options: RedisOptions) -> None:
-    async with open_client(options) as client:
-        await check(client, options)
-
-
-async def refused(options: RedisOptions) -> str:
-    with pytest.raises(Refused) as caught:
-        await checked(options)
-    return str(caught.value)
 
 
 async def test_a_server_that_is_in_no_cluster(server: Server) -> None:
