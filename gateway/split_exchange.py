@@ -66,11 +66,12 @@ class SplitExchange(InferenceExchange):
     # routing -----------------------------------------------------------------------------------
 
     def _decide(self, prompt: Prompt | None, attempt: int) -> Decision:
+        tried = self._tried
         decision = self._proxy.router.decide(
             self._request,
             prompt=prompt,
-            exclude={*self._failed, *self._tried.left_out},
-            attempt=attempt + self._tried.num,
+            exclude={*self._failed, *tried.left_out} if tried.num else self._failed,
+            attempt=attempt + tried.num,
             may_split=self._may_split,
         )
         self._splits.decided(decision)
