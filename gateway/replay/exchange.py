@@ -118,7 +118,7 @@ class VirtualExchange:
         """The first token is seen: what is learnt of TTFT is learnt here."""
         gateway, job, decision = self._gateway, self.job, self.decision
         job.first_s = gateway.clock.now
-        gateway.router.first_token(decision)
+        gateway.router.first_token(decision, job.first_s - self._began_s)
         if job.is_split:
             engine, prefilled = self._at.pop(0)
             engine.release(prefilled)
@@ -130,13 +130,15 @@ class VirtualExchange:
         """The answer is complete: what is learnt of ITL is learnt here."""
         gateway, job = self._gateway, self.job
         job.last_s = gateway.clock.now
-        gateway.router.finish(self.decision, self._usage() if gateway.router.witnesses else None)
+        gateway.router.finish(self.decision, self._usage(), job.last_s - (job.first_s or 0.0))
         del gateway.open[self]
         self._on_end()
 
     def _usage(self) -> Usage:
         """As engines tell it at the end of an answer."""
         job = self.job
+        if not self._gateway.router.witnesses:
+            return Usage(job.num_tokens, job.num_output)
         details = {"cached_tokens": job.cached_tokens}
         told = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}
         return msgspec.convert(told | {"prompt_tokens_details": details}, Usage)

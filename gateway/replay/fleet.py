@@ -24,7 +24,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import Disaggregation, Mode
-from gateway.policies.prefix_overlap import PrefixOverlap
+from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.replay.bounds import AllKnowing, pooled
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
@@ -59,7 +59,7 @@ class Setup:
     block_size: int = 64
     event_delay_s: float = 0.005
     seed: int = 1
-    policy: Callable[[], Policy] = PrefixOverlap
+    policy: Callable[[], Policy] = ExpectedTtft
     profiles: Sequence[Profile] = ()
     restarts: Sequence[Restart] = ()
     glides: bool = True
