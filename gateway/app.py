@@ -24,6 +24,7 @@ from gateway.admin import Admin
 from gateway.agreement import Agreement
 from gateway.api import Api
 from gateway.check import Checker, check_all, pair_lines
+from gateway.choosing import library_of
 from gateway.config import Config, load
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
@@ -54,7 +55,6 @@ from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics
 from gateway.others import Others
-from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
 from gateway.records import Records
@@ -251,7 +251,7 @@ class Gateway:
             fleet=self.fleet,
             index=self.index,
             assumed=self.assumed,
-            policy=policy_of(self.config.policy, self.config.medium_worth),
+            policy=library_of(self.config).policy(self.config.policy),
             tokenize=self.prompts.tokenize,
             ledger=ledger,
             keep_sent_s=self.config.assumed_keep_s,

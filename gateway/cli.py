@@ -171,10 +171,15 @@ def reference_page() -> str:
     ]
     for option in options(Config):
         default = (
-            "" if option.default == [] else str(option.default).lower() if option.is_bool else option.default
+            ""
+            if option.default in ([], {})
+            else str(option.default).lower()
+            if option.is_bool
+            else option.default
         )
         unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
         names = f"`{option.flag}` | `{option.name}` | `{option.variable}`"
+        names = f" | `[{option.name}.NAME]` | " if option.is_table else names
         lines.append(f"| {names} | {unit} | {default} | {option.reason} |")
     return "\n".join([*lines, *_agent_page()]) + "\n"
 

@@ -19,6 +19,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
 from gateway.core.request import InferenceRequest, Kind, parse_request
+from gateway.core.session import session_of
 from gateway.core.unasked import UnaskedScanner, with_usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
@@ -50,6 +51,8 @@ class ProxyOptions:
     log_requests: bool = False
     prefill_timeout_s: float = 60.0
     allow_transfer_fields: bool = False
+    session_header: bytes = b""
+    session_cookie: bytes = b""
 
 
 def proxy_options(config: Config) -> ProxyOptions:
@@ -62,6 +65,8 @@ def proxy_options(config: Config) -> ProxyOptions:
         log_requests=config.log_requests,
         prefill_timeout_s=config.prefill_timeout_s,
         allow_transfer_fields=config.allow_transfer_fields,
+        session_header=config.session_header.lower().encode(),
+        session_cookie=config.session_cookie.encode(),
     )
 
 
@@ -106,6 +111,8 @@ class Proxy:
         all later errors are answered by the exchange."""
         keeps = self.options.allow_transfer_fields
         request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
+        if session := session_of(http, self.options.session_header, self.options.session_cookie):
+            request.session = session
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         fleet, model = self.router.fleet, request.model
         is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)

@@ -42,6 +42,9 @@ MAX_LOOKED_AT = 256
 LOOK_EVERY_S = 0.005
 """How often: a prefill takes longer, and under load decisions come faster."""
 
+PREFIX_TOKENS = 256
+"""Of a prompt's beginning, by which it is told from others (`Query.prefix`); all of a short one."""
+
 
 Tokenize = Callable[[InferenceRequest], Prompt]
 """Local tokens for a request, or an empty Prompt where the model has no local tokenizer."""
@@ -148,7 +151,7 @@ class Router:
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
         candidates = self._lookups.candidates(eligible, lookups, prompt, now)
-        query = Query(request.model, prompt.num_tokens, request.session)
+        query = _query_of(request, prompt, eligible[0].group, hashed)
         choice = self.policy.choose(query, candidates, self._rng)
         others = self._lookups.candidates(prefills, lookups, prompt, now) if prefills else ()
         index, split = self._split(query, partners_of(eligible, prefills), candidates, choice.index, others)
@@ -327,6 +330,28 @@ class Router:
         if behind:
             self._sent.index.pin(chosen.id, behind)
         return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind)
+
+
+def _query_of(
+    request: InferenceRequest,
+    prompt: Prompt,
+    group: Group,
+    hashed: Mapping[Group, list[list[BlockHash]]],
+) -> Query:
+    """`group` is that of some worker that serves the model: all serve it by the same adapter."""
+    return Query(
+        request.model, prompt.num_tokens, request.session, adapter=group.adapter, prefix=_prefix(hashed)
+    )
+
+
+def _prefix(hashed: Mapping[Group, list[list[BlockHash]]]) -> BlockHash | None:
+    """What the beginning of the prompt hashes to: what is shared by turns of a conversation, and more than a
+    word of greeting."""
+    for group, prompts in hashed.items():
+        for blocks in prompts:
+            if blocks:
+                return blocks[min(len(blocks), max(PREFIX_TOKENS // group.block_size, 1)) - 1]
+    return None
 
 
 def _timings(*marks: float) -> Timings:

@@ -70,7 +70,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 class Query(msgspec.Struct, frozen=True, gc=False):
     """What a policy may know of the request itself. `num_tokens` is 0 where the prompt is unknown; a higher
-    `priority` goes first, one below 0 may be shed; `slo_ttft_s` is within what it wants its first token."""
+    `priority` goes first, one below 0 may be shed; `slo_ttft_s` is within what it wants its first token. What
+    begins alike has the same `prefix`, a hash; None where the tokens are not known."""
 
     model: str
     num_tokens: int
@@ -79,6 +80,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     adapter: str | None = None
     priority: int = 0
     slo_ttft_s: float | None = None
+    prefix: int | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,55 @@
+"""The options of how a worker is chosen; all are fields of `Config`."""
+
+from typing import Annotated
+
+import msgspec
+
+from gateway.config.fleet import Fleet
+from gateway.core.composition import Composition
+from gateway.options import option
+
+
+class Choosing(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    policy: Annotated[
+        str,
+        option(
+            "How a worker is chosen: a name from docs/policies.md, of [policies.NAME] or of a package. auto: "
+            "prefix_overlap.",
+            "name",
+        ),
+    ] = "auto"
+    policies: Annotated[
+        dict[str, Composition],
+        option(
+            "[policies.NAME]: policies composed of filters, weighted scorers and a picker, or of filters and "
+            "another policy; see docs/policies.md."
+        ),
+    ] = msgspec.field(default_factory=dict)
+    medium_worth: Annotated[
+        list[str],
+        option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),
+    ] = msgspec.field(default_factory=list)
+    place: Annotated[
+        str,
+        option(
+            "Where this gateway stands, in the words of --topology, for the filter `topology`: rack2/host7.",
+            "label",
+        ),
+    ] = ""
+    session_header: Annotated[
+        str,
+        option(
+            "Header that names a request's session, for policies that keep sessions together and for --ab; "
+            "goes before the cookie and the field `user`. Empty: none does.",
+            "name",
+            pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]*$",
+        ),
+    ] = "x-session-id"
+    session_cookie: Annotated[
+        str,
+        option(
+            "Cookie that names it, as your application sets it. Empty: none does.",
+            "name",
+            pattern="^[A-Za-z0-9!#$%&'*+.^_`|~-]*$",
+        ),
+    ] = ""
