@@ -11,6 +11,7 @@
     tunnel      WebSockets                     control     probes and other calls to workers
     api         the OpenAI surface             admin       /metrics, /admin
     app         puts it together               cli         arguments -> Config -> app
+    choosing    the policy in use              library     `connect`, for programs
     loss/       why what was cached is computed again
     agent/      the sidecar beside a worker    proto/      its contract, generated
     serving     sockets, start, stop           handover    upgrades without a lost connection
@@ -49,7 +50,7 @@ def request(path: str, body: Mapping[str, Any] | bytes) -> InferenceRequest:
 def __getattr__(name: str) -> Any:
     """`connect` needs the whole gateway; importing the core alone stays light."""
     if name == "connect":
-        from gateway.app import connect
+        from gateway.library import connect
 
         return connect
     raise AttributeError(f"module 'gateway' has no attribute '{name}'")

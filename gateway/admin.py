@@ -15,7 +15,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.api import Api, ready
-from gateway.core.errors import GatewayError
+from gateway.choosing import Choosing
+from gateway.core.errors import ConfigError, GatewayError
 from gateway.core.fleet import Fleet, Member
 from gateway.core.worker import Role, WorkerId
 from gateway.discovery.facts import endpoint_url
@@ -35,6 +36,10 @@ MAX_LISTED_BLOCKS = 200_000
 class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
     url: str
     role: Literal["prefill", "decode"] | None = None
+
+
+class _PolicyText(msgspec.Struct, forbid_unknown_fields=True):
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Admin:
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
         verified: Callable[[WorkerId], Mapping[str, Any]],
+        policies: Choosing,
     ) -> None:
         """`verified` sums up how right the predictions about a worker are."""
         self._api = api
@@ -72,6 +78,7 @@ class Admin:
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
         self._verified = verified
+        self._policies = policies
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
@@ -88,6 +95,8 @@ class Admin:
                 web.get("/admin/tokenizer", self._tokenizer),
                 web.get("/admin/cache-loss", self._cache_loss),
                 web.get("/admin/verify", self._verify),
+                web.get("/admin/policies", self._show_policies),
+                web.post("/admin/policies/reload", self._reload_policies),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
             ]
@@ -153,6 +162,20 @@ class Admin:
 
     async def _verify(self, request: web.Request) -> web.Response:
         return _json(self._describe_verify())
+
+    async def _show_policies(self, request: web.Request) -> web.Response:
+        return _json(self._policies.describe())
+
+    async def _reload_policies(self, request: web.Request) -> web.Response:
+        """JSON only, as above. A supervisor gives the file's text: all its processes have the same."""
+        if request.content_type != "application/json":
+            return _error(415, "send application/json, as in {}")
+        try:
+            given = msgspec.json.decode(await request.read(), type=_PolicyText)
+            await self._policies.reload(given.source)
+        except (msgspec.DecodeError, ConfigError) as exc:
+            return _error(400, str(exc))
+        return _json(self._policies.describe())
 
     async def _recent(self, request: web.Request) -> web.Response:
         return _json({"decisions": self._records.recent(MAX_RECENT)})

@@ -87,10 +87,12 @@ class Aggregate:
         processes: Callable[[], Sequence[Asked]],
         is_stopping: Callable[[], bool],
         changed: Callable[[], Awaitable[None]],
+        reload_policies: Callable[[], Awaitable[Reply]],
     ) -> None:
         self._processes = processes
         self._is_stopping = is_stopping
         self._changed = changed
+        self._reload_policies = reload_policies
         self._change = asyncio.Lock()
         self._seen: dict[int, Page] = {}
         self._gone: dict[int, Page] = {}
@@ -104,6 +106,7 @@ class Aggregate:
             [
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
+                web.post("/admin/policies/reload", self._reload),
                 web.route("*", "/{path:.*}", self._other),
             ]
         )
@@ -129,6 +132,13 @@ class Aggregate:
         return web.Response(
             body=exposition.write(page).encode(), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """The supervisor reads the file once, for all."""
+        if request.content_type != "application/json":
+            return _answer(Reply(415, "application/json", b'{"error":{"message":"send application/json"}}'))
+        async with self._change:
+            return _answer(await self._reload_policies())
 
     def _of_processes(self) -> Page:
         """What is said of each process, by its number."""

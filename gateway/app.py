@@ -10,8 +10,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +23,8 @@ from gateway.admin import Admin
 from gateway.agreement import Agreement
 from gateway.api import Api
 from gateway.check import Checker, check_all, pair_lines
-from gateway.choosing import library_of
-from gateway.config import Config, load
+from gateway.choosing import Choosing, PolicyCollector
+from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
@@ -65,7 +64,7 @@ from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
 from gateway.splits import SplitsCollector, splits_of
 from gateway.tasks import Tasks
-from gateway.tls import follow, listening_tls, worker_tls
+from gateway.tls import Tls, follow, listening_tls, worker_tls
 from gateway.verify.asking import Asking
 from gateway.verify.metrics import VerifyCollector, describe, summary
 from gateway.verify.overheard import Overheard
@@ -86,9 +85,11 @@ class Gateway:
         *,
         place: Place | None = None,
         connections: set[ClientConnection] | None = None,
+        policy_source: str | None = None,
     ) -> None:
-        """The last two are given to one of several processes. Raises ConfigError, with nothing opened."""
+        """All but `config` is for one of several processes. Raises ConfigError, with nothing opened."""
         self.config = config
+        self.choosing = Choosing(config, policy_source)
         place = place or place_alone(config)
         self.metrics = Metrics()
         self.fleet = Fleet()
@@ -106,9 +107,7 @@ class Gateway:
         self._said = said_of(config, HANDOFFS, CONNECTORS)
         self._worker_urls = worker_urls([*config.worker, *self._said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.worker_tls = worker_tls(
-            config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file
-        )
+        self.worker_tls = worker_tls_of(config)
         self._worker_headers = worker_headers(config.worker_key_file)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
@@ -222,6 +221,7 @@ class Gateway:
         registry.register(VerifyCollector(self.verifier))
         registry.register(HealerCollector(self.healer))
         registry.register(SplitsCollector(self.splits))
+        registry.register(PolicyCollector(self.choosing))
         for sharing in self._sharing:
             registry.register(sharing.collector())
         if self.tree:
@@ -239,6 +239,7 @@ class Gateway:
             },
             describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
             verified=lambda worker: summary(self.verifier, worker),
+            policies=self.choosing,
         ).app()
 
     def _cut(self) -> None:
@@ -251,12 +252,13 @@ class Gateway:
             fleet=self.fleet,
             index=self.index,
             assumed=self.assumed,
-            policy=library_of(self.config).policy(self.config.policy),
+            policy=self.choosing.policy,
             tokenize=self.prompts.tokenize,
             ledger=ledger,
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
         )
+        self.choosing.changed = partial(setattr, router, "policy")
         router.witnesses += [self.losses, self.verifier, self.healer]
         return router
 
@@ -337,20 +339,9 @@ class Gateway:
         self._feeds.close()
 
 
-@asynccontextmanager
-async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Router]:
-    """A live router for programs: knows the fleet as the gateway does, listens to nothing.
-
-    Every worker has been asked once when the block begins; one that did not answer joins when it does.
-    `options` are fields of Config. Leaves the block when the fleet is no longer needed. Raises ConfigError.
-    """
-    gateway = Gateway(load({"worker": list(workers), **options}, environ={}))
-    await gateway.start(serve=False)
-    try:
-        await gateway.roster.first_look()
-        yield gateway.router
-    finally:
-        await gateway.stop()
+def worker_tls_of(config: Config) -> Tls:
+    """How workers are verified, and what is shown to them."""
+    return worker_tls(config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file)
 
 
 def asking(mode: str, verifier: Verifier) -> Asking:

@@ -53,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     index = commands.add_parser("index", help="look at what gateways share in Redis, or drop it")
     _add_index(index)
     index.set_defaults(run=_index)
+    policy = commands.add_parser(
+        "policy", help="list policies, or test that one keeps what every policy must"
+    )
+    _add_policy(policy)
+    policy.set_defaults(run=_policy)
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")
     demo.add_argument("--port", type=int, default=8000, help="port of the gateway (default 8000)")
@@ -76,6 +81,18 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--gateway", metavar="URL", help="a gateway's admin address, http://127.0.0.1:9400")
     for each in (show, top, drop, verify):
         _add_options(each, "redis")
+
+
+def _add_policy(parser: argparse.ArgumentParser) -> None:
+    """What to do with it, as `policy_command.py` does it."""
+    doing = parser.add_subparsers(required=True, metavar="list|test", dest="action")
+    listed = doing.add_parser("list", help="policies and parts that can be named")
+    test = doing.add_parser(
+        "test", help="put a policy, or all that a file has, to every check; 1 if one fails"
+    )
+    test.add_argument("file", nargs="?", metavar="FILE", help="Python file; without it, --policy is tested")
+    for each in (listed, test):
+        _add_options(each, "policy")
 
 
 def _build() -> str:
@@ -128,6 +145,12 @@ def _index(args: argparse.Namespace) -> int:
 
     config = _config(args)
     return run(lambda: run_index(args, config))
+
+
+def _policy(args: argparse.Namespace) -> int:
+    from gateway.policy_command import run as run_policy
+
+    return run_policy(args, _config(args))
 
 
 def _agent(args: argparse.Namespace) -> int:

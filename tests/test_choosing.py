@@ -1,6 +1,47 @@
-from gateway.choosing import library_of
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.metrics_core import Metric
+
+from gateway.choosing import Choosing, PolicyCollector, library_of
 from gateway.config import load
+from gateway.core.decision import Query
+from gateway.core.errors import ConfigError
+from gateway.policies.base import Policy
+from gateway.policies.guard import Guard
 from gateway.policies.prefix_overlap import PrefixOverlap
+from tests.policies.contract import candidate
+
+LAST = "def choose(query, candidates, rng):\n    return len(candidates) - 1\n"
+FIRST = LAST.replace("len(candidates) - 1", "0")
+BROKEN = "def choose(query, candidates, rng):\n    return candidate[0]\n"
+MOODY = """
+def choose(query, candidates, rng):
+    if query.model == "odd":
+        raise ValueError("odd")
+    return 0
+"""
+
+
+def choosing(**options: Any) -> Choosing:
+    return Choosing(load(options, {}))
+
+
+def with_file(tmp_path: Path, text: str, **options: Any) -> Choosing:
+    (tmp_path / "own.py").write_text(text)
+    return choosing(policy_file=str(tmp_path / "own.py"), **options)
+
+
+def chosen(policy: Policy) -> int:
+    return policy.choose(Query("m", 1), [candidate(name) for name in "abc"], random.Random(1)).index
+
+
+def sample(metrics: list[Metric], name: str, **labels: str) -> float:
+    (found,) = (s.value for m in metrics for s in m.samples if (s.name, s.labels) == (name, labels))
+    return found
 
 
 def test_options_reach_the_library() -> None:
@@ -9,3 +50,59 @@ def test_options_reach_the_library() -> None:
     policy = library.policy(config.policy)
     assert isinstance(policy, PrefixOverlap) and policy.worth["CPU"] == 0.1
     assert library.policy("mine").name == "mine"
+
+
+def test_a_files_policy_is_used_where_none_is_named(tmp_path: Path) -> None:
+    assert chosen(with_file(tmp_path, LAST).policy) == 2
+    assert with_file(tmp_path, LAST).describe()["policy"] == "own"
+    assert with_file(tmp_path, LAST, policy="random").policy.name == "random"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BROKEN, "policy own: own.py:2: NameError: name 'candidate' is not defined"),
+        (LAST.replace("- 1", "- 0"), "policy own: it chose 1 of 1 candidates"),
+        ("def choose(:", "own.py:1: invalid syntax"),
+    ],
+)
+def test_one_that_does_not_do_is_refused_at_the_start(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        with_file(tmp_path, text)
+    assert words in str(caught.value)
+
+
+async def test_a_file_is_read_anew_and_a_broken_one_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kvgate.policies")
+    own, told = with_file(tmp_path, LAST), list[Policy]()
+    own.changed = told.append
+    (tmp_path / "own.py").write_text(BROKEN)
+    with pytest.raises(ConfigError):
+        await own.reload()
+    assert (told, chosen(own.policy)) == ([], 2)
+    assert own.describe()["file"]["refused"].startswith("policy own: own.py:2: NameError")
+    (tmp_path / "own.py").write_text(FIRST)
+    await own.reload()
+    assert [chosen(policy) for policy in told] == [0] and told == [own.policy]
+    assert own.describe()["file"]["refused"] is None
+    await own.reload(LAST)
+    assert chosen(own.policy) == 2
+    metrics = list(PolicyCollector(own).collect())
+    assert sample(metrics, "kvgate_policy_file_loads_total", result="loaded") == 2
+    assert sample(metrics, "kvgate_policy_file_loads_total", result="refused") == 1
+    refused, *read = [record.getMessage() for record in caplog.records]
+    assert refused.startswith("the policies in use stay: policy own: own.py:2: NameError")
+    assert read == ["policies are read anew, own chooses"] * 2
+
+
+async def test_what_failed_is_counted_over_all_that_were_read(tmp_path: Path) -> None:
+    own = with_file(tmp_path, MOODY, policy_budget_ms=10_000.0)
+    for _ in range(2):
+        assert isinstance(own.policy, Guard)
+        own.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
+        await own.reload()
+    assert own.describe()["fallbacks"] == [{"name": "own", "raised": 2}]
+    metrics = list(PolicyCollector(own).collect())
+    assert sample(metrics, "kvgate_policy_fallbacks_total", policy="own", cause="raised") == 2

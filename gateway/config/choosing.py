@@ -13,8 +13,8 @@ class Choosing(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Annotated[
         str,
         option(
-            "How a worker is chosen: a name from docs/policies.md, of [policies.NAME] or of a package. auto: "
-            "prefix_overlap.",
+            "How a worker is chosen: a name from docs/policies.md, of [policies.NAME], of --policy-file or "
+            "of a package. auto: the file's, else prefix_overlap.",
             "name",
         ),
     ] = "auto"
@@ -25,6 +25,23 @@ class Choosing(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "another policy; see docs/policies.md."
         ),
     ] = msgspec.field(default_factory=dict)
+    policy_file: Annotated[
+        str,
+        option(
+            "Python file with a policy or parts of one, see docs/policies.md; --policy auto takes its "
+            "policy. Read anew on SIGHUP; one that is broken then changes nothing.",
+            "path",
+        ),
+    ] = ""
+    policy_budget_ms: Annotated[
+        float,
+        option(
+            "For one decision of a policy that is not shipped; then it goes by least load. Nobody is served "
+            "meanwhile: five times what a decision among 1,000 workers may take.",
+            "milliseconds",
+            gt=0,
+        ),
+    ] = 5.0
     medium_worth: Annotated[
         list[str],
         option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),

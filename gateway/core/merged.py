@@ -19,6 +19,7 @@ from typing import Any
 IDENTITIES = ("id", "url", "worker", "name", "model")
 COUNTS = {"compared", "counted", "counted_differing", "sampled", "sampled_differing"}
 SENT = {"sent_prompt_tokens", "sent_predicted_tokens"}
+FALLBACKS = {"raised", "nonsense", "over_budget", "resting"}
 CAUSES = {"tokens_differ", "never_stored", "evicted", "told_later", "not_told", "unknown"}
 ADDED = frozenset(
     {
@@ -37,6 +38,7 @@ ADDED = frozenset(
     }
     | COUNTS
     | SENT
+    | FALLBACKS
     | CAUSES
 )
 LEAST = frozenset({"share_right", "confidence"})

@@ -53,6 +53,7 @@ class Library:
         self._budget_s = budget_s
         self._faults = Faults() if faults is None else faults
         self._installed = installed()
+        self._warned: set[str] = set()
         for name in compositions or {}:
             if name in POLICIES or name in COMPOSITIONS or name == AUTO:
                 raise ConfigError(f"policies.{name}: is a shipped policy; name it otherwise")
@@ -81,6 +82,10 @@ class Library:
         if self._file.policy is None:
             raise ConfigError(f"{self._file.path}: has several policies; choose one with --policy")
         return self._file.policy
+
+    def bare(self, name: str) -> Policy:
+        """A new one, without a guard. Raises ConfigError."""
+        return self._policy(self.resolved(name), ())
 
     def policy(self, name: str) -> Policy:
         """A new one; under guard if any of it is not shipped. Raises ConfigError."""
@@ -122,7 +127,9 @@ class Library:
             if not (isfinite(weight) and weight > 0):
                 raise ConfigError(f"{where}: the weight of {part} is {weight}; give one above 0")
         scorers = {part: self._part("scorer", part, where) for part in composition.scorers}
-        if all(getattr(scorer, "pull", "spread") == "reuse" for scorer in scorers.values()):
+        pulls = {getattr(scorer, "pull", "spread") for scorer in scorers.values()}
+        if pulls == {"reuse"} and where not in self._warned:
+            self._warned.add(where)
             log.warning("%s: all pull towards reuse and none to spread: requests will herd", where)
         picker = self._part("picker", composition.picker or "max", f"policies.{name}.picker")
         weighted = {part: (scorer, composition.scorers[part]) for part, scorer in scorers.items()}

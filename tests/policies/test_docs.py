@@ -2,14 +2,18 @@
 
 import re
 import tomllib
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from gateway.config import Config
+from gateway.core.decision import Candidate, Query
 from gateway.options import convert
 from gateway.policies import COMPOSITIONS, FILTERS, PICKERS, POLICIES, SCORERS
+from gateway.policies.contract import run
 from gateway.policies.library import Library
+from gateway.policies.plugins import read_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 
@@ -29,3 +33,16 @@ def test_the_composition_that_is_shown_is_one() -> None:
     config = convert(tomllib.loads(text), Config, "the page", strict=True)
     library = Library(compositions=config.policies)
     assert [library.policy(name).name for name in (config.policy, "fair_slo")] == ["mine", "fair_slo"]
+
+
+@pytest.mark.parametrize("text", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_the_files_that_are_shown_are_policies_and_parts(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "my_policy.py"
+    path.write_text(text)
+    (plugin,) = read_file(path).plugins.values()
+    assert [result for result in run(plugin.kind, plugin.make, inf) if result.fault] == []
+
+
+def test_all_that_a_policy_may_see_is_named() -> None:
+    fields = {*Query.__struct_fields__, *Candidate.__struct_fields__}
+    assert [field for field in fields if f"`{field}`" not in PAGE[PAGE.index("## Your own") :]] == []

@@ -1,0 +1,96 @@
+"""Policies of a file before workers, as an operator has them: read anew, refused, failing, compared."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.blackbox.harness import Bench, FakeWorker, completion, post, refusal, running, until
+
+BY_NAME = """
+def choose(query, candidates, rng):
+    return sorted(range(len(candidates)), key=lambda i: candidates[i].id)[{place}]
+"""
+STAY = "the policies in use stay"
+
+
+async def two_workers(bench: Bench) -> list[FakeWorker]:
+    workers = [await bench.worker(), await bench.worker()]
+    return sorted(workers, key=lambda worker: worker.id)
+
+
+async def served_by(bench: Bench, workers: list[FakeWorker]) -> list[int]:
+    """Which of them answer the next four requests, each on a connection of its own."""
+    places = []
+    for _ in range(4):
+        before = [len(worker.calls) for worker in workers]
+        assert (await bench.ask(post(completion()))).status == 200
+        places += [i for i, worker in enumerate(workers) if len(worker.calls) > before[i]]
+    return places
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
+    tmp_path: Path, processes: int
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(BY_NAME.format(place=0))
+    async with running("--policy-file", str(path), "--processes", str(processes)) as bench:
+        gateway, workers = bench.gateway, await two_workers(bench)
+        assert await served_by(bench, workers) == [0] * 4
+
+        path.write_text(BY_NAME.format(place=-1))
+        gateway.process.send_signal(signal.SIGHUP)
+        await until(lambda: _num_told(gateway.log, "are read anew") == processes, "all read it anew")
+        assert await served_by(bench, workers) == [1] * 4
+
+        path.write_text("def choose(:\n")
+        gateway.process.send_signal(signal.SIGHUP)
+        await gateway.logged(rf"{STAY}: .*own\.py:1: invalid syntax")
+        assert await served_by(bench, workers) == [1] * 4
+        shown = (await gateway.admin("GET", "/admin/policies")).json
+        assert shown["policy"] == "own" and shown["file"]["refused"].endswith("own.py:1: invalid syntax")
+        told = await gateway.admin("POST", "/admin/policies/reload", b"{}")
+        assert told.status == 400 and "invalid syntax" in told.json["error"]["message"]
+        gateway.expected += [line for line in gateway.log if STAY in line]
+
+
+async def test_a_process_that_is_replaced_has_what_the_others_have(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(BY_NAME.format(place=0))
+    async with running("--policy-file", str(path), "--processes", "2") as bench:
+        gateway, workers = bench.gateway, await two_workers(bench)
+        path.write_text("def choose(:\n")
+        line = await gateway.logged(r"process 0 \(pid (\d+)\) is ready")
+        os.kill(int(line[1]), signal.SIGKILL)
+        await gateway.expect_fault(r"process 0 \(pid \d+\) died")
+        await until(lambda: _num_told(gateway.log, "process 0 (pid") >= 3, "process 0 is there again")
+        assert await served_by(bench, workers) == [0] * 4
+
+
+async def test_a_policy_that_fails_costs_no_request_and_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        "def choose(query, candidates, rng):\n"
+        "    return 0 if candidates[0].id.startswith('10.') else query.nothing\n"
+    )
+    async with running("--policy-file", str(path)) as bench:
+        await two_workers(bench)
+        assert [(await bench.ask(post(completion()))).status for _ in range(5)] == [200] * 5
+        await bench.gateway.expect_fault(r"policy own failed, .*own\.py:2: AttributeError")
+        metrics = await bench.gateway.metrics()
+        assert metrics['kvgate_policy_fallbacks_total{cause="raised",policy="own"}'] == 5
+
+
+async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    assert "there is no policy 'best'; there are prefix_overlap, " in await refusal("--policy", "best")
+    config = tmp_path / "kvgate.toml"
+    config.write_text('policy = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
+    told = await refusal("--config", str(config))
+    assert "policies.mine.scorers: there is no scorer 'best'; there are prefix_overlap, " in told
+    assert "own.py: cannot be read" in await refusal("--policy-file", str(tmp_path / "own.py"))
+
+
+def _num_told(log: list[str], words: str) -> int:
+    return sum(words in line for line in log)
