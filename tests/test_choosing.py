@@ -11,8 +11,8 @@ from gateway.config import load
 from gateway.core.decision import Query
 from gateway.core.errors import ConfigError
 from gateway.policies.base import Policy
+from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.guard import Guard
-from gateway.policies.prefix_overlap import PrefixOverlap
 from tests.policies.contract import candidate
 
 LAST = "def choose(query, candidates, rng):\n    return len(candidates) - 1\n"
@@ -48,7 +48,7 @@ def test_options_reach_the_library() -> None:
     config = load({"medium_worth": ["CPU=0.1"], "policies": {"mine": {"policy": "random"}}}, {})
     library = library_of(config)
     policy = library.policy(config.policy)
-    assert isinstance(policy, PrefixOverlap) and policy.worth["CPU"] == 0.1
+    assert isinstance(policy, ExpectedTtft) and policy.worth["CPU"] == 0.1
     assert library.policy("mine").name == "mine"
 
 

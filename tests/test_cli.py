@@ -77,7 +77,7 @@ def test_the_top_help_names_every_command(capsys: pytest.CaptureFixture[str]) ->
         (["serve", "--config", "no.toml"], "kvgate: no.toml: cannot be read"),
         (
             ["check", "--policy", "best"],
-            "kvgate: policy: there is no policy 'best'; there are prefix_overlap, ",
+            "kvgate: policy: there is no policy 'best'; there are expected_ttft, ",
         ),
         (["check", "--worker", "10.0.0.1:8000"], "kvgate: worker: '10.0.0.1:8000' is not an http(s) URL"),
         (["check", "--tokenizer", "no/dir"], "kvgate: tokenizer: no/dir: no such directory"),

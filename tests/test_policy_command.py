@@ -75,6 +75,6 @@ def test_what_there_is_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[s
     code, text = ran(capsys, "list", "--policy-file", written(tmp_path, GOOD))
     policies, filters, scorers, pickers = text.splitlines()
     assert code == 0
-    assert policies.startswith("policy: prefix_overlap, ") and policies.endswith("tenant_fairness, mine")
+    assert policies.startswith("policy: expected_ttft, ") and policies.endswith("tenant_fairness, mine")
     assert filters == "filter: topology, tenant_fairness, Near"
     assert scorers.startswith("scorer: ") and pickers == "picker: max, weighted, best_of_two"

@@ -14,7 +14,7 @@ class Choosing(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         option(
             "How a worker is chosen: a name from docs/policies.md, of [policies.NAME], of --policy-file or "
-            "of a package. auto: the file's, else prefix_overlap.",
+            "of a package. auto: the file's, else expected_ttft.",
             "name",
         ),
     ] = "auto"

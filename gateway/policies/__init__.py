@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from gateway.core.composition import Composition
 from gateway.policies.base import Filter, Picker, Policy, Scorer
 from gateway.policies.consistent_hash import ConsistentHash, ConsistentHashScorer
+from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.latency_slo import HeadroomScorer, LatencySlo
 from gateway.policies.least_load import LeastLoad, LoadScorer
 from gateway.policies.lora_affinity import LoraScorer
@@ -20,9 +21,10 @@ from gateway.policies.session_affinity import SessionAffinity, SessionScorer
 from gateway.policies.tenant_fairness import FairnessFilter
 from gateway.policies.topology import TopologyFilter
 
-DEFAULT = "prefix_overlap"
+DEFAULT = "expected_ttft"
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "expected_ttft": ExpectedTtft,
     "prefix_overlap": PrefixOverlap,
     "least_load": LeastLoad,
     "round_robin": RoundRobin,

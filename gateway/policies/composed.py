@@ -13,7 +13,7 @@ from math import nan
 from typing import Any, TypeVar, cast
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.base import Filter, Picker, Policy, Remembers, Scorer
+from gateway.policies.base import Explains, Filter, Picker, Policy, Remembers, Scorer
 
 Part = TypeVar("Part", Policy, Filter)
 
@@ -90,10 +90,14 @@ class Filtered:
         reason = f"{choice.reason}, of {len(kept)} that are kept" if len(kept) < len(candidates) else ""
         return Choice(there[choice.index], reason or choice.reason, tuple(terms), choice.ttft_s)
 
-    def explain(self, query: Query, candidate: Candidate) -> Mapping[str, float]:
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
         """As the policy behind the filters does, if it does."""
-        explain = getattr(self._policy, "explain", None)
-        return explain(query, candidate) if explain else {}
+        return explained(self._policy, query, candidates)
+
+
+def explained(policy: Policy, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+    """What each candidate's term is made of; nothing for policies that do not say."""
+    return policy.explain(query, candidates) if isinstance(policy, Explains) else [{} for _ in candidates]
 
 
 def as_choice(answer: Any, num_candidates: int) -> Choice:

@@ -17,7 +17,7 @@ from traceback import extract_tb
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.policies.base import Policy
-from gateway.policies.composed import PartError, as_choice, twin_of
+from gateway.policies.composed import PartError, as_choice, explained, twin_of
 from gateway.policies.least_load import LeastLoad
 
 log = logging.getLogger("kvgate.policies")
@@ -87,9 +87,8 @@ class Guard:
             self._was_well()
         return choice
 
-    def explain(self, query: Query, candidate: Candidate) -> Mapping[str, float]:
-        explain = getattr(self._policy, "explain", None)
-        return explain(query, candidate) if explain else {}
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+        return explained(self._policy, query, candidates)
 
     def _fall_back(
         self, cause: str, query: Query, candidates: Sequence[Candidate], rng: random.Random

@@ -39,16 +39,9 @@ class LatencySlo:
             reason = "in time, and the least to compute"
         return Choice(index, reason, tuple(ttfts_s), ttfts_s[index])
 
-    def explain(self, query: Query, candidate: Candidate) -> Mapping[str, float]:
-        """Seconds: to begin, for what is ahead, for the prompt itself, and what answers under way add."""
-        pace = candidate.pace
-        ahead, own = candidate.booked_tokens, candidate.uncached_tokens
-        return {
-            "start": pace.start_s,
-            "queue": ahead * pace.token_s,
-            "prefill": own * pace.token_s,
-            "interference": (ahead + own) * candidate.num_in_flight * pace.seq_s,
-        }
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+        """To begin, for what is ahead, and for the prompt itself."""
+        return [_parts_s(candidate) for candidate in candidates]
 
 
 class HeadroomScorer:
@@ -61,6 +54,13 @@ class HeadroomScorer:
         if slo_s <= 0:
             return [0.0] * len(candidates)
         return [max(1.0 - ttft_s(candidate) / slo_s, 0.0) for candidate in candidates]
+
+
+def _parts_s(candidate: Candidate) -> Mapping[str, float]:
+    pace = candidate.pace
+    each_s = pace.token_s + candidate.num_in_flight * pace.seq_s
+    own_s, ahead_s = candidate.uncached_tokens * each_s, candidate.booked_tokens * each_s
+    return {"start_s": pace.start_s, "ahead_s": ahead_s, "own_s": own_s}
 
 
 def ttft_s(candidate: Candidate) -> float:

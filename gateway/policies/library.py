@@ -14,6 +14,7 @@ from gateway.core.errors import ConfigError
 from gateway.policies import COMPOSITIONS, DEFAULT, FILTERS, PICKERS, POLICIES, SCORERS
 from gateway.policies.base import Policy
 from gateway.policies.composed import Filtered, Scored
+from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.guard import Faults, Guard
 from gateway.policies.plugins import Kind, Plugin, PolicyFile, installed
 from gateway.policies.prefix_overlap import WORTH, PrefixOverlap
@@ -29,6 +30,12 @@ SHIPPED: Mapping[Kind, Mapping[str, Callable[[], Any]]] = {
     "filter": FILTERS,
     "scorer": SCORERS,
     "picker": PICKERS,
+}
+
+
+_WEIGHS_MEDIA: Mapping[str, Callable[[Mapping[str, float]], Policy]] = {
+    "expected_ttft": ExpectedTtft,
+    "prefix_overlap": PrefixOverlap,
 }
 
 
@@ -95,8 +102,8 @@ class Library:
         return policy if is_shipped else Guard(name, policy, self._budget_s, self._faults)
 
     def _policy(self, name: str, within: Sequence[str]) -> Policy:
-        if POLICIES.get(name) is PrefixOverlap:
-            return PrefixOverlap(self._worth)
+        if name in _WEIGHS_MEDIA:
+            return _WEIGHS_MEDIA[name](self._worth)
         composition = self._compositions.get(name)
         if composition is not None and name not in within:
             return self._compose(name, composition, [*within, name])

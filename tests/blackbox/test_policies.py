@@ -84,7 +84,7 @@ async def test_a_policy_that_fails_costs_no_request_and_is_counted(tmp_path: Pat
 
 
 async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
-    assert "there is no policy 'best'; there are prefix_overlap, " in await refusal("--policy", "best")
+    assert "there is no policy 'best'; there are expected_ttft, " in await refusal("--policy", "best")
     config = tmp_path / "kvgate.toml"
     config.write_text('policy = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
     told = await refusal("--config", str(config))

@@ -133,6 +133,6 @@ def test_a_twin_may_be_asked_in_its_place() -> None:
 
 
 def test_what_the_policy_behind_filters_explains_is_explained() -> None:
-    assert Filtered("mine", {}, LeastLoad()).explain(QUERY, SOME[0]) == {}
-    explains = type("P", (), {"explain": lambda *_: {"queue": 1.0}})()
-    assert Filtered("mine", {}, explains).explain(QUERY, SOME[0]) == {"queue": 1.0}
+    assert Filtered("mine", {}, LeastLoad()).explain(QUERY, SOME) == [{}] * 3
+    explains = type("P", (), {"explain": lambda *_: [{"ahead_s": 1.0}]})()
+    assert Filtered("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"ahead_s": 1.0}]

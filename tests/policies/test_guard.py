@@ -126,9 +126,9 @@ def test_a_twin_counts_for_itself() -> None:
 
 def test_what_it_guards_explains_if_it_can() -> None:
     watched = Watched()
-    assert watched.guard.explain(QUERY, SOME[0]) == {}
-    watched.policy.explain = lambda query, candidate: {"queue": 1.0}  # type: ignore[attr-defined]
-    assert watched.guard.explain(QUERY, SOME[0]) == {"queue": 1.0}
+    assert watched.guard.explain(QUERY, SOME) == [{}, {}]
+    watched.policy.explain = lambda query, some: [{"ahead_s": 1.0}] * len(some)  # type: ignore[attr-defined]
+    assert watched.guard.explain(QUERY, SOME) == [{"ahead_s": 1.0}] * 2
 
 
 def test_the_line_at_fault_is_told() -> None:

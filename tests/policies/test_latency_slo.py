@@ -57,9 +57,9 @@ def test_answers_that_run_there_slow_a_prompt_down() -> None:
 def test_what_it_explains_sums_up_to_its_term() -> None:
     policy, some = LatencySlo(), at("a", overlap=200, booked=300, in_flight=7)
     assert isinstance(policy, Explains)
-    terms = policy.explain(Query("m", 1000), some)
+    (terms,) = policy.explain(Query("m", 1000), [some])
     assert sum(terms.values()) == pytest.approx(ttft_s(some))
-    assert (terms["queue"], terms["prefill"]) == pytest.approx((0.3, 0.8))
+    assert (terms["ahead_s"], terms["own_s"]) == pytest.approx((0.51, 1.36))
 
 
 def test_headroom_as_a_score() -> None:

@@ -76,7 +76,7 @@ def test_compositions_may_be_made_of_others() -> None:
         (Composition(policy="random", picker="max"), "policies.mine: a picker goes with scorers"),
         (
             Composition(policy="best"),
-            "policies.mine.policy: there is no policy 'best'; there are prefix_overlap,",
+            "policies.mine.policy: there is no policy 'best'; there are expected_ttft,",
         ),
         (
             Composition(filters=["no"], scorers=SCORES),
