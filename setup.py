@@ -29,6 +29,7 @@ COMPILED = [
     "gateway/core/paces.py",
     "gateway/core/pairs.py",
     "gateway/core/prompt.py",
+    "gateway/core/query.py",
     "gateway/core/request.py",
     "gateway/core/settings.py",
     "gateway/core/template.py",

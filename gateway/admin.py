@@ -23,12 +23,15 @@ from gateway.discovery.facts import endpoint_url
 from gateway.discovery.roster import Endpoint, Roster, Subscribed
 from gateway.discovery.said import spec_of
 from gateway.loss.witness import CacheLoss
+from gateway.preview import Preview
 from gateway.records import Records
 from gateway.router import Router
 
 log = logging.getLogger("kvgate.admin")
 
 MAX_RECENT = 100
+MAX_BODY_BYTES = 64 << 20
+"""Of a request that is explained: as much as clients may send."""
 MAX_LISTED_BLOCKS = 200_000
 """To list them holds the loop for some 10 ms."""
 
@@ -66,6 +69,7 @@ class Admin:
         describe_verify: Callable[[], Mapping[str, Any]],
         verified: Callable[[WorkerId], Mapping[str, Any]],
         policies: Choosing,
+        preview: Preview,
     ) -> None:
         """`verified` sums up how right the predictions about a worker are."""
         self._api = api
@@ -79,6 +83,7 @@ class Admin:
         self._describe_verify = describe_verify
         self._verified = verified
         self._policies = policies
+        self._preview = preview
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
@@ -97,6 +102,7 @@ class Admin:
                 web.get("/admin/verify", self._verify),
                 web.get("/admin/policies", self._show_policies),
                 web.post("/admin/policies/reload", self._reload_policies),
+                web.post("/admin/explain", self._explain),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
             ]
@@ -177,11 +183,20 @@ class Admin:
             return _error(400, str(exc))
         return _json(self._policies.describe())
 
+    async def _explain(self, request: web.Request) -> web.Response:
+        """What would be done with the request in the body, which is neither sent nor booked."""
+        body = await request.clone(client_max_size=MAX_BODY_BYTES).read()
+        try:
+            told = await self._preview.explain(body, request.query.get("path"), request.headers)
+        except GatewayError as exc:
+            return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
+        return _json(told)
+
     async def _recent(self, request: web.Request) -> web.Response:
         return _json({"decisions": self._records.recent(MAX_RECENT)})
 
     async def _decision(self, request: web.Request) -> web.Response:
-        record = self._records.explain(request.match_info["id"])
+        record = self._records.explain(request.match_info["id"], self._policies.parts_of)
         if record is None:
             return _error(404, "no such decision; only the latest are kept")
         return _json(record)

@@ -54,6 +54,7 @@ from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics
 from gateway.others import Others
+from gateway.preview import Preview
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
 from gateway.records import Records
@@ -240,6 +241,7 @@ class Gateway:
             describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
             verified=lambda worker: summary(self.verifier, worker),
             policies=self.choosing,
+            preview=Preview(self.proxy, self.choosing.parts_of),
         ).app()
 
     def _cut(self) -> None:

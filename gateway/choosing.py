@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.config import Config
+from gateway.core.decision import Decision
 from gateway.core.errors import ConfigError
 from gateway.policies.base import Policy
+from gateway.policies.composed import explained
 from gateway.policies.contract import Broken, many_candidates, one_candidate
 from gateway.policies.guard import Faults, Guard, where
 from gateway.policies.library import Library, worth_of
@@ -62,6 +64,18 @@ class Choosing:
             "file": {"path": self._config.policy_file, "refused": self.refusal} if self._file else None,
             "known": self.library.names("policy"),
         }
+
+    def parts_of(self, decision: Decision) -> Sequence[Mapping[str, float]]:
+        """What its policy says that each candidate's cost is made of, in seconds; nothing for one that says
+        nothing, or is not in use any more."""
+        if decision.query is None or decision.policy != self.policy.name:
+            return ()
+        try:
+            parts = explained(self.policy, decision.query, decision.candidates)
+        except Exception as exc:  # noqa: BLE001  others' code, and only asked by people
+            log.warning("policy %s does not explain itself: %s", decision.policy, where(exc))
+            return ()
+        return parts if len(parts) == len(decision.candidates) and any(parts) else ()
 
     def _fallbacks(self) -> list[dict[str, Any]]:
         by_name: dict[str, dict[str, Any]] = {}

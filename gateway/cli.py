@@ -53,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     index = commands.add_parser("index", help="look at what gateways share in Redis, or drop it")
     _add_index(index)
     index.set_defaults(run=_index)
+    explain = commands.add_parser("explain", help="ask a running gateway what it would do with a request")
+    _add_explain(explain)
+    explain.set_defaults(run=_explain)
     policy = commands.add_parser(
         "policy", help="list policies, or test that one keeps what every policy must"
     )
@@ -81,6 +84,21 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--gateway", metavar="URL", help="a gateway's admin address, http://127.0.0.1:9400")
     for each in (show, top, drop, verify):
         _add_options(each, "redis")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prompt-file", required=True, metavar="FILE", help="the body of an OpenAI request, as JSON"
+    )
+    admin = "http://127.0.0.1:9400"
+    parser.add_argument(
+        "--gateway", default=admin, metavar="URL", help=f"its admin address (default {admin})"
+    )
+    parser.add_argument("--path", metavar="PATH", help="where it would be sent, if the body does not say")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="NAME: VALUE", help="as a client would send it"
+    )
+    parser.add_argument("--json", action="store_true", help="all that the gateway tells, as JSON")
 
 
 def _add_policy(parser: argparse.ArgumentParser) -> None:
@@ -145,6 +163,12 @@ def _index(args: argparse.Namespace) -> int:
 
     config = _config(args)
     return run(lambda: run_index(args, config))
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from gateway.explain_command import run as run_explain
+
+    return run(lambda: run_explain(args))
 
 
 def _policy(args: argparse.Namespace) -> int:

@@ -109,10 +109,7 @@ class Proxy:
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read;
         all later errors are answered by the exchange."""
-        keeps = self.options.allow_transfer_fields
-        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
-        if session := session_of(http, self.options.session_header, self.options.session_cookie):
-            request.session = session
+        request = self.request_of(http)
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         fleet, model = self.router.fleet, request.model
         is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
@@ -120,6 +117,15 @@ class Proxy:
         exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)
         exchange.begin()
         return exchange
+
+    def request_of(self, http: HttpRequest) -> InferenceRequest:
+        """As it was sent. Raises InvalidRequest."""
+        options = self.options
+        keeps = options.allow_transfer_fields
+        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
+        if session := session_of(http, options.session_header, options.session_cookie):
+            request.session = session
+        return request
 
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send: now; or in this gateway's turn, a prompt that is worth one."""

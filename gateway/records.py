@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,9 @@ from gateway.core.decision import Candidate, Decision, Split
 from gateway.core.sse import Usage
 
 log = logging.getLogger("kvgate.requests")
+
+PartsOf = Callable[[Decision], Sequence[Mapping[str, float]]]
+"""What the cost of each candidate of a decision is made of, or nothing where nobody says."""
 
 CANDIDATE_BYTES = 400
 """About what one candidate of a record takes in memory."""
@@ -57,37 +60,45 @@ class Records:
         if known := self._ring.get(decision_id):
             self._ring[decision_id] = (known[0], Outcome(how, status, ttft_s, usage))
 
-    def explain(self, decision_id: str) -> dict[str, Any] | None:
+    def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
         """The record as plain JSON values, or None if it is unknown or has been dropped."""
         known = self._ring.get(decision_id)
-        if known is None:
-            return None
-        decision, outcome = known
-        return {
-            "id": decision.id,
-            "model": decision.model,
-            "policy": decision.policy,
-            "worker": decision.worker.id,
-            "reason": decision.reason,
-            "attempt": decision.attempt,
-            "prompt_tokens": decision.num_tokens,
-            "overlap_tokens": decision.overlap_tokens,
-            "told_tokens": decision.told_tokens,
-            "tokenized_by": decision.prompt_from,
-            "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
-            "candidates": [_candidate(decision.terms, i, c) for i, c in enumerate(decision.candidates)],
-            "split": _split(decision.split) if decision.split else None,
-            "outcome": _outcome(outcome),
-        }
+        return describe(known[0], known[1], parts_of(known[0]) if parts_of else ()) if known else None
 
     def recent(self, limit: int) -> list[str]:
         """The newest decision ids, newest first."""
         return list(islice(reversed(self._ring), limit))
 
 
+def describe(
+    decision: Decision, outcome: Outcome | None, parts: Sequence[Mapping[str, float]] = ()
+) -> dict[str, Any]:
+    """As plain JSON values; `parts` are what each candidate's cost is made of, if that is known."""
+    return {
+        "id": decision.id,
+        "model": decision.model,
+        "policy": decision.policy,
+        "worker": decision.worker.id,
+        "reason": decision.reason,
+        "attempt": decision.attempt,
+        "prompt_tokens": decision.num_tokens,
+        "overlap_tokens": decision.overlap_tokens,
+        "told_tokens": decision.told_tokens,
+        "tokenized_by": decision.prompt_from,
+        "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
+        "predicted_ttft_s": decision.ttft_s,
+        "candidates": [
+            _candidate(decision.terms, i, c) | ({"terms": dict(parts[i])} if parts else {})
+            for i, c in enumerate(decision.candidates)
+        ],
+        "split": _split(decision.split) if decision.split else None,
+        "outcome": _outcome(outcome),
+    }
+
+
 def _size(decision: Decision) -> int:
     num = len(decision.candidates) + (len(decision.split.candidates) if decision.split else 0)
-    return 1000 + CANDIDATE_BYTES * num
+    return 1200 + CANDIDATE_BYTES * num
 
 
 def _split(split: Split) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from gateway.core.worker import Reported, WorkerId
 from gateway.loss.witness import CacheLoss
 from gateway.metrics import Collector
 from gateway.policies.least_load import LeastLoad
+from gateway.preview import Preview
 from gateway.proxy import Proxy
 from gateway.records import Records
 from gateway.router import Router
@@ -67,6 +68,7 @@ class Admined:
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
             verified=lambda worker: {"compared": 7},
             policies=self.choosing,
+            preview=Preview(cast(Proxy, None), lambda decision: ()),
         )
         self.client = TestClient(TestServer(admin.app()))
 
@@ -334,6 +336,11 @@ async def test_what_the_server_refuses_is_told_in_json(
     assert (answer.status, answer.content_type) == (status, "application/json")
     assert (await answer.json())["error"]["message"].startswith(words)
     assert answer.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
+
+
+async def test_what_is_explained_may_be_as_long_as_what_clients_send(admined: Admined) -> None:
+    answer = await admined.client.post("/admin/explain", data=BytesIO(b"{" + b" " * (2 << 20)))
+    assert answer.status == 400 and "not a JSON object" in (await answer.json())["error"]["message"]
 
 
 async def test_policies_are_shown_and_read_anew(admined: Admined) -> None:

@@ -198,6 +198,20 @@ async def test_one_that_is_starting_hears_of_changes_and_is_not_asked(host: Host
     assert [question.method for question in host.processes[1].asked] == ["POST"]
 
 
+async def test_one_process_explains_and_hears_all_that_the_client_said(host: Host) -> None:
+    host.processes[0].has_begun = False
+    host.answer("/admin/explain?path=/score", (200, {"worker": "a"}), (200, {"worker": "b"}))
+    headers = {"x-session-id": "s"}
+    answer = await host.client.post("/admin/explain?path=/score", data=b"{}", headers=headers)
+    assert (answer.status, await answer.json()) == (200, {"worker": "b"})
+    (question,) = host.processes[1].asked
+    told = {name.lower(): value for name, value in question.headers.items()}
+    assert (question.body, told["x-session-id"], "content-length" in told) == (b"{}", "s", False)
+    assert (host.processes[0].asked, host.num_changes) == ([], 0)
+    host.answer("/admin/explain", None, None)
+    assert (await host.client.post("/admin/explain", data=b"{}")).status == 503
+
+
 async def test_policies_are_read_anew_by_the_supervisor_once_for_all(host: Host) -> None:
     answer = await host.client.post("/admin/policies/reload", json={})
     assert (answer.status, await answer.json()) == (200, {"policy": "p"})

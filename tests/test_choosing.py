@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.metrics_core import Metric
 
 from gateway.choosing import Choosing, PolicyCollector, library_of
@@ -13,6 +14,7 @@ from gateway.core.errors import ConfigError
 from gateway.policies.base import Policy
 from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.guard import Guard
+from tests.fakes import decision
 from tests.policies.contract import candidate
 
 LAST = "def choose(query, candidates, rng):\n    return len(candidates) - 1\n"
@@ -23,6 +25,17 @@ def choose(query, candidates, rng):
     if query.model == "odd":
         raise ValueError("odd")
     return 0
+"""
+EXPLAINS = """
+class Own:
+    name = "own"
+    def choose(self, query, candidates, rng):
+        return rng.randrange(len(candidates))
+
+    def explain(self, query, candidates):
+        if query.model == "odd":
+            raise ValueError("odd")
+        return [{"own_s": 1.0} for _ in candidates]
 """
 
 
@@ -106,3 +119,23 @@ async def test_what_failed_is_counted_over_all_that_were_read(tmp_path: Path) ->
     assert own.describe()["fallbacks"] == [{"name": "own", "raised": 2}]
     metrics = list(PolicyCollector(own).collect())
     assert sample(metrics, "kvgate_policy_fallbacks_total", policy="own", cause="raised") == 2
+
+
+def test_costs_are_explained_by_the_policy_that_made_them() -> None:
+    own, some = choosing(policy="latency_slo"), (candidate("a"), candidate("b", booked=100))
+    made = replace(decision("d"), policy="latency_slo", candidates=some, query=Query("m", 1000))
+    parts = own.parts_of(made)
+    assert [list(part) for part in parts] == [["start_s", "ahead_s", "own_s"]] * 2
+    assert own.parts_of(replace(made, policy="gone")) == own.parts_of(replace(made, query=None)) == ()
+    plain = choosing(policy="random")
+    assert plain.parts_of(replace(made, policy="random")) == ()
+
+
+def test_a_policy_that_cannot_explain_itself_is_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = with_file(tmp_path, EXPLAINS)
+    made = replace(decision("d"), policy="own", query=Query("odd", 1))
+    assert own.parts_of(made) == ()
+    assert "policy own does not explain itself: own.py:9: ValueError: odd" in caplog.text
+    assert own.parts_of(replace(made, query=Query("m", 1))) == [{"own_s": 1.0}]

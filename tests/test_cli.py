@@ -67,7 +67,9 @@ def test_version_and_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_top_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     exit_of("--help")
     text = capsys.readouterr().out
-    assert [c for c in ("serve", "check", "index", "policy", "sim", "demo", "options") if c not in text] == []
+    assert [
+        c for c in ("serve", "check", "index", "explain", "policy", "sim", "demo", "options") if c not in text
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
         "told_tokens": 0,
         "tokenized_by": "ids",
         "timings_us": {"prompt": 250.0, "hash": 0.0, "index": 0.0, "policy": 0.0},
+        "predicted_ttft_s": None,
         "candidates": [
             {
                 "worker": name,
@@ -67,6 +68,16 @@ def test_a_split_request_tells_both_predictions_and_who_could_have_prefilled() -
     assert (split["prefill_worker"], split["reason"]) == ("p:1", "prefill elsewhere is sooner")
     assert (split["overlap_tokens"], split["direct_s"], split["split_s"]) == (16, 0.5, 0.25)
     assert [candidate["worker"] for candidate in split["candidates"]] == ["p:1"]
+
+
+def test_what_costs_are_made_of_is_told_where_the_policy_says() -> None:
+    records = Records()
+    records.add(replace(decision("d1", "a:1", "b:1"), ttft_s=0.5))
+    record = records.explain("d1", lambda decision: [{"own_s": 0.1}, {"own_s": 0.2}])
+    assert record is not None and record["predicted_ttft_s"] == 0.5
+    assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.1}, {"own_s": 0.2}]
+    record = records.explain("d1", lambda decision: ())
+    assert record is not None and "terms" not in record["candidates"][0]
 
 
 def test_a_policy_without_terms_has_no_costs() -> None:
@@ -124,7 +135,7 @@ def test_the_newest_come_first() -> None:
 
 def test_many_candidates_leave_room_for_fewer_records() -> None:
     names = [f"w:{i}" for i in range(100)]
-    records = Records(max_bytes=10 * (1000 + 100 * CANDIDATE_BYTES))
+    records = Records(max_bytes=10 * (1200 + 100 * CANDIDATE_BYTES))
     for i in range(30):
         records.add(decision(f"d{i}", *names))
     assert len(records) == 10

@@ -1,12 +1,16 @@
 """Policies of a file before workers, as an operator has them: read anew, refused, failing, compared."""
 
+import asyncio
+import json
 import os
+import re
 import signal
 from pathlib import Path
 
 import pytest
 
-from tests.blackbox.harness import Bench, FakeWorker, completion, post, refusal, running, until
+from loadtest.fleet import GATEWAY
+from tests.blackbox.harness import DEADLINE_S, Bench, FakeWorker, completion, post, refusal, running, until
 
 BY_NAME = """
 def choose(query, candidates, rng):
@@ -81,6 +85,53 @@ async def test_a_policy_that_fails_costs_no_request_and_is_counted(tmp_path: Pat
         await bench.gateway.expect_fault(r"policy own failed, .*own\.py:2: AttributeError")
         metrics = await bench.gateway.metrics()
         assert metrics['kvgate_policy_fallbacks_total{cause="raised",policy="own"}'] == 5
+
+
+async def explained(bench: Bench, path: Path, body: str, *more: str) -> tuple[int | None, str]:
+    """What `kvgate explain` prints, and how it ends."""
+    path.write_text(body)
+    url = f"http://127.0.0.1:{bench.gateway.admin_port}"
+    process = await asyncio.create_subprocess_exec(
+        *(*GATEWAY, "explain", "--prompt-file", str(path), "--gateway", url, *more),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        printed, _ = await process.communicate()
+    return process.returncode, printed.decode()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_running_gateway_explains_what_it_would_do_and_does_nothing(
+    tmp_path: Path, processes: int
+) -> None:
+    path, body = tmp_path / "p.json", completion("text").decode()
+    async with running("--processes", str(processes)) as bench:
+        workers = await two_workers(bench)
+        code, text = await explained(bench, path, body)
+        first, _, _, titles, chosen, _ = text.splitlines()
+        assert code == 0 and re.fullmatch(r"m, 3 prompt tokens \(worker\): \S+, by expected_ttft", first)
+        assert titles.split()[:6] == ["worker", "term", "start_s", "ahead_s", "own_s", "fetch_s"]
+        assert chosen.startswith("> ") and chosen.split()[1] in {worker.id for worker in workers}
+        code, text = await explained(bench, path, body, "--json")
+        assert code == 0 and [len(each["terms"]) for each in json.loads(text)["candidates"]] == [9, 9]
+        code, text = await explained(bench, path, completion(model="other").decode())
+        assert code == 1 and text.startswith("the gateway would answer 404: the model 'other' does not exist")
+        code, text = await explained(bench, path, "{")
+        assert code == 1 and text.startswith("the gateway would answer 400: the body is not a JSON object")
+        assert [worker.calls for worker in workers] == [[], []]
+        assert (await bench.gateway.admin("GET", "/admin/decisions")).json == {"decisions": []}
+
+
+async def test_the_record_of_a_decision_tells_what_its_costs_are_made_of() -> None:
+    async with running("--policy", "latency_slo", "--expose-headers") as bench:
+        await two_workers(bench)
+        answer = await bench.ask(post(completion()))
+        decision = (answer.value(b"x-kvgate-decision") or b"").decode()
+        record = (await bench.gateway.admin("GET", f"/admin/decisions/{decision}")).json
+        assert record["policy"] == "latency_slo"
+        for each in record["candidates"]:
+            assert each["cost"] == pytest.approx(sum(each["terms"].values()))
 
 
 async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
