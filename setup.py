@@ -25,6 +25,7 @@ COMPILED = [
     "gateway/core/headers.py",
     "gateway/core/http.py",
     "gateway/core/ledger.py",
+    "gateway/core/outcome.py",
     "gateway/core/promised.py",
     "gateway/core/paces.py",
     "gateway/core/pairs.py",

@@ -4,6 +4,7 @@
     index/      what each worker holds         policies/   who gets a request
     ingest/     KV events into the index       discovery/  who is in the fleet
     verify/     was it right, and why not      agreement   our tokens and a worker's
+    trials/     how policies do, side by side  preview     a request that is not sent
     router      the decision, one call         proxy       one request to a worker and back
     server      the listening side             upstream    connections to workers
     listening   sockets that are bound         tls         contexts that follow their files

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.admin import Admin
@@ -52,7 +51,7 @@ from gateway.keyfile import worker_headers
 from gateway.lag import Lag
 from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
-from gateway.metrics import Collector, Metrics
+from gateway.metrics import Collector, Metrics, registry_of
 from gateway.others import Others
 from gateway.preview import Preview
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
@@ -66,6 +65,8 @@ from gateway.sockets import Sockets
 from gateway.splits import SplitsCollector, splits_of
 from gateway.tasks import Tasks
 from gateway.tls import Tls, follow, listening_tls, worker_tls
+from gateway.trials.metrics import TrialsCollector
+from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.metrics import VerifyCollector, describe, summary
 from gateway.verify.overheard import Overheard
@@ -103,8 +104,8 @@ class Gateway:
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
-        self.router = self._make_router(place.ledger if place else Ledger())
         self.records = Records()
+        self.router = self._make_router(place.ledger if place else Ledger())
         self._said = said_of(config, HANDOFFS, CONNECTORS)
         self._worker_urls = worker_urls([*config.worker, *self._said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
@@ -144,6 +145,7 @@ class Gateway:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
+        self._tasks.start("compare policies", keep_compared(self.choosing.trials))
         for url in self._worker_urls:
             self.roster.add(url)
 
@@ -204,10 +206,7 @@ class Gateway:
         )
 
     def _make_admin(self) -> web.Application:
-        registry = CollectorRegistry()
-        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
-            registry.register(collector)
-        registry.register(
+        collectors = (
             Collector(
                 self.metrics,
                 self.fleet,
@@ -216,23 +215,22 @@ class Gateway:
                 self.assumed,
                 self.roster.stream_counts,
                 lambda: len(self._connections),
-            )
+            ),
+            LossCollector(self.losses),
+            VerifyCollector(self.verifier),
+            HealerCollector(self.healer),
+            SplitsCollector(self.splits),
+            PolicyCollector(self.choosing),
+            TrialsCollector(self.choosing.trials),
+            *[sharing.collector() for sharing in self._sharing],
+            *([TreeCollector(self.tree)] if self.tree else []),
         )
-        registry.register(LossCollector(self.losses))
-        registry.register(VerifyCollector(self.verifier))
-        registry.register(HealerCollector(self.healer))
-        registry.register(SplitsCollector(self.splits))
-        registry.register(PolicyCollector(self.choosing))
-        for sharing in self._sharing:
-            registry.register(sharing.collector())
-        if self.tree:
-            registry.register(TreeCollector(self.tree))
         return Admin(
             api=self.api,
             router=self.router,
             roster=self.roster,
             records=self.records,
-            registry=registry,
+            registry=registry_of(collectors),
             losses=self.losses,
             describe_tokenizer=lambda: {
                 **self.prompts.describe(),
@@ -262,6 +260,9 @@ class Gateway:
         )
         self.choosing.changed = partial(setattr, router, "policy")
         router.witnesses += [self.losses, self.verifier, self.healer]
+        if self.choosing.trials.is_on:
+            router.witnesses.append(self.choosing.trials)
+            self.records.watchers.append(self.choosing.trials.ended)
         return router
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":

@@ -7,32 +7,21 @@ from itertools import islice
 from typing import Any
 
 from msgspec.structs import asdict
-from mypy_extensions import mypyc_attr
 
 from gateway.core.decision import Candidate, Decision, Split
+from gateway.core.outcome import Outcome
 from gateway.core.sse import Usage
 
 log = logging.getLogger("kvgate.requests")
+
+Watcher = Callable[[Decision, Outcome], None]
+"""Is told how each decision ended, on the data path: microseconds."""
 
 PartsOf = Callable[[Decision], Sequence[Mapping[str, float]]]
 """What the cost of each candidate of a decision is made of, or nothing where nobody says."""
 
 CANDIDATE_BYTES = 400
 """About what one candidate of a record takes in memory."""
-
-
-@mypyc_attr(acyclic=True)
-class Outcome:
-    """How the request ended; `how` is "ended", "cut", "failed" or "client gone"."""
-
-    __slots__ = ("how", "status", "ttft_s", "reported_prompt_tokens", "reported_cached_tokens")
-
-    def __init__(self, how: str, status: int, ttft_s: float | None, usage: Usage | None) -> None:
-        self.how = how
-        self.status = status
-        self.ttft_s = ttft_s
-        self.reported_prompt_tokens = usage.prompt_tokens if usage else None
-        self.reported_cached_tokens = usage.cached_tokens if usage else None
 
 
 class Records:
@@ -43,6 +32,7 @@ class Records:
         self._max_bytes = max_bytes
         self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
         self._num_bytes = 0
+        self.watchers: list[Watcher] = []
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -55,10 +45,13 @@ class Records:
             self._num_bytes -= _size(oldest)
 
     def finish(
-        self, decision_id: str, how: str, status: int, ttft_s: float | None, usage: Usage | None
+        self, decision: Decision, how: str, status: int, ttft_s: float | None, usage: Usage | None
     ) -> None:
-        if known := self._ring.get(decision_id):
-            self._ring[decision_id] = (known[0], Outcome(how, status, ttft_s, usage))
+        outcome = Outcome(how, status, ttft_s, usage)
+        if decision.id in self._ring:
+            self._ring[decision.id] = (decision, outcome)
+        for watcher in self.watchers:
+            watcher(decision, outcome)
 
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
         """The record as plain JSON values, or None if it is unknown or has been dropped."""

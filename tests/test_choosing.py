@@ -139,3 +139,41 @@ def test_a_policy_that_cannot_explain_itself_is_no_trouble(
     assert own.parts_of(made) == ()
     assert "policy own does not explain itself: own.py:9: ValueError: odd" in caplog.text
     assert own.parts_of(replace(made, query=Query("m", 1))) == [{"own_s": 1.0}]
+
+
+def test_several_policies_share_the_sessions() -> None:
+    own = choosing(ab={"prefix_overlap": 90.0, "latency_slo": 10.0})
+    assert [(arm["name"], arm["share"]) for arm in own.describe()["arms"]] == [
+        ("prefix_overlap", 0.9),
+        ("latency_slo", 0.1),
+    ]
+    assert own.describe()["policy"] == "ab"
+    made = replace(decision("d"), policy="latency_slo", candidates=(candidate("a"),), query=Query("m", 1))
+    assert list(own.parts_of(made)[0]) == ["start_s", "ahead_s", "own_s"]
+    assert own.parts_of(replace(made, policy="prefix_overlap")) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ab": {"random": 1.0, "best": 1.0}}, "policy: there is no policy 'best'"),
+        ({"ab": {"random": 1.0, "least_load": 0.0}}, "ab: the share of least_load is 0; give one above 0"),
+        ({"ab": {"random": 1.0}}, "ab: give two policies or more"),
+        ({"ab": {"random": 1.0, "least_load": 1.0}, "policy": "random"}, "ab: names the policies in use"),
+        ({"shadow": ["best"]}, "policy: there is no policy 'best'"),
+    ],
+)
+def test_trials_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        choosing(**options)
+
+
+async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
+    own = with_file(tmp_path, MOODY, policy="random", shadow=["own", "least_load"])
+    comparison = own.trials.comparisons["own"]
+    before = comparison.policy
+    await own.reload()
+    assert comparison.policy is not before and list(own.trials.comparisons) == ["own", "least_load"]
+    assert isinstance(comparison.policy, Guard)
+    comparison.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
+    assert (comparison.faults.total(), own.faults.total()) == (1, 0)

@@ -166,6 +166,7 @@ def test_names_of_flags_and_variables() -> None:
         "disaggregation",
         "connector",
         "topology",
+        "shadow",
         "medium_worth",
         "agent",
     ]

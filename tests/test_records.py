@@ -91,7 +91,7 @@ def test_a_policy_without_terms_has_no_costs() -> None:
 def test_the_outcome_is_added_to_the_decision() -> None:
     records = Records()
     records.add(decision("d1"))
-    records.finish("d1", "ended", 200, 0.25, usage())
+    records.finish(decision("d1"), "ended", 200, 0.25, usage())
     record = records.explain("d1")
     assert record is not None
     assert record["outcome"] == {
@@ -107,7 +107,7 @@ def test_the_outcome_is_added_to_the_decision() -> None:
 def test_an_outcome_without_an_answer_tells_no_tokens() -> None:
     records = Records()
     records.add(decision("d1"))
-    records.finish("d1", "client gone", 499, None, None)
+    records.finish(decision("d1"), "client gone", 499, None, None)
     record = records.explain("d1")
     assert record is not None
     assert set(record["outcome"].values()) == {"client gone", 499, None}
@@ -115,10 +115,10 @@ def test_an_outcome_without_an_answer_tells_no_tokens() -> None:
 
 def test_what_is_unknown_or_dropped_is_none_and_ends_without_error() -> None:
     records = Records(max_records=1)
-    records.finish("never", "ended", 200, None, None)
+    records.finish(decision("never"), "ended", 200, None, None)
     records.add(decision("d1"))
     records.add(decision("d2"))
-    records.finish("d1", "ended", 200, None, None)
+    records.finish(decision("d1"), "ended", 200, None, None)
     assert records.explain("never") is records.explain("d1") is None
     assert len(records) == 1
 
@@ -129,7 +129,7 @@ def test_the_newest_come_first() -> None:
         records.add(decision(f"d{i}"))
     assert records.recent(10) == ["d4", "d3", "d2"]
     assert records.recent(1) == ["d4"]
-    records.finish("d2", "ended", 200, None, None)
+    records.finish(decision("d2"), "ended", 200, None, None)
     assert records.recent(1) == ["d4"]
 
 

@@ -42,6 +42,22 @@ class Choosing(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
             gt=0,
         ),
     ] = 5.0
+    ab: Annotated[
+        dict[str, float],
+        option(
+            "POLICY=SHARE, as in expected_ttft=90 and prefix_overlap=10: each policy gets its share of the "
+            "sessions, in place of --policy. Results are on /admin/policies.",
+            "share",
+        ),
+    ] = msgspec.field(default_factory=dict)
+    shadow: Annotated[
+        list[str],
+        option(
+            "A policy that only looks on: what it would have chosen, and what it predicted, beside what "
+            "happened, on /admin/policies.",
+            "name",
+        ),
+    ] = msgspec.field(default_factory=list)
     medium_worth: Annotated[
         list[str],
         option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),

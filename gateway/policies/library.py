@@ -94,12 +94,17 @@ class Library:
         """A new one, without a guard. Raises ConfigError."""
         return self._policy(self.resolved(name), ())
 
-    def policy(self, name: str) -> Policy:
-        """A new one; under guard if any of it is not shipped. Raises ConfigError."""
+    def policy(self, name: str, faults: Faults | None = None) -> Policy:
+        """A new one; under guard if any of it is not shipped, its faults counted where all are, or there.
+        Raises ConfigError."""
         name = self.resolved(name)
         policy = self._policy(name, ())
         is_shipped = name in POLICIES or name in COMPOSITIONS
-        return policy if is_shipped else Guard(name, policy, self._budget_s, self._faults)
+        return (
+            policy
+            if is_shipped
+            else Guard(name, policy, self._budget_s, self._faults if faults is None else faults)
+        )
 
     def _policy(self, name: str, within: Sequence[str]) -> Policy:
         if name in _WEIGHS_MEDIA:

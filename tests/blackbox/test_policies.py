@@ -6,11 +6,27 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.blackbox.harness import DEADLINE_S, Bench, FakeWorker, completion, post, refusal, running, until
+from tests.blackbox.harness import (
+    DEADLINE_S,
+    DONE,
+    SSE_HEAD,
+    Bench,
+    FakeWorker,
+    chunked,
+    completion,
+    event,
+    post,
+    refusal,
+    running,
+    says,
+    until,
+    wire,
+)
 
 BY_NAME = """
 def choose(query, candidates, rng):
@@ -132,6 +148,64 @@ async def test_the_record_of_a_decision_tells_what_its_costs_are_made_of() -> No
         assert record["policy"] == "latency_slo"
         for each in record["candidates"]:
             assert each["cost"] == pytest.approx(sum(each["terms"].values()))
+
+
+TELLS = (
+    b'{"choices":[{"index":0,"text":"x"}],'
+    b'"usage":{"prompt_tokens":3,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":1}}}'
+)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_sessions_are_split_between_policies_and_results_told(processes: int) -> None:
+    flags = ("--ab", "least_load=80", "--ab", "random=20", "--expose-headers", "--processes", str(processes))
+    async with running(*flags) as bench:
+        for worker in await two_workers(bench):
+            worker.script = says(wire(200, TELLS, (b"Content-Type", b"application/json")))
+        by_session: dict[int, set[str]] = {}
+        for i in range(60):
+            answer = await bench.ask(post(completion(), (b"X-Session-Id", b"s%d" % (i % 20))))
+            decision = (answer.value(b"x-kvgate-decision") or b"").decode()
+            record = (await bench.gateway.admin("GET", f"/admin/decisions/{decision}")).json
+            by_session.setdefault(i % 20, set()).add(record["policy"])
+        assert {len(policies) for policies in by_session.values()} == {1}
+        assert set.union(*by_session.values()) == {"least_load", "random"}
+        shown = (await bench.gateway.admin("GET", "/admin/policies")).json
+        arms = {arm["name"]: arm for arm in shown["arms"]}
+        expected = {name: sum(3 for each in by_session.values() if name in each) for name in arms}
+        assert {name: arm["requests"] for name, arm in arms.items()} == expected
+        assert [(arm["share"], arm["errors"], arm["hit_rate"]) for arm in arms.values()] == [
+            (0.8, 0, 0.3333),
+            (0.2, 0, 0.3333),
+        ]
+        metrics = await bench.gateway.metrics()
+        assert metrics['kvgate_policy_requests_total{policy="random"}'] == expected["random"]
+
+
+async def test_shadows_tell_what_they_would_have_done() -> None:
+    shadows = ("--shadow", "expected_ttft", "--shadow", "least_load")
+    async with running("--policy", "round_robin", *shadows) as bench:
+        for worker in await two_workers(bench):
+            worker.script = says(SSE_HEAD + chunked(event("a"), DONE))
+        for _ in range(10):
+            assert (await bench.ask(post(completion(stream=True)))).status == 200
+        shown: dict[str, Any] = {}
+
+        async def is_worked_off() -> bool:
+            shown.update((await bench.gateway.admin("GET", "/admin/policies")).json)
+            return [each["compared"] for each in shown["shadow"]] == [10, 10] and bool(
+                shown["shadow"][0]["happened_ttft_s"]
+            )
+
+        await until(is_worked_off, "all are compared")
+        assert [(arm["name"], arm["requests"]) for arm in shown["arms"]] == [("round_robin", 10)]
+        assert shown["arms"][0]["ttft_p90_s"] >= shown["arms"][0]["ttft_p50_s"] > 0
+        predicts, plain = shown["shadow"]
+        assert (predicts["name"], predicts["compared_prompt_tokens"]) == ("expected_ttft", 30)
+        assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["share_agreed"] <= 1
+        assert (plain["name"], plain["predicted_ttft_s"], shown["dropped"]) == ("least_load", None, 0)
+        metrics = await bench.gateway.metrics()
+        assert metrics['kvgate_shadow_compared_total{policy="least_load"}'] == 10
 
 
 async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Path) -> None:

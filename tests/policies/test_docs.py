@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.choosing import library_of, policy_of
 from gateway.config import Config
 from gateway.core.decision import Candidate, Query
 from gateway.options import convert
@@ -16,6 +17,17 @@ from gateway.policies.library import Library
 from gateway.policies.plugins import read_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+
+
+def told(title: str) -> Config:
+    """The TOML under a title."""
+    text = PAGE[PAGE.index(title) :].partition("```toml\n")[2].partition("```")[0]
+    return convert(tomllib.loads(text), Config, "the page", strict=True)
+
+
+def test_the_shares_that_are_shown_are_some() -> None:
+    config = told("## Which one is better here")
+    assert policy_of(config, library_of(config)).name == "ab"
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *COMPOSITIONS])
@@ -29,8 +41,7 @@ def test_every_part_is_named(name: str) -> None:
 
 
 def test_the_composition_that_is_shown_is_one() -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    config = convert(tomllib.loads(text), Config, "the page", strict=True)
+    config = told("## Composed of parts")
     library = Library(compositions=config.policies)
     assert [library.policy(name).name for name in (config.policy, "fair_slo")] == ["mine", "fair_slo"]
 
