@@ -57,6 +57,7 @@ from gateway.pairing import Pairing
 from gateway.preview import Preview
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
+from gateway.recorder import recorder_of
 from gateway.records import Records
 from gateway.redis.options import redis_of
 from gateway.router import Router
@@ -108,6 +109,7 @@ class Gateway:
         self.splits = splits_of(config)
         self.records = Records()
         self.router = self._make_router(place.ledger if place else Ledger())
+        self.recorder = recorder_of(config, self.metrics, self.router, self.records)
         self._said = said_of(config, HANDOFFS, CONNECTORS)
         self._worker_urls = worker_urls([*config.worker, *self._said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
@@ -166,8 +168,7 @@ class Gateway:
                     await asyncio.sleep(0.02)
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
-        """Another process accepts from now on: finish what is open here, for so long or until `stop`.
-        False if something is left, for `stop` to end."""
+        """Another process accepts: finish what is open, for so long or until `stop`. False if not all is."""
         return await self.front.leave(seconds, stop)
 
     async def stop(self, drain_s: float | None = None) -> None:
@@ -266,7 +267,7 @@ class Gateway:
         router.witnesses += [self.losses, self.verifier, self.healer]
         if self.choosing.trials.is_on:
             router.witnesses.append(self.choosing.trials)
-            self.records.watchers.append(self.choosing.trials.ended)
+            self.records.watchers.append(self.choosing.trials.finished)
         return router
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
@@ -302,7 +303,7 @@ class Gateway:
             suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=Asking(config.verify, usages, self.verifier.in_doubt).ask,
+            ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
@@ -346,6 +347,7 @@ class Gateway:
 
     def close_context(self) -> None:
         self._feeds.close()
+        self.recorder.close()
 
 
 def worker_tls_of(config: Config) -> Tls:

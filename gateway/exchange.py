@@ -392,7 +392,7 @@ class InferenceExchange:
         ttft_s = answer.ttft_s(self._started) if answer else None
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
-        proxy.records.finish(decision, how, self._status, ttft_s, usage)
+        lasted_s = self._loop.time() - self._started
+        proxy.records.finish(decision, how, self._status, ttft_s, usage, lasted_s)
         if proxy.options.log_requests:
-            lasted_s = self._loop.time() - self._started
             log_request(self._request.model, decision, self._status, how, ttft_s, lasted_s, usage)

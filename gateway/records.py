@@ -14,8 +14,8 @@ from gateway.core.sse import Usage
 
 log = logging.getLogger("kvgate.requests")
 
-Watcher = Callable[[Decision, Outcome], None]
-"""Is told how each decision ended, on the data path: microseconds."""
+Finished = Callable[[Decision, str, int, float | None, float | None, Usage | None], None]
+"""Is told what `Records.finish` is, on the data path: microseconds."""
 
 PartsOf = Callable[[Decision], Sequence[Mapping[str, float]]]
 """What the cost of each candidate of a decision is made of, or nothing where nobody says."""
@@ -32,7 +32,7 @@ class Records:
         self._max_bytes = max_bytes
         self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
         self._num_bytes = 0
-        self.watchers: list[Watcher] = []
+        self.watchers: list[Finished] = []
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -45,13 +45,19 @@ class Records:
             self._num_bytes -= _size(oldest)
 
     def finish(
-        self, decision: Decision, how: str, status: int, ttft_s: float | None, usage: Usage | None
+        self,
+        decision: Decision,
+        how: str,
+        status: int,
+        ttft_s: float | None,
+        usage: Usage | None,
+        lasted_s: float | None = None,
     ) -> None:
-        outcome = Outcome(how, status, ttft_s, usage)
+        """`lasted_s` from the request's arrival; None where another worker is tried."""
         if decision.id in self._ring:
-            self._ring[decision.id] = (decision, outcome)
+            self._ring[decision.id] = (decision, Outcome(how, status, ttft_s, usage))
         for watcher in self.watchers:
-            watcher(decision, outcome)
+            watcher(decision, how, status, ttft_s, lasted_s, usage)
 
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
         """The record as plain JSON values, or None if it is unknown or has been dropped."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engines import HANDOFFS
+from gateway.core.blocks import root_hash
 from gateway.core.speeds import Speeds
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.policies.disaggregation import Disaggregation, modes_of
@@ -51,6 +52,7 @@ class World(exchanges.World):
         transfer = Transfer(connector, f"{name[0]}:8998", "engine", is_bound=connector == "bootstrap")
         worker = Worker(WorkerId(name), f"http://{name}", (Served("m", "root"),), block_size=16, role=role)
         self.router.fleet.add(replace(worker, transfer=transfer))
+        self.router.index.add_worker(worker.id, root_hash("root"), 16)
         self.router.assumed.add_worker(worker.id, keep_s=10, max_blocks=1000)
         self.pools[name] = FakePool(worker.url)
         self.proxy.pools[worker.url] = self.pools[name]

@@ -71,6 +71,20 @@ class Config(Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_requests: Annotated[
         bool, option("Log a line per request: worker, overlap, TTFT. Never the prompt.")
     ] = False
+    record: Annotated[
+        str,
+        option(
+            "Append a line of JSON per finished request, for `kvgate replay`: when, worker, tokens, TTFT, "
+            "and the prompt as hashes of its blocks. All streams are then asked for their usage.",
+            "path",
+        ),
+    ] = ""
+    record_tokens: Annotated[
+        bool, option("Record prompts' token ids too, from which anybody can read the text again.")
+    ] = False
+    record_max_bytes: Annotated[
+        int, option("Size at which the recording ends; the rest is counted, not written.", "bytes", ge=1)
+    ] = 1 << 30
     max_body_bytes: Annotated[
         int, option("Largest request body; bodies are kept until answered, for retries.", "bytes", ge=1)
     ] = 64 << 20

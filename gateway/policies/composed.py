@@ -55,6 +55,26 @@ class Scored:
         return Choice(index, reason, tuple(sums))
 
 
+class Checked:
+    """Somebody's policy, named as it was asked for; what it answers is a Choice, or PartError."""
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name = name
+        self._policy = policy
+
+    def __repr__(self) -> str:
+        return f"Checked({self.name}, {self._policy!r})"
+
+    def twin(self) -> "Checked":
+        return Checked(self.name, twin_of(self._policy))
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        return as_choice(self._policy.choose(query, candidates, rng), len(candidates))
+
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+        return explained(self._policy, query, candidates)
+
+
 class Filtered:
     """A policy's choice among those that all filters keep. What they do not keep has no term (nan)."""
 
@@ -79,7 +99,7 @@ class Filtered:
                 if not all([candidate.id in given for candidate in left]):
                     raise PartError(f"filter '{name}' kept a worker that it was not given")
                 kept = left
-        choice = as_choice(self._policy.choose(query, kept, rng), len(kept))
+        choice = self._policy.choose(query, kept, rng)
         if kept is candidates:
             return choice
         places = {candidate.id: i for i, candidate in enumerate(candidates)}

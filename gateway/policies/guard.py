@@ -70,9 +70,7 @@ class Guard:
         if began < self._rests_until:
             return self._fall_back(RESTING, query, candidates, rng)
         try:
-            choice = self._policy.choose(query, candidates, rng)
-            if type(choice) is not Choice or choice.terms or not 0 <= choice.index < len(candidates):
-                choice = as_choice(choice, len(candidates))
+            choice = as_choice(self._policy.choose(query, candidates, rng), len(candidates))
         except PartError as exc:
             self._failed(str(exc))
             return self._fall_back(NONSENSE, query, candidates, rng)

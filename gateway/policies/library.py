@@ -13,7 +13,7 @@ from gateway.core.composition import Composition
 from gateway.core.errors import ConfigError
 from gateway.policies import COMPOSITIONS, DEFAULT, FILTERS, PICKERS, POLICIES, SCORERS
 from gateway.policies.base import Policy
-from gateway.policies.composed import Filtered, Scored
+from gateway.policies.composed import Checked, Filtered, Scored
 from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.guard import Faults, Guard
 from gateway.policies.plugins import Kind, Plugin, PolicyFile, installed
@@ -116,7 +116,7 @@ class Library:
             raise ConfigError(f"policies.{name}: is made of itself, by way of {' and '.join(within)}")
         where = f"policies.{within[-1]}.policy" if within else "policy"
         policy: Policy = self._part("policy", name, where)
-        return policy
+        return policy if name in POLICIES else Checked(name, policy)
 
     def _compose(self, name: str, composition: Composition, within: Sequence[str]) -> Policy:
         where = f"policies.{name}"

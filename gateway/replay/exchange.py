@@ -19,6 +19,7 @@ from gateway.core.request import InferenceRequest
 from gateway.core.speeds import Speeds
 from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
+from gateway.replay.bounds import AllKnowing
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.job import Job
@@ -36,6 +37,7 @@ class Gateway(Protocol):
     router: Router
     speeds: Speeds
     may_split: bool
+    all_knowing: AllKnowing | None
     engines: dict[WorkerId, Engine]
     open: "dict[VirtualExchange, None]"
 
@@ -54,6 +56,8 @@ class VirtualExchange:
     def start(self, exclude: frozenset[WorkerId] = frozenset()) -> None:
         gateway, job = self._gateway, self.job
         tokens, now = job.tokens(), gateway.clock.now
+        if gateway.all_knowing is not None:
+            gateway.all_knowing.look(tokens, gateway.engines)
         try:
             decision = gateway.router.decide(
                 self._request,

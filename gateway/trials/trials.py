@@ -83,7 +83,19 @@ class Trials:
             self._put(decision)
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
-        """`ended` tells more."""
+        """`finished` tells more."""
+
+    def finished(
+        self,
+        decision: Decision,
+        how: str,
+        status: int,
+        ttft_s: float | None,
+        lasted_s: float | None,
+        usage: Usage | None,
+    ) -> None:
+        """As `Records.finish` is told."""
+        self.ended(decision, Outcome(how, status, ttft_s, usage))
 
     def ended(self, decision: Decision, outcome: Outcome) -> None:
         if score := self.scores.get(decision.policy):

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.policies.base import Filter, Policy, Pull
-from gateway.policies.composed import Filtered, PartError, Scored, as_choice, twin_of
+from gateway.policies.composed import Checked, Filtered, PartError, Scored, as_choice, twin_of
 from gateway.policies.least_load import LeastLoad, LoadScorer
 from gateway.policies.pickers import Max
 from gateway.policies.prefix_overlap import OverlapScorer, PrefixOverlap
@@ -96,7 +96,7 @@ def test_a_policy_without_terms_has_none_behind_a_filter() -> None:
             Filtered("mine", {"f": type("F", (), {"keep": lambda *_: [candidate("x")]})()}, LeastLoad()),
             "filter 'f'",
         ),
-        (Filtered("mine", {"f": Only("a")}, type("P", (), {"choose": lambda *_: -1})()), "it chose -1 of 1"),
+        (Checked("mine", type("P", (), {"choose": lambda *_: -1})()), "it chose -1 of 3"),
     ],
 )
 def test_parts_that_answer_nonsense_are_named(policy: Policy, words: str) -> None:
@@ -122,6 +122,13 @@ def test_answers_that_are_none(answer: Any, words: str) -> None:
 
 def test_an_index_is_answer_enough() -> None:
     assert as_choice(2, 3) == Choice(2, "its choice")
+
+
+def test_somebodys_policy_answers_to_its_name_and_with_choices() -> None:
+    policy = Checked("mine", RoundRobin())
+    assert [choose(twin_of(policy)).index for _ in range(2)] == [0, 0]
+    assert (policy.name, choose(policy).index, choose(policy).index) == ("mine", 0, 1)
+    assert policy.explain(QUERY, SOME) == [{}] * 3
 
 
 def test_a_twin_may_be_asked_in_its_place() -> None:

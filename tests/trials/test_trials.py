@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from gateway import request
 from gateway.core.decision import Decision, Prompt, Query
-from gateway.core.outcome import Outcome
 from gateway.core.sse import Usage
 from gateway.policies.guard import Faults
 from gateway.trials import trials as module
@@ -27,7 +26,7 @@ def decide(trials: Trials, *decisions: Decision) -> None:
 
 def end(trials: Trials, decision: Decision, ttft_s: float | None = 1.0) -> None:
     trials.answered(decision, (), Usage())
-    trials.ended(decision, Outcome("ended", 200, ttft_s, None))
+    trials.finished(decision, "ended", 200, ttft_s, 2.0, None)
 
 
 def test_one_policy_alone_is_not_told_of() -> None:
