@@ -201,7 +201,7 @@ class SplitExchange(InferenceExchange):
     def _again(self, decision: Decision) -> None:
         self._drop_legs()
         self._proxy.router.finish(decision)
-        self._proxy.records.finish(decision.id, "failed", 0, None, None)
+        self._proxy.records.finish(decision, "failed", 0, None, None)
         while True:
             try:
                 return self._route(self._prompt)

@@ -52,6 +52,11 @@ class Price:
     def __repr__(self) -> str:
         return f"Price({ {name: round(busy, 2) for name, busy in self._busy.items()} })"
 
+    def twin(self) -> "Price":
+        other = Price()
+        other._busy = dict(self._busy)
+        return other
+
     def see(self, name: str, candidates: Sequence[Candidate]) -> None:
         num_busy = 0
         for candidate in candidates:

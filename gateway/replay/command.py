@@ -10,14 +10,17 @@ from pathlib import Path
 import msgspec
 
 from gateway.core.errors import ConfigError
+from gateway.policies.library import AUTO
 from gateway.replay.picture import page
-from gateway.replay.play import BOUNDS, Result, Run, Trace, known_policies, play_all
+from gateway.replay.play import BOUNDS, Result, Run, Trace, library_of, play_all
 from gateway.replay.profile import H100_8B, PROFILES, profile_of
 from gateway.replay.results import Slo, table
 from gateway.replay.traces import FORMATS
 
 NUM_WORKERS = 8
 SLO = Slo()
+ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
+"""Policies that are played where none is named: what is best, and what it is measured against."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--profile", default="", metavar="NAME", help=f"of each worker: {profiles}, or a TOML file")
     add("--kv-blocks", type=_count, default=0, metavar="COUNT", help="of each cache (default: the profile's)")
     add("--block-size", type=_count, default=0, metavar="TOKENS", help="default: the trace's, or 16")
-    add("--policy", action="append", metavar="NAME", help="a row each; again for more (default: all known)")
+    add("--policy", action="append", metavar="NAME", help=f"a row each (default: {', '.join(ROWS)})")
+    add("--policy-file", default="", metavar="FILE", help="Python file with policies, as for `kvgate serve`")
     add(
         "--no-bounds",
         action="store_true",
@@ -83,9 +87,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def runs_of(args: argparse.Namespace) -> list[Run]:
-    policies = args.policy or known_policies()
+    library = library_of(args.policy_file)
+    own = [library.resolved(AUTO)] if args.policy_file else []
+    policies = args.policy or list(dict.fromkeys([*own, *ROWS]))
     for name in policies:
-        if name not in (known := sorted((*known_policies(), *BOUNDS))):
+        if name not in (known := sorted((*library.names("policy"), *BOUNDS))):
             raise ConfigError(f"--policy {name}: none of {', '.join(known)}")
     names = [*policies, *(name for name in BOUNDS if name not in policies and not args.no_bounds)]
     trace = Trace(args.trace, args.format, args.speed, args.seed, args.limit, args.tokenizer)
@@ -101,6 +107,7 @@ def runs_of(args: argparse.Namespace) -> list[Run]:
             args.kv_blocks,
             args.event_delay_s,
             slo,
+            args.policy_file,
         )
         for name in names
     ]

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from gateway.app import bundled_tokenizer
 from gateway.core.tokenizer import Tokenizer
-from gateway.policies import POLICIES, policy_of
 from gateway.policies.base import Policy
+from gateway.policies.library import Library
+from gateway.policies.plugins import read_file
 from gateway.replay.bounds import AllKnowing
 from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
 from gateway.replay.job import HashedPrompt, Job
@@ -70,6 +71,7 @@ class Run:
     kv_blocks: int = 0
     event_delay_s: float = 0.005
     slo: Slo = Slo()
+    policy_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def setup_of(run: Run, jobs: list[Job]) -> Setup:
         block_size=size,
         event_delay_s=run.event_delay_s,
         seed=run.trace.seed,
-        policy=maker_of(run.policy),
+        policy=maker_of(run.policy, run.policy_file),
     )
     return pooled_of(setup) if run.policy == POOLED else setup
 
@@ -108,14 +110,16 @@ def block_size_of(jobs: list[Job]) -> int:
     return prompts[0].block_size if prompts else TEXT_BLOCK_SIZE
 
 
-def maker_of(policy: str) -> Callable[[], Policy]:
+def maker_of(policy: str, path: str = "") -> Callable[[], Policy]:
+    """Raises ConfigError."""
     if policy == AllKnowing.name:
         return AllKnowing
-    return partial(policy_of, "least_load" if policy == POOLED else policy)
+    return partial(library_of(path).bare, "least_load" if policy == POOLED else policy)
 
 
-def known_policies() -> list[str]:
-    return sorted(POLICIES)
+def library_of(path: str = "") -> Library:
+    """What is shipped and installed, and what a policy file has. Raises ConfigError."""
+    return Library(file=read_file(Path(path)) if path else None)
 
 
 def play_all(runs: list[Run], num_processes: int) -> list[Result]:
