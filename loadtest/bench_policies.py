@@ -1,9 +1,10 @@
 """`make bench-policies`: what policies come to, in virtual time, on traces and on fleets that are not as they
 should be.
 
-Each cell is a whole run of the gateway's router before eight simulated engines with a million cached tokens each
-(`gateway/replay/`). Goodput is requests per second that meet the row's TTFT and TPOT. Three seeds; a figure is
-their median, and what is compared is compared for each seed. LIMIT takes fewer requests of each trace.
+Each cell is a whole run of the gateway's router before eight simulated engines with a million cached tokens
+each (`gateway/replay/`). Goodput is requests per second that meet the row's TTFT and TPOT. Three seeds; a
+figure is their median, and what is compared is compared for each seed. LIMIT takes fewer requests of each
+trace, ROWS only those rows.
 """
 
 import os
@@ -144,18 +145,16 @@ def show(row: Row, cells: Mapping[str, Sequence[Summary]], took_s: float) -> Non
 
 def compare(row: Row, cells: Mapping[str, Sequence[Summary]]) -> list[Figure]:
     ours, others = cells[OURS], [cells[name] for name in OTHERS]
-    p99 = [
-        cell.ttft_p99_s / min(c.ttft_p99_s for c in each) for cell, *each in zip(ours, *others, strict=True)
-    ]
-    good = [cell.goodput / max(c.goodput for c in each) for cell, *each in zip(ours, *others, strict=True)]
+    seeds = list(zip(ours, *others, strict=True))
+    p99 = [one.ttft_p99_s / min(each.ttft_p99_s for each in rest) for one, *rest in seeds]
+    good = [one.goodput / max(each.goodput for each in rest) for one, *rest in seeds]
     figures = [
         median_of(f"policy.ttft_p99_over_best.{row.name}", "x", row.p99_goal, p99),
         median_of(f"policy.goodput_over_best.{row.name}", "x", 1.0, good, is_floor=True),
     ]
     if row.name.startswith("conversation_1x"):
-        over = [
-            one.ttft_mean_s / bound.ttft_mean_s for one, bound in zip(ours, cells["all_knowing"], strict=True)
-        ]
+        bounds = zip(ours, cells["all_knowing"], strict=True)
+        over = [one.ttft_mean_s / bound.ttft_mean_s for one, bound in bounds]
         figures += [
             median_of(f"policy.reuse.{row.name}", "share", 0.25, [c.hit_rate for c in ours], is_floor=True),
             median_of(f"policy.ttft_mean_over_all_knowing.{row.name}", "x", 1.1, over),

@@ -1,4 +1,4 @@
-"""What choosing a worker costs: candidates made of what is held and booked, their seconds, and the least of them."""
+"""What choosing a worker costs: candidates made of what is held and booked, and the least of their costs."""
 
 import random
 from array import array

@@ -3,7 +3,7 @@
     cost = overlap weight · (prompt tokens to compute there, booked ones too) ÷ block size
            + blocks in use there, with this request's
 
-with its default weight, and temperature 0: the lowest wins. It counts the blocks in use by what it routed, each
+with its default weight, and temperature 0: the lowest wins. It counts the blocks in use by what it routed, a
 shared one once, until the answer's end: so this one is a witness of its router too.
 """
 

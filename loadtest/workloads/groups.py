@@ -1,7 +1,7 @@
 """Groups of users who share a long prompt: the shape of llm-d's benchmark of its scheduler.
 
-150 groups, each with a prefix of 6,000 tokens, and 5 questions of 1,200 tokens behind it; answers of 1,000 tokens.
-Requests come at random (Poisson) at a rate that climbs.
+150 groups, each with a prefix of 6,000 tokens, and 5 questions of 1,200 tokens behind it; answers of 1,000
+tokens. Requests come at random (Poisson) at a rate that climbs.
 """
 
 import random

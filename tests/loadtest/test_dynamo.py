@@ -17,11 +17,11 @@ class TestDynamoCost(PolicyContract):
         return DynamoCost()
 
 
-def decided(policy: DynamoCost, name: str, first: int) -> tuple[Decision, list[int]]:
+def decided(policy: DynamoCost, name: str, first: int, number: int = 0) -> tuple[Decision, list[int]]:
     tokens = array("I", range(first, first + 160))
     blocks = hash_blocks(tokens, 16, root_hash("m"))
     chosen = candidate(name)
-    decision = Decision(f"{name}{first}", "m", "dynamo", chosen.worker, 160, 0, "", (chosen,))
+    decision = Decision(f"{name} {first} {number}", "m", "dynamo", chosen.worker, 160, 0, "", (chosen,))
     policy.decided(decision, Prompt((tokens,), "ids"), [blocks], ASKED)
     return decision, blocks
 
@@ -35,7 +35,7 @@ def test_what_is_to_compute_and_what_is_in_use_count() -> None:
 def test_blocks_in_use_are_counted_once_until_the_last_answer_ends() -> None:
     policy, rng = DynamoCost(), random.Random(0)
     idle = candidate("a", prompt=160)
-    first, second = decided(policy, "a", 0), decided(policy, "a", 0)
+    first, second = decided(policy, "a", 0), decided(policy, "a", 0, 1)
     other = decided(policy, "a", 1000)
 
     def in_use() -> float:
