@@ -29,6 +29,7 @@ from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
+from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
@@ -58,6 +59,7 @@ from gateway.pairing import Pairing
 from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
+from gateway.recorder import recorder_of
 from gateway.records import Records
 from gateway.redis.options import redis_of
 from gateway.router import Router
@@ -105,6 +107,7 @@ class Gateway:
         self.splits = splits_of(config)
         self.router = self._make_router(place.ledger if place else Ledger())
         self.records = Records()
+        self.recorder = recorder_of(config, self.metrics, self.router, self.records)
         self._said = said_of(config, HANDOFFS, CONNECTORS)
         self._worker_urls = worker_urls([*config.worker, *self._said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
@@ -164,8 +167,7 @@ class Gateway:
                     await asyncio.sleep(0.02)
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
-        """Another process accepts from now on: finish what is open here, for so long or until `stop`.
-        False if something is left, for `stop` to end."""
+        """Another process accepts: finish what is open, for so long or until `stop`. False if not all is."""
         return await self.front.leave(seconds, stop)
 
     async def stop(self, drain_s: float | None = None) -> None:
@@ -258,6 +260,7 @@ class Gateway:
             ledger=ledger,
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
+            paces=Paces.of(self.config.prefill_tokens_per_s),
         )
         router.witnesses += [self.losses, self.verifier, self.healer]
         return router
@@ -295,7 +298,7 @@ class Gateway:
             suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=Asking(config.verify, usages, self.verifier.in_doubt).ask,
+            ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
@@ -317,7 +320,7 @@ class Gateway:
             on_down=self.proxy.worker_down,
             said=self._said,
             on_joined=self.pairing.joined,
-            on_left=self.splits.drop_worker,
+            on_left=[self.splits.drop_worker, self.router.learning.drop],
             complete=lambda probe, facts: with_engine_ids(facts, self._said, HANDOFFS, probe),
             on_look=self.verifier.scraped,
             options=RosterOptions(
@@ -339,6 +342,7 @@ class Gateway:
 
     def close_context(self) -> None:
         self._feeds.close()
+        self.recorder.close()
 
 
 @asynccontextmanager
@@ -360,10 +364,8 @@ async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Ro
 async def check(config: Config) -> int:
     """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
     gateway = Gateway(config)
-    headers = worker_headers(config.worker_key_file)
-    async with ControlSession(
-        gateway.worker_tls, timeout_s=config.probe_timeout_s, headers=headers
-    ) as session:
+    timeout_s, headers = config.probe_timeout_s, gateway._worker_headers
+    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers) as session:
         checker = Checker(
             session=session,
             engines=gateway.engines,
@@ -371,7 +373,7 @@ async def check(config: Config) -> int:
             reach_events=gateway.reach_events,
             has_tokenizer=gateway.prompts.has_local,
             events_port=config.events_port,
-            reach_agent=partial(reach_agent, gateway.agents, timeout_s=config.probe_timeout_s),
+            reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
             agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
             said=gateway._said,
         )

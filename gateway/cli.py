@@ -24,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["sim"]:  # the engine has a command line of its own
         return _sim(arguments[1:])
+    if arguments[:1] == ["replay"]:  # its options come with the simulated fleet, which others do not load
+        return _replay(arguments[1:])
     if arguments[:1] == ["process"]:  # one of several, started by a supervisor with its open socket
         return _process(int(arguments[1]))
     args = _parser().parse_args(arguments)
@@ -53,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     index = commands.add_parser("index", help="look at what gateways share in Redis, or drop it")
     _add_index(index)
     index.set_defaults(run=_index)
+    commands.add_parser("replay", help="what policies would have made of recorded traffic")
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")
     demo.add_argument("--port", type=int, default=8000, help="port of the gateway (default 8000)")
@@ -144,6 +147,12 @@ def _sim(arguments: Sequence[str]) -> int:
     from gateway.app import simulate
 
     return simulate(arguments)
+
+
+def _replay(arguments: Sequence[str]) -> int:
+    from gateway.replay.command import main as replay
+
+    return replay(arguments)
 
 
 def _demo(args: argparse.Namespace) -> int:

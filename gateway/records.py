@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,9 @@ from gateway.core.decision import Candidate, Decision, Split
 from gateway.core.sse import Usage
 
 log = logging.getLogger("kvgate.requests")
+
+Finished = Callable[[Decision, str, int, float | None, float | None, Usage | None], None]
+"""Is told what `Records.finish` is."""
 
 CANDIDATE_BYTES = 400
 """About what one candidate of a record takes in memory."""
@@ -40,6 +43,7 @@ class Records:
         self._max_bytes = max_bytes
         self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
         self._num_bytes = 0
+        self.on_finished: Finished | None = None
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -52,9 +56,18 @@ class Records:
             self._num_bytes -= _size(oldest)
 
     def finish(
-        self, decision_id: str, how: str, status: int, ttft_s: float | None, usage: Usage | None
+        self,
+        decision_id: str,
+        how: str,
+        status: int,
+        ttft_s: float | None,
+        usage: Usage | None,
+        lasted_s: float | None = None,
     ) -> None:
+        """`lasted_s` from the request's arrival; None where another worker is tried."""
         if known := self._ring.get(decision_id):
+            if self.on_finished is not None:
+                self.on_finished(known[0], how, status, ttft_s, lasted_s, usage)
             self._ring[decision_id] = (known[0], Outcome(how, status, ttft_s, usage))
 
     def explain(self, decision_id: str) -> dict[str, Any] | None:

@@ -54,6 +54,15 @@ class Answer:
         """An unstreamed good answer: its head comes with its last token, so it has no first."""
         return self.status == 200 and self._scanner is None
 
+    def ttft_s(self, started: float) -> float | None:
+        """Since then to its first token; None where it has none that could be seen."""
+        return self.first_token_s - started if self.first_token_s is not None else None
+
+    @property
+    def lasted_s(self) -> float:
+        """From its first token to its last so far."""
+        return self.last_token_s - self.first_token_s if self.first_token_s is not None else 0.0
+
     def feed(self, data: bytes, now: float) -> tuple[bytes, Piece, float]:
         """The bytes to pass on now, what they were, and the seconds since the token before."""
         if self._scanner is None:

@@ -3,6 +3,7 @@
 msgspec structs, not dataclasses: one is made per candidate and request, at a tenth of the time.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -10,6 +11,7 @@ import msgspec
 
 from gateway.core.blocks import BlockHash, Tokens
 from gateway.core.media import Links
+from gateway.core.pace import TYPICAL, Pace
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import Run
 from gateway.core.sse import Usage
@@ -46,6 +48,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     assumed_tokens    about how many behind the first image it was sent before; not part of the overlap
     is_exact          its event stream is EXACT: the overlap is a fact, not a guess
     confidence        the share of such overlaps that it really had lately, 1 unless it is often less
+    pace              how fast it works, as learnt
+    stays_s           how long a block stays there that nobody asks for; infinite where none is evicted
     """
 
     worker: Worker
@@ -59,6 +63,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     confidence: float = 1.0
     spilled: Mapping[tuple[str, ...], int] = {}
     assumed_tokens: int = 0
+    pace: Pace = TYPICAL
+    stays_s: float = math.inf
 
     @property
     def id(self) -> WorkerId:
@@ -66,19 +72,26 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Query(msgspec.Struct, frozen=True, gc=False):
-    """What a policy may know of the request itself. `num_tokens` is 0 where the prompt is unknown."""
+    """What a policy may know of the request itself. `num_tokens` is 0 where the prompt is unknown; a higher
+    `priority` goes first, one below 0 may be shed; `slo_ttft_s` is within what it wants its first token."""
 
     model: str
     num_tokens: int
     session: str | None = None
+    tenant: str | None = None
+    adapter: str | None = None
+    priority: int = 0
+    slo_ttft_s: float | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """A policy's answer: the index of the chosen candidate, and each candidate's cost or score."""
+    """A policy's answer: the index of the chosen candidate, and each candidate's cost or score; `ttft_s` is
+    the predicted time to first token there, for a policy that predicts."""
 
     index: int
     reason: str
     terms: tuple[float, ...] = ()
+    ttft_s: float | None = None
 
 
 class Split(msgspec.Struct, frozen=True, gc=False):

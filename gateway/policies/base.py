@@ -1,8 +1,8 @@
 """A policy chooses one of the candidates. It gets plain frozen values and keeps no handle on anything."""
 
 import random
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from gateway.core.decision import Candidate, Choice, Query
 
@@ -12,6 +12,14 @@ class Policy(Protocol):
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         """The index of the chosen candidate; `candidates` is never empty, its order means nothing."""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A policy that can say what its cost of a candidate is made of."""
+
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+        """For each of them by name what sums up to its term, in seconds."""
 
 
 def pick_lowest(costs: Sequence[float], rng: random.Random) -> int:
