@@ -258,6 +258,10 @@ class Router:
             self.learning.began(opened.lesson, took_s, now)
         return True
 
+    def ahead_s(self, worker: WorkerId) -> float:
+        """What is booked there, at its pace."""
+        return self.ledger.load(worker).booked_tokens * self.learning.paces.pace(worker).token_s
+
     def prefilling(self) -> Sequence[Booking]:
         """What is booked at prefill workers for others to answer."""
         return [opened.booking for opened in self._prefilling.values()]

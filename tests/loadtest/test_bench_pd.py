@@ -44,13 +44,24 @@ def sessions(num: int) -> list[dict[str, Any]]:
     ]
 
 
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    directory: Path,
+    conversation: Sequence[dict[str, Any]],
+    agents: Sequence[dict[str, Any]],
+) -> None:
+    """In place of the real traces."""
+    for name, lines in (("CONVERSATION", conversation), ("AGENT", agents)):
+        path = directory / f"{name}.jsonl.xz"
+        write(path, lines)
+        monkeypatch.setattr(bench_pd, name, path)
+
+
 def test_each_trace_is_played_in_each_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path / bench_pd.CONVERSATION, conversations(8))
-    write(tmp_path / bench_pd.AGENT, sessions(4))
+    play(monkeypatch, tmp_path, conversations(8), sessions(4))
     published: list[Figure] = []
-    monkeypatch.setattr(bench_pd, "TRACES", tmp_path)
     monkeypatch.setattr(bench_pd, "LIMIT", 16)
     monkeypatch.setattr(bench_pd, "publish", lambda bench, figures: published.extend(figures))
     bench_pd.main()
@@ -77,7 +88,6 @@ def test_a_trace_without_second_turns_is_said_to_be_too_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / bench_pd.CONVERSATION, conversations(8))
-    monkeypatch.setattr(bench_pd, "TRACES", tmp_path)
     monkeypatch.setattr(bench_pd, "LIMIT", 1)
     with pytest.raises(SystemExit, match="none of 1 requests is a second turn"):
         bench_pd.main()
