@@ -55,10 +55,10 @@ class Choosing:
     def policy(self) -> Policy:
         return self._made.policy
 
-    async def reload(self, source: str | None = None) -> None:
+    async def reload(self) -> None:
         """Take the policy file as it is now. Where it is broken, what is in use stays; raises ConfigError."""
         try:
-            made = await asyncio.to_thread(self._make, source)
+            made = await asyncio.to_thread(self._make, None)
         except ConfigError as exc:
             self.num_refused += 1
             self.refusal = str(exc)

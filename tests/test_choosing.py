@@ -65,6 +65,12 @@ def test_options_reach_the_library() -> None:
     assert library.policy("mine").name == "mine"
 
 
+def test_a_text_that_is_given_goes_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(BROKEN)
+    config = load({"policy_file": str(tmp_path / "own.py")}, {})
+    assert chosen(Choosing(config, LAST).policy) == 2
+
+
 def test_a_files_policy_is_used_where_none_is_named(tmp_path: Path) -> None:
     assert chosen(with_file(tmp_path, LAST).policy) == 2
     assert with_file(tmp_path, LAST).describe()["policy"] == "own"
@@ -100,7 +106,8 @@ async def test_a_file_is_read_anew_and_a_broken_one_changes_nothing(
     await own.reload()
     assert [chosen(policy) for policy in told] == [0] and told == [own.policy]
     assert own.describe()["file"]["refused"] is None
-    await own.reload(LAST)
+    (tmp_path / "own.py").write_text(LAST)
+    await own.reload()
     assert chosen(own.policy) == 2
     metrics = list(PolicyCollector(own).collect())
     assert sample(metrics, "kvgate_policy_file_loads_total", result="loaded") == 2

@@ -193,13 +193,12 @@ async def test_shadows_tell_what_they_would_have_done() -> None:
 
         async def is_worked_off() -> bool:
             shown.update((await bench.gateway.admin("GET", "/admin/policies")).json)
-            return [each["compared"] for each in shown["shadow"]] == [10, 10] and bool(
-                shown["shadow"][0]["happened_ttft_s"]
-            )
+            has_ended = shown["shadow"][0]["happened_ttft_s"] is not None
+            return has_ended and [each["compared"] for each in shown["shadow"]] == [10, 10]
 
         await until(is_worked_off, "all are compared")
         assert [(arm["name"], arm["requests"]) for arm in shown["arms"]] == [("round_robin", 10)]
-        assert shown["arms"][0]["ttft_p90_s"] >= shown["arms"][0]["ttft_p50_s"] > 0
+        assert shown["arms"][0]["ttft_p90_s"] >= shown["arms"][0]["ttft_p50_s"] >= 0  # in ms: may be 0
         predicts, plain = shown["shadow"]
         assert (predicts["name"], predicts["compared_prompt_tokens"]) == ("expected_ttft", 30)
         assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["share_agreed"] <= 1
