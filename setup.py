@@ -34,7 +34,7 @@ COMPILED = [
     "gateway/core/request.py",
     "gateway/core/settings.py",
     "gateway/core/template.py",
-    "gateway/core/speeds.py",
+    "gateway/core/transfer_speed.py",
     "gateway/core/texts.py",
     "gateway/core/tried.py",
     "gateway/core/unheard.py",

@@ -28,6 +28,7 @@ from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
+from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
@@ -262,6 +263,7 @@ class Gateway:
             ledger=ledger,
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
+            paces=Paces.of(self.config.prefill_tokens_per_s),
         )
         self.choosing.changed = partial(setattr, router, "policy")
         router.witnesses += [self.losses, self.verifier, self.healer]
@@ -358,10 +360,8 @@ def worker_tls_of(config: Config) -> Tls:
 async def check(config: Config) -> int:
     """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
     gateway = Gateway(config)
-    headers = worker_headers(config.worker_key_file)
-    async with ControlSession(
-        gateway.worker_tls, timeout_s=config.probe_timeout_s, headers=headers
-    ) as session:
+    timeout_s, headers = config.probe_timeout_s, gateway._worker_headers
+    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers) as session:
         checker = Checker(
             session=session,
             engines=gateway.engines,
@@ -369,7 +369,7 @@ async def check(config: Config) -> int:
             reach_events=gateway.reach_events,
             has_tokenizer=gateway.prompts.has_local,
             events_port=config.events_port,
-            reach_agent=partial(reach_agent, gateway.agents, timeout_s=config.probe_timeout_s),
+            reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
             agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
             said=gateway._said,
         )

@@ -245,14 +245,17 @@ class Router:
             told_s = None if decision.prefill else ttft_s
             self.learning.began(opened.lesson, told_s, self._clock())
 
-    def prefilled(self, decision: Decision, *, was_run: bool = True) -> bool:
-        """Its prefill worker has answered, or will not (`was_run`): nothing is booked there any more. False
-        if that was so before."""
+    def prefilled(self, decision: Decision, took_s: float | None = None, *, was_run: bool = True) -> bool:
+        """Its prefill worker has answered after that time, or will not (`was_run`): nothing is booked there
+        any more. False if that was so before."""
         opened = self._prefilling.pop(decision.id, None)
         if opened is None:
             return False
         self.ledger.release(opened.booking)
-        self.assumed.unpin(opened.booking.worker, opened.hashes, self._clock(), was_run=was_run)
+        now = self._clock()
+        self.assumed.unpin(opened.booking.worker, opened.hashes, now, was_run=was_run)
+        if was_run:
+            self.learning.began(opened.lesson, took_s, now)
         return True
 
     def prefilling(self) -> Sequence[Booking]:

@@ -123,8 +123,9 @@ class SplitExchange(InferenceExchange):
             handed = handoff.handed(answer)
         except DecodeError as exc:
             return self._prefill_failed(Failure.REFUSED, str(exc))
-        self._proxy.router.prefilled(decision)
-        self._splits.prefilled(decision, self._loop.time() - self._began_s)
+        took_s = self._loop.time() - self._began_s
+        self._proxy.router.prefilled(decision, took_s)
+        self._splits.prefilled(took_s)
         if not handoff.is_together and self._differs(decision, handed.num_prompt_tokens):
             self._doubted = self._pair(decision, decision.prefill), handed.num_prompt_tokens
             self._may_split = False

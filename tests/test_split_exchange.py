@@ -9,7 +9,7 @@ import pytest
 
 from engines import HANDOFFS
 from gateway.core.blocks import root_hash
-from gateway.core.speeds import Speeds
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.policies.disaggregation import Disaggregation, modes_of
 from gateway.split_exchange import REFUSAL_S, SplitExchange, number_of
@@ -40,8 +40,8 @@ class World(exchanges.World):
         **options: Any,
     ) -> None:
         super().__init__(monkeypatch, **options)
-        speeds = Speeds(prefill_tokens_per_s=1000, transfer_tokens_per_s=1000, transfer_latency_s=0.01)
-        self.splits = Splits(Disaggregation(speeds, modes_of([mode])))
+        transfer = TransferSpeed(tokens_per_s=1000, latency_s=0.01)
+        self.splits = Splits(Disaggregation(transfer, modes_of([mode])))
         self.router.disaggregation = self.splits.policy
         self.proxy.splits, self.proxy.handoffs = self.splits, HANDOFFS
         for name in names:
