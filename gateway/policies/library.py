@@ -99,12 +99,9 @@ class Library:
         Raises ConfigError."""
         name = self.resolved(name)
         policy = self._policy(name, ())
-        is_shipped = name in POLICIES or name in COMPOSITIONS
-        return (
-            policy
-            if is_shipped
-            else Guard(name, policy, self._budget_s, self._faults if faults is None else faults)
-        )
+        if is_shipped(name):
+            return policy
+        return Guard(name, policy, self._budget_s, self._faults if faults is None else faults)
 
     def _policy(self, name: str, within: Sequence[str]) -> Policy:
         if name in _WEIGHS_MEDIA:
@@ -168,6 +165,11 @@ class Library:
         if plugin is None and name in self._installed:
             plugin = self._installed[name]()
         return plugin if plugin and plugin.kind == kind else None
+
+
+def is_shipped(name: str) -> bool:
+    """And so tested, and without a guard."""
+    return name in POLICIES or name in COMPOSITIONS
 
 
 def worth_of(texts: Iterable[str]) -> dict[str, float]:
