@@ -19,7 +19,7 @@ from gateway.policies.base import Policy
 from gateway.policies.composed import explained
 from gateway.policies.contract import Broken, many_candidates, one_candidate
 from gateway.policies.guard import Faults, Guard, where
-from gateway.policies.library import AUTO, Library, is_shipped, worth_of
+from gateway.policies.library import AUTO, READS_PREFIX, Library, is_shipped, worth_of
 from gateway.policies.plugins import PolicyFile, read_file
 from gateway.trials.trials import Shadow, Trials
 
@@ -55,6 +55,12 @@ class Choosing:
     @property
     def policy(self) -> Policy:
         return self._made.policy
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether `Query.prefix` is asked for: what is not shipped may."""
+        names = [*self.trials.scores, *self.trials.comparisons]
+        return any(name in READS_PREFIX or not is_shipped(name) for name in names)
 
     async def reload(self) -> None:
         """Take the policy file as it is now. Where it is broken, what is in use stays; raises ConfigError."""

@@ -184,3 +184,11 @@ async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
     assert isinstance(comparison.policy, Guard)
     comparison.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
     assert (comparison.faults.total(), own.faults.total()) == (1, 0)
+
+
+def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -> None:
+    assert not choosing().reads_prefix
+    assert not choosing(ab={"prefix_overlap": 1.0, "topology": 1.0}, shadow=["random"]).reads_prefix
+    assert choosing(shadow=["consistent_hash"]).reads_prefix
+    assert choosing(policy="mine", policies={"mine": {"scorers": {"consistent_hash": 1.0}}}).reads_prefix
+    assert with_file(tmp_path, LAST).reads_prefix
