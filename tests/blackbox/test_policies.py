@@ -207,6 +207,21 @@ async def test_shadows_tell_what_they_would_have_done() -> None:
         assert metrics['kvgate_shadow_compared_total{policy="least_load"}'] == 10
 
 
+async def test_a_policy_is_tested_as_it_would_run(tmp_path: Path) -> None:
+    """In the same build of the gateway."""
+    path = tmp_path / "own.py"
+    path.write_text("def choose(query, candidates, rng):\n    return rng.randrange(len(candidates))\n")
+    process = await asyncio.create_subprocess_exec(
+        *(*GATEWAY, "policy", "test", str(path), "--policy-budget-ms", "60000"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        printed, _ = await process.communicate()
+    assert printed.decode().splitlines()[-1] == "8 of 8 checks passed", printed.decode()
+    assert process.returncode == 0
+
+
 async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
     assert "there is no policy 'best'; there are expected_ttft, " in await refusal("--policy", "best")
     config = tmp_path / "kvgate.toml"
