@@ -41,10 +41,6 @@ class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
     role: Literal["prefill", "decode"] | None = None
 
 
-class _PolicyText(msgspec.Struct, forbid_unknown_fields=True):
-    source: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Families(Collector):
     """What was collected, as the exposition wants to collect it."""
@@ -173,13 +169,12 @@ class Admin:
         return _json(self._policies.describe())
 
     async def _reload_policies(self, request: web.Request) -> web.Response:
-        """JSON only, as above. A supervisor gives the file's text: all its processes have the same."""
+        """JSON only, as above. What is read is the file, never what is sent: nobody brings code in here."""
         if request.content_type != "application/json":
             return _error(415, "send application/json, as in {}")
         try:
-            given = msgspec.json.decode(await request.read(), type=_PolicyText)
-            await self._policies.reload(given.source)
-        except (msgspec.DecodeError, ConfigError) as exc:
+            await self._policies.reload()
+        except ConfigError as exc:
             return _error(400, str(exc))
         return _json(self._policies.describe())
 

@@ -123,6 +123,7 @@ class Router:
         self.learning = Learning(fleet, index, paces)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.witnesses: list[Witness] = []
+        self.tells_prefix = True
 
     def __repr__(self) -> str:
         return f"Router({self.policy.name}, {self.fleet}, open={len(self._open)})"
@@ -178,7 +179,7 @@ class Router:
         """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
-        query = query_of(request, prompt, eligible[0].group, hashed)
+        query = query_of(request, prompt, eligible[0].group, hashed if self.tells_prefix else None)
         made = self._weigh(twin or self.policy, query, prompt, eligible, prefills, lookups, now)
         chosen, group = made.candidates[made.index], eligible[made.index].group
         decision = Decision(

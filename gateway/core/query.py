@@ -14,11 +14,11 @@ Hashed = Mapping[Group, Sequence[Sequence[BlockHash]]]
 """The block hashes of each prompt, as workers of each group see them."""
 
 
-def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Hashed) -> Query:
-    """`group` is that of some worker that serves the model: all serve it by the same adapter."""
-    return Query(
-        request.model, prompt.num_tokens, request.session, adapter=group.adapter, prefix=prefix_of(hashed)
-    )
+def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Hashed | None) -> Query:
+    """`group` is that of some worker that serves the model: all serve it by the same adapter. `hashed` is
+    None where no policy asks for the beginning."""
+    prefix = prefix_of(hashed) if hashed is not None else None
+    return Query(request.model, prompt.num_tokens, request.session, adapter=group.adapter, prefix=prefix)
 
 
 def prefix_of(hashed: Hashed) -> BlockHash | None:
