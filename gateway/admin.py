@@ -60,6 +60,7 @@ class Admin:
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
         verified: Callable[[WorkerId], Mapping[str, Any]],
+        describe_flow: Callable[[], Mapping[str, Any]],
     ) -> None:
         """`verified` sums up how right the predictions about a worker are."""
         self._api = api
@@ -72,6 +73,7 @@ class Admin:
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
         self._verified = verified
+        self._describe_flow = describe_flow
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
@@ -88,6 +90,7 @@ class Admin:
                 web.get("/admin/tokenizer", self._tokenizer),
                 web.get("/admin/cache-loss", self._cache_loss),
                 web.get("/admin/verify", self._verify),
+                web.get("/admin/flow", self._flow),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
             ]
@@ -153,6 +156,9 @@ class Admin:
 
     async def _verify(self, request: web.Request) -> web.Response:
         return _json(self._describe_verify())
+
+    async def _flow(self, request: web.Request) -> web.Response:
+        return _json(self._describe_flow())
 
     async def _recent(self, request: web.Request) -> web.Response:
         return _json({"decisions": self._records.recent(MAX_RECENT)})

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.admin import Admin
@@ -37,6 +36,8 @@ from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.discovery.said import said_of
+from gateway.flow.gate import gate_of
+from gateway.flow.told import FlowCollector, describe_flow
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -52,7 +53,7 @@ from gateway.keyfile import worker_headers
 from gateway.lag import Lag
 from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
-from gateway.metrics import Collector, Metrics
+from gateway.metrics import Collector, Metrics, registry_of
 from gateway.others import Others
 from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
@@ -169,7 +170,10 @@ class Gateway:
         self.api.is_stopping = True
         if self._sockets:
             self._sockets.remove_files()
-        await self.front.drain(self.config.drain_timeout_s if drain_s is None else drain_s, self._cut)
+        drain_s = self.config.drain_timeout_s if drain_s is None else drain_s
+        if self.proxy.gate:
+            self.proxy.gate.stop(drain_s)
+        await self.front.drain(drain_s, self.proxy.cut)
         await self.front.close()
         if self._sockets:
             self._sockets.close()  # where the start came no further than this
@@ -204,10 +208,8 @@ class Gateway:
         )
 
     def _make_admin(self) -> web.Application:
-        registry = CollectorRegistry()
-        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
-            registry.register(collector)
-        registry.register(
+        gate = self.proxy.gate
+        collectors = (
             Collector(
                 self.metrics,
                 self.fleet,
@@ -216,22 +218,21 @@ class Gateway:
                 self.assumed,
                 self.roster.stream_counts,
                 lambda: len(self._connections),
-            )
+            ),
+            LossCollector(self.losses),
+            VerifyCollector(self.verifier),
+            HealerCollector(self.healer),
+            SplitsCollector(self.splits),
+            *[sharing.collector() for sharing in self._sharing],
+            *([TreeCollector(self.tree)] if self.tree else []),
+            *([FlowCollector(gate)] if gate else []),
         )
-        registry.register(LossCollector(self.losses))
-        registry.register(VerifyCollector(self.verifier))
-        registry.register(HealerCollector(self.healer))
-        registry.register(SplitsCollector(self.splits))
-        for sharing in self._sharing:
-            registry.register(sharing.collector())
-        if self.tree:
-            registry.register(TreeCollector(self.tree))
         return Admin(
             api=self.api,
             router=self.router,
             roster=self.roster,
             records=self.records,
-            registry=registry,
+            registry=registry_of(collectors),
             losses=self.losses,
             describe_tokenizer=lambda: {
                 **self.prompts.describe(),
@@ -239,12 +240,8 @@ class Gateway:
             },
             describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
             verified=lambda worker: summary(self.verifier, worker),
+            describe_flow=lambda: describe_flow(gate),
         ).app()
-
-    def _cut(self) -> None:
-        """Requests and tunnels that are still open: each is named in the log."""
-        for exchange in list(self.proxy.exchanges):
-            exchange.cancel("the gateway stopped before the answer was complete")
 
     def _make_router(self, ledger: Ledger) -> Router:
         router = Router(
@@ -297,6 +294,7 @@ class Gateway:
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
+            gate=gate_of(config, self.router),
         )
 
     def _make_roster(self) -> Roster:

@@ -175,6 +175,8 @@ def reference_page() -> str:
         )
         unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
         names = f"`{option.flag}` | `{option.name}` | `{option.variable}`"
+        if option.is_table:
+            names = f" | `[{option.name}.NAME]` | "
         lines.append(f"| {names} | {unit} | {default} | {option.reason} |")
     return "\n".join([*lines, *_agent_page()]) + "\n"
 

@@ -32,7 +32,7 @@ def option(description: str, unit: str = "", **limits: Any) -> Meta:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field as `--help` and the reference page show it."""
+    """One field as `--help` and the reference page show it. A table has its place in a file only."""
 
     name: str
     default: Any
@@ -41,6 +41,7 @@ class Option:
     is_list: bool
     is_bool: bool
     choices: tuple[str, ...]
+    is_table: bool = False
 
     @property
     def flag(self) -> str:
@@ -79,6 +80,7 @@ def options(struct: type[msgspec.Struct]) -> Iterator[Option]:
             is_list=isinstance(kind, msgspec.inspect.ListType),
             is_bool=isinstance(kind, msgspec.inspect.BoolType),
             choices=tuple(map(str, kind.values)) if isinstance(kind, msgspec.inspect.LiteralType) else (),
+            is_table=isinstance(kind, msgspec.inspect.DictType),
         )
 
 
@@ -92,7 +94,7 @@ def add_flags(
     """None for each that is not given; of those whose names begin with `prefix`. `has_variables`: the
     environment is read too, and `--help` says so."""
     for each in options(struct):
-        if not each.name.startswith(prefix):
+        if not each.name.startswith(prefix) or each.is_table:
             continue
         text = f"{each.help} {each.variable}" if has_variables else each.help
         text = text.replace("%", "%%")
@@ -130,7 +132,7 @@ def _choices(message: str, struct: type[msgspec.Struct]) -> str:
 
 def from_environment(environ: Mapping[str, str], struct: type[msgspec.Struct]) -> dict[str, Any]:
     """What KVGATE_ variables set. Raises ConfigError for one that is no option."""
-    known = {each.variable: each for each in options(struct)}
+    known = {each.variable: each for each in options(struct) if not each.is_table}
     values: dict[str, Any] = {}
     for variable, text in environ.items():
         if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):

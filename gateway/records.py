@@ -74,6 +74,7 @@ class Records:
             "overlap_tokens": decision.overlap_tokens,
             "told_tokens": decision.told_tokens,
             "tokenized_by": decision.prompt_from,
+            "queued_s": round(decision.queued_s, 6),
             "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
             "candidates": [_candidate(decision.terms, i, c) for i, c in enumerate(decision.candidates)],
             "split": _split(decision.split) if decision.split else None,

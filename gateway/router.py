@@ -69,7 +69,8 @@ class _Open:
 
 class Router:
     """`clock` is monotonic seconds; `rng` breaks ties. Images count as cached for `keep_sent_s` where they
-    were sent."""
+    were sent. `spare` leaves out workers that take no more for now, and `on_freed` is told of each that has
+    less ahead (`flow/`)."""
 
     def __init__(
         self,
@@ -100,6 +101,8 @@ class Router:
         self._sent = SentLinks(assumed, keep_sent_s)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.witnesses: list[Witness] = []
+        self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
+        self.on_freed: Callable[[WorkerId], None] | None = None
 
     def __repr__(self) -> str:
         return f"Router({self.policy.name}, {self.fleet}, open={len(self._open)})"
@@ -128,6 +131,8 @@ class Router:
             prefills = self.fleet.prefills(request.model, exclude)
         if is_bound and not prefills:
             eligible = self.fleet.alone(eligible, request.model)
+        if self.spare is not None and attempt == 1:
+            eligible = self.spare(eligible)
         hashed = self._lookups.hash_all(request, prompt, [*eligible, *prefills] if prefills else eligible)
         marks = began, has_prompt, time.perf_counter()
         with self.ledger.turn(prompt.num_tokens):
@@ -147,8 +152,7 @@ class Router:
         """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
-        candidates = self._lookups.candidates(eligible, lookups, prompt, now)
-        query = Query(request.model, prompt.num_tokens, request.session)
+        query, candidates = _query(request, prompt), self._lookups.candidates(eligible, lookups, prompt, now)
         choice = self.policy.choose(query, candidates, self._rng)
         others = self._lookups.candidates(prefills, lookups, prompt, now) if prefills else ()
         index, split = self._split(query, partners_of(eligible, prefills), candidates, choice.index, others)
@@ -169,6 +173,7 @@ class Router:
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
             told_tokens=used.told[-1].get(chosen.id, 0) * group.block_size if used else 0,
             split=split,
+            queued_s=request.queued_s,
         )
         self._book(decision, chosen, lookups, group, prompt.links)
         self._show(decision, prompt, used.hashes if used else (), request)
@@ -204,6 +209,8 @@ class Router:
             return False
         self.ledger.release(opened.booking)
         self.assumed.unpin(opened.booking.worker, opened.hashes, self._clock(), was_run=was_run)
+        if self.on_freed is not None:
+            self.on_freed(opened.booking.worker)
         return True
 
     def finish(self, decision: Decision, usage: Usage | None = None) -> bool:
@@ -215,6 +222,8 @@ class Router:
         if decision.split is not None:
             self.prefilled(decision, was_run=False)
         self.ledger.release(opened.booking)
+        if self.on_freed is not None:
+            self.on_freed(decision.worker.id)
         now = self._clock()
         self.assumed.unpin(decision.worker.id, opened.hashes, now, was_run=opened.was_run)
         if opened.links:
@@ -263,6 +272,8 @@ class Router:
     def _prefilled(self, opened: _Open) -> None:
         opened.was_run = True
         self.ledger.first_token(opened.booking)
+        if self.on_freed is not None:
+            self.on_freed(opened.booking.worker)
 
     def _split(
         self,
@@ -327,6 +338,17 @@ class Router:
         if behind:
             self._sent.index.pin(chosen.id, behind)
         return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind)
+
+
+def _query(request: InferenceRequest, prompt: Prompt) -> Query:
+    return Query(
+        request.model,
+        prompt.num_tokens,
+        request.session,
+        tenant=request.tenant,
+        priority=-(request.priority or 0),
+        slo_ttft_s=request.slo_ttft_s,
+    )
 
 
 def _timings(*marks: float) -> Timings:

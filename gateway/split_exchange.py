@@ -158,7 +158,7 @@ class SplitExchange(InferenceExchange):
 
         def is_late() -> None:
             if not self._is_closed and not self._answer:
-                self._fail(InvalidRequest(f"the prefill worker {reason}"))
+                self.fail(InvalidRequest(f"the prefill worker {reason}"))
 
         self._loop.call_later(REFUSAL_S, is_late)
 
@@ -180,7 +180,7 @@ class SplitExchange(InferenceExchange):
         try:
             self._route(self._prompt)
         except GatewayError as exc:
-            self._fail(exc)
+            self.fail(exc)
 
     def _drop_legs(self) -> None:
         if self._leg:

@@ -43,6 +43,9 @@ def test_help_lists_every_option_with_its_default(command: str, capsys: pytest.C
     assert exit_of(command, "--help") == 0
     text = " ".join(capsys.readouterr().out.split())
     for option in options(Config):
+        if option.is_table:
+            assert option.reason not in text
+            continue
         default = "none" if option.default == [] else option.default
         start = text.index(f"{option.reason} Default: {default}")
         assert option.flag in text[:start]

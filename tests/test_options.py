@@ -7,7 +7,16 @@ import msgspec
 import pytest
 
 from gateway.core.errors import ConfigError
-from gateway.options import MAX_SECONDS, Option, add_flags, convert, from_flags, option, options
+from gateway.options import (
+    MAX_SECONDS,
+    Option,
+    add_flags,
+    convert,
+    from_environment,
+    from_flags,
+    option,
+    options,
+)
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,6 +25,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: Annotated[list[str], option("Whose.", "path")] = msgspec.field(default_factory=list)
     is_loud: Annotated[bool, option("Says it.")] = False
     key: Annotated[str, option("Its key.")] = ""
+    parts: Annotated[dict[str, int], option("In a file only.")] = msgspec.field(default_factory=dict)
 
 
 def parsed(*arguments: str, has_variables: bool = False) -> Told:
@@ -48,6 +58,16 @@ def test_a_refusal_names_the_flag_and_what_would_be_right(arguments: list[str], 
 def test_what_is_no_option_is_said() -> None:
     with pytest.raises(ConfigError, match="^file: unknown option `place`$"):
         convert({"place": 1}, Told, "file")
+
+
+def test_a_table_has_its_place_in_a_file_only() -> None:
+    table = next(each for each in options(Told) if each.is_table)
+    assert table.name == "parts"
+    with pytest.raises(SystemExit):
+        parsed("--parts", "1")
+    with pytest.raises(ConfigError, match="KVGATE_PARTS is no option"):
+        from_environment({"KVGATE_PARTS": "1"}, Told)
+    assert convert({"parts": {"a": 1}}, Told, "file", strict=True).parts == {"a": 1}
 
 
 def test_fields_are_shown_with_their_names_defaults_and_units() -> None:

@@ -2,7 +2,7 @@
 
 Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
 Unknown fields and wrong types are refused at start with the file and the field. Its first part, who the
-workers are and how they work together, is in `fleet.py`.
+workers are and how they work together, is in `fleet.py`, and who is let in in `flow.py`.
 """
 
 import os
@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from gateway.config.fleet import Fleet
+from gateway.config.flow import Flow
 from gateway.core.errors import ConfigError
 from gateway.options import convert, from_environment, from_flags, option
 
 
-class Config(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Flow, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Annotated[
         Literal["prefix_overlap", "least_load", "round_robin"],
         option("How a worker is chosen; see gateway/policies/."),

@@ -54,6 +54,11 @@ class Answer:
         """An unstreamed good answer: its head comes with its last token, so it has no first."""
         return self.status == 200 and self._scanner is None
 
+    @property
+    def num_pieces(self) -> int:
+        """In which a stream has come so far: about its tokens, at least."""
+        return self._scanner.num_events_fed if self._scanner else 0
+
     def feed(self, data: bytes, now: float) -> tuple[bytes, Piece, float]:
         """The bytes to pass on now, what they were, and the seconds since the token before."""
         if self._scanner is None:

@@ -117,7 +117,8 @@ class Decision(msgspec.Struct, frozen=True):
 
     `candidates` are the numbers as they were at that moment; `terms[i]` is what the policy made of
     candidate i. `told_tokens` are leading ones that events tell of: what `overlap_tokens` has beyond them
-    is booked or assumed. `split` is None where no worker computes prompts for others.
+    is booked or assumed. `split` is None where no worker computes prompts for others. `queued_s` is how long
+    the request waited here before.
     """
 
     id: str
@@ -134,6 +135,7 @@ class Decision(msgspec.Struct, frozen=True):
     timings_s: Timings = Timings()
     told_tokens: int = 0
     split: Split | None = None
+    queued_s: float = 0.0
 
     @property
     def prefill(self) -> Worker | None:

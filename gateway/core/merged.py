@@ -20,6 +20,8 @@ IDENTITIES = ("id", "url", "worker", "name", "model")
 COUNTS = {"compared", "counted", "counted_differing", "sampled", "sampled_differing"}
 SENT = {"sent_prompt_tokens", "sent_predicted_tokens"}
 CAUSES = {"tokens_differ", "never_stored", "evicted", "told_later", "not_told", "unknown"}
+QUEUES = {"queued", "queued_tokens", "under_way"}
+ENDS = {"served", "full", "displaced", "timeout", "deadline", "slo", "client_gone", "stopping"}
 ADDED = frozenset(
     {
         "failures",
@@ -38,8 +40,10 @@ ADDED = frozenset(
     | COUNTS
     | SENT
     | CAUSES
+    | QUEUES
+    | ENDS
 )
-LEAST = frozenset({"share_right", "confidence"})
+LEAST = frozenset({"share_right", "confidence", "requests_left", "tokens_left"})
 MOST_FIRST = "recomputed_tokens"
 WORST_FIRST = ("waiting", "blind", "catching_up", "exact", "joined", "differ", "agree")
 

@@ -33,6 +33,7 @@ class Saturation:
         return bool(self.above_ttft_s or self.max_in_flight)
 
     def is_full(self, load: Load, pace: Pace, reported: Reported) -> bool:
+        """`pace` is looked at where prompt work is booked."""
         num = load.num_in_flight
         if num <= 0:
             return False
@@ -42,7 +43,7 @@ class Saturation:
             return False
         if reported.num_waiting and reported.kv_usage >= FULL_KV:
             return True
-        return ttft_s(load, pace) > self.above_ttft_s
+        return load.booked_tokens > 0 and ttft_s(load, pace) > self.above_ttft_s
 
 
 def ttft_s(load: Load, pace: Pace) -> float:
