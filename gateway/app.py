@@ -311,7 +311,7 @@ class Gateway:
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
             said=self._said,
-            on_left=self.splits.drop_worker,
+            on_left=[self.splits.drop_worker, self.router.learning.drop],
             complete=lambda probe, facts: with_engine_ids(facts, self._said, HANDOFFS, probe),
             on_look=self.verifier.scraped,
             options=RosterOptions(

@@ -49,7 +49,7 @@ class InferenceExchange:
     __slots__ = (
         "_proxy", "_http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
         "_decision", "_worker_metrics", "_upstream", "_failed", "_is_closed", "_status", "_answer",
-        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked",
+        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s",
     )
     # fmt: on
 
@@ -62,7 +62,7 @@ class InferenceExchange:
         self._request = request
         self._loop = proxy.loop
         self._request_id = http.header(b"x-request-id") or new_id().encode()
-        self._started = self._last_activity = self._loop.time()
+        self._started = self._last_activity = self._sent_s = self._loop.time()
         self._prompt: Prompt | None = None
         self._decision: Decision | None = None
         self._worker_metrics: WorkerMetrics | None = None
@@ -163,7 +163,7 @@ class InferenceExchange:
         decision = self._decision
         assert decision is not None
         self._upstream = connection
-        self._touch()
+        self._sent_s = self._last_activity = self._loop.time()
         self._arm()
         pool = self._proxy.pool(decision.worker.url)
         body = self._body(decision)
@@ -196,8 +196,8 @@ class InferenceExchange:
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
         exposed = self._decision if self._proxy.options.expose_headers else None
-        crossing = head_to_client(head, self._request_id, exposed, is_stream=self._answer.is_stream)
-        self._responder.head(crossing)
+        is_stream = self._answer.is_stream
+        self._responder.head(head_to_client(head, self._request_id, exposed, is_stream=is_stream))
         return None
 
     def upstream_data(self, data: bytes) -> None:
@@ -235,7 +235,7 @@ class InferenceExchange:
             metrics.itl_s.observe(since_s)
         elif piece is Piece.FIRST_TOKEN:
             metrics.ttft_s.observe(self._last_activity - self._started)
-            self._proxy.router.first_token(decision)
+            self._proxy.router.first_token(decision, self._last_activity - self._sent_s)
 
     # failures ----------------------------------------------------------------------------------
 
@@ -385,16 +385,16 @@ class InferenceExchange:
             self._upstream.abort()
             self._upstream = None
         proxy.metrics.responses[self._status] += 1
-        usage = self._answer.usage() if self._answer and how == "ended" else None
-        proxy.ended(self, self._request, self._answer, usage)
+        answer = self._answer
+        usage = answer.usage() if answer and how == "ended" else None
+        proxy.ended(self, self._request, answer, usage)
         if decision is None:
             return
-        proxy.router.finish(decision, usage)
-        first_s = self._answer.first_token_s if self._answer else None
-        ttft_s = first_s - self._started if first_s is not None else None
-        total_s = self._loop.time() - self._started
+        proxy.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
+        ttft_s = answer.ttft_s(self._started) if answer else None
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
         proxy.records.finish(decision.id, how, self._status, ttft_s, usage)
         if proxy.options.log_requests:
-            log_request(self._request.model, decision, self._status, how, ttft_s, total_s, usage)
+            lasted_s = self._loop.time() - self._started
+            log_request(self._request.model, decision, self._status, how, ttft_s, lasted_s, usage)

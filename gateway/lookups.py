@@ -10,8 +10,8 @@ from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, Space, prompt_extra_keys, root_hash
 from gateway.core.decision import Candidate, Prompt
-from gateway.core.fleet import Eligible, Group
-from gateway.core.ledger import Ledger
+from gateway.core.fleet import Eligible, Group, Member
+from gateway.core.ledger import Ledger, Load
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import hash_continued
 from gateway.core.stream import StreamState
@@ -127,27 +127,40 @@ class Lookups:
                 lookup = lookups.get(group)
                 held = lookup.held_tokens if lookup else _NOTHING
                 spilled = lookup.spilled if lookup else {}
-            member = e.member
-            worker, reported = member.worker, member.reported
-            assumed = sent.get(worker.id, 0) if sent else 0
-            overlap, load = held.get(worker.id, 0), load_of(worker.id)
-            worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
+            name = e.member.worker.id
+            assumed = sent.get(name, 0) if sent else 0
+            there = spilled.get(name, _ON_GPU) if spilled else _ON_GPU
             candidates.append(
-                Candidate(
-                    worker,
-                    overlap,
-                    num_tokens - worth - assumed,
-                    load.booked_tokens,
-                    load.num_in_flight,
-                    reported.num_waiting,
-                    reported.kv_usage,
-                    member.stream is StreamState.EXACT,
-                    member.confidence,
-                    spilled.get(worker.id, _ON_GPU) if spilled else _ON_GPU,
-                    assumed,
-                )
+                _candidate(e.member, load_of(name), num_tokens, held.get(name, 0), assumed, there)
             )
         return tuple(candidates)
+
+
+def _candidate(
+    member: Member,
+    load: Load,
+    num_tokens: int,
+    overlap: int,
+    assumed: int,
+    spilled: Mapping[tuple[str, ...], int],
+) -> Candidate:
+    worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
+    reported = member.reported
+    return Candidate(
+        member.worker,
+        overlap,
+        num_tokens - worth - assumed,
+        load.booked_tokens,
+        load.num_in_flight,
+        reported.num_waiting,
+        reported.kv_usage,
+        member.stream is StreamState.EXACT,
+        member.confidence,
+        spilled,
+        assumed,
+        member.pace,
+        member.stays_s,
+    )
 
 
 _NOTHING: Mapping[WorkerId, int] = {}

@@ -22,6 +22,7 @@ from gateway.core.errors import NoWorker
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.media import Links
+from gateway.core.paces import Paces
 from gateway.core.pairs import partners_of
 from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage
@@ -30,6 +31,7 @@ from gateway.ids import new_id
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.sent import SentLinks
+from gateway.learning import Learning, Lesson
 from gateway.lookups import Lookup, Lookups
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import Disaggregation
@@ -51,7 +53,7 @@ Tokenize = Callable[[InferenceRequest], Prompt]
 class _Open:
     """A decision that is not finished: its booking, the blocks it pinned, its (last) prompt's blocks."""
 
-    __slots__ = ("booking", "hashes", "prompt", "links", "was_run")
+    __slots__ = ("booking", "hashes", "prompt", "links", "was_run", "lesson")
 
     def __init__(
         self,
@@ -59,8 +61,10 @@ class _Open:
         hashes: Sequence[BlockHash],
         prompt: Sequence[BlockHash],
         links: Sequence[BlockHash],
+        lesson: Lesson,
     ) -> None:
         self.booking = booking
+        self.lesson = lesson
         self.hashes = hashes
         self.prompt = prompt
         self.links = links
@@ -85,6 +89,7 @@ class Router:
         rng: random.Random | None = None,
         keep_sent_s: float = 600.0,
         disaggregation: Disaggregation | None = None,
+        paces: Paces | None = None,
     ) -> None:
         self.fleet = fleet
         self.index = index
@@ -99,6 +104,7 @@ class Router:
         self._prefilling: dict[str, _Open] = {}
         self._looked_s = 0.0
         self._sent = SentLinks(assumed, keep_sent_s)
+        self.learning = Learning(fleet, index, paces)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.witnesses: list[Witness] = []
         self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
@@ -122,6 +128,7 @@ class Router:
         """
         began, now = time.perf_counter(), self._clock()
         self._see_prefilled(now)
+        self.learning.look(now)
         eligible = self.fleet.eligible(request.model, exclude)
         prompt = self.tokenize(request) if prompt is None else prompt
         has_prompt = time.perf_counter()
@@ -196,10 +203,13 @@ class Router:
             (root_hash(group.root), blocks) for group, each in hashed.items() for blocks in each if blocks
         ]
 
-    def first_token(self, decision: Decision) -> None:
-        """The worker has prefilled the prompt: its tokens are cached there and no work ahead."""
+    def first_token(self, decision: Decision, ttft_s: float | None = None) -> None:
+        """The worker has prefilled the prompt: its tokens are cached there and no work ahead. `ttft_s` is
+        since the request was sent, where its answer is streamed."""
         if opened := self._open.get(decision.id):
             self._prefilled(opened)
+            told_s = None if decision.prefill else ttft_s
+            self.learning.began(opened.lesson, told_s, self._clock())
 
     def prefilled(self, decision: Decision, *, was_run: bool = True) -> bool:
         """Its prefill worker has answered, or will not (`was_run`): nothing is booked there any more. False
@@ -213,9 +223,9 @@ class Router:
             self.on_freed(opened.booking.worker)
         return True
 
-    def finish(self, decision: Decision, usage: Usage | None = None) -> bool:
+    def finish(self, decision: Decision, usage: Usage | None = None, answer_s: float = 0.0) -> bool:
         """Release what the decision booked; False if that was done before. `usage` is what the engine told
-        of a complete answer."""
+        of a complete answer, `answer_s` the time from its first token to its last where it was streamed."""
         opened = self._open.pop(decision.id, None)
         if opened is None:
             return False
@@ -229,6 +239,8 @@ class Router:
         if opened.links:
             self._sent.index.unpin(decision.worker.id, opened.links, now, was_run=opened.was_run)
         if usage is not None:
+            if answer_s and usage.completion_tokens:
+                self.learning.ended(opened.lesson, usage.completion_tokens - 1, answer_s, now)
             for witness in self.witnesses:
                 try:
                     witness.answered(decision, opened.prompt, usage)
@@ -337,7 +349,8 @@ class Router:
         behind = links.hashes if links else ()
         if behind:
             self._sent.index.pin(chosen.id, behind)
-        return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind)
+        lesson = self.learning.booked(chosen, uncached_tokens)
+        return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind, lesson)
 
 
 def _query(request: InferenceRequest, prompt: Prompt) -> Query:

@@ -1,5 +1,5 @@
 """`make bench-pd`: is it worth splitting, and does the gateway know when? In virtual time, before simulated
-engines with the figures of H100s (`virtual.py`).
+engines with the figures of H100s (`gateway/replay`).
 
 Two traces near saturation, eight workers; goodput is requests per second that meet TTFT <= 2 s and TPOT <= 50
 ms. `never` is the whole fleet with each doing both. `always` and `auto` on a fleet with roles, and `auto` on
@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.policies.disaggregation import Mode
+from gateway.replay.fleet import Setup, VirtualFleet
+from gateway.replay.job import Job
+from gateway.replay.profile import H100_8B, H100_70B, Profile
+from gateway.replay.traces import agent, mooncake
 from loadtest.report import Figure, publish
-from loadtest.virtual import H100_8B, H100_70B, Job, Profile, Setup, VirtualFleet
-from loadtest.workloads.traces import TRACES, agent, mooncake
+from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode
 
 NUM_WORKERS = 8
 TTFT_S, TPOT_S = 2.0, 0.05
 LIMIT = int(os.environ.get("LIMIT", "3000"))
-CONVERSATION, AGENT = "mooncake_conversation_trace.jsonl.xz", "miniswe.jsonl.xz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,9 @@ class Row:
 def main() -> None:
     figures: list[Figure] = []
     for name, profile, num_prefill, jobs in (
-        ("conversation_8b", H100_8B, 3, lambda: mooncake(TRACES / CONVERSATION, speed=3.0, limit=LIMIT)),
-        ("conversation_70b", H100_70B, 3, lambda: mooncake(TRACES / CONVERSATION, speed=0.7, limit=LIMIT)),
-        ("agent_8b", H100_8B, 2, lambda: agent(TRACES / AGENT, copies=LIMIT // 400, speed=1.0)),
+        ("conversation_8b", H100_8B, 3, lambda: mooncake(CONVERSATION, speed=3.0, limit=LIMIT)),
+        ("conversation_70b", H100_70B, 3, lambda: mooncake(CONVERSATION, speed=0.7, limit=LIMIT)),
+        ("agent_8b", H100_8B, 2, lambda: agent(AGENT, bundled_encode(), copies=LIMIT // 400, speed=1.0)),
     ):
         figures += compare(name, profile, num_prefill, jobs)
     publish("bench_pd", figures)
@@ -80,7 +82,7 @@ def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[Job]) -> 
         ttft_s=statistics.median(job.ttft_s for job in done),
         turn2_ttft_s=statistics.median(job.ttft_s for job in done if job.turn > 1),
         split=_share(done, lambda job: job.is_split),
-        cached=sum(job.cached_tokens for job in done) / sum(len(job.tokens) for job in done),
+        cached=sum(job.cached_tokens for job in done) / sum(job.num_tokens for job in done),
     )
 
 

@@ -23,7 +23,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal
+from struct import Struct
+from typing import Literal, NamedTuple
 
 from engines.sim.cbor import block_digest
 from engines.sim.tiers import Tiers, Window
@@ -32,6 +33,8 @@ from gateway.core.events import GPU, BlocksCleared, BlocksRemoved, BlocksStored,
 
 ROOT = sha256(b"\x6evllm-none-hash").digest()
 """vLLM's NONE_HASH under sha256_cbor: the digest of its fixed seed as a CBOR text of 14 bytes."""
+
+HashForm = Literal["int", "bytes", "ours"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,7 @@ class Block:
     content: "Content | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """What a full block holds: the engine's digest, and our hash of the same tokens and extra keys."""
 
     digest: bytes
@@ -71,6 +73,10 @@ class CachedSequence:
     blocks: list[Block] = field(default_factory=list)
     num_stored: int = 0
 
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.adapter or self.cache_salt)
+
     def extra_keys(self, index: int) -> tuple[str, ...] | None:
         """Of the block at `index`: the adapter in each, the salt in the first."""
         keys = (self.adapter, self.cache_salt if index == 0 else None)
@@ -85,17 +91,22 @@ class PrefixCache:
         num_blocks: int,
         block_size: int,
         model: str = "m",
-        hash_form: Literal["int", "bytes"] = "int",
+        hash_form: HashForm = "int",
         tiers: Iterable[tuple[str, int]] = (),
         window: tuple[int, int] = (0, 0),
         tells_partial: bool = False,
     ) -> None:
-        """`tiers`: medium and blocks of each; `window`: tokens of a sliding one, blocks of its group."""
+        """`hash_form`: vLLM's digest or its last bytes as a number; "ours" is our hash, a tenth of the cost
+        where nobody compares. `tiers`: medium and blocks of each; `window`: tokens of a sliding one, blocks
+        of its group."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._root = root_hash(model)
-        self._is_int = hash_form == "int"
-        self._free: OrderedDict[Block, None] = OrderedDict.fromkeys(map(Block, range(1, num_blocks)))
+        self._is_int = hash_form != "bytes"
+        self._is_ours = hash_form == "ours"
+        self._num_made = 1  # with the null block; blocks are made when they are first taken
+        self._bare: list[Block] = []  # without a hash: the front of the free queue, the first one last
+        self._free: OrderedDict[Block, None] = OrderedDict()  # its back, behind those not yet made
         self._cached: dict[bytes, list[Block]] = {}
         self._events: list[KvEvent] = []
         self.tiers = Tiers(tiers, self._name)
@@ -111,7 +122,7 @@ class PrefixCache:
     @property
     def num_free(self) -> int:
         """Blocks without a holder, cached or not."""
-        return len(self._free)
+        return len(self._bare) + self.num_blocks - self._num_made + len(self._free)
 
     @property
     def usage(self) -> float:
@@ -122,6 +133,10 @@ class PrefixCache:
         """Engine hash, our hash and number of copies of everything cached."""
         firsts = ((blocks[0].content, len(blocks)) for blocks in self._cached.values())
         return [(self._name(it.digest), it.block_hash, copies) for it, copies in firsts if it is not None]
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
 
     def take_events(self) -> list[KvEvent]:
         events, self._events = self._events, []
@@ -139,7 +154,8 @@ class PrefixCache:
         for block in rng.sample(cached, min(num_blocks, len(cached))):
             assert block.content is not None
             self._evict(block, block.content.digest)
-            self._free.move_to_end(block, last=False)
+            del self._free[block]
+            self._bare.append(block)
 
     # what a scheduler does ------------------------------------------------------------------------
 
@@ -205,9 +221,7 @@ class PrefixCache:
                     uncached.append(block)
                 else:
                     self._free[block] = None
-        for block in reversed(uncached):
-            self._free[block] = None
-            self._free.move_to_end(block, last=False)
+        self._bare += reversed(uncached)
         if self._tells_partial:
             self._tell_partial(sequence)
         sequence.blocks.clear()
@@ -234,9 +248,15 @@ class PrefixCache:
             block.refs += 1
 
     def _take(self) -> Block:
-        block, _ = self._free.popitem(last=False)
-        if block.content is not None:
-            self._evict(block, block.content.digest)
+        if self._bare:
+            block = self._bare.pop()
+        elif self._num_made < self.num_blocks:
+            block = Block(self._num_made)
+            self._num_made += 1
+        else:
+            block, _ = self._free.popitem(last=False)
+            if block.content is not None:
+                self._evict(block, block.content.digest)
         block.refs = 1
         return block
 
@@ -253,17 +273,19 @@ class PrefixCache:
         if first >= num_full:
             return
         self._hash(sequence)
-        for index in range(first, num_full):
-            content = sequence.contents[index]
-            sequence.blocks[index].content = content
-            self._cached.setdefault(content.digest, []).append(sequence.blocks[index])
+        contents = sequence.contents[first:num_full]
+        for block, content in zip(sequence.blocks[first:num_full], contents, strict=True):
+            block.content = content
+            self._cached.setdefault(content.digest, []).append(block)
         sequence.num_stored = num_full
-        run, contents = self._stored(sequence, first, num_full), sequence.contents[first:num_full]
+        run = self._stored(sequence, first, num_full)
         self._events += [run, *self.window.store(run, contents)]
         self.tiers.offload(contents)
 
     def _stored(self, sequence: CachedSequence, first: int, end: int) -> AdapterBlocksStored:
-        keys: list[ExtraKeys] = [sequence.extra_keys(index) for index in range(first, end)]
+        keys: list[ExtraKeys] = []
+        if sequence.has_keys:
+            keys = [sequence.extra_keys(index) for index in range(first, end)]
         return AdapterBlocksStored(
             engine_hashes=[self._name(content.digest) for content in sequence.contents[first:end]],
             parent=self._name(sequence.contents[first - 1].digest) if first else None,
@@ -294,14 +316,21 @@ class PrefixCache:
             return
         tokens = sequence.tokens[first * size : end * size]
         digest, ours = (contents[-1].digest, contents[-1].block_hash) if contents else (ROOT, self._root)
-        keys = [sequence.extra_keys(index) for index in range(first, end)]
-        for i, block_hash in enumerate(hash_blocks(tokens, size, ours, keys)):
+        keys = [sequence.extra_keys(index) for index in range(first, end)] if sequence.has_keys else None
+        hashes = hash_blocks(tokens, size, ours, keys)
+        if self._is_ours:
+            contents += map(Content, map(_pack, hashes), hashes)
+            return
+        for i, block_hash in enumerate(hashes):
             tagged = _tagged(sequence, first + i)
             digest = block_digest(digest, tokens[i * size : (i + 1) * size], tagged)
             contents.append(Content(digest, block_hash))
 
     def _name(self, digest: bytes) -> EngineHash:
         return int.from_bytes(digest[-8:], "big") if self._is_int else digest
+
+
+_pack = Struct(">Q").pack
 
 
 def _tagged(sequence: CachedSequence, index: int) -> Sequence[Sequence[str]]:

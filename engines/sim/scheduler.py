@@ -87,6 +87,8 @@ class Step:
     num_prefill_tokens: int
     num_decoding: int
     cost_s: float
+    is_steady: bool = False
+    """The next one will be the same, as long as nothing ends, comes, or changes the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,8 @@ class Scheduler:
         self._is_stepping = True
         decoding = sum(sequence.is_decoding for sequence, _ in work)
         prefill = sum(num for _, num in work) - decoding
-        return Step(work, prefill, decoding, self._costs.step_s(prefill, decoding))
+        is_steady = not prefill and not has_preempted and len(work) == len(self.running) and self._is_plain
+        return Step(work, prefill, decoding, self._costs.step_s(prefill, decoding), is_steady)
 
     def finish_step(self, step: Step) -> Outcome:
         """Apply the step's result: `step` must be the last one started."""
@@ -223,6 +226,24 @@ class Scheduler:
         events = self.cache.take_events()
         self._drop_aborted()
         return Outcome(produced, events, step.cost_s, step.num_prefill_tokens + step.num_decoding)
+
+    @property
+    def waiting_may_fit(self) -> bool:
+        """Whether it depends on the cache alone that nobody who waits is admitted."""
+        return bool(self.waiting) and len(self.running) < self._limits.max_num_seqs
+
+    @property
+    def _is_plain(self) -> bool:
+        """Not where each step tells of copies under way, or of a hit that cannot be used yet."""
+        return not self.cache.tiers.shelves and not (self.waiting and self.waiting[0].cached.reports_hit)
+
+    def decoded(self, sequence: Sequence, num_tokens: int) -> None:
+        """It got so many tokens in as many steps, and not its last one (`glide.py`)."""
+        first = sequence.num_output
+        sequence.cached.tokens.extend(sequence.output[first : first + num_tokens])
+        sequence.num_output += num_tokens
+        sequence.num_computed += num_tokens
+        self.counts.generated_tokens += num_tokens
 
     def _advance(self, sequence: Sequence, num_tokens: int) -> bool:
         """Count computed tokens; True where that yielded the next one."""

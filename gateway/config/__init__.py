@@ -20,9 +20,9 @@ from gateway.options import convert, from_environment, from_flags, option
 
 class Config(Flow, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Annotated[
-        Literal["prefix_overlap", "least_load", "round_robin"],
+        Literal["expected_ttft", "prefix_overlap", "least_load", "round_robin"],
         option("How a worker is chosen; see gateway/policies/."),
-    ] = "prefix_overlap"
+    ] = "expected_ttft"
     medium_worth: Annotated[
         list[str],
         option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),

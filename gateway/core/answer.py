@@ -59,6 +59,15 @@ class Answer:
         """In which a stream has come so far: about its tokens, at least."""
         return self._scanner.num_events_fed if self._scanner else 0
 
+    def ttft_s(self, started: float) -> float | None:
+        """Since then to its first token; None where it has none that could be seen."""
+        return self.first_token_s - started if self.first_token_s is not None else None
+
+    @property
+    def lasted_s(self) -> float:
+        """From its first token to its last so far."""
+        return self.last_token_s - self.first_token_s if self.first_token_s is not None else 0.0
+
     def feed(self, data: bytes, now: float) -> tuple[bytes, Piece, float]:
         """The bytes to pass on now, what they were, and the seconds since the token before."""
         if self._scanner is None:

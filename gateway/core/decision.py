@@ -3,6 +3,7 @@
 msgspec structs, not dataclasses: one is made per candidate and request, at a tenth of the time.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -48,6 +49,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     is_exact          its event stream is EXACT: the overlap is a fact, not a guess
     confidence        the share of such overlaps that it really had lately, 1 unless it is often less
     pace              how fast it works, as learnt
+    stays_s           how long a block stays there that nobody asks for; infinite where none is evicted
     """
 
     worker: Worker
@@ -62,6 +64,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     spilled: Mapping[tuple[str, ...], int] = {}
     assumed_tokens: int = 0
     pace: Pace = TYPICAL
+    stays_s: float = math.inf
 
     @property
     def id(self) -> WorkerId:

@@ -1,10 +1,12 @@
 """All known workers, and which of them are eligible for a model now."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.core.errors import NoWorker, UnknownModel
+from gateway.core.pace import TYPICAL, Pace
 from gateway.core.pairs import Kind, kind_of
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, Role, Served, Worker, WorkerId
@@ -13,7 +15,8 @@ from gateway.core.worker import Reported, Role, Served, Worker, WorkerId
 @dataclass(slots=True, eq=False)
 class Member:
     """A worker in the fleet and what changes about it. `stream` is None where it has no events, `confidence`
-    the share of its overlaps that is counted (`verify/exactness.py`)."""
+    the share of its overlaps that is counted (`verify/exactness.py`), `stays_s` how long a block stays in its
+    cache that nobody asks for."""
 
     worker: Worker
     is_up: bool = True
@@ -21,6 +24,8 @@ class Member:
     stream: StreamState | None = None
     num_failures: int = 0
     confidence: float = 1.0
+    pace: Pace = TYPICAL
+    stays_s: float = math.inf
 
 
 class Group(NamedTuple):

@@ -33,7 +33,6 @@ class Saturation:
         return bool(self.above_ttft_s or self.max_in_flight)
 
     def is_full(self, load: Load, pace: Pace, reported: Reported) -> bool:
-        """`pace` is looked at where prompt work is booked."""
         num = load.num_in_flight
         if num <= 0:
             return False
@@ -47,5 +46,6 @@ class Saturation:
 
 
 def ttft_s(load: Load, pace: Pace) -> float:
-    """Until the first token of a request that comes now, its own prompt left out."""
-    return pace.ttft_s(load.booked_tokens, load.num_in_flight)
+    """Until the first token of a request that comes now, its own prompt left out: `Pace.ttft_s`, written
+    out: it is asked of each worker for each request."""
+    return pace.start_s + load.booked_tokens * (pace.token_s + load.num_in_flight * pace.seq_s)

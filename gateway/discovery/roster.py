@@ -105,12 +105,12 @@ class Roster:
         options: RosterOptions,
         said: Said | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _as_told,
-        on_left: Callable[[WorkerId], None] = lambda worker: None,
+        on_left: Iterable[Callable[[WorkerId], None]] = (),
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
         """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail,
         `on_look` what a worker that answers told of itself, None where its metrics did not come. `complete`
-        asks elsewhere for what an endpoint does not tell itself. `on_left` is told of a worker whose process
+        asks elsewhere for what an endpoint does not tell itself. `on_left` are told of a worker whose process
         is another one, or that was dropped."""
         self._fleet = fleet
         self._index = index
@@ -307,7 +307,8 @@ class Roster:
     def _leave(self, endpoint: Endpoint) -> None:
         self._close_feeds(endpoint)
         for worker in endpoint.workers:
-            self._on_left(worker.id)
+            for left in self._on_left:
+                left(worker.id)
             self._fleet.drop(worker.id)
             self._index.drop_worker(worker.id)
             self._assumed.drop_worker(worker.id)

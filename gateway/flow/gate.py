@@ -15,12 +15,10 @@ from gateway.core.answer import Answer
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.http import HttpRequest
-from gateway.core.pace import TYPICAL, Pace
 from gateway.core.request import InferenceRequest
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
-from gateway.core.worker import WorkerId
 from gateway.flow.askers import Names, Trusted, said, tenant_of_key
 from gateway.flow.lines import Lines, tokens_of
 from gateway.flow.refusals import unreachable
@@ -183,9 +181,7 @@ class Gate:
         ticket.num_tokens = 0
 
 
-def gate_of(
-    config: Config, router: Router, pace_of: Callable[[WorkerId], Pace] = lambda worker: TYPICAL
-) -> Gate | None:
+def gate_of(config: Config, router: Router) -> Gate | None:
     """None where nothing is configured that it would do. Raises ConfigError."""
     rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
     trusted = Trusted(config.trust_headers_from)
@@ -196,7 +192,6 @@ def gate_of(
         router.fleet,
         router.ledger,
         rule,
-        pace_of,
         max_queued=config.max_queued,
         timeout_s=config.queue_timeout_s,
         loop=loop,

@@ -19,7 +19,6 @@ from gateway.core.drain_rate import DrainRate
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.fleet import Eligible, Fleet, Member
 from gateway.core.ledger import Ledger
-from gateway.core.pace import TYPICAL, Pace
 from gateway.core.queue import Entry, FairQueue
 from gateway.core.request import InferenceRequest
 from gateway.core.saturation import Saturation, ttft_s
@@ -45,7 +44,6 @@ WAIT_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.
 Go = Callable[[Waiter, InferenceRequest, Prompt | None], bool]
 """Has a request decided and sent. False if that is done later: what it books is not to be seen yet."""
 OnRefused = Callable[[InferenceRequest, GatewayError], None]
-PaceOf = Callable[[WorkerId], Pace]
 
 
 class Held(Entry):
@@ -93,7 +91,6 @@ class Lines:
         fleet: Fleet,
         ledger: Ledger,
         rule: Saturation,
-        pace_of: PaceOf,
         *,
         max_queued: int,
         timeout_s: float,
@@ -105,7 +102,6 @@ class Lines:
         self.on_refused: OnRefused = lambda request, error: None
         self._fleet = fleet
         self._ledger = ledger
-        self._pace_of = pace_of
         self._max_queued = max_queued
         self._timeout_s = timeout_s
         self._loop = loop
@@ -125,10 +121,7 @@ class Lines:
         return self._is_full(each.member)
 
     def _is_full(self, member: Member) -> bool:
-        worker = member.worker.id
-        load = self._ledger.load(worker)
-        pace = self._pace_of(worker) if load.booked_tokens else TYPICAL
-        return self.rule.is_full(load, pace, member.reported)
+        return self.rule.is_full(self._ledger.load(member.worker.id), member.pace, member.reported)
 
     def spare(self, eligible: list[Eligible]) -> list[Eligible]:
         """Those with room; all where none has."""
@@ -145,8 +138,8 @@ class Lines:
     def best_ttft_s(self, model: str) -> float:
         """Of a request that went to the worker with the least work ahead, its own prompt left out. Raises
         UnknownModel or NoWorker."""
-        workers = [each.member.worker.id for each in self._fleet.eligible(model)]
-        return min([ttft_s(self._ledger.load(worker), self._pace_of(worker)) for worker in workers])
+        members = [each.member for each in self._fleet.eligible(model)]
+        return min([ttft_s(self._ledger.load(each.worker.id), each.pace) for each in members])
 
     def _is_saturated(self, model: str) -> bool:
         fleet = self._fleet
@@ -356,7 +349,7 @@ class Lines:
             eligible: Sequence[Eligible] = self._fleet.eligible(model)
         except GatewayError:
             return 1.0
-        return max(sum([1 / self._pace_of(each.member.worker.id).token_s for each in eligible]), 1.0)
+        return max(sum([1 / each.member.pace.token_s for each in eligible]), 1.0)
 
 
 REQUEST_TOKENS = 64

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gateway.core.errors import ConfigError
 from gateway.policies.base import Policy
+from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.least_load import LeastLoad
 from gateway.policies.prefix_overlap import WORTH, PrefixOverlap
 from gateway.policies.round_robin import RoundRobin
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "expected_ttft": ExpectedTtft,
     "prefix_overlap": PrefixOverlap,
     "least_load": LeastLoad,
     "round_robin": RoundRobin,
@@ -17,9 +19,10 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 
 def policy_of(name: str, medium_worth: Iterable[str] = ()) -> Policy:
     """A policy by its name, with the options that it reads. Raises ConfigError."""
-    if POLICIES[name] is PrefixOverlap:  # its `name` is no text where the class is compiled
-        return PrefixOverlap({**WORTH, **dict(map(_worth, medium_worth))})
-    return POLICIES[name]()
+    made = POLICIES[name]
+    if made is PrefixOverlap or made is ExpectedTtft:  # `name` is no text where a class is compiled
+        return made({**WORTH, **dict(map(_worth, medium_worth))})
+    return made()
 
 
 def _worth(text: str) -> tuple[str, float]:

@@ -18,8 +18,8 @@ class Policy(Protocol):
 class Explains(Protocol):
     """A policy that can say what its cost of a candidate is made of."""
 
-    def explain(self, query: Query, candidate: Candidate) -> Mapping[str, float]:
-        """By name, seconds that sum up to the candidate's term."""
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+        """For each of them by name what sums up to its term, in seconds."""
 
 
 def pick_lowest(costs: Sequence[float], rng: random.Random) -> int:

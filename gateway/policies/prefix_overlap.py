@@ -38,17 +38,24 @@ class PrefixOverlap:
         costs = [candidate.uncached_tokens + work_ahead(candidate) for candidate in candidates]
         for i, candidate in enumerate(candidates):
             if candidate.spilled:
-                costs[i] += self._to_load(candidate.spilled)
+                costs[i] += to_load(candidate.spilled, self.worth)
         index = pick_lowest(costs, rng)
         return Choice(index, _reason(candidates, index), tuple(costs))
 
-    def _to_load(self, spilled: Mapping[tuple[str, ...], int]) -> float:
-        return sum([tokens * (1 - max(map(self._worth_of, media))) for media, tokens in spilled.items()])
 
-    def _worth_of(self, medium: str) -> float:
-        """One that nobody has named is taken for a slow one."""
-        worth = self.worth
-        return worth.get(medium, worth.get(medium.partition(SHARED)[0], SLOWEST))
+def to_load(spilled: Mapping[tuple[str, ...], int], worth: Mapping[str, float]) -> float:
+    """What it takes to fetch them, as tokens to compute."""
+    return sum(
+        [
+            tokens * (1 - max([_worth_of(medium, worth) for medium in media]))
+            for media, tokens in spilled.items()
+        ]
+    )
+
+
+def _worth_of(medium: str, worth: Mapping[str, float]) -> float:
+    """One that nobody has named is taken for a slow one."""
+    return worth.get(medium, worth.get(medium.partition(SHARED)[0], SLOWEST))
 
 
 def work_ahead(candidate: Candidate) -> float:

@@ -37,4 +37,4 @@ def test_it_is_on_where_there_is_a_bound() -> None:
 
 def test_the_first_token_comes_behind_the_work_that_is_booked() -> None:
     assert ttft_s(Load(0, 0), PACE) == pytest.approx(0.1)
-    assert ttft_s(Load(2, 1000), PACE) == pytest.approx(0.1 + 1.2)
+    assert ttft_s(Load(2, 1000), PACE) == pytest.approx(0.1 + 1.2) == PACE.ttft_s(1000, 2)

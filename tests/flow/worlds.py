@@ -65,13 +65,12 @@ class World:
         self.loop = FakeLoop()
         self.fleet, self.ledger = Fleet(), Ledger()
         for name in names or ("a:1", "b:1"):
-            self.fleet.add(worker(name))
+            self.fleet.add(worker(name)).pace = PACE
         loop = cast(Any, self.loop)
         self.lines = Lines(
             self.fleet,
             self.ledger,
             rule,
-            lambda worker: PACE,
             loop=loop,
             **{"max_queued": 100, "timeout_s": 30.0} | options,
         )

@@ -1,0 +1,92 @@
+"""Least squares that forget: three weights of three features, by which something takes seconds.
+
+    seconds  ≈  w[0] · x[0] + w[1] · x[1] + w[2] · x[2],  no weight below 0
+
+What was seen longest ago counts least, by its number and by its age; where little is left of it, the weights
+go back to what was believed before. An observation that is far off counts less the farther it is: a request
+that waited for something unseen must not change what is believed. Some of them in a row are a change, and
+what was seen before it is let go.
+"""
+
+import math
+from collections.abc import Sequence
+
+KEPT = 0.97
+"""Of what was seen before, with each new observation: some thirty count."""
+FORGET_S = 120.0
+"""And with time. A worker that is not asked because it was slow looks like the others after some minutes."""
+NOISE, FLOOR_S = 0.15, 0.005
+"""What an observation is off by: a part of what was expected, and what clocks and steps add."""
+FAR = 2.0
+"""From so many times that on it counts less."""
+IN_A_ROW, KEPT_OVER_CHANGE = 5, 0.5
+SWEEPS = 3
+"""Of the solution, one coordinate at a time, from the one before on: that is near."""
+
+
+class Fit:
+    """`prior` is believed before anything is seen, give or take `spread` (one standard deviation)."""
+
+    def __init__(self, prior: Sequence[float], spread: Sequence[float]) -> None:
+        self.weights = list(prior)
+        self.num_seen = 0.0
+        self._spread = list(spread)
+        self._prior = list(prior)
+        self._seen = [0.0] * 9
+        self._sums = [0.0] * 3
+        self._at_s = -1.0
+        self._num_above = 0
+        self._num_below = 0
+
+    def __repr__(self) -> str:
+        return f"Fit({[float(f'{weight:.3g}') for weight in self.weights]}, seen={self.num_seen:.1f})"
+
+    def expect(self, x: Sequence[float]) -> float:
+        weights = self.weights
+        return weights[0] * x[0] + weights[1] * x[1] + weights[2] * x[2]
+
+    def observe(self, x: Sequence[float], seconds: float, now: float) -> None:
+        self.forget(now, KEPT)
+        expected = self.expect(x)
+        noise = NOISE * expected + FLOOR_S
+        off = (seconds - expected) / noise
+        weight = 1.0 / (noise * noise)
+        self._num_above = self._num_above + 1 if off > FAR else 0
+        self._num_below = self._num_below + 1 if off < -FAR else 0
+        if max(self._num_above, self._num_below) >= IN_A_ROW:
+            self.forget(now, KEPT_OVER_CHANGE)
+        elif abs(off) > FAR:
+            weight *= FAR / abs(off)
+        seen, sums = self._seen, self._sums
+        for i in range(3):
+            xi = weight * x[i]
+            sums[i] += xi * seconds
+            for j in range(3):
+                seen[3 * i + j] += xi * x[j]
+        self.num_seen += 1.0
+        self._solve(SWEEPS)
+
+    def forget(self, now: float, kept: float = 1.0) -> None:
+        """What time has done; with `kept`, a part of the rest too."""
+        if self._at_s >= 0.0:
+            kept *= math.exp((self._at_s - now) / FORGET_S)
+        self._at_s = now
+        self._seen = [kept * one for one in self._seen]
+        self._sums = [kept * one for one in self._sums]
+        self.num_seen *= kept
+
+    def believe(self, prior: Sequence[float], spread: Sequence[float]) -> None:
+        """What is believed of it where it was not seen."""
+        self._prior, self._spread = list(prior), list(spread)
+        self._solve(SWEEPS)
+
+    def _solve(self, sweeps: int) -> None:
+        weights, seen = self.weights, self._seen
+        for _ in range(sweeps):
+            for i in range(3):
+                doubt = 1.0 / (self._spread[i] * self._spread[i])
+                wanted = self._sums[i] + doubt * self._prior[i]
+                for j in range(3):
+                    if j != i:
+                        wanted -= seen[3 * i + j] * weights[j]
+                weights[i] = max(wanted / (seen[4 * i] + doubt), 0.0)

@@ -1,0 +1,49 @@
+"""The worker where the first token is expected soonest, with what that costs the others (`seconds.py`)."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+from gateway.core.decision import Candidate, Choice, Query
+from gateway.policies.base import pick_lowest
+from gateway.policies.prefix_overlap import WORTH
+from gateway.policies.seconds import Price, others_s, parts_s, ttft_s
+
+
+class ExpectedTtft:
+    """`worth` as in `prefix_overlap`."""
+
+    name = "expected_ttft"
+
+    def __init__(self, worth: Mapping[str, float] = WORTH) -> None:
+        self.worth = worth
+        self.price = Price()
+
+    def __repr__(self) -> str:
+        return f"ExpectedTtft({self.price})"
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        self.price.see(query.model, candidates)
+        price = self.price.per_token_s(query.model, candidates)
+        firsts: list[float] = []
+        costs: list[float] = []
+        for candidate in candidates:
+            first_s = ttft_s(candidate, self.worth)
+            firsts.append(first_s)
+            costs.append(first_s + others_s(candidate, price))
+        index = pick_lowest(costs, rng)
+        return Choice(index, _reason(candidates, index), tuple(costs), firsts[index])
+
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> list[Mapping[str, float]]:
+        """Each candidate's cost by its parts, at the fleet's load as it is now."""
+        price = self.price.per_token_s(query.model, candidates)
+        return [parts_s(candidate, self.worth, price) for candidate in candidates]
+
+
+def _reason(candidates: Sequence[Candidate], index: int) -> str:
+    longest = 0
+    for candidate in candidates:
+        if candidate.overlap_tokens > longest:
+            longest = candidate.overlap_tokens
+    if candidates[index].overlap_tokens < longest:
+        return "sooner here than where more of it is held"
+    return "held here, and soonest" if longest else "no holder: soonest"

@@ -1,0 +1,28 @@
+"""Virtual seconds: a heap of moments is worked off."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+ARRIVAL, STEP = 0, 1
+"""Of what is due at one moment a step's end comes last: who arrives then finds it under way."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, int, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def __repr__(self) -> str:
+        return f"Clock({self.now:.3f} s, {len(self._due)} due)"
+
+    def at(self, when: float, call: Callable[[], None], order: int = ARRIVAL) -> None:
+        """In the order of these calls, where several are due at once."""
+        heapq.heappush(self._due, (when, order, next(self._numbers), call))
+
+    def run(self) -> None:
+        """Until nothing is due any more."""
+        while self._due:
+            self.now, _, _, call = heapq.heappop(self._due)
+            call()

@@ -1,0 +1,158 @@
+"""One request in virtual time: decided, computed, answered; what `gateway/exchange.py` does with sockets.
+
+decide ─► prefill engine ─► transfer ─► decode engine ─► first token … last token
+                                              a worker went away ─► decide again
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from engines.sim.scheduler import Sequence as EngineSequence
+from gateway import request
+from gateway.core.blocks import Tokens
+from gateway.core.decision import Decision, Prompt
+from gateway.core.errors import NoWorker
+from gateway.core.request import InferenceRequest
+from gateway.core.speeds import Speeds
+from gateway.core.sse import Usage
+from gateway.core.worker import WorkerId
+from gateway.replay.clock import Clock
+from gateway.replay.engine import Engine
+from gateway.replay.job import Job
+from gateway.router import Router
+
+MODEL = "m"
+RETRY_S = 1.0
+"""After which a client that was told that no worker is up asks again."""
+
+
+class Gateway(Protocol):
+    """What a request needs of the fleet."""
+
+    clock: Clock
+    router: Router
+    speeds: Speeds
+    may_split: bool
+    engines: dict[WorkerId, Engine]
+    open: "dict[VirtualExchange, None]"
+
+
+class VirtualExchange:
+    """`on_end` is called when the answer is complete."""
+
+    def __init__(self, gateway: Gateway, job: Job, on_end: Callable[[], None]) -> None:
+        self.job = job
+        self._gateway = gateway
+        self._on_end = on_end
+        self._request = _request_of(job)
+        self._began_s = 0.0  # the prefill, or the transfer
+        self._at: list[tuple[Engine, EngineSequence]] = []
+
+    def start(self, exclude: frozenset[WorkerId] = frozenset()) -> None:
+        gateway, job = self._gateway, self.job
+        tokens, now = job.tokens(), gateway.clock.now
+        try:
+            decision = gateway.router.decide(
+                self._request,
+                prompt=Prompt((tokens,), "ids"),
+                exclude=exclude,
+                attempt=job.num_attempts + 1,
+                may_split=gateway.may_split,
+            )
+        except NoWorker:
+            gateway.clock.at(now + RETRY_S, self.start)
+            return
+        job.num_attempts += 1
+        job.decision, job.is_split = decision, decision.prefill is not None
+        gateway.open[self] = None
+        self._began_s = now
+        if decision.prefill is None:
+            self._decode(tokens, loads=False)
+            return
+        engine = gateway.engines[decision.prefill.id]
+        handed = partial(self._handed, tokens)
+        prefilled = engine.add(tokens, [0], on_last=handed, pins=decision.id)
+        self._at.append((engine, prefilled))
+
+    def lose(self, worker: WorkerId) -> None:
+        """A worker is gone: if this was there, it is sent again, elsewhere."""
+        decision = self.decision
+        if worker not in (decision.worker.id, decision.prefill.id if decision.prefill else None):
+            return
+        for engine, sequence in self._at:
+            if engine is not self._gateway.engines[worker]:
+                engine.release(sequence) if sequence.is_finished else engine.abort(sequence)
+        self._at.clear()
+        self._gateway.router.finish(decision)
+        del self._gateway.open[self]
+        self.job.first_s = None
+        self.start(frozenset({worker}))
+
+    @property
+    def decision(self) -> Decision:
+        assert self.job.decision is not None
+        return self.job.decision
+
+    def _handed(self, tokens: Tokens) -> None:
+        """Its prompt is computed, by another worker than the one that answers."""
+        gateway, (_, prefilled) = self._gateway, self._at[0]
+        gateway.router.prefilled(self.decision)
+        self._learn_prefill(gateway.clock.now - self._began_s)
+        self.job.cached_tokens = prefilled.num_cached_tokens or 0
+        self._began_s = gateway.clock.now
+        self._decode(tokens, loads=True)
+
+    def _decode(self, tokens: Tokens, *, loads: bool) -> None:
+        engine, output = self._gateway.engines[self.decision.worker.id], self.job.output
+        output = output or [0] * self.job.num_output
+        self._at.append((engine, engine.add(tokens, output, self._first, self._last, loads=loads)))
+
+    def _first(self) -> None:
+        """The first token is seen: what is learnt of TTFT is learnt here."""
+        gateway, job, decision = self._gateway, self.job, self.decision
+        job.first_s = gateway.clock.now
+        gateway.router.first_token(decision, job.first_s - self._began_s)
+        if job.is_split:
+            engine, prefilled = self._at.pop(0)
+            engine.release(prefilled)
+            gateway.speeds.transferred(decision.uncached_tokens, gateway.clock.now - self._began_s)
+        else:
+            job.cached_tokens = self._at[0][1].num_cached_tokens or 0
+
+    def _last(self) -> None:
+        """The answer is complete: what is learnt of ITL is learnt here."""
+        gateway, job = self._gateway, self.job
+        job.last_s = gateway.clock.now
+        gateway.router.finish(self.decision, self._usage(), job.last_s - (job.first_s or 0.0))
+        del gateway.open[self]
+        self._on_end()
+
+    def _usage(self) -> Usage:
+        """As engines tell it at the end of an answer."""
+        job = self.job
+        if not self._gateway.router.witnesses:
+            return Usage(job.num_tokens, job.num_output)
+        details = {"cached_tokens": job.cached_tokens}
+        told = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}
+        return msgspec.convert(told | {"prompt_tokens_details": details}, Usage)
+
+    def _learn_prefill(self, seconds: float) -> None:
+        """As `gateway/splits.py` does."""
+        split = self.decision.split
+        assert split is not None and split.worker is not None
+        for candidate in split.candidates:
+            if candidate.worker is split.worker:
+                num_tokens = candidate.uncached_tokens + candidate.booked_tokens
+                self._gateway.speeds.prefilled(candidate.id, num_tokens, seconds)
+
+
+ASKED = request("/v1/completions", {"model": MODEL, "prompt": [1]})
+
+
+def _request_of(job: Job) -> InferenceRequest:
+    if job.session is None:
+        return ASKED
+    return request("/v1/completions", {"model": MODEL, "prompt": [1], "user": job.session})

@@ -1,0 +1,191 @@
+"""A fleet in virtual time: the gateway's own router and policies before the simulated engine's own scheduler
+and cache. Nothing waits, and nothing depends on the machine.
+
+    arrival ─► decide ─► an engine, or two (exchange.py) ─► first token … last token
+                  ▲                    │
+                  └── KV events, `event_delay_s` later; gauges, each SCRAPE_S
+
+Transfers have their latency and speed, and engines do not share a link.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+from gateway.core.blocks import root_hash
+from gateway.core.decision import Prompt
+from gateway.core.events import BlocksRemoved, KvEvent
+from gateway.core.fleet import Fleet
+from gateway.core.speeds import Speeds
+from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.memory import MemoryIndex
+from gateway.policies.base import Policy
+from gateway.policies.disaggregation import Disaggregation, Mode
+from gateway.policies.expected_ttft import ExpectedTtft
+from gateway.replay.clock import Clock
+from gateway.replay.engine import Engine
+from gateway.replay.exchange import MODEL, VirtualExchange
+from gateway.replay.job import Job
+from gateway.replay.profile import Profile
+from gateway.router import Router
+
+SCRAPE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A worker, by its number, loses its cache and its queue at `at_s`; requests that were there are sent
+    again. It takes none for `down_s`."""
+
+    at_s: float
+    worker: int
+    down_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Setup:
+    """`num_prefill` of the workers compute prompts for the others; 0: each does both, for others too unless
+    `mode` is never. `profiles` has one for each worker, where they are not all alike. A `policy` is made for
+    each fleet. `glides` False takes each step by itself: the same, and slow."""
+
+    num_workers: int
+    profile: Profile
+    num_prefill: int = 0
+    mode: Mode = "never"
+    block_size: int = 64
+    event_delay_s: float = 0.005
+    seed: int = 1
+    policy: Callable[[], Policy] = ExpectedTtft
+    profiles: Sequence[Profile] = ()
+    restarts: Sequence[Restart] = ()
+    glides: bool = True
+
+    def profile_of(self, number: int) -> Profile:
+        return self.profiles[number] if self.profiles else self.profile
+
+
+class VirtualFleet:
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.clock = setup, Clock()
+        profile = setup.profile
+        self.fleet, self.index, self.assumed = Fleet(), MemoryIndex(), AssumedIndex()
+        self.speeds = Speeds(
+            prefill_tokens_per_s=profile.prefill_tokens_per_s,
+            transfer_tokens_per_s=profile.transfer_tokens_per_s,
+            transfer_latency_s=profile.transfer_s,
+        )
+        self.may_split = setup.mode != "never" or setup.num_prefill > 0
+        self.router = Router(
+            fleet=self.fleet,
+            index=self.index,
+            assumed=self.assumed,
+            policy=setup.policy(),
+            tokenize=lambda _: Prompt(),
+            clock=lambda: self.clock.now,
+            rng=random.Random(setup.seed),
+            disaggregation=Disaggregation(self.speeds, {"": setup.mode}),
+        )
+        self.engines: dict[WorkerId, Engine] = {}
+        self.open: dict[VirtualExchange, None] = {}
+        for number in range(setup.num_workers):
+            self._join(number)
+
+    def __repr__(self) -> str:
+        return f"VirtualFleet({self.router}, {self.clock})"
+
+    def run(self, jobs: Iterable[Job]) -> list[Job]:
+        """All of them, to their ends."""
+        self.jobs = list(jobs)
+        self._left = len(self.jobs)
+        for job in self.jobs:
+            self.clock.at(job.at, VirtualExchange(self, job, self._ended).start)
+        for restart in self.setup.restarts:
+            self.clock.at(restart.at_s, partial(self._restart, restart))
+        self._scrape()
+        self.clock.run()
+        return self.jobs
+
+    def _join(self, number: int) -> None:
+        setup = self.setup
+        role = Role.BOTH
+        if setup.num_prefill:
+            role = Role.PREFILL if number < setup.num_prefill else Role.DECODE
+        name, size = worker_of(number), setup.block_size
+        transfer = Transfer("nixl") if self.may_split else None
+        served, num_blocks = (Served(MODEL, MODEL),), setup.profile_of(number).kv_tokens // size
+        worker = Worker(
+            name,
+            f"http://{name}",
+            served,
+            block_size=size,
+            num_blocks=num_blocks,
+            role=role,
+            transfer=transfer,
+        )
+        self.fleet.add(worker)
+        self.index.add_worker(name, root_hash(MODEL), size)
+        self.assumed.add_worker(name, keep_s=1.0, max_blocks=num_blocks)
+        self._boot(number)
+
+    def _boot(self, number: int) -> None:
+        setup, name = self.setup, worker_of(number)
+        told = partial(self._told, name)
+        engine = Engine(setup.profile_of(number), setup.block_size, self.clock, told, glides=setup.glides)
+        self.engines[name] = engine
+
+    def _told(self, worker: WorkerId, events: Sequence[KvEvent]) -> None:
+        apply = partial(self._apply, worker, self.engines[worker], events)
+        self.clock.at(self.clock.now + self.setup.event_delay_s, apply)
+
+    def _apply(self, worker: WorkerId, engine: Engine, events: Sequence[KvEvent]) -> None:
+        if self.engines[worker] is engine:  # else it is another one meanwhile, of which this is not true
+            for event in _merged(events):
+                self.index.apply(worker, event)
+
+    def _scrape(self) -> None:
+        for member in self.fleet:
+            member.reported = self.engines[member.worker.id].reported
+        if self._left:
+            self.clock.at(self.clock.now + SCRAPE_S, self._scrape)
+
+    def _restart(self, restart: Restart) -> None:
+        name = worker_of(restart.worker)
+        old = self.engines[name]
+        old.stop()
+        self.index.reset_worker(name)
+        self.assumed.reset_worker(name)
+        while self.index.sweep():
+            pass  # between requests, in a gateway
+        for exchange in list(self.open):
+            exchange.lose(name)
+        self._boot(restart.worker)
+        if restart.down_s:
+            self._set_up(name, False)
+            self.clock.at(self.clock.now + restart.down_s, partial(self._set_up, name, True))
+
+    def _set_up(self, name: WorkerId, is_up: bool) -> None:
+        member = self.fleet.get(name)
+        assert member is not None
+        member.is_up = is_up
+
+    def _ended(self) -> None:
+        self._left -= 1
+
+
+def _merged(events: Sequence[KvEvent]) -> Iterator[KvEvent]:
+    """Neighbouring removals as one, which comes to the same: they are most of all events."""
+    for kind, some in groupby(events, type):
+        if kind is BlocksRemoved:
+            removed = [
+                name for event in some if isinstance(event, BlocksRemoved) for name in event.engine_hashes
+            ]
+            yield BlocksRemoved(removed)
+        else:
+            yield from some
+
+
+def worker_of(number: int) -> WorkerId:
+    return WorkerId(f"w{number}")

@@ -1,0 +1,105 @@
+"""Steps taken at once come to what single ones do: `stepped` is the oracle."""
+
+from array import array
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engines.sim.cache import CachedSequence, PrefixCache
+from engines.sim.glide import Glide
+from engines.sim.scheduler import Costs, Limits, Outcome, Scheduler, Sequence
+
+Told = list[tuple[int, Any]]
+
+
+def scheduler(lengths: list[tuple[int, int]], num_blocks: int, block_size: int, seqs: int) -> Scheduler:
+    """A sequence of so many prompt and output tokens for each of `lengths`; some begin alike."""
+    cache = PrefixCache(num_blocks, block_size, hash_form="ours")
+    one = Scheduler(cache, Limits(16, seqs), Costs(1.0, 0.1, 0.01))
+    for number, (num_prompt, num_output) in enumerate(lengths):
+        tokens = array("I", [number % 2, *range(num_prompt - 1)])
+        output = [10_000 * (number + 1) + i for i in range(num_output)]
+        one.add(Sequence(CachedSequence(tokens), output, "length", num_prompt))
+    return one
+
+
+def state(one: Scheduler) -> Any:
+    rows = [(s.cached.tokens.tolist(), s.num_computed, s.num_output) for s in (*one.running, *one.waiting)]
+    numbers = [[block.number for block in s.cached.blocks] for s in one.running]
+    return rows, numbers, one.cache.num_free, one.counts, len(one.running)
+
+
+def told(number: int, outcome: Outcome) -> Told:
+    ended = [s.cached.tokens.tolist() for s in outcome.produced if s.is_finished]
+    return [(number, event) for event in outcome.events] + [(number, tokens) for tokens in ended]
+
+
+def stepped(one: Scheduler, limit: int) -> tuple[Told, Any]:
+    found: Told = []
+    for number in range(1, limit + 1):
+        step = one.start_step()
+        if step is None:
+            break
+        found += told(number, one.finish_step(step))
+    return found, state(one)
+
+
+def glided(one: Scheduler, limit: int) -> tuple[Told, Any, int]:
+    """As many steps, and how many of them were not taken singly."""
+    found: Told = []
+    number = saved = 0
+    while number < limit and (step := one.start_step()) is not None:
+        glide = Glide.of(one, step)
+        if glide is None:
+            number += 1
+            found += told(number, one.finish_step(step))
+            continue
+        before = number
+        while not glide.is_over and before + glide.next <= limit:
+            number = before + glide.next
+            found += told(number, glide.take())
+        if not glide.is_over:  # as one who arrives would
+            found += told(limit, one.finish_step(glide.stop(limit - before - 1)))
+            number = limit
+        saved += number - before - 1
+    return found, state(one), saved
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 60)), min_size=1, max_size=8),
+    st.integers(12, 60),
+    st.sampled_from([2, 4, 16]),
+    st.integers(1, 6),
+    st.integers(1, 200),
+)
+def test_what_is_glided_comes_to_what_is_stepped(
+    lengths: list[tuple[int, int]], num_blocks: int, block_size: int, seqs: int, limit: int
+) -> None:
+    one = scheduler(lengths, num_blocks, block_size, seqs)
+    other = scheduler(lengths, num_blocks, block_size, seqs)
+    events, end = stepped(one, limit)
+    other_events, other_end, _ = glided(other, limit)
+    assert other_events == events
+    assert other_end == end
+
+
+def test_long_answers_are_glided() -> None:
+    *_, saved = glided(scheduler([(20, 1000), (30, 800)], 500, 16, 8), 2000)
+    assert saved > 800
+
+
+def test_it_ends_before_blocks_run_out() -> None:
+    """Two sequences that do not fit together: one is preempted, as it is without."""
+    lengths = [(8, 60), (8, 60)]
+    one, other = scheduler(lengths, 20, 4, 8), scheduler(lengths, 20, 4, 8)
+    assert glided(other, 500)[:2] == stepped(one, 500)
+    assert one.counts.preemptions > 0
+
+
+def test_steps_with_prompts_are_not_glided() -> None:
+    one = scheduler([(4, 50), (40, 10)], 100, 4, 8)
+    for _ in range(3):  # 16 tokens of prompts each
+        step = one.start_step()
+        assert step is not None and Glide.of(one, step) is None
+        one.finish_step(step)

@@ -1,0 +1,98 @@
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.decision import Candidate, Query
+from gateway.core.pace import Pace
+from gateway.policies.base import Explains, Policy
+from gateway.policies.expected_ttft import ExpectedTtft
+from tests.policies.contract import PolicyContract, candidate
+
+FAST = Pace(0.01, 1 / 20_000, 1e-8, 0.01, 1e-4, 4e-5)
+SLOW = Pace(0.01, 1 / 10_000, 2e-8, 0.02, 2e-4, 8e-5)
+
+
+class TestExpectedTtft(PolicyContract):
+    def make(self) -> Policy:
+        return ExpectedTtft()
+
+
+def choose(*candidates: Candidate, tokens: int = 10_000, policy: ExpectedTtft | None = None) -> str:
+    choice = (policy or ExpectedTtft()).choose(Query("m", tokens), candidates, random.Random(0))
+    assert choice.terms[choice.index] == min(choice.terms)
+    return candidates[choice.index].id
+
+
+def one(
+    name: str, pace: Pace = FAST, stays_s: float | None = None, usage: float = 0.0, **fields: int
+) -> Candidate:
+    made = replace(candidate(name, prompt=10_000, **fields), pace=pace, kv_usage=usage)
+    return made if stays_s is None else replace(made, stays_s=stays_s)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "chosen"),
+    [
+        ([one("held", overlap=8000), one("b")], "held"),
+        ([one("held", overlap=8000, booked=10_000), one("b")], "held"),  # computing it again costs the others
+        ([one("held", overlap=8000, booked=50_000), one("b")], "b"),  # as much as waiting does: replicated
+        ([one("fast"), one("slow", SLOW)], "fast"),
+        ([one("fast", booked=30_000), one("slow", SLOW)], "slow"),  # a slow one that is free is sooner
+        ([one("busy", in_flight=40), one("b")], "b"),
+        ([one("waits", waiting=9), one("b")], "b"),
+        ([one("hot", stays_s=20.0), one("cold", stays_s=2000.0)], "cold"),  # what is evicted there is older
+        ([one("full", usage=0.99, in_flight=5), one("b", in_flight=8)], "b"),
+    ],
+)
+def test_the_first_token_soonest_with_what_it_costs_the_others(
+    candidates: list[Candidate], chosen: str
+) -> None:
+    assert choose(*candidates) == chosen
+    assert choose(*reversed(candidates)) == chosen
+
+
+def test_what_must_be_loaded_takes_its_time() -> None:
+    held, spilled = one("held", overlap=8000), replace(one("b", overlap=8000), spilled={("DISK",): 8000})
+    assert choose(spilled, held) == "held"
+    assert choose(spilled, one("c")) == "b"
+
+
+def test_a_busy_fleet_pays_more_for_what_is_computed_twice() -> None:
+    idle, busy = ExpectedTtft(), ExpectedTtft()
+    working = [one("a", booked=5000), one("b", booked=5000)]
+    for _ in range(2000):
+        busy.choose(Query("m", 10_000), working, random.Random(0))
+    there = [one("held", overlap=8000, booked=45_000), one("b")]
+    assert choose(*there, policy=idle) == "b"
+    assert choose(*there, policy=busy) == "held"
+    assert repr(busy) == "ExpectedTtft(Price({'m': 1.0}))"
+
+
+def test_models_have_a_load_of_their_own() -> None:
+    policy = ExpectedTtft()
+    for _ in range(2000):
+        policy.choose(Query("other", 10_000), [one("a", booked=5000)], random.Random(0))
+    assert choose(one("held", overlap=8000, booked=45_000), one("b"), policy=policy) == "b"
+
+
+def test_the_prediction_is_of_the_first_token_alone() -> None:
+    choice = ExpectedTtft().choose(Query("m", 10_000), [one("a", booked=10_000)], random.Random(0))
+    assert choice.ttft_s == pytest.approx(0.01 + 20_000 / 20_000)
+    assert choice.terms[0] > choice.ttft_s
+
+
+@pytest.mark.parametrize(
+    "candidates",
+    [
+        [one("a", overlap=500, booked=300, in_flight=4), one("b", SLOW, waiting=3)],
+        [replace(one("a", overlap=500, stays_s=50.0, in_flight=2, usage=0.99), spilled={("CPU",): 100})],
+    ],
+)
+def test_the_explanation_adds_up_to_the_cost(candidates: list[Candidate]) -> None:
+    policy = ExpectedTtft()
+    assert isinstance(policy, Explains)
+    choice = policy.choose(Query("m", 10_000), candidates, random.Random(0))
+    for parts, term in zip(policy.explain(Query("m", 10_000), candidates), choice.terms, strict=True):
+        assert sum(parts.values()) == pytest.approx(term)
+        assert all(value >= 0 for value in parts.values())

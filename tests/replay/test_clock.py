@@ -1,0 +1,18 @@
+from gateway.replay.clock import STEP, Clock
+
+
+def test_what_is_due_is_called_in_order_and_sees_its_time() -> None:
+    clock, seen = Clock(), []
+    clock.at(2.0, lambda: seen.append(("b", clock.now)))
+    clock.at(1.0, lambda: clock.at(1.5, lambda: seen.append(("a", clock.now))))
+    clock.run()
+    assert seen == [("a", 1.5), ("b", 2.0)]
+
+
+def test_steps_end_behind_all_else_of_their_moment() -> None:
+    clock, seen = Clock(), []
+    clock.at(1.0, lambda: seen.append("step"), STEP)
+    clock.at(1.0, lambda: seen.append("first"))
+    clock.at(1.0, lambda: seen.append("second"))
+    clock.run()
+    assert seen == ["first", "second", "step"]

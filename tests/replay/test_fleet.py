@@ -1,0 +1,152 @@
+"""The fleet in virtual time does what the real one does: everything ends, and caches are hit."""
+
+import random
+from array import array
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.policies.disaggregation import MODES
+from gateway.policies.least_load import LeastLoad
+from gateway.policies.round_robin import RoundRobin
+from gateway.replay.fleet import Restart, Setup, VirtualFleet, worker_of
+from gateway.replay.job import Job
+from gateway.replay.profile import H100_8B
+
+HALF = replace(H100_8B, prefill_tokens_per_s=11_000, step_s=0.016, seq_s=0.000_2)
+
+
+def jobs(num: int = 60, seed: int = 1) -> list[Job]:
+    """Conversations of three turns, each of which goes on from the one before and its answer."""
+    rng = random.Random(seed)
+    found: list[Job] = []
+    for number in range(num // 3):
+        tokens, at = array("I"), rng.random() * 5
+        for turn in (1, 2, 3):
+            tokens = tokens + array("I", [rng.randrange(8192) for _ in range(rng.randrange(200, 3000))])
+            output = [rng.randrange(8192) for _ in range(rng.randrange(1, 120))]
+            found.append(Job(at, tokens, len(output), turn, output, f"s{number}"))
+            tokens, at = tokens + array("I", output), at + 10
+    return found
+
+
+def run(num_jobs: int = 60, **setup: Any) -> tuple[VirtualFleet, list[Job]]:
+    fleet = VirtualFleet(Setup(4, H100_8B, **{"block_size": 32, **setup}))
+    return fleet, fleet.run(jobs(num_jobs))
+
+
+def check_ended(fleet: VirtualFleet, done: list[Job]) -> None:
+    for job in done:
+        assert job.first_s is not None and job.last_s is not None
+        assert job.at < job.first_s <= job.last_s
+    assert {fleet.router.ledger.load(worker).num_in_flight for worker in fleet.engines} == {0}
+    for engine in fleet.engines.values():
+        assert engine.scheduler.cache.usage == 0 and not engine.scheduler.has_work
+
+
+@pytest.mark.parametrize("num_prefill", [0, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_every_request_ends_and_nothing_stays_booked(mode: Any, num_prefill: int) -> None:
+    fleet, done = run(mode=mode, num_prefill=num_prefill)
+    check_ended(fleet, done)
+    is_split = any(job.is_split for job in done)
+    assert is_split if (mode, num_prefill) == ("always", 2) else mode != "never" or not is_split
+
+
+def test_next_turns_find_what_the_first_one_left() -> None:
+    _, done = run()
+    later = [job for job in done if job.turn > 1]
+    assert all(job.cached_tokens > 0 for job in later)
+    assert all(job.ttft_s < 0.5 for job in later)
+
+
+def test_two_runs_are_equal_and_so_is_one_that_takes_single_steps() -> None:
+    one, two, stepped = (
+        [(job.first_s, job.last_s, job.cached_tokens) for job in run(glides=glides)[1]]
+        for glides in (True, True, False)
+    )
+    assert one == two == stepped
+
+
+def test_what_an_engine_computes_takes_its_time() -> None:
+    fleet = VirtualFleet(Setup(1, H100_8B, block_size=32))
+    (job,) = fleet.run([Job(0.0, array("I", range(2000)), 11)])
+    assert job.ttft_s == pytest.approx(2000 / H100_8B.prefill_tokens_per_s + H100_8B.step_s, rel=0.02)
+    assert job.tpot_s == pytest.approx(H100_8B.step_s)
+    assert job.meets(2.0, 0.05) and not job.meets(0.05, 0.05)
+
+
+@pytest.mark.parametrize("policy", [LeastLoad, RoundRobin])
+def test_the_policy_is_given(policy: Any) -> None:
+    fleet, done = run(policy=policy)
+    check_ended(fleet, done)
+    assert {job.decision.policy for job in done if job.decision} == {policy.name}
+
+
+def test_workers_may_differ() -> None:
+    """Those at half the speed take longer for the same."""
+    _, done = run(policy=RoundRobin, profiles=[H100_8B, HALF, H100_8B, HALF])
+    tpot_s: dict[str, list[float]] = {}
+    for job in done:
+        assert job.decision is not None
+        if job.num_output > 1:
+            tpot_s.setdefault(job.decision.worker.id, []).append(job.tpot_s)
+    assert max(tpot_s["w0"]) < 0.016 <= min(tpot_s["w1"])
+
+
+@pytest.mark.parametrize(("mode", "num_prefill"), [("never", 0), ("always", 2)])
+@pytest.mark.parametrize("down_s", [0.0, 5.0])
+def test_requests_of_a_worker_that_restarts_are_sent_again(
+    mode: Any, num_prefill: int, down_s: float
+) -> None:
+    restarts = [Restart(0.5 * i, i % 4, down_s) for i in range(1, 20)]
+    fleet, done = run(mode=mode, num_prefill=num_prefill, restarts=restarts)
+    check_ended(fleet, done)
+    assert any(job.num_attempts > 1 for job in done)
+
+
+def test_what_a_worker_had_cached_is_gone_with_it() -> None:
+    """At the engine, and in the index: old events that are still on their way must not bring it back."""
+    prompt = array("I", range(2000))
+    restarts = [Restart(5.0, 0)]
+    fleet = VirtualFleet(Setup(1, H100_8B, block_size=32, restarts=restarts, event_delay_s=10.0))
+    before, after = fleet.run([Job(0.0, prompt, 2), Job(20.0, prompt, 2)])
+    assert after.decision is not None and after.decision.overlap_tokens == after.cached_tokens == 0
+    assert fleet.index.num_blocks(worker_of(0)) == 62 and before.cached_tokens == 0
+
+
+def test_a_fleet_whose_only_worker_is_away_is_asked_again() -> None:
+    fleet = VirtualFleet(Setup(1, H100_8B, restarts=[Restart(1.0, 0, down_s=3.0)]))
+    (job,) = fleet.run([Job(2.0, array("I", range(100)), 2)])
+    assert job.ttft_s == pytest.approx(2.0, abs=0.05)
+
+
+def test_events_come_later() -> None:
+    """What was sent counts at once; what a request that has ended left, when it is told and not before."""
+    prompt = array("I", range(2000))
+    fleet = VirtualFleet(Setup(1, H100_8B, block_size=32, event_delay_s=4.0))
+    done = fleet.run([Job(at, prompt, 2) for at in (0.0, 3.0, 6.0)])
+    assert [job.decision.overlap_tokens for job in done if job.decision] == [0, 0, 1984]
+    assert [job.cached_tokens for job in done] == [0, 1984, 1984]
+
+
+def test_witnesses_hear_of_each_end() -> None:
+    heard: list[int | None] = []
+
+    class Ends:
+        def decided(self, *_: object) -> None: ...
+
+        def answered(self, decision: object, blocks: object, usage: Any) -> None:
+            heard.append(usage.cached_tokens)
+
+    fleet = VirtualFleet(Setup(4, H100_8B, block_size=32))
+    fleet.router.witnesses.append(Ends())
+    done = fleet.run(jobs())
+    assert sorted(heard) == sorted(job.cached_tokens for job in done)  # type: ignore[type-var]
+
+
+def test_a_thousand_workers_are_possible() -> None:
+    fleet = VirtualFleet(Setup(1000, H100_8B, block_size=512))
+    done = fleet.run(jobs(30))
+    assert len(fleet.engines) == 1000 and all(job.last_s for job in done)
