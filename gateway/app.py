@@ -55,6 +55,7 @@ from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics, registry_of
 from gateway.others import Others
+from gateway.pairing import Pairing
 from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
@@ -64,7 +65,8 @@ from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
-from gateway.splits import SplitsCollector, splits_of
+from gateway.split_metrics import SplitsCollector
+from gateway.splits import splits_of
 from gateway.tasks import Tasks
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.verify.asking import Asking
@@ -129,6 +131,8 @@ class Gateway:
         self.proxy = self._make_proxy()
         self.lag = Lag(self.metrics.loop_lag_s, self.metrics.loop_lag_cpu_s)
         self.lag.start()
+        ask = partial(self._session.post, headers=self._worker_headers)
+        self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)
         self.front = self._make_front()
@@ -222,7 +226,7 @@ class Gateway:
             LossCollector(self.losses),
             VerifyCollector(self.verifier),
             HealerCollector(self.healer),
-            SplitsCollector(self.splits),
+            SplitsCollector(self.splits, self.router),
             *[sharing.collector() for sharing in self._sharing],
             *([TreeCollector(self.tree)] if self.tree else []),
             *([FlowCollector(gate)] if gate else []),
@@ -278,6 +282,7 @@ class Gateway:
 
     def _make_proxy(self) -> Proxy:
         config = self.config
+        usages = {engine.name: engine.usage for engine in ENGINES.values()}
         return Proxy(
             router=self.router,
             prompts=self.prompts,
@@ -289,7 +294,7 @@ class Gateway:
             suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=asking(config.verify, self.verifier).ask,
+            ask_usage=Asking(config.verify, usages, self.verifier.in_doubt).ask,
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
@@ -311,6 +316,7 @@ class Gateway:
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
             said=self._said,
+            on_joined=self.pairing.joined,
             on_left=[self.splits.drop_worker, self.router.learning.drop],
             complete=lambda probe, facts: with_engine_ids(facts, self._said, HANDOFFS, probe),
             on_look=self.verifier.scraped,
@@ -349,11 +355,6 @@ async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Ro
         yield gateway.router
     finally:
         await gateway.stop()
-
-
-def asking(mode: str, verifier: Verifier) -> Asking:
-    """Which streams are asked for usage, by what their engines understand."""
-    return Asking(mode, {engine.name: engine.usage for engine in ENGINES.values()}, verifier.in_doubt)
 
 
 async def check(config: Config) -> int:

@@ -70,17 +70,26 @@ class Disaggregation:
     def __init__(self, speeds: Speeds, modes: Mapping[str, Mode] | None = None) -> None:
         self.modes: Mapping[str, Mode] = {"": "auto", **(modes or {})}
         self.speeds = speeds
-        self._banned: set[tuple[WorkerId, WorkerId]] = set()
+        self._banned: dict[tuple[WorkerId, WorkerId], str] = {}
 
-    def ban(self, prefill: WorkerId, decode: WorkerId) -> bool:
+    def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool:
         """They are no pair, whatever they tell; False if that was known."""
         is_new = (prefill, decode) not in self._banned
-        self._banned.add((prefill, decode))
+        self._banned[prefill, decode] = why
         return is_new
+
+    def banned_with(self, worker: WorkerId) -> dict[WorkerId, str]:
+        """Those with which it is no pair, and why."""
+        pairs = [(prefill, decode, why) for (prefill, decode), why in self._banned.items()]
+        return {one if other == worker else other: why for one, other, why in pairs if worker in (one, other)}
+
+    def acquit(self, prefill: WorkerId, decode: WorkerId) -> bool:
+        """They are a pair after all; False if they were all the time."""
+        return self._banned.pop((prefill, decode), None) is not None
 
     def allow(self, worker: WorkerId) -> None:
         """It is another one than it was."""
-        self._banned = {pair for pair in self._banned if worker not in pair}
+        self._banned = {pair: why for pair, why in self._banned.items() if worker not in pair}
 
     def __repr__(self) -> str:
         return f"Disaggregation({self.modes}, {self.speeds})"

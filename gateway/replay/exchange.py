@@ -141,12 +141,10 @@ class VirtualExchange:
 
     def _learn_prefill(self, seconds: float) -> None:
         """As `gateway/splits.py` does."""
-        split = self.decision.split
-        assert split is not None and split.worker is not None
-        for candidate in split.candidates:
-            if candidate.worker is split.worker:
-                num_tokens = candidate.uncached_tokens + candidate.booked_tokens
-                self._gateway.speeds.prefilled(candidate.id, num_tokens, seconds)
+        prefill = self.decision.split.prefill if self.decision.split else None
+        assert prefill is not None
+        num_tokens = prefill.uncached_tokens + prefill.booked_tokens
+        self._gateway.speeds.prefilled(prefill.id, num_tokens, seconds)
 
 
 ASKED = request("/v1/completions", {"model": MODEL, "prompt": [1]})
