@@ -42,6 +42,7 @@ COMPILED = [
     "gateway/core/tried.py",
     "gateway/core/unheard.py",
     "gateway/core/upgrade.py",
+    "gateway/core/used.py",
     "gateway/core/worker.py",
     "gateway/exchange.py",
     "gateway/flow/askers.py",

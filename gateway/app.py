@@ -118,6 +118,7 @@ class Gateway:
         self._tasks = Tasks()
         self.shared = shared_index(config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
+        self._used_of = place.used_of if place else None
         self._sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
         self._connections: set[ClientConnection] = set() if connections is None else connections
@@ -299,7 +300,7 @@ class Gateway:
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
-            gate=gate_of(config, self.router),
+            gate=gate_of(config, self.router, self._used_of),
         )
 
     def _make_roster(self) -> Roster:

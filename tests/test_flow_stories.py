@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -23,6 +24,7 @@ from gateway.core.limits import Limits
 from gateway.core.request import InferenceRequest
 from gateway.flow.waiter import Waiter
 from loadtest.fleet import SIM_READY, first_match, running
+from tests.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.process
 
@@ -382,3 +384,29 @@ async def test_saturation_by_predicted_work() -> None:
     finally:
         for sim in sims:
             await sim.stop()
+
+
+async def test_the_processes_of_a_host_keep_limits_together(tmp_path: Path) -> None:
+    """Connections go to the process with the fewest, so both are asked."""
+    path = tmp_path / "kvgate.toml"
+    path.write_text('[tenants."*"]\nrequests_per_s = 0.001\nrequests_at_once = 5\n')
+    sim = await Sim(SimConfig(port=0, events=False)).start()
+    flags = ["--processes", "2", "--worker", sim.url, "--config", str(path)]
+    gateway = await asyncio.to_thread(GatewayProcess(*flags).__enter__)
+    body = {"model": "m", "prompt": [1, 2, 3], "max_tokens": 1}
+    statuses = []
+    try:
+        for _ in range(4):  # two requests on each of two connections that are open at once
+            async with aiohttp.ClientSession() as one, aiohttp.ClientSession() as other:
+                for session in (one, other):
+                    async with session.post(f"{gateway.url}/v1/completions", json=body) as answer:
+                        await answer.read()
+                        statuses.append(answer.status)
+        page = await asyncio.to_thread(gateway.metrics)
+        (tenant,) = (await asyncio.to_thread(gateway.admin, "/admin/flow"))["tenants"]
+    finally:
+        await asyncio.to_thread(gateway.__exit__, None, None, None)
+        await sim.stop()
+    assert statuses == [200] * 5 + [429] * 3
+    assert 'kvgate_tenant_refused_total{code="rate_limit_exceeded",tenant="anonymous"} 3.0' in page
+    assert (tenant["name"], tenant["under_way"], tenant["requests_left"]) == ("anonymous", 0, 0.0)

@@ -1,5 +1,6 @@
 """The options of who is let in, and what waits before saturated workers; all are fields of `Config`."""
 
+import ipaddress
 from typing import Annotated
 
 import msgspec
@@ -90,3 +91,15 @@ class Flow(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "requests_at_once, tokens_per_min, max_concurrent, weight, priority, slo_ttft_s; docs/flow.md."
         ),
     ] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for text in self.trust_headers_from:
+            if text != "unix":
+                _check_network(text)
+
+
+def _check_network(text: str) -> None:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as exc:
+        raise ValueError(f"trust_headers_from: {exc}; give a network or an address, or 'unix'") from exc

@@ -13,20 +13,20 @@ from mypy_extensions import mypyc_attr
 class Bucket:
     """`rate` per second; holds `capacity`, and begins full. Time is given, and never goes back."""
 
-    __slots__ = ("capacity", "_rate", "_level", "_at_s")
+    __slots__ = ("capacity", "rate", "_level", "_at_s")
 
     def __init__(self, rate: float, capacity: float, now: float) -> None:
         self.capacity = capacity
-        self._rate = rate
+        self.rate = rate
         self._level = capacity
         self._at_s = now
 
     def __repr__(self) -> str:
-        return f"Bucket({self._level:.1f} of {self.capacity:g}, {self._rate:g}/s)"
+        return f"Bucket({self._level:.1f} of {self.capacity:g}, {self.rate:g}/s)"
 
     def level(self, now: float) -> float:
         """What is left; below 0 in debt."""
-        self._level = min(self.capacity, self._level + (now - self._at_s) * self._rate)
+        self._level = min(self.capacity, self._level + (now - self._at_s) * self.rate)
         self._at_s = now
         return self._level
 
@@ -34,14 +34,14 @@ class Bucket:
         """Seconds until so much can be taken; 0: now."""
         # A share of a millionth is what sums of floats may lose.
         missing = min(cost, self.capacity) - self.level(now)
-        return missing / self._rate if missing > 1e-6 * self.capacity else 0.0
+        return missing / self.rate if missing > 1e-6 * self.capacity else 0.0
 
     def take(self, cost: float, now: float) -> None:
         """Whether there is enough or not."""
         self._level = self.level(now) - cost
 
     def full_in_s(self, now: float) -> float:
-        return (self.capacity - self.level(now)) / self._rate
+        return (self.capacity - self.level(now)) / self.rate
 
 
 def duration(seconds: float) -> str:

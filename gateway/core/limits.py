@@ -26,3 +26,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 NO_LIMITS = Limits()
+
+
+def is_limited(limits: Limits) -> bool:
+    return bool(limits.requests_per_s or limits.tokens_per_min or limits.max_concurrent)

@@ -8,15 +8,16 @@ them are kept, and the rest is one tenant together.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mypy_extensions import mypyc_attr
 
 from gateway.core.bucket import Bucket, duration
 from gateway.core.errors import TooManyRequests
 from gateway.core.http import Header, HttpRequest
-from gateway.core.limits import NO_LIMITS, Limits
+from gateway.core.limits import NO_LIMITS, Limits, is_limited
 from gateway.core.queue import Entry
+from gateway.core.used import GIVEN, NO_REQUESTS, NO_TOKENS, REQUESTS, TOKENS, Used
 
 EVERYBODY = "*"
 ANONYMOUS = "anonymous"
@@ -31,11 +32,12 @@ BUSY_S = 1.0
 
 @mypyc_attr(acyclic=True)
 class Tenant:
-    """One tenant's limits and what is left of them. `label` is its name in metrics."""
+    """One tenant's limits and what is left of them. `label` is its name in metrics, `used` what other
+    processes let it use."""
 
-    __slots__ = ("name", "label", "limits", "requests", "tokens", "num_active")
+    __slots__ = ("name", "label", "limits", "requests", "tokens", "num_active", "_used")
 
-    def __init__(self, name: str, label: str, limits: Limits, now: float) -> None:
+    def __init__(self, name: str, label: str, limits: Limits, now: float, used: Used | None = None) -> None:
         self.name = name
         self.label = label
         self.limits = limits
@@ -44,17 +46,23 @@ class Tenant:
         per_min = limits.tokens_per_min
         self.tokens = Bucket(per_min / 60, per_min, now) if per_min else None
         self.num_active = 0
+        self._used = used
+        if used is not None:
+            for cell, bucket in ((NO_REQUESTS, self.requests), (NO_TOKENS, self.tokens)):
+                if bucket is not None:
+                    bucket.take(used.missing_elsewhere(cell, bucket.rate, now), now)
 
     def __repr__(self) -> str:
         return f"Tenant({self.name!r}, active={self.num_active}, {self.requests}, {self.tokens})"
 
     def admit(self, now: float) -> None:
         """One more of its requests is under way, until `ended`. Raises TooManyRequests."""
+        num_active = self.num_active
+        if self._used is not None:
+            num_active += self._hear(self._used, now)
         most = self.limits.max_concurrent
-        if most and self.num_active >= most:
-            raise self._refused(
-                "requests", f"at most {most} at once, {self.num_active} are under way", BUSY_S
-            )
+        if most and num_active >= most:
+            raise self._refused("requests", f"at most {most} at once, {num_active} are under way", BUSY_S)
         if self.tokens is not None and self.tokens.level(now) <= 0:
             self._check_tokens(1, now)
         if self.requests is not None:
@@ -63,20 +71,29 @@ class Tenant:
                 raise self._refused("requests", f"at most {rate:g} per second", wait_s)
             self.requests.take(1, now)
         self.num_active += 1
+        if self._used is not None:
+            self._used.took(REQUESTS, 1)
+            self._used.set_active(self.num_active)
+            self._tell(self._used, now)
 
     def ended(self) -> None:
         self.num_active -= 1
+        if self._used is not None:
+            self._used.set_active(self.num_active)
 
     def take_tokens(self, num_tokens: int, now: float) -> None:
         """Those of a prompt. Raises TooManyRequests."""
         if self.tokens is not None:
             self._check_tokens(num_tokens, now)
-            self.tokens.take(num_tokens, now)
+            self.correct_tokens(num_tokens, now)
 
     def correct_tokens(self, num_tokens: int, now: float) -> None:
         """More than was taken before, as is known now; less than 0: less."""
         if self.tokens is not None:
             self.tokens.take(num_tokens, now)
+            if self._used is not None:
+                self._used.took(TOKENS if num_tokens > 0 else GIVEN, abs(num_tokens))
+                self._tell(self._used, now)
 
     @property
     def has_limits(self) -> bool:
@@ -99,6 +116,20 @@ class Tenant:
                 told.append((b"x-ratelimit-remaining-" + name, b"%d" % left))
                 told.append((b"x-ratelimit-reset-" + name, duration(bucket.full_in_s(now)).encode()))
         return told
+
+    def _hear(self, used: Used, now: float) -> int:
+        """What the others have taken, and how many of its requests they have under way."""
+        if self.requests is not None:
+            self.requests.take(used.grown_elsewhere(REQUESTS), now)
+        if self.tokens is not None:
+            self.tokens.take(used.grown_elsewhere(TOKENS) - used.grown_elsewhere(GIVEN), now)
+        return used.num_active_elsewhere()
+
+    def _tell(self, used: Used, now: float) -> None:
+        """To a process that has not met it."""
+        num_requests = self.requests.capacity - self.requests.level(now) if self.requests else 0.0
+        num_tokens = self.tokens.capacity - self.tokens.level(now) if self.tokens else 0.0
+        used.tell_missing(num_requests, num_tokens, now)
 
     def _check_tokens(self, num_tokens: int, now: float) -> None:
         assert self.tokens is not None
@@ -128,12 +159,20 @@ class Ticket:
 
 
 class Tenants:
-    """All that were heard of. `limits` by name, with those of everybody else under "*"."""
+    """All that were heard of. `limits` by name, with those of everybody else under "*"; `used_of` is what
+    other processes of this host let a tenant use."""
 
-    def __init__(self, limits: Mapping[str, Limits], *, max_tenants: int = MAX_TENANTS) -> None:
+    def __init__(
+        self,
+        limits: Mapping[str, Limits],
+        *,
+        max_tenants: int = MAX_TENANTS,
+        used_of: Callable[[str], Used | None] | None = None,
+    ) -> None:
         self._limits = limits
         self._others = limits.get(EVERYBODY, NO_LIMITS)
         self._max_tenants = max_tenants
+        self._used_of = used_of
         self._tenants: dict[str, Tenant] = {}
         self._labels = {name for name in limits if name != EVERYBODY}
         self._num_labels = 0
@@ -159,7 +198,9 @@ class Tenants:
                 name = OTHERS
                 if known := self._tenants.get(name):
                     return known
-        tenant = Tenant(name, self._label(name), self._limits.get(name, self._others), now)
+        limits = self._limits.get(name, self._others)
+        used = self._used_of(name) if self._used_of and is_limited(limits) else None
+        tenant = Tenant(name, self._label(name), limits, now, used)
         self._tenants[name] = tenant
         return tenant
 

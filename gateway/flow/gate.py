@@ -19,6 +19,7 @@ from gateway.core.request import InferenceRequest
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
+from gateway.core.used import Used
 from gateway.flow.askers import Names, Trusted, said, tenant_of_key
 from gateway.flow.lines import Lines, tokens_of
 from gateway.flow.refusals import unreachable
@@ -181,8 +182,11 @@ class Gate:
         ticket.num_tokens = 0
 
 
-def gate_of(config: Config, router: Router) -> Gate | None:
-    """None where nothing is configured that it would do. Raises ConfigError."""
+def gate_of(
+    config: Config, router: Router, used_of: Callable[[str], Used | None] | None = None
+) -> Gate | None:
+    """None where nothing is configured that it would do. `used_of` tells what other processes of this host
+    let a tenant use. Raises ConfigError."""
     rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
     trusted = Trusted(config.trust_headers_from)
     if not (rule.is_on or trusted or config.tenants):
@@ -201,7 +205,7 @@ def gate_of(config: Config, router: Router) -> Gate | None:
     names = [config.tenant_header, config.priority_header, config.slo_header]
     return Gate(
         lines,
-        Tenants(config.tenants),
+        Tenants(config.tenants, used_of=used_of),
         names=Names(*[name.lower().encode() for name in names]),
         trusted=trusted,
         tokenize=router.tokenize,

@@ -32,6 +32,8 @@ def test_tenants_are_tables(tmp_path: Path) -> None:
         ("[tenants.a]\ntokens_per_min = 1.5", ["tokens_per_min", "`int`"]),
         ("tenants = 5", ["tenants", "`object`"]),
         ("tenant_header = 'a b'", ["tenant_header"]),
+        ("trust_headers_from = ['10.0.0.1/8']", ["trust_headers_from", "10.0.0.1/8 has host bits set"]),
+        ("trust_headers_from = ['unix', 'here']", ["trust_headers_from", "'here'"]),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:

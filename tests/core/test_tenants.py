@@ -1,10 +1,13 @@
 """What tenants are let do, and what they are told of it."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from gateway.core.errors import TooManyRequests
 from gateway.core.limits import Limits
 from gateway.core.tenants import MAX_LABELS, OTHERS, Tenant, Tenants
+from gateway.core.used import UsedTable
 
 
 def tenant(**limits: float) -> Tenant:
@@ -135,3 +138,63 @@ def test_labels_of_metrics_are_bounded() -> None:
     labels = {tenants.of(f"t{i}", 0.0).label for i in range(MAX_LABELS + 50)}
     assert len(labels) == MAX_LABELS + 1 and OTHERS in labels
     assert tenants.of("known", 0.0).label == "known"
+
+
+# several processes --------------------------------------------------------------------------------------
+
+
+def beside(**limits: float) -> tuple[Tenant, Tenant]:
+    """One tenant as two processes see it."""
+    memory = memoryview(bytearray(UsedTable.num_bytes(2)))
+    table = UsedTable(memory, 2, nullcontext)
+    every = {"*": Limits(**limits)}  # type: ignore[arg-type]
+    one, other = (Tenants(every, used_of=lambda name, row=row: table.of(name, row)) for row in (0, 1))  # type: ignore[misc]
+    return one.of("t", 0.0), other.of("t", 0.0)
+
+
+def test_processes_let_in_no_more_together_than_one_would() -> None:
+    one, other = beside(requests_per_s=2)
+    one.admit(0.0)
+    other.admit(0.0)
+    for each in (one, other):
+        assert refused(each, 0.0).kind == "requests"
+    other.admit(0.5)
+    assert refused(one, 0.6).retry_after_ms == 400
+
+
+def test_requests_under_way_are_counted_together() -> None:
+    one, other = beside(max_concurrent=2)
+    one.admit(0.0)
+    one.admit(0.0)
+    assert "2 are under way" in refused(other, 0.0).message
+    one.ended()
+    other.admit(0.0)
+    assert "2 are under way" in refused(one, 0.0).message
+
+
+def test_tokens_are_counted_together_and_given_back() -> None:
+    one, other = beside(tokens_per_min=600)
+    one.admit(0.0)
+    one.take_tokens(500, 0.0)
+    other.admit(0.0)
+    with pytest.raises(TooManyRequests):
+        other.take_tokens(200, 0.0)
+    one.correct_tokens(-500, 0.0)
+    other.admit(0.0)
+    other.take_tokens(600, 0.0)
+    assert refused(one, 0.0).kind == "tokens"
+
+
+def test_a_process_that_meets_a_tenant_begins_with_what_is_left() -> None:
+    memory = memoryview(bytearray(UsedTable.num_bytes(2)))
+    table = UsedTable(memory, 2, nullcontext)
+    every = {"*": Limits(requests_per_s=1, requests_at_once=4, tokens_per_min=60)}
+    first = Tenants(every, used_of=lambda name: table.of(name, 0)).of("t", 100.0)
+    for _ in range(4):
+        first.admit(100.0)
+    first.take_tokens(50, 100.0)
+    late = Tenants(every, used_of=lambda name: table.of(name, 1)).of("t", 101.0)
+    assert late.requests and late.requests.level(101.0) == pytest.approx(1.0)
+    assert late.tokens and late.tokens.level(101.0) == pytest.approx(11.0)
+    later = Tenants(every, used_of=lambda name: table.of(name, 1)).of("t", 500.0)
+    assert later.requests and later.requests.level(500.0) == 4.0
