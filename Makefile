@@ -47,8 +47,12 @@ bench-redis: $(WHEEL_VENV)/.installed
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal
 
-bench-pd: $(VENV)/.installed-dev
+bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	$(BIN)/python -m loadtest.bench_pd
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_pd_cost
+
+bench-policies: $(WHEEL_VENV)/.installed
+	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_policies
 
 bench-bookings: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_bookings

@@ -10,8 +10,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +22,13 @@ from gateway.admin import Admin
 from gateway.agreement import Agreement
 from gateway.api import Api
 from gateway.check import Checker, check_all, pair_lines
-from gateway.config import Config, load
+from gateway.choosing import Choosing, PolicyCollector
+from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
+from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
@@ -56,9 +57,10 @@ from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics, registry_of
 from gateway.others import Others
 from gateway.pairing import Pairing
-from gateway.policies import policy_of
+from gateway.preview import Preview
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
+from gateway.recorder import recorder_of
 from gateway.records import Records
 from gateway.redis.options import redis_of
 from gateway.router import Router
@@ -68,7 +70,9 @@ from gateway.sockets import Sockets
 from gateway.split_metrics import SplitsCollector
 from gateway.splits import splits_of
 from gateway.tasks import Tasks
-from gateway.tls import follow, listening_tls, worker_tls
+from gateway.tls import Tls, follow, listening_tls, worker_tls
+from gateway.trials.metrics import TrialsCollector
+from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.metrics import VerifyCollector, describe, summary
 from gateway.verify.overheard import Overheard
@@ -89,10 +93,12 @@ class Gateway:
         *,
         place: Place | None = None,
         connections: set[ClientConnection] | None = None,
+        policy_source: str | None = None,
     ) -> None:
-        """The last two are given to one of several processes. Raises ConfigError, with nothing opened."""
+        """All but `config` is for one of several processes. Raises ConfigError, with nothing opened."""
         self.config = config
-        place = place or place_alone(config)
+        self.choosing = Choosing(config, policy_source)
+        self._place = place = place or place_alone(config)
         self.metrics = Metrics()
         self.fleet = Fleet()
         self.assumed = place.assumed if place else AssumedIndex()
@@ -104,21 +110,19 @@ class Gateway:
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
-        self.router = self._make_router(place.ledger if place else Ledger())
         self.records = Records()
+        self.router = self._make_router(place.ledger if place else Ledger())
+        self.recorder = recorder_of(config, self.metrics, self.router, self.records)
         self._said = said_of(config, HANDOFFS, CONNECTORS)
         self._worker_urls = worker_urls([*config.worker, *self._said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.worker_tls = worker_tls(
-            config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file
-        )
+        self.worker_tls = worker_tls_of(config)
         self._worker_headers = worker_headers(config.worker_key_file)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
         self._tasks = Tasks()
         self.shared = shared_index(config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
-        self._used_of = place.used_of if place else None
         self._sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
         self._connections: set[ClientConnection] = set() if connections is None else connections
@@ -150,6 +154,7 @@ class Gateway:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
+        self._tasks.start("compare policies", keep_compared(self.choosing.trials))
         for url in self._worker_urls:
             self.roster.add(url)
 
@@ -166,8 +171,7 @@ class Gateway:
                     await asyncio.sleep(0.02)
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
-        """Another process accepts from now on: finish what is open here, for so long or until `stop`.
-        False if something is left, for `stop` to end."""
+        """Another process accepts: finish what is open, for so long or until `stop`. False if not all is."""
         return await self.front.leave(seconds, stop)
 
     async def stop(self, drain_s: float | None = None) -> None:
@@ -176,8 +180,7 @@ class Gateway:
         if self._sockets:
             self._sockets.remove_files()
         drain_s = self.config.drain_timeout_s if drain_s is None else drain_s
-        if self.proxy.gate:
-            self.proxy.gate.stop(drain_s)
+        self.proxy.stop(drain_s)
         await self.front.drain(drain_s, self.proxy.cut)
         await self.front.close()
         if self._sockets:
@@ -230,6 +233,8 @@ class Gateway:
             SplitsCollector(self.splits, self.router),
             *[sharing.collector() for sharing in self._sharing],
             *([TreeCollector(self.tree)] if self.tree else []),
+            PolicyCollector(self.choosing),
+            TrialsCollector(self.choosing.trials),
             *([FlowCollector(gate)] if gate else []),
         )
         return Admin(
@@ -246,6 +251,8 @@ class Gateway:
             describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
             verified=lambda worker: summary(self.verifier, worker),
             describe_flow=lambda: describe_flow(gate),
+            policies=self.choosing,
+            preview=Preview(self.proxy, self.choosing.parts_of),
         ).app()
 
     def _make_router(self, ledger: Ledger) -> Router:
@@ -253,13 +260,18 @@ class Gateway:
             fleet=self.fleet,
             index=self.index,
             assumed=self.assumed,
-            policy=policy_of(self.config.policy, self.config.medium_worth),
+            policy=self.choosing.policy,
             tokenize=self.prompts.tokenize,
             ledger=ledger,
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
+            paces=Paces.of(self.config.prefill_tokens_per_s),
         )
+        self.choosing.changed = partial(setattr, router, "policy")
         router.witnesses += [self.losses, self.verifier, self.healer]
+        if self.choosing.trials.is_on:
+            router.witnesses.append(self.choosing.trials)
+            self.records.watchers.append(self.choosing.trials.finished)
         return router
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
@@ -295,12 +307,12 @@ class Gateway:
             suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=Asking(config.verify, usages, self.verifier.in_doubt).ask,
+            ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
-            gate=gate_of(config, self.router, self._used_of),
+            gate=gate_of(config, self.router, self._place.used_of if self._place else None),
         )
 
     def _make_roster(self) -> Roster:
@@ -340,31 +352,19 @@ class Gateway:
 
     def close_context(self) -> None:
         self._feeds.close()
+        self.recorder.close()
 
 
-@asynccontextmanager
-async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Router]:
-    """A live router for programs: knows the fleet as the gateway does, listens to nothing.
-
-    Every worker has been asked once when the block begins; one that did not answer joins when it does.
-    `options` are fields of Config. Leaves the block when the fleet is no longer needed. Raises ConfigError.
-    """
-    gateway = Gateway(load({"worker": list(workers), **options}, environ={}))
-    await gateway.start(serve=False)
-    try:
-        await gateway.roster.first_look()
-        yield gateway.router
-    finally:
-        await gateway.stop()
+def worker_tls_of(config: Config) -> Tls:
+    """How workers are verified, and what is shown to them."""
+    return worker_tls(config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file)
 
 
 async def check(config: Config) -> int:
     """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
     gateway = Gateway(config)
-    headers = worker_headers(config.worker_key_file)
-    async with ControlSession(
-        gateway.worker_tls, timeout_s=config.probe_timeout_s, headers=headers
-    ) as session:
+    timeout_s, headers = config.probe_timeout_s, gateway._worker_headers
+    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers) as session:
         checker = Checker(
             session=session,
             engines=gateway.engines,
@@ -372,7 +372,7 @@ async def check(config: Config) -> int:
             reach_events=gateway.reach_events,
             has_tokenizer=gateway.prompts.has_local,
             events_port=config.events_port,
-            reach_agent=partial(reach_agent, gateway.agents, timeout_s=config.probe_timeout_s),
+            reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
             agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
             said=gateway._said,
         )

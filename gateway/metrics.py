@@ -118,6 +118,8 @@ class Metrics:
         self.prompt_failures: Counter[str] = Counter()
         self.prompt_mismatches: Counter[str] = Counter()
         self.num_client_disconnects = 0
+        self.num_recorded = self.num_unqueued = self.num_unwritten = 0
+        """Of finished requests (`recorder.py`); what is lost is counted by the loop and by the thread."""
         self.stages_s = {stage: Histogram(STAGE_BOUNDS_S) for stage in Timings.__struct_fields__}
         self.loop_lag_s = Pauses()
         self.loop_lag_cpu_s = Pauses()
@@ -197,6 +199,9 @@ class Collector:
         yield _counter("prompt_mismatches", "Failed checks of reused prompt text", ["model"], wrong)
         gone = [("", m.num_client_disconnects)]
         yield _counter("client_disconnects", "Clients that left before their answer ended", [], gone)
+        yield _counter("recorded_requests", "Lines written to --record", [], [("", m.num_recorded)])
+        lost = [("", m.num_unqueued + m.num_unwritten)]
+        yield _counter("unrecorded_requests", "Requests that --record had no room for", [], lost)
         yield _gauge("client_connections", "Open client connections", [], [("", self._num_connections())])
         yield _gauge("tunnels", "Open WebSockets", [], [("", m.num_tunnels_open)])
         moved = m.tunnel_bytes.items()

@@ -8,6 +8,7 @@ the fleet in which each does both. Each row is a whole run; LIMIT takes fewer re
 
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,12 @@ def main() -> None:
     for name, profile, num_prefill, jobs in (
         ("conversation_8b", H100_8B, 3, lambda: mooncake(CONVERSATION, speed=3.0, limit=LIMIT)),
         ("conversation_70b", H100_70B, 3, lambda: mooncake(CONVERSATION, speed=0.7, limit=LIMIT)),
-        ("agent_8b", H100_8B, 2, lambda: agent(AGENT, bundled_encode(), copies=LIMIT // 400, speed=1.0)),
+        (
+            "agent_8b",
+            H100_8B,
+            2,
+            lambda: agent(AGENT, bundled_encode(), copies=max(LIMIT // 400, 1), speed=1.0),
+        ),
     ):
         figures += compare(name, profile, num_prefill, jobs)
     publish("bench_pd", figures)
@@ -77,10 +83,13 @@ def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[Job]) -> 
     fleet = VirtualFleet(Setup(NUM_WORKERS, profile, num_prefill, mode, block_size=128))
     done = fleet.run(jobs)
     end_s = max(job.last_s or 0.0 for job in done)
+    later = [job.ttft_s for job in done if job.turn > 1]
+    if not later:
+        sys.exit(f"bench-pd: none of {len(done)} requests is a second turn; a LIMIT of 1000 has some")
     return Row(
         goodput=sum(job.meets(TTFT_S, TPOT_S) for job in done) / end_s,
         ttft_s=statistics.median(job.ttft_s for job in done),
-        turn2_ttft_s=statistics.median(job.ttft_s for job in done if job.turn > 1),
+        turn2_ttft_s=statistics.median(later),
         split=_share(done, lambda job: job.is_split),
         cached=sum(job.cached_tokens for job in done) / sum(job.num_tokens for job in done),
     )

@@ -19,13 +19,18 @@ from gateway.options import (
 )
 
 
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    size: int = 1
+
+
 class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pace: Annotated[Literal["slow", "quick", "late"], option("How it goes, 100 %.")] = "slow"
     wait_s: Annotated[float, option("Between two.", "seconds", gt=0)] = 1.5
     name: Annotated[list[str], option("Whose.", "path")] = msgspec.field(default_factory=list)
     is_loud: Annotated[bool, option("Says it.")] = False
     key: Annotated[str, option("Its key.")] = ""
-    parts: Annotated[dict[str, int], option("In a file only.")] = msgspec.field(default_factory=dict)
+    share: Annotated[dict[str, float], option("Whose part.", "share")] = msgspec.field(default_factory=dict)
+    parts: Annotated[dict[str, Part], option("Nested.")] = msgspec.field(default_factory=dict)
 
 
 def parsed(*arguments: str, has_variables: bool = False) -> Told:
@@ -41,11 +46,23 @@ def test_flags_are_read_as_their_fields_types() -> None:
     assert parsed("--no-is-loud").is_loud is False
 
 
+def test_pairs_are_given_one_by_one_and_what_is_nested_only_in_a_file() -> None:
+    assert parsed("--share", "a=1", "--share", "b=0.5").share == {"a": 1.0, "b": 0.5}
+    assert from_environment({"KVGATE_SHARE": "a=1, b=0.5"}, Told) == {"share": {"a": "1", "b": "0.5"}}
+    assert from_flags({"share": {"a": 1.0}}, Told) == {"share": {"a": 1.0}}
+    with pytest.raises(SystemExit):
+        parsed("--parts", "a")
+    with pytest.raises(ConfigError, match="^environment: KVGATE_PARTS: parts goes into a file"):
+        from_environment({"KVGATE_PARTS": "a"}, Told)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--pace", "fast"], "--pace: Invalid enum value 'fast' - at `pace`; it is late, quick or slow"),
         (["--wait-s", "0"], "--wait-s: Expected `float` > 0.0 - at `wait_s`"),
+        (["--share", "a"], "--share: 'a' is not NAME=VALUE"),
+        (["--share", "a=x"], "--share: Expected `float`, got `str` - at `share[...]`"),
         (["--wait-s", "inf"], f"--wait-s: Expected `float` <= {MAX_SECONDS}.0 - at `wait_s`"),
     ],
 )
@@ -58,16 +75,6 @@ def test_a_refusal_names_the_flag_and_what_would_be_right(arguments: list[str], 
 def test_what_is_no_option_is_said() -> None:
     with pytest.raises(ConfigError, match="^file: unknown option `place`$"):
         convert({"place": 1}, Told, "file")
-
-
-def test_a_table_has_its_place_in_a_file_only() -> None:
-    table = next(each for each in options(Told) if each.is_table)
-    assert table.name == "parts"
-    with pytest.raises(SystemExit):
-        parsed("--parts", "1")
-    with pytest.raises(ConfigError, match="KVGATE_PARTS is no option"):
-        from_environment({"KVGATE_PARTS": "1"}, Told)
-    assert convert({"parts": {"a": 1}}, Told, "file", strict=True).parts == {"a": 1}
 
 
 def test_fields_are_shown_with_their_names_defaults_and_units() -> None:

@@ -1,8 +1,9 @@
 """The configuration: one frozen struct, from flags, environment, file and defaults, in that order.
 
 Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
-Unknown fields and wrong types are refused at start with the file and the field. Its first part, who the
-workers are and how they work together, is in `fleet.py`, and who is let in in `flow.py`.
+Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
+they work together is in `fleet.py`, how one is chosen in `choosing.py`,
+who is let in in `flow.py`.
 """
 
 import os
@@ -19,14 +20,6 @@ from gateway.options import convert, from_environment, from_flags, option
 
 
 class Config(Flow, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    policy: Annotated[
-        Literal["expected_ttft", "prefix_overlap", "least_load", "round_robin"],
-        option("How a worker is chosen; see gateway/policies/."),
-    ] = "expected_ttft"
-    medium_worth: Annotated[
-        list[str],
-        option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),
-    ] = msgspec.field(default_factory=list)
     host: Annotated[
         str,
         option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),
@@ -79,6 +72,20 @@ class Config(Flow, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_requests: Annotated[
         bool, option("Log a line per request: worker, overlap, TTFT. Never the prompt.")
     ] = False
+    record: Annotated[
+        str,
+        option(
+            "Append a line of JSON per finished request, for `kvgate replay`: when, worker, tokens, TTFT, "
+            "and the prompt as hashes of its blocks. All streams are then asked for their usage.",
+            "path",
+        ),
+    ] = ""
+    record_tokens: Annotated[
+        bool, option("Record prompts' token ids too, from which anybody can read the text again.")
+    ] = False
+    record_max_bytes: Annotated[
+        int, option("Size at which the recording ends; the rest is counted, not written.", "bytes", ge=1)
+    ] = 1 << 30
     max_body_bytes: Annotated[
         int, option("Largest request body; bodies are kept until answered, for retries.", "bytes", ge=1)
     ] = 64 << 20

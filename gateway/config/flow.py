@@ -5,14 +5,14 @@ from typing import Annotated
 
 import msgspec
 
-from gateway.config.fleet import Fleet
+from gateway.config.choosing import Choosing
 from gateway.core.limits import Limits
 from gateway.options import option
 
 HEADER = "^[A-Za-z0-9_-]{1,64}$"
 
 
-class Flow(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Flow(Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue_above_ttft_s: Annotated[
         float,
         option(

@@ -50,6 +50,8 @@ class Engine:
         self.profile = profile
         self.reported = Reported()
         """As of the last step's end, which is when vLLM's gauges move."""
+        self.step: Step | None = None
+        """The one under way, where it is taken singly."""
         cache = PrefixCache(profile.kv_tokens // block_size + 1, block_size, hash_form="ours")
         costs = Costs(profile.step_s - profile.seq_s, 1 / profile.prefill_tokens_per_s, profile.seq_s)
         self.scheduler = Scheduler(cache, Limits(profile.max_batched_tokens, profile.max_num_seqs), costs)
@@ -59,12 +61,17 @@ class Engine:
         self._runs: dict[EngineSequence, _Run] = {}
         self._is_stepping = self._is_stopped = False
         self._glide: Glide | None = None
-        self._cost_s = self._begin = 0.0
+        self._cost_s = self._begin = self._due_s = 0.0
         self._num_taken = 0  # steps of the glide that `take` was called for
         self._ends: list[float] = []  # of the glide's steps behind these, up to its next one
 
     def __repr__(self) -> str:
         return f"Engine({self.profile.name}, {self.scheduler})"
+
+    @property
+    def step_left_s(self) -> float:
+        """Until its end."""
+        return self._due_s - self._clock.now if self.step is not None else 0.0
 
     def add(
         self,
@@ -141,7 +148,8 @@ class Engine:
         self._await_glide(glide, now)
 
     def _await(self, step: Step, begin: float) -> None:
-        self._clock.at(begin + step.cost_s, partial(self._finish, step), STEP)
+        self.step, self._due_s = step, begin + step.cost_s
+        self._clock.at(self._due_s, partial(self._finish, step), STEP)
 
     def _await_glide(self, glide: Glide, begin: float) -> None:
         """The ends are added up one by one, as those of single steps are."""
@@ -174,7 +182,7 @@ class Engine:
             self._finished(self.scheduler.finish_step(step))
 
     def _finished(self, outcome: Outcome) -> None:
-        self._is_stepping = False
+        self._is_stepping, self.step = False, None
         self._observe(outcome)
         for sequence in outcome.produced:
             if sequence.num_output == 1:

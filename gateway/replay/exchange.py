@@ -16,9 +16,10 @@ from gateway.core.blocks import Tokens
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import NoWorker
 from gateway.core.request import InferenceRequest
-from gateway.core.speeds import Speeds
 from gateway.core.sse import Usage
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import WorkerId
+from gateway.replay.bounds import AllKnowing
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.job import Job
@@ -34,8 +35,9 @@ class Gateway(Protocol):
 
     clock: Clock
     router: Router
-    speeds: Speeds
+    transfer: TransferSpeed
     may_split: bool
+    all_knowing: AllKnowing | None
     engines: dict[WorkerId, Engine]
     open: "dict[VirtualExchange, None]"
 
@@ -54,6 +56,8 @@ class VirtualExchange:
     def start(self, exclude: frozenset[WorkerId] = frozenset()) -> None:
         gateway, job = self._gateway, self.job
         tokens, now = job.tokens(), gateway.clock.now
+        if gateway.all_knowing is not None:
+            gateway.all_knowing.look(tokens, gateway.engines)
         try:
             decision = gateway.router.decide(
                 self._request,
@@ -99,8 +103,7 @@ class VirtualExchange:
     def _handed(self, tokens: Tokens) -> None:
         """Its prompt is computed, by another worker than the one that answers."""
         gateway, (_, prefilled) = self._gateway, self._at[0]
-        gateway.router.prefilled(self.decision)
-        self._learn_prefill(gateway.clock.now - self._began_s)
+        gateway.router.prefilled(self.decision, gateway.clock.now - self._began_s)
         self.job.cached_tokens = prefilled.num_cached_tokens or 0
         self._began_s = gateway.clock.now
         self._decode(tokens, loads=True)
@@ -118,7 +121,7 @@ class VirtualExchange:
         if job.is_split:
             engine, prefilled = self._at.pop(0)
             engine.release(prefilled)
-            gateway.speeds.transferred(decision.uncached_tokens, gateway.clock.now - self._began_s)
+            gateway.transfer.transferred(decision.uncached_tokens, gateway.clock.now - self._began_s)
         else:
             job.cached_tokens = self._at[0][1].num_cached_tokens or 0
 
@@ -138,13 +141,6 @@ class VirtualExchange:
         details = {"cached_tokens": job.cached_tokens}
         told = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}
         return msgspec.convert(told | {"prompt_tokens_details": details}, Usage)
-
-    def _learn_prefill(self, seconds: float) -> None:
-        """As `gateway/splits.py` does."""
-        prefill = self.decision.split.prefill if self.decision.split else None
-        assert prefill is not None
-        num_tokens = prefill.uncached_tokens + prefill.booked_tokens
-        self._gateway.speeds.prefilled(prefill.id, num_tokens, seconds)
 
 
 ASKED = request("/v1/completions", {"model": MODEL, "prompt": [1]})

@@ -10,7 +10,7 @@ Transfers have their latency and speed, and engines do not share a link.
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
@@ -18,13 +18,14 @@ from gateway.core.blocks import root_hash
 from gateway.core.decision import Prompt
 from gateway.core.events import BlocksRemoved, KvEvent
 from gateway.core.fleet import Fleet
-from gateway.core.speeds import Speeds
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import Disaggregation, Mode
 from gateway.policies.expected_ttft import ExpectedTtft
+from gateway.replay.bounds import AllKnowing, pooled
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.exchange import MODEL, VirtualExchange
@@ -67,26 +68,34 @@ class Setup:
         return self.profiles[number] if self.profiles else self.profile
 
 
+def pooled_of(setup: Setup) -> Setup:
+    """The same with one worker for all, which never restarts."""
+    profile = pooled(setup.profiles or [setup.profile] * setup.num_workers)
+    return replace(
+        setup, num_workers=1, profile=profile, profiles=(), restarts=(), num_prefill=0, mode="never"
+    )
+
+
 class VirtualFleet:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.clock = setup, Clock()
         profile = setup.profile
         self.fleet, self.index, self.assumed = Fleet(), MemoryIndex(), AssumedIndex()
-        self.speeds = Speeds(
-            prefill_tokens_per_s=profile.prefill_tokens_per_s,
-            transfer_tokens_per_s=profile.transfer_tokens_per_s,
-            transfer_latency_s=profile.transfer_s,
+        self.transfer = TransferSpeed(
+            tokens_per_s=profile.transfer_tokens_per_s, latency_s=profile.transfer_s
         )
         self.may_split = setup.mode != "never" or setup.num_prefill > 0
+        policy = setup.policy()
+        self.all_knowing = policy if isinstance(policy, AllKnowing) else None
         self.router = Router(
             fleet=self.fleet,
             index=self.index,
             assumed=self.assumed,
-            policy=setup.policy(),
+            policy=policy,
             tokenize=lambda _: Prompt(),
             clock=lambda: self.clock.now,
             rng=random.Random(setup.seed),
-            disaggregation=Disaggregation(self.speeds, {"": setup.mode}),
+            disaggregation=Disaggregation(self.transfer, {"": setup.mode}),
         )
         self.engines: dict[WorkerId, Engine] = {}
         self.open: dict[VirtualExchange, None] = {}

@@ -1,6 +1,13 @@
 """An engine's hardware and model, as its simulation needs them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from gateway.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +32,41 @@ attention 8; 16 TFLOP per thousand tokens at some 40 % of 990 TFLOP/s; 55 GB of 
 link of 100 Gbit/s."""
 H100_70B = Profile("h100x4-70b", 8_000, 0.022, 0.000_2, 350_000, 36_000)
 """Llama 3.1 70B on four: 35 GB of weights each are 11 ms, with all-reduces 22; 320 KiB a token."""
+
+PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (H100_8B, H100_70B)}
+
+
+def profile_of(name: str) -> Profile:
+    """One of `PROFILES`, or a TOML file with the fields of a Profile. Raises ConfigError."""
+    if name in PROFILES:
+        return PROFILES[name]
+    path = Path(name)
+    if path.suffix != ".toml":
+        known = ", ".join(PROFILES)
+        raise ConfigError(f"--profile {name}: give one of {known}, or a TOML file with the fields of one")
+    try:
+        profile = msgspec.toml.decode(path.read_bytes(), type=_Fields)
+    except (OSError, msgspec.DecodeError) as exc:
+        raise ConfigError(f"--profile {name}: {exc}") from exc
+    if profile.seq_s > profile.step_s:
+        raise ConfigError(f"--profile {name}: seq_s, what a sequence adds, is more than step_s, one alone")
+    return Profile(**msgspec.structs.asdict(profile))
+
+
+_SECONDS = Annotated[float, msgspec.Meta(ge=0)]
+_SPEED = Annotated[float, msgspec.Meta(gt=0)]
+_COUNT = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Fields(msgspec.Struct, forbid_unknown_fields=True):
+    """As in a file; what is not there is as in `H100_8B`."""
+
+    name: str = "file"
+    prefill_tokens_per_s: _SPEED = H100_8B.prefill_tokens_per_s
+    step_s: _SPEED = H100_8B.step_s
+    seq_s: _SECONDS = H100_8B.seq_s
+    kv_tokens: _COUNT = H100_8B.kv_tokens
+    transfer_tokens_per_s: _SPEED = H100_8B.transfer_tokens_per_s
+    transfer_s: _SECONDS = H100_8B.transfer_s
+    max_batched_tokens: _COUNT = H100_8B.max_batched_tokens
+    max_num_seqs: _COUNT = H100_8B.max_num_seqs

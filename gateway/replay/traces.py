@@ -1,24 +1,42 @@
-"""Traces of real traffic, as jobs for a fleet in virtual time.
+"""Traces of real traffic, as jobs for a fleet in virtual time. `FORMATS` names them; `read` finds out.
 
-mooncake   prompts are known as chained hashes of 512 tokens, and are made up here
-agent      turns of coding agents with their texts, tokenized here
+mooncake    JSON lines; prompts are known as chained hashes of 512 tokens
+azure       CSV of time, prompt and output tokens: nothing is known of the prompts, and each is another
+turns       JSON lines with texts: session, input (the whole prompt), output, and when
+recording   JSON lines that a gateway wrote (`--record`)
+
+Files may be packed (.gz, .xz). A bad line is refused with its number.
 """
 
-import lzma
 import random
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
+from gateway.core.errors import ConfigError
 from gateway.replay.job import HashedPrompt, Job
+from gateway.replay.lines import Lines
+from gateway.replay.recording import recording
 
 HASHED_TOKENS = 512
 MOMENT_S = 3.0
 """What Mooncake's clock tells: requests of one recorded moment are spread over it."""
+AZURE_HEAD = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 
 Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`speed`: so many times as fast as it was recorded. `encode` is needed for texts."""
+
+    speed: float = 1.0
+    seed: int = 1
+    encode: Encode | None = None
 
 
 class _Asked(msgspec.Struct):
@@ -29,45 +47,126 @@ class _Asked(msgspec.Struct):
 
 
 class _Turn(msgspec.Struct):
-    session_id: str
-    timestamp: float
     input: str
-    output: str
+    output: str = ""
+    session_id: str | None = None
+    session: str | None = None
+    timestamp: float | None = None
 
 
-def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: int = 1) -> Iterator[Job]:
-    """`speed`: so many times as fast as it was recorded. A second turn begins with all of an earlier
-    prompt."""
-    rng, decode = random.Random(seed), msgspec.json.Decoder(_Asked).decode
-    known: set[int] = set()
-    with lzma.open(path) as lines:
-        for number, line in enumerate(lines):
-            if number == limit:
-                return
-            asked = decode(line)
-            hashes, length = asked.hash_ids, asked.input_length
-            at = (asked.timestamp / 1000 + rng.random() * MOMENT_S) / speed
-            turn = 2 if len(hashes) > 2 and hashes[-2 if length % HASHED_TOKENS else -1] in known else 1
-            known.update(hashes[1:])
-            prompt = HashedPrompt(array("Q", hashes), HASHED_TOKENS, length)
-            yield Job(at, prompt, max(asked.output_length, 1), turn)
+def read(path: Path, reading: Reading, form: str = "auto", limit: int | None = None) -> list[Job]:
+    """In order of arrival, the first at 0. Raises ConfigError."""
+    lines = Lines(path)
+    jobs: list[Job] = []
+    for job in FORMATS[form if form != "auto" else _detect(lines)](lines, reading):
+        if len(jobs) == limit:
+            break
+        jobs.append(job)
+    if not jobs:
+        raise ConfigError(f"{path}: has no requests")
+    begin = min(job.at for job in jobs)
+    for job in jobs:
+        job.at -= begin
+    return sorted(jobs, key=lambda job: job.at)
 
 
-def agent(path: Path, encode: Encode, *, copies: int = 1, speed: float = 1.0, seed: int = 1) -> Iterator[Job]:
+def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: int = 1) -> list[Job]:
+    return read(path, Reading(speed, seed), "mooncake", limit)
+
+
+def agent(path: Path, encode: Encode, *, copies: int = 1, speed: float = 1.0, seed: int = 1) -> list[Job]:
     """`copies` of each session, in each of which the prompts differ from their first token on; they begin at
-    random within the trace. An answer is what was recorded, so that the next turn finds it."""
-    rng, decode = random.Random(seed), msgspec.json.Decoder(_Turn).decode
-    sessions: dict[str, list[tuple[float, array[int], array[int]]]] = {}
-    with lzma.open(path) as lines:
-        for asked in map(decode, lines):
-            prompt, answer = array("I", encode(asked.input)), array("I", encode(asked.output))
-            sessions.setdefault(asked.session_id, []).append((asked.timestamp / 1e6, prompt, answer))
-    begin = min(turns[0][0] for turns in sessions.values())
-    end = max(turns[-1][0] for turns in sessions.values())
+    random within the trace."""
+    rng, jobs = random.Random(seed), read(path, Reading(speed, seed, encode), "turns")
+    begins: dict[str | None, float] = {}
+    for job in jobs:
+        begins.setdefault(job.session, job.at)
+    end = jobs[-1].at
+    found: list[Job] = []
     for copy in range(copies):
-        for name, turns in sessions.items():
-            late = turns[0][0] - begin if not copy else rng.random() * (end - begin)
-            for number, (at, prompt, answer) in enumerate(turns, 1):
-                tokens = array("I", [copy]) + prompt
-                at_s = (at - turns[0][0] + late) / speed
-                yield Job(at_s, tokens, len(answer) or 1, number, answer or [0], f"{name}/{copy}")
+        late = {session: rng.random() * end if copy else begin for session, begin in begins.items()}
+        for job in jobs:
+            at = job.at - begins[job.session] + late[job.session]
+            tokens = array("I", [copy]) + job.tokens()
+            found.append(Job(at, tokens, job.num_output, job.turn, job.output, f"{job.session}/{copy}"))
+    return sorted(found, key=lambda job: job.at)
+
+
+def _mooncake(lines: Lines, reading: Reading) -> Iterator[Job]:
+    """A second turn begins with all of an earlier prompt."""
+    rng = random.Random(reading.seed)
+    known: set[int] = set()
+    for asked in lines.decoded(_Asked):
+        hashes, length = asked.hash_ids, asked.input_length
+        if not 0 < length <= len(hashes) * HASHED_TOKENS or min(hashes) < 0:
+            raise lines.bad(f"{len(hashes)} hash_ids of {HASHED_TOKENS} tokens do not hold {length}")
+        at = (asked.timestamp / 1000 + rng.random() * MOMENT_S) / reading.speed
+        turn = 2 if len(hashes) > 2 and hashes[-2 if length % HASHED_TOKENS else -1] in known else 1
+        known.update(hashes[1:])
+        prompt = HashedPrompt(array("Q", hashes), HASHED_TOKENS, length)
+        yield Job(at, prompt, max(asked.output_length, 1), turn)
+
+
+def _azure(lines: Lines, reading: Reading) -> Iterator[Job]:
+    """Times with seven digits (2023), or six and a zone (2024)."""
+    for line in lines:
+        if line.startswith(AZURE_HEAD):
+            continue
+        try:
+            when, context, generated = line.decode().split(",")
+            at = datetime.fromisoformat(when).timestamp()
+            num_tokens, num_output = int(context), int(generated)
+        except ValueError as exc:
+            raise lines.bad(f"no {AZURE_HEAD.decode()}: {exc}") from exc
+        num_blocks = -(-max(num_tokens, 1) // HASHED_TOKENS)
+        hashes = array("Q", [lines.number << 20 | i for i in range(num_blocks)])
+        prompt = HashedPrompt(hashes, HASHED_TOKENS, max(num_tokens, 1))
+        yield Job(at / reading.speed, prompt, max(num_output, 1))
+
+
+def _turns(lines: Lines, reading: Reading) -> Iterator[Job]:
+    """An answer is what was recorded, so that the next turn finds it. Without times, one a second."""
+    if reading.encode is None:
+        raise ConfigError(f"{lines.path}: has texts, which need a tokenizer")
+    num_turns: dict[str | None, int] = {}
+    for number, asked in enumerate(lines.decoded(_Turn)):
+        prompt, answer = (array("I", reading.encode(text)) for text in (asked.input, asked.output))
+        if not prompt:
+            raise lines.bad("input is empty")
+        session = asked.session_id if asked.session is None else asked.session
+        turn = num_turns[session] = num_turns.get(session, 0) + 1 if session else 1
+        at = number if asked.timestamp is None else _seconds(asked.timestamp)
+        yield Job(at / reading.speed, prompt, len(answer) or 1, turn, answer or [0], session)
+
+
+def _seconds(timestamp: float) -> float:
+    """Of a clock that counts seconds, or thousandths or millionths of them since 1970."""
+    return timestamp / (1e6 if timestamp > 1e14 else 1e3 if timestamp > 1e11 else 1)
+
+
+def _recording(lines: Lines, reading: Reading) -> Iterator[Job]:
+    yield from recording(lines, reading.speed)
+
+
+FORMATS: Mapping[str, Callable[[Lines, Reading], Iterator[Job]]] = {
+    "mooncake": _mooncake,
+    "azure": _azure,
+    "turns": _turns,
+    "recording": _recording,
+}
+_MARKS = {"mooncake": "hash_ids", "turns": "input", "recording": "worker"}
+
+
+def _detect(lines: Lines) -> str:
+    first = lines.first()
+    if first.startswith(AZURE_HEAD):
+        return "azure"
+    try:
+        row = msgspec.json.decode(first)
+    except msgspec.DecodeError as exc:
+        raise lines.bad(f"neither JSON nor {AZURE_HEAD.decode()}: {exc}") from exc
+    for form, field in _MARKS.items():
+        if isinstance(row, dict) and field in row:
+            return form
+    marks = ", ".join(f"{field} ({form})" for form, field in _MARKS.items())
+    raise lines.bad(f"of no known format, which has a field {marks}; see --format")

@@ -5,13 +5,18 @@ from typing import Any
 
 import pytest
 
+from gateway.core.errors import ConfigError
 from gateway.replay.job import HashedPrompt
-from gateway.replay.traces import MOMENT_S, agent, mooncake
+from gateway.replay.traces import MOMENT_S, Reading, agent, mooncake, read
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_bytes(lzma.compress("\n".join(map(json.dumps, rows)).encode()))
     return path
+
+
+def encode(text: str) -> list[int]:
+    return list(text.encode())
 
 
 def asked(timestamp: int, length: int, hashes: list[int]) -> dict[str, Any]:
@@ -24,7 +29,7 @@ def test_mooncake_prompts_are_equal_where_their_hashes_are(tmp_path: Path) -> No
     assert [len(job.tokens()) for job in (one, two, three)] == [1500, 2000, 3000]
     assert one.tokens()[:1024] == two.tokens()[:1024] and one.tokens()[1024] != two.tokens()[1024]
     assert two.tokens() == three.tokens()[:2000]
-    assert 3.0 <= two.at <= 3.0 + MOMENT_S / 2
+    assert one.at == 0.0 and 3.0 - MOMENT_S / 2 <= two.at <= 3.0 + MOMENT_S / 2
     assert isinstance(one.prompt, HashedPrompt)
 
 
@@ -33,14 +38,70 @@ def test_as_many_as_are_wanted(tmp_path: Path) -> None:
     assert len(list(mooncake(path, limit=3))) == 3
 
 
-def test_turns_of_a_session_go_on_from_each_other_and_copies_share_nothing(tmp_path: Path) -> None:
-    rows = [
-        {"session_id": "a", "timestamp": 1e6, "input": "hello", "output": " you"},
-        {"session_id": "a", "timestamp": 5e6, "input": "hello you there", "output": ""},
-    ]
-    jobs = list(agent(write(tmp_path / "t.xz", rows), lambda text: list(text.encode()), copies=2))
-    one, two, other, _ = jobs
-    assert (one.at, two.at) == pytest.approx((0.0, 4.0))
+TURNS = [
+    {"session_id": "a", "timestamp": 1.7e15, "input": "hello", "output": " you"},
+    {"session_id": "a", "timestamp": 1.7e15 + 4e6, "input": "hello you there", "output": ""},
+]
+
+
+def test_turns_of_a_session_go_on_from_each_other(tmp_path: Path) -> None:
+    one, two = read(write(tmp_path / "t.xz", TURNS), Reading(speed=2.0, encode=encode))
+    assert (one.at, two.at, one.turn, two.turn) == (0.0, pytest.approx(2.0), 1, 2)
     assert two.tokens()[: one.num_tokens] == one.tokens() and list(one.output) == list(b" you")
-    assert two.num_output == 1
-    assert other.tokens()[0] != one.tokens()[0] and other.session != one.session == two.session
+    assert two.num_output == 1 and one.session == two.session == "a"
+
+
+def test_turns_without_times_come_one_a_second(tmp_path: Path) -> None:
+    rows = [{"session": "a", "input": "x", "output": "y"}, {"input": "x"}]
+    jobs = read(write(tmp_path / "t.xz", rows), Reading(encode=encode))
+    assert [(job.at, job.session) for job in jobs] == [(0.0, "a"), (1.0, None)]
+
+
+def test_copies_of_sessions_share_nothing(tmp_path: Path) -> None:
+    jobs = agent(write(tmp_path / "t.xz", TURNS), encode, copies=2)
+    assert len(jobs) == 4
+    assert {(job.session, job.tokens()[0]) for job in jobs} == {("a/0", 0), ("a/1", 1)}
+
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2024-05-10 00:00:00.009930+00:00,3180,0
+"""
+
+
+def test_of_azures_prompts_only_their_length_is_known(tmp_path: Path) -> None:
+    """Of both years' clocks."""
+    (tmp_path / "t.csv").write_text(AZURE.replace("\n", "\r\n"))
+    one, two = read(tmp_path / "t.csv", Reading())
+    assert (one.num_tokens, one.num_output, two.num_tokens, two.num_output) == (4808, 10, 3180, 1)
+    assert len(one.tokens()) == 4808 and one.tokens()[:16] != two.tokens()[:16]
+
+
+BAD = [
+    ("t.csv", AZURE + "2023-11-16 18:17:04,x,1\n", r"t\.csv:4: no TIMESTAMP"),
+    ("t.csv", AZURE + "yesterday,1,1\n", r"t\.csv:4: no TIMESTAMP"),
+    ("t.csv", "a,b\n", r"t\.csv:1: neither JSON nor"),
+    ("t.jsonl", "{}\n", r"t\.jsonl:1: of no known format"),
+    ("t.jsonl", "[1]\n", r"t\.jsonl:1: of no known format"),
+    (
+        "t.jsonl",
+        json.dumps(asked(0, 600, [1])) + "\n",
+        r"t\.jsonl:1: 1 hash_ids of 512 tokens do not hold 600",
+    ),
+    ("t.jsonl", json.dumps(asked(0, 9, [-1])) + "\n", r"t\.jsonl:1: "),
+    ("t.jsonl", json.dumps(asked(0, 0, [])) + "\n", r"t\.jsonl:1: "),
+    ("t.jsonl", '{"input": ""}\n', r"t\.jsonl:1: input is empty"),
+    ("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "has no requests"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "why"), BAD)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, name: str, text: str, why: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=why):
+        read(tmp_path / name, Reading(encode=encode))
+
+
+def test_texts_need_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="tokenizer"):
+        read(write(tmp_path / "t.xz", TURNS), Reading())

@@ -1,0 +1,230 @@
+"""`--record`: a line of JSON for each finished request (`core/recorded.py`), for `kvgate replay`.
+
+    decided ─► known by its id ─► finished ─► queue, bounded in bytes ─► thread: encode, append
+
+A witness of the decisions, whose ends `records.Records` tells. The loop only puts references into a queue;
+what does not fit there, or into the file, is dropped and counted. Several processes append to one file.
+"""
+
+import logging
+import os
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from gateway.config import Config
+from gateway.core.blocks import BlockHash
+from gateway.core.decision import Decision, Prompt
+from gateway.core.errors import ConfigError
+from gateway.core.recorded import Recorded
+from gateway.core.request import InferenceRequest
+from gateway.core.sse import Usage
+from gateway.metrics import Metrics
+from gateway.records import Records
+from gateway.router import Router
+
+log = logging.getLogger("kvgate.recorder")
+
+MAX_QUEUED_BYTES = 64 << 20
+"""Of hashes and tokens that a slow disk may be behind by."""
+LINE_BYTES = 400
+"""About what a line takes beside these."""
+MAX_OPEN = 100_000
+"""Decisions that nobody ended are forgotten then: a program that only asks for decisions ends none here."""
+MAX_BATCH = 256
+CLOSE_S = 5.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the end does not tell."""
+
+    blocks: Sequence[BlockHash]
+    tokens: Sequence["array[int]"]
+    session: str | None
+
+
+@dataclass(slots=True)
+class _Line:
+    """To be written: `ended_s` is seconds since 1970."""
+
+    known: _Known
+    decision: Decision
+    how: str
+    status: int
+    ttft_s: float | None
+    lasted_s: float
+    ended_s: float
+    usage: Usage | None
+    num_bytes: int
+
+
+class Recorder:
+    """`metrics` counts what is recorded and what is not. Without a path it is told nothing. Raises
+    ConfigError for a file that cannot be written."""
+
+    def __init__(
+        self, path: Path | None, metrics: Metrics, *, max_bytes: int, keeps_tokens: bool = False
+    ) -> None:
+        self._path = path
+        self._metrics = metrics
+        self._max_bytes = max_bytes
+        self._keeps_tokens = keeps_tokens
+        self._known: dict[str, _Known] = {}
+        self._queue: SimpleQueue[_Line | None] = SimpleQueue()
+        self._put_bytes = self._done_bytes = 0  # one is counted by the loop, one by the thread
+        self._thread: threading.Thread | None = None
+        self._has_warned = False
+        try:
+            if path is not None:
+                open(path, "ab", opener=_private).close()
+        except OSError as exc:
+            raise ConfigError(f"--record {path}: {exc.strerror}") from exc
+
+    def __repr__(self) -> str:
+        return f"Recorder({self._path}, {self._put_bytes - self._done_bytes} bytes queued)"
+
+    # the data path ------------------------------------------------------------------------------
+
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        own = blocks[0] if len(blocks) == 1 else ()
+        tokens = prompt.tokens if self._keeps_tokens and len(prompt.tokens) == 1 else ()
+        self._known[decision.id] = _Known(own, tokens, request.session)
+        if len(self._known) > MAX_OPEN:
+            del self._known[next(iter(self._known))]
+
+    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        """The end of any request comes by `finished`."""
+
+    def finished(
+        self,
+        decision: Decision,
+        how: str,
+        status: int,
+        ttft_s: float | None,
+        lasted_s: float | None,
+        usage: Usage | None,
+    ) -> None:
+        """`lasted_s` from arrival; None where it is not the end, but another worker is tried."""
+        known = self._known.pop(decision.id, None) or _Known((), (), None)
+        if lasted_s is None:
+            return
+        num_bytes = LINE_BYTES + 8 * len(known.blocks) + sum(4 * len(each) for each in known.tokens)
+        if self._put_bytes - self._done_bytes + num_bytes > MAX_QUEUED_BYTES:
+            self._metrics.num_unqueued += 1
+            return
+        self._put_bytes += num_bytes
+        line = _Line(known, decision, how, status, ttft_s, lasted_s, time.time(), usage, num_bytes)
+        self._queue.put(line)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """What is queued is written."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(CLOSE_S)
+            self._thread = None
+
+    # the thread ---------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        is_open = True
+        while is_open:
+            lines = self._take()
+            is_open = lines[-1] is not None
+            full = [line for line in lines if line is not None]
+            if full:
+                self._write([msgspec.json.encode(_recorded(line)) + b"\n" for line in full])
+                self._done_bytes += sum(line.num_bytes for line in full)
+
+    def _take(self) -> list[_Line | None]:
+        """At least one, and what has come meanwhile; None is the last."""
+        lines = [self._queue.get()]
+        while lines[-1] is not None and len(lines) < MAX_BATCH:
+            try:
+                lines.append(self._queue.get_nowait())
+            except Empty:
+                break
+        return lines
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        """Whole lines in one call, which others that append do not cut."""
+        assert self._path is not None
+        try:
+            with open(self._path, "ab", buffering=0, opener=_private) as file:
+                room = self._max_bytes - os.fstat(file.fileno()).st_size
+                num = 0
+                while num < len(lines) and (room := room - len(lines[num])) >= 0:
+                    num += 1
+                data = b"".join(lines[:num])
+                if data and file.write(data) != len(data):
+                    raise OSError(0, "the disk is full")
+        except OSError as exc:
+            self._lost(len(lines), exc.strerror or str(exc))
+        else:
+            self._metrics.num_recorded += num
+            if num < len(lines):
+                self._lost(len(lines) - num, f"it has --record-max-bytes ({self._max_bytes})")
+
+    def _lost(self, num: int, why: str) -> None:
+        self._metrics.num_unwritten += num
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("recording to %s: %s; what is not written is counted", self._path, why)
+
+
+def _private(path: str, flags: int) -> int:
+    """Readable by its owner only: it tells who asked how much, and when."""
+    return os.open(path, flags, 0o600)
+
+
+def _recorded(line: _Line) -> Recorded:
+    known, decision, usage = line.known, line.decision, line.usage
+    return Recorded(
+        at=round(line.ended_s - line.lasted_s, 6),
+        model=decision.model,
+        policy=decision.policy,
+        worker=decision.worker.id,
+        status=line.status,
+        how=line.how,
+        num_tokens=usage.prompt_tokens if usage and usage.prompt_tokens else decision.num_tokens,
+        e2e_s=round(line.lasted_s, 6),
+        session=None if known.session is None else hashed(known.session),
+        block_size=decision.worker.block_size or 0,
+        blocks=array("Q", known.blocks).tobytes(),
+        tokens=known.tokens[0].tobytes() if known.tokens else b"",
+        output_tokens=usage.completion_tokens if usage else None,
+        ttft_s=None if line.ttft_s is None else round(line.ttft_s, 6),
+        cached_tokens=usage.cached_tokens if usage else None,
+        overlap_tokens=decision.overlap_tokens,
+    )
+
+
+def hashed(session: str) -> str:
+    """The same in each process and recording; who guesses a name can see whether it is there."""
+    return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def recorder_of(config: Config, metrics: Metrics, router: Router, records: Records) -> Recorder:
+    """Sees what is decided and how it ends, if `--record` is given. Raises ConfigError."""
+    path = Path(config.record) if config.record else None
+    recorder = Recorder(path, metrics, max_bytes=config.record_max_bytes, keeps_tokens=config.record_tokens)
+    if path is not None:
+        router.witnesses.append(recorder)
+        records.watchers.append(recorder.finished)
+    return recorder

@@ -1,0 +1,166 @@
+"""`kvgate replay`: plays a trace before a fleet in virtual time, once for each policy; how did they do?"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from gateway.core.errors import ConfigError
+from gateway.policies.library import AUTO
+from gateway.replay.picture import page
+from gateway.replay.play import BOUNDS, Result, Run, Trace, library_of, play_all
+from gateway.replay.profile import H100_8B, PROFILES, profile_of
+from gateway.replay.results import Slo, table
+from gateway.replay.traces import FORMATS
+
+NUM_WORKERS = 8
+SLO = Slo()
+ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
+"""Policies that are played where none is named: what is best, and what it is measured against."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="kvgate replay", description=__doc__)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args(arguments))
+    except ConfigError as exc:
+        print(f"kvgate: {exc}", file=sys.stderr)
+        return 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("trace", type=Path, metavar="FILE", help="requests that were recorded; .gz and .xz are unpacked")
+    add("--format", choices=["auto", *FORMATS], default="auto", help="default: found out")
+    add("--speed", type=_positive, default=1.0, metavar="TIMES", help="as fast as recorded (default 1)")
+    add("--limit", type=_count, metavar="COUNT", help="only the first requests")
+    add(
+        "--tokenizer", default="", metavar="DIR", help="for texts, with tokenizer.json (default: a small one)"
+    )
+    add("--workers", type=_count, metavar="COUNT", help=f"of the fleet (default {NUM_WORKERS})")
+    profiles = ", ".join(PROFILES)
+    add("--profile", default="", metavar="NAME", help=f"of each worker: {profiles}, or a TOML file")
+    add("--kv-blocks", type=_count, default=0, metavar="COUNT", help="of each cache (default: the profile's)")
+    add("--block-size", type=_count, default=0, metavar="TOKENS", help="default: the trace's, or 16")
+    add("--policy", action="append", metavar="NAME", help=f"a row each (default: {', '.join(ROWS)})")
+    add("--policy-file", default="", metavar="FILE", help="Python file with policies, as for `kvgate serve`")
+    add(
+        "--no-bounds",
+        action="store_true",
+        help=f"without the rows {' and '.join(BOUNDS)}, what can be reached",
+    )
+    add(
+        "--event-delay-s",
+        type=_seconds,
+        default=0.005,
+        metavar="SECONDS",
+        help="of KV events (default 0.005)",
+    )
+    add("--seed", type=int, default=1, metavar="NUMBER", help="of all that chance decides (default 1)")
+    add("--slo-ttft-s", type=_positive, default=SLO.ttft_s, metavar="SECONDS", help="goodput's (default 2)")
+    add(
+        "--slo-tpot-s", type=_positive, default=SLO.tpot_s, metavar="SECONDS", help="goodput's (default 0.05)"
+    )
+    add("--processes", type=_count, default=os.cpu_count() or 1, metavar="COUNT", help="runs at once")
+    add("--json", type=Path, metavar="FILE", help="write all figures there")
+    add("--picture", type=Path, metavar="FILE", help="draw TTFT and hit rates there, as an HTML page")
+
+
+def run(args: argparse.Namespace) -> int:
+    """The exit code. Raises ConfigError."""
+    runs = runs_of(args)
+    results = play_all(runs, args.processes)
+    print(heading(runs[0], results[0]))
+    print("\n".join(table([result.summary for result in results])))
+    if args.json:
+        _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, results))))
+    if args.picture:
+        drawn = page(heading(runs[0], results[0]), [r.summary for r in results], [r.curves for r in results])
+        _write(args.picture, drawn.encode())
+    return 0
+
+
+def runs_of(args: argparse.Namespace) -> list[Run]:
+    library = library_of(args.policy_file)
+    own = [library.resolved(AUTO)] if args.policy_file else []
+    policies = args.policy or list(dict.fromkeys([*own, *ROWS]))
+    for name in policies:
+        if name not in (known := sorted((*library.names("policy"), *BOUNDS))):
+            raise ConfigError(f"--policy {name}: none of {', '.join(known)}")
+    names = [*policies, *(name for name in BOUNDS if name not in policies and not args.no_bounds)]
+    trace = Trace(args.trace, args.format, args.speed, args.seed, args.limit, args.tokenizer)
+    profile = profile_of(args.profile or H100_8B.name)
+    slo = Slo(args.slo_ttft_s, args.slo_tpot_s)
+    return [
+        Run(
+            trace,
+            name,
+            profile,
+            args.workers or NUM_WORKERS,
+            args.block_size,
+            args.kv_blocks,
+            args.event_delay_s,
+            slo,
+            args.policy_file,
+        )
+        for name in names
+    ]
+
+
+def heading(run: Run, result: Result) -> str:
+    trace = run.trace
+    return (
+        f"{trace.path.name}: {result.summary.num_requests} requests at {trace.speed:g}x, "
+        f"{run.num_workers} workers {run.profile.name}; "
+        f"good: TTFT <= {run.slo.ttft_s:g} s, TPOT <= {run.slo.tpot_s * 1000:g} ms"
+    )
+
+
+def document(runs: Sequence[Run], results: Sequence[Result]) -> dict[str, object]:
+    first = runs[0]
+    trace = asdict(first.trace) | {"path": str(first.trace.path)}
+    setup = {
+        "workers": first.num_workers,
+        "profile": asdict(first.profile),
+        "block_size": first.block_size,
+        "kv_blocks": first.kv_blocks,
+        "event_delay_s": first.event_delay_s,
+        "slo": asdict(first.slo),
+    }
+    rows = [
+        asdict(result.summary)
+        | {"curves": {"hit_s": list(result.curves.hit_s), "hit_rate": list(result.curves.hits)}}
+        for result in results
+    ]
+    return {"trace": trace, "setup": setup, "rows": rows}
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as exc:
+        raise ConfigError(f"{path}: cannot be written: {exc.strerror}") from exc
+
+
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _positive(text: str) -> float:
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return value
+
+
+def _seconds(text: str) -> float:
+    if not (value := float(text)) >= 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value

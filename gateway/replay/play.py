@@ -1,0 +1,130 @@
+"""One run: a trace, a fleet and a policy, by names, so that it can be sent to another process."""
+
+import gc
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from gateway.app import bundled_tokenizer
+from gateway.core.tokenizer import Tokenizer
+from gateway.policies.base import Policy
+from gateway.policies.library import Library
+from gateway.policies.plugins import read_file
+from gateway.replay.bounds import AllKnowing
+from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
+from gateway.replay.job import HashedPrompt, Job
+from gateway.replay.profile import Profile
+from gateway.replay.results import Curves, Slo, Summary, curves, summarize
+from gateway.replay.traces import Encode, Reading, read
+
+POOLED = "pooled"
+BOUNDS = (POOLED, AllKnowing.name)
+"""Rows that no gateway can have (`bounds.py`)."""
+TEXT_BLOCK_SIZE = 16
+"""Where a trace does not know it: vLLM's default."""
+GC_OBJECTS = 200_000
+"""A run makes millions of small values and few cycles: looking for these took a fifth of its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Which requests. `tokenizer` is a directory, empty for the bundled one."""
+
+    path: Path
+    form: str = "auto"
+    speed: float = 1.0
+    seed: int = 1
+    limit: int | None = None
+    tokenizer: str = ""
+
+    def jobs(self) -> list[Job]:
+        """Raises ConfigError."""
+        encode: Encode = _Encoder(Path(self.tokenizer or bundled_tokenizer()))
+        return read(self.path, Reading(self.speed, self.seed, encode), self.form, self.limit)
+
+
+class _Encoder:
+    """Loads a tokenizer with the first text."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._tokenizer: Tokenizer | None = None
+
+    def __call__(self, text: str) -> list[int]:
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.load(self._path / "tokenizer.json")
+        return list(self._tokenizer.encode(text, False))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`kv_blocks` 0: as many as the profile's tokens fill; `block_size` 0: the trace's."""
+
+    trace: Trace
+    policy: str
+    profile: Profile
+    num_workers: int
+    block_size: int = 0
+    kv_blocks: int = 0
+    event_delay_s: float = 0.005
+    slo: Slo = Slo()
+    policy_file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    summary: Summary
+    curves: Curves
+    jobs: tuple[Job, ...] = ()
+
+
+def play(run: Run, *, keeps_jobs: bool = False) -> Result:
+    """Raises ConfigError."""
+    gc.set_threshold(GC_OBJECTS)
+    jobs = run.trace.jobs()
+    setup = setup_of(run, jobs)
+    done = VirtualFleet(setup).run(jobs)
+    summary = summarize(run.policy, done, setup.num_workers, run.slo)
+    return Result(summary, curves(done), tuple(done) if keeps_jobs else ())
+
+
+def setup_of(run: Run, jobs: list[Job]) -> Setup:
+    size = run.block_size or block_size_of(jobs)
+    profile = replace(run.profile, kv_tokens=run.kv_blocks * size) if run.kv_blocks else run.profile
+    setup = Setup(
+        run.num_workers,
+        profile,
+        block_size=size,
+        event_delay_s=run.event_delay_s,
+        seed=run.trace.seed,
+        policy=maker_of(run.policy, run.policy_file),
+    )
+    return pooled_of(setup) if run.policy == POOLED else setup
+
+
+def block_size_of(jobs: list[Job]) -> int:
+    prompts = [job.prompt for job in jobs if isinstance(job.prompt, HashedPrompt)]
+    return prompts[0].block_size if prompts else TEXT_BLOCK_SIZE
+
+
+def maker_of(policy: str, path: str = "") -> Callable[[], Policy]:
+    """Raises ConfigError."""
+    if policy == AllKnowing.name:
+        return AllKnowing
+    return partial(library_of(path).bare, "least_load" if policy == POOLED else policy)
+
+
+def library_of(path: str = "") -> Library:
+    """What is shipped and installed, and what a policy file has. Raises ConfigError."""
+    return Library(file=read_file(Path(path)) if path else None)
+
+
+def play_all(runs: list[Run], num_processes: int) -> list[Result]:
+    """In their order. Raises ConfigError."""
+    if num_processes <= 1 or len(runs) == 1:
+        return [play(run) for run in runs]
+    with ProcessPoolExecutor(min(num_processes, len(runs)), get_context("spawn")) as pool:
+        return list(pool.map(play, runs))

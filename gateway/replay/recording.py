@@ -1,0 +1,94 @@
+"""What a gateway recorded (`core/recorded.py`), as jobs.
+
+Prompts are known by the hashes of their full blocks, or by their tokens. What an answer held is not told, but
+a later prompt that goes on from it tells: the answer is taken from there, so that the next turn finds in an
+engine what it found then.
+"""
+
+import statistics
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+
+from gateway.core.blocks import BlockHash
+from gateway.core.recorded import Recorded
+from gateway.replay.job import HashedPrompt, Job
+from gateway.replay.lines import Lines
+
+UNKNOWN_BLOCK = 512
+"""Tokens of a block of prompts of which nothing is known but their length."""
+
+
+def playable(lines: Lines) -> list[Recorded]:
+    """In order of arrival: what was answered to its end."""
+    rows = [row for row in lines.decoded(Recorded) if row.how == "ended" and row.status == 200]
+    return sorted((row for row in rows if row.num_tokens > 0), key=lambda row: row.at)
+
+
+def recording(lines: Lines, speed: float) -> Iterator[Job]:
+    rows = playable(lines)
+    chains = [_chain(row) for row in rows]
+    nexts = _nexts(rows, chains)
+    lasts = set(nexts.values())
+    token_s = _token_s(rows)
+    for i, row in enumerate(rows):
+        after = nexts.get(i)
+        num_output = row.output_tokens or max(round((row.e2e_s - (row.ttft_s or 0.0)) / token_s), 1)
+        prompt = _prompt(row, chains[i], i, chains[after] if after is not None else ())
+        output: Sequence[int] = ()
+        if after is not None:
+            begin, end = row.num_tokens, row.num_tokens + num_output
+            known = _prompt(rows[after], chains[after], after, ())
+            tokens = known.tokens() if isinstance(known, HashedPrompt) else known
+            output = tokens[begin:end] + array("I", [0]) * (end - max(len(tokens), begin))
+        yield Job(row.at / speed, prompt, num_output, 2 if i in lasts else 1, output, row.session)
+
+
+def _chain(row: Recorded) -> Sequence[BlockHash]:
+    return [] if len(row.blocks) % 8 else array("Q", row.blocks)  # type: ignore[return-value]
+
+
+def _prompt(
+    row: Recorded, chain: Sequence[BlockHash], number: int, after: Sequence[BlockHash]
+) -> "array[int] | HashedPrompt":
+    """`after` is the chain of a prompt that goes on from it, and has what is in the block that it does not
+    fill; without one nobody else has that."""
+    if row.tokens:
+        return array("I", row.tokens)
+    num, size = len(chain), row.block_size
+    if not num and row.num_tokens >= size:  # not known
+        size = UNKNOWN_BLOCK
+        own = [number << 20 | i for i in range(-(-row.num_tokens // size))]
+        return HashedPrompt(array("Q", own), size, row.num_tokens)
+    tail = after[num] if num < len(after) else number
+    return HashedPrompt(array("Q", [*chain, tail]), size, row.num_tokens)
+
+
+def _nexts(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> Mapping[int, int]:
+    """For each prompt whose answer another one has: which. It came after the answer, has all its full blocks
+    and more, and is of its session; or, where there are none, more of it was cached than the prompt had."""
+    nexts: dict[int, int] = {}
+    ends: dict[BlockHash, int] = {}
+    for i, (row, chain) in enumerate(zip(rows, chains, strict=True)):
+        for depth in range(len(chain) - 1, 0, -1):
+            before = ends.get(chain[depth - 1])
+            if before is None:
+                continue
+            earlier = rows[before]
+            is_later = earlier.at + earlier.e2e_s <= row.at
+            is_told = (row.cached_tokens or 0) > depth * row.block_size
+            if is_later and (row.session == earlier.session if row.session else is_told):
+                nexts.setdefault(before, i)
+                break
+        if chain:
+            ends[chain[-1]] = i
+    return nexts
+
+
+def _token_s(rows: Sequence[Recorded]) -> float:
+    """Between two tokens, for answers that did not tell how many they had."""
+    found = [
+        (row.e2e_s - row.ttft_s) / (row.output_tokens - 1)
+        for row in rows
+        if row.ttft_s is not None and row.output_tokens and row.output_tokens > 1 and row.e2e_s > row.ttft_s
+    ]
+    return statistics.median(found) if found else 0.02

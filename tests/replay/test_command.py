@@ -1,0 +1,98 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import main
+from tests.replay.test_play import trace
+
+
+def test_a_table_a_document_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl").path
+    told, drawn = tmp_path / "r.json", tmp_path / "r.html"
+    arguments = [
+        "replay",
+        str(path),
+        "--workers",
+        "4",
+        "--policy",
+        "round_robin",
+        "--processes",
+        "1",
+        "--speed",
+        "2",
+    ]
+    assert main([*arguments, "--json", str(told), "--picture", str(drawn), "--slo-ttft-s", "1"]) == 0
+    heading, titles, *rows = capsys.readouterr().out.splitlines()
+    assert heading.startswith("t.jsonl: 40 requests at 2x, 4 workers h100-8b; good: TTFT <= 1 s")
+    assert titles.startswith("policy") and [row.split()[0] for row in rows] == [
+        "round_robin",
+        "pooled",
+        "all_knowing",
+    ]
+    document = json.loads(told.read_text())
+    assert [row["policy"] for row in document["rows"]] == ["round_robin", "pooled", "all_knowing"]
+    assert document["setup"]["slo"] == {"ttft_s": 1.0, "tpot_s": 0.05}
+    assert "<svg" in drawn.read_text()
+
+
+def test_the_usual_policies_without_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path / "t.jsonl").path
+    assert main(["replay", str(path), "--no-bounds", "--processes", "1", "--limit", "5"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    names = [row.split()[0] for row in rows]
+    assert {"round_robin", "least_load", "prefix_overlap"} <= set(names) and "pooled" not in names
+
+
+def test_a_policy_of_a_file_is_played_beside_those_that_are_shipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, own = trace(tmp_path / "t.jsonl").path, tmp_path / "own.py"
+    own.write_text("def choose(query, candidates, rng):\n    return rng.randrange(len(candidates))\n")
+    arguments = [
+        "replay",
+        str(path),
+        "--policy-file",
+        str(own),
+        "--no-bounds",
+        "--processes",
+        "1",
+        "--limit",
+        "5",
+    ]
+    assert main(arguments) == 0
+    names = [row.split()[0] for row in capsys.readouterr().out.splitlines()[2:]]
+    assert set(names) == {"own", "expected_ttft", "least_load", "prefix_overlap", "round_robin"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["missing.jsonl"], "missing.jsonl: cannot be read"),
+        (["t.jsonl", "--policy", "best"], "--policy best: none of all_knowing, "),
+        (["t.jsonl", "--profile", "h200"], "--profile h200: give one of"),
+        (["t.jsonl", "--format", "azure"], "t.jsonl:1: no TIMESTAMP"),
+        (["t.jsonl", "--json", "no/where"], "no/where: cannot be written"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    why: str,
+) -> None:
+    trace(tmp_path / "t.jsonl")
+    monkeypatch.chdir(tmp_path)
+    policy = [] if "--policy" in arguments else ["--policy", "round_robin"]
+    assert main(["replay", *arguments, *policy, "--no-bounds", "--limit", "3"]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", ["--speed=0", "--workers=0", "--event-delay-s=-1", "--slo-ttft-s=nan", "--limit=x"]
+)
+def test_numbers_have_their_bounds(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["replay", "t.jsonl", option])
+    assert exited.value.code == 2 and option.split("=")[0] in capsys.readouterr().err

@@ -1,0 +1,109 @@
+import base64
+import random
+from array import array
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.core.blocks import hash_blocks, root_hash
+from gateway.core.recorded import Recorded
+from gateway.replay.fleet import Setup, VirtualFleet
+from gateway.replay.job import Job
+from gateway.replay.profile import H100_8B
+from gateway.replay.traces import Reading, read
+
+SIZE = 16
+
+
+def row(at: float, prompt: "array[int]", output: int, **fields: Any) -> Recorded:
+    blocks = array("Q", hash_blocks(prompt, SIZE, root_hash("m"))).tobytes()
+    known = {"blocks": blocks, "block_size": SIZE, "ttft_s": 0.1, "how": "ended", "status": 200}
+    told: dict[str, Any] = {
+        "output_tokens": output,
+        "num_tokens": len(prompt),
+        "e2e_s": 1.0,
+        **known,
+        **fields,
+    }
+    return Recorded(at=at, model="m", policy="p", worker="w", **told)
+
+
+def jobs_of(path: Path, rows: list[Recorded], speed: float = 1.0) -> list[Job]:
+    path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+    return read(path, Reading(speed))
+
+
+def some(num: int, seed: int = 1) -> "array[int]":
+    rng = random.Random(seed)
+    return array("I", [rng.randrange(9999) for _ in range(num)])
+
+
+def turns() -> list["array[int]"]:
+    """A conversation, then two prompts that only begin as it does."""
+    first = some(100)
+    second = first + some(60, 2) + some(30, 3)
+    return [first, second, first[:64] + some(50, 4), some(40, 5)]
+
+
+@pytest.mark.parametrize("session", ["s", None])
+def test_the_next_turn_finds_the_answer_where_it_found_it_then(tmp_path: Path, session: str | None) -> None:
+    """By its session, or as the engine told what it had cached."""
+    prompts = turns()
+    rows = [row(5.0 * i, tokens, 60, session=session) for i, tokens in enumerate(prompts)]
+    rows[1] = msgspec.structs.replace(rows[1], cached_tokens=160)
+    jobs = jobs_of(tmp_path / "r.jsonl", rows)
+    done = VirtualFleet(Setup(1, H100_8B, block_size=SIZE)).run(jobs)
+    truth = [Job(5.0 * i, tokens, 60, output=some(60, 2)) for i, tokens in enumerate(prompts)]
+    VirtualFleet(Setup(1, H100_8B, block_size=SIZE)).run(truth)
+    assert [job.cached_tokens for job in done] == [job.cached_tokens for job in truth] == [0, 144, 64, 0]
+    assert [job.turn for job in done] == [1, 2, 1, 1]
+
+
+def test_what_only_begins_alike_is_no_next_turn(tmp_path: Path) -> None:
+    """Another session, or an engine that had no more cached than what is alike."""
+    first, second, *_ = turns()
+    for fields in ({"session": "t"}, {"session": None, "cached_tokens": 96}):
+        jobs = jobs_of(
+            tmp_path / "r.jsonl", [row(0.0, first, 60, session="s"), row(5.0, second, 1, **fields)]
+        )
+        assert not jobs[0].output and jobs[1].turn == 1
+
+
+def test_what_came_before_the_answer_was_complete_does_not_go_on_from_it(tmp_path: Path) -> None:
+    first, second, *_ = turns()
+    jobs = jobs_of(tmp_path / "r.jsonl", [row(0.0, first, 60, session="s"), row(0.5, second, 1, session="s")])
+    assert not jobs[0].output
+
+
+def test_prompts_keep_their_tokens_where_they_were_recorded(tmp_path: Path) -> None:
+    first, second, *_ = turns()
+    rows = [row(t, p, 60, session="s", tokens=p.tobytes()) for t, p in ((0.0, first), (5.0, second))]
+    one, two = jobs_of(tmp_path / "r.jsonl", rows, speed=2.0)
+    assert (one.tokens(), two.tokens(), two.at) == (first, second, 2.5)
+    assert list(one.output) == list(some(60, 2))
+
+
+def test_what_did_not_end_well_is_left_out_and_what_is_unknown_is_its_own(tmp_path: Path) -> None:
+    tokens = some(100)
+    rows = [
+        row(0.0, tokens, 5),
+        row(1.0, tokens, 5, how="cut"),
+        row(2.0, tokens, 5, status=500),
+        row(3.0, tokens, 5, num_tokens=0),
+        row(4.0, tokens, 5, blocks=b"", block_size=0),
+        row(5.0, tokens, None, e2e_s=0.1 + 10 * 0.225),  # type: ignore[arg-type]
+    ]
+    jobs = jobs_of(tmp_path / "r.jsonl", rows)
+    assert [job.at for job in jobs] == [0.0, 4.0, 5.0]
+    assert jobs[1].num_tokens == 100 and jobs[1].tokens()[:16] != jobs[0].tokens()[:16]
+    assert jobs[2].num_output == 10  # as long as others took for so many
+
+
+def test_a_line_is_json_that_others_can_read() -> None:
+    line = msgspec.json.decode(msgspec.json.encode(row(1.0, some(40), 3)))
+    assert array("Q", base64.b64decode(line["blocks"])) == array(
+        "Q", hash_blocks(some(40), SIZE, root_hash("m"))
+    )
+    assert "session" not in line and "tokens" not in line

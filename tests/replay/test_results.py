@@ -1,0 +1,48 @@
+from array import array
+
+import pytest
+
+from gateway.core.decision import Decision
+from gateway.core.worker import Worker, WorkerId
+from gateway.replay.job import Job
+from gateway.replay.results import POINTS, Slo, curves, percentile, summarize, table
+
+
+def job(at: float, ttft_s: float, cached: int, worker: str = "a", num_output: int = 11) -> Job:
+    on = Worker(WorkerId(worker), f"http://{worker}", ())
+    decision = Decision("d", "m", "p", on, 100, 0, "", ())
+    done = Job(at, array("I", range(100)), num_output, decision=decision, cached_tokens=cached)
+    done.first_s = at + ttft_s
+    done.last_s = done.first_s + 0.02 * (num_output - 1)
+    return done
+
+
+def test_figures_of_a_run() -> None:
+    done = [job(0.0, 1.0, 0), job(1.0, 2.0, 50, "b"), job(2.0, 3.0, 100), job(7.8, 2.0, 50, "b")]
+    row = summarize("p", done, 4, Slo(2.5, 0.02001))
+    assert (row.hit_rate, row.ttft_mean_s, row.ttft_p50_s, row.ttft_p99_s) == (0.5, 2.0, 2.0, 3.0)
+    assert (row.tpot_mean_s, row.e2e_mean_s) == (pytest.approx(0.02), pytest.approx(2.2))
+    assert (row.goodput, row.good) == (pytest.approx(3 / 10), 0.75)
+    assert row.busiest == 2.0  # two of four computed all, as much as each other
+
+
+@pytest.mark.parametrize(
+    ("percent", "value"), [(50, 2), (90, 4), (25, 1), (26, 2), (99, 4), (0, 1), (100, 4)]
+)
+def test_a_percentile_is_a_value_that_was_seen(percent: float, value: int) -> None:
+    assert percentile([1, 2, 3, 4], percent) == value
+
+
+def test_hit_rates_over_time_leave_out_when_nothing_came() -> None:
+    drawn = curves([job(0.0, 1.0, 0), job(0.1, 1.0, 100), job(60.0, 0.5, 25)])
+    assert list(drawn.ttft_s) == [0.5, 1.0, 1.0]
+    assert list(drawn.hits) == [0.5, 0.25]
+    assert list(drawn.hit_s) == pytest.approx([30 / POINTS, 60 - 30 / POINTS])
+    assert list(curves([job(0.0, 1.0, 50)]).hits) == [0.5]
+
+
+def test_the_table_is_aligned() -> None:
+    rows = [summarize(name, [job(0.0, 1.0, 0)], 1, Slo()) for name in ("a", "a_long_name")]
+    lines = table(rows)
+    assert len({len(line) for line in lines}) == 1 and len(lines) == 3
+    assert lines[1].split()[:3] == ["a", "0.000", "1.000"]
