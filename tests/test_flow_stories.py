@@ -356,9 +356,9 @@ async def test_all_workers_are_gone_while_some_wait() -> None:
 
 
 async def test_saturation_by_predicted_work() -> None:
-    """Prompts of four seconds each by the pace that is assumed, before workers that compute them slowly."""
+    """Prompts of more than a second each by the pace that is assumed, and by that which is learnt."""
     sims = [
-        await Sim(SimConfig(port=0, seed=seed, prefill_tokens_per_s=8000.0, events=False)).start()
+        await Sim(SimConfig(port=0, seed=seed, prefill_tokens_per_s=20_000.0, events=False)).start()
         for seed in range(2)
     ]
     try:
@@ -366,7 +366,7 @@ async def test_saturation_by_predicted_work() -> None:
             body = {"model": "m", "max_tokens": 1, "stream": True}
 
             async def stream(first: int) -> int:
-                prompt = [first, *([7] * 7999)]
+                prompt = [first, *([7] * 23_999)]
                 async with s.session.post(
                     f"{s.url}/v1/completions", json=body | {"prompt": prompt}
                 ) as answer:

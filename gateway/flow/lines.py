@@ -19,7 +19,7 @@ from gateway.core.drain_rate import DrainRate
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.fleet import Eligible, Fleet, Member
 from gateway.core.ledger import Ledger
-from gateway.core.queue import Entry, FairQueue
+from gateway.core.queue import NEVER, Entry, FairQueue
 from gateway.core.request import InferenceRequest
 from gateway.core.saturation import Saturation, ttft_s
 from gateway.core.tenants import Ticket
@@ -136,10 +136,15 @@ class Lines:
         return (known is not None and len(known.queue) > 0) or self._is_saturated(model)
 
     def best_ttft_s(self, model: str) -> float:
-        """Of a request that went to the worker with the least work ahead, its own prompt left out. Raises
-        UnknownModel or NoWorker."""
-        members = [each.member for each in self._fleet.eligible(model)]
-        return min([ttft_s(self._ledger.load(each.worker.id), each.pace) for each in members])
+        """Of a request that went where the least work is ahead, its own prompt left out; 0 where a worker has
+        none: it is tried there, whatever is believed of its pace. Raises UnknownModel or NoWorker."""
+        best_s = NEVER
+        for each in self._fleet.eligible(model):
+            load = self._ledger.load(each.member.worker.id)
+            if not load.booked_tokens:
+                return 0.0
+            best_s = min(best_s, ttft_s(load, each.member.pace))
+        return best_s
 
     def _is_saturated(self, model: str) -> bool:
         fleet = self._fleet

@@ -158,6 +158,13 @@ def test_an_slo_is_kept_without_a_queue() -> None:
     assert world.gate.told.refused == {("t", "slo_unreachable"): 1}
 
 
+def test_a_worker_without_work_ahead_is_tried_whatever_is_wanted() -> None:
+    world = World(NO_QUEUE)
+    world.ask(num_tokens=3000)
+    assert world.ask(slo_ms=1).events == ["routed"]
+    assert world.ask(slo_ms=1).events == ["429 slo_unreachable"]
+
+
 def test_an_unknown_model_is_said_where_it_is_decided() -> None:
     world = World(ONE_EACH)
     assert world.ask(model="nobody's", slo_ms=100).events == ["routed", "404 model_not_found"]
