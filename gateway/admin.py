@@ -64,6 +64,7 @@ class Admin:
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
         verified: Callable[[WorkerId], Mapping[str, Any]],
+        describe_flow: Callable[[], Mapping[str, Any]],
         policies: Choosing,
         preview: Preview,
     ) -> None:
@@ -78,6 +79,7 @@ class Admin:
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
         self._verified = verified
+        self._describe_flow = describe_flow
         self._policies = policies
         self._preview = preview
 
@@ -96,6 +98,7 @@ class Admin:
                 web.get("/admin/tokenizer", self._tokenizer),
                 web.get("/admin/cache-loss", self._cache_loss),
                 web.get("/admin/verify", self._verify),
+                web.get("/admin/flow", self._flow),
                 web.get("/admin/policies", self._show_policies),
                 web.post("/admin/policies/reload", self._reload_policies),
                 web.post("/admin/explain", self._explain),
@@ -164,6 +167,9 @@ class Admin:
 
     async def _verify(self, request: web.Request) -> web.Response:
         return _json(self._describe_verify())
+
+    async def _flow(self, request: web.Request) -> web.Response:
+        return _json(self._describe_flow())
 
     async def _show_policies(self, request: web.Request) -> web.Response:
         return _json(self._policies.describe())

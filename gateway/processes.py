@@ -160,6 +160,7 @@ class Supervisor:
         self._num_rows = shared.num_rows(config)
         self._memory = shared.create(self._num_rows)
         self._table = shared.table(self._memory, self._num_rows)
+        self._used = shared.used_table(self._memory, self._num_rows)
         self._processes = [Process(row) for row in range(config.processes)]
         self._configured = [_normal(spec) for spec in specs_of(config)]
         self._workers: list[str] = []
@@ -329,6 +330,7 @@ class Supervisor:
             process.channel.close()
             process.channel = None
         self._table.release(process.row)
+        self._used.release(process.row)
         self._aggregate.gone(process.row)
         process.began.set()
         if self._has_started and not self._is_ending:

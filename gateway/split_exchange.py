@@ -173,7 +173,7 @@ class SplitExchange(InferenceExchange):
 
         def is_late() -> None:
             if not self._is_closed and not self._answer:
-                self._fail(InvalidRequest(f"the prefill worker {reason}"))
+                self.fail(InvalidRequest(f"the prefill worker {reason}"))
 
         self._loop.call_later(REFUSAL_S, is_late)
 
@@ -213,7 +213,7 @@ class SplitExchange(InferenceExchange):
             except GatewayError as exc:
                 if not (self._may_split and self._tried.turn()):
                     is_last = decision.worker.is_bound and not self._may_split
-                    return self._fail(self._no_pair() if is_last else exc)
+                    return self.fail(self._no_pair() if is_last else exc)
 
     def _no_pair(self) -> WorkerFailed:
         log.warning("request %s: no pair answered: %r", self._log_id, self._tried)

@@ -68,6 +68,7 @@ class Admined:
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
             verified=lambda worker: {"compared": 7},
+            describe_flow=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.choosing,
             preview=Preview(cast(Proxy, None), lambda decision: ()),
         )
@@ -318,6 +319,7 @@ async def test_why_tokens_were_computed_again_is_told(admined: Admined) -> None:
 
 async def test_verification_is_told_whole_and_summed_up(admined: Admined) -> None:
     assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
+    assert await admined.get("/admin/flow") == {"is_on": True, "queues": [{"model": "m", "waiting": 3}]}
     (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
     assert endpoint["workers"][0]["verified"] == {"compared": 7}
 

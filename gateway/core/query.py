@@ -17,8 +17,17 @@ Hashed = Mapping[Group, Sequence[Sequence[BlockHash]]]
 def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Hashed | None) -> Query:
     """`group` is that of some worker that serves the model: all serve it by the same adapter. `hashed` is
     None where no policy asks for the beginning."""
-    prefix = prefix_of(hashed) if hashed is not None else None
-    return Query(request.model, prompt.num_tokens, request.session, adapter=group.adapter, prefix=prefix)
+    return Query(
+        request.model,
+        prompt.num_tokens,
+        request.session,
+        tenant=request.tenant,
+        adapter=group.adapter,
+        priority=-(request.priority or 0),
+        slo_ttft_s=request.slo_ttft_s,
+        prefix=prefix_of(hashed) if hashed is not None else None,
+        queued_s=request.queued_s,
+    )
 
 
 def prefix_of(hashed: Hashed) -> BlockHash | None:
