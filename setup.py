@@ -34,6 +34,7 @@ COMPILED = [
     "gateway/core/template.py",
     "gateway/core/speeds.py",
     "gateway/core/texts.py",
+    "gateway/core/tried.py",
     "gateway/core/unheard.py",
     "gateway/core/upgrade.py",
     "gateway/core/worker.py",

@@ -18,10 +18,7 @@ MAX_ROOM = 1 << 63
 class Bootstrap:
     name = "bootstrap"
     is_together = True
-    bootstrap_port: int | None = None
-
-    def engine_ids(self, body: bytes) -> Mapping[int, str]:
-        return {}
+    bootstrap = None
 
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         return self._in_room(body, pair)

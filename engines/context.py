@@ -4,7 +4,6 @@ The tokens are those of prefill: decode takes them in place of the prompt. Where
 with its first token there is nothing to go on with, and the decode worker computes all of it.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -34,10 +33,7 @@ _params = msgspec.json.Decoder(dict[str, Any]).decode
 class Context:
     name = "context"
     is_together = False
-    bootstrap_port: int | None = None
-
-    def engine_ids(self, body: bytes) -> Mapping[int, str]:
-        return {}
+    bootstrap = None
 
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         fields = fields_of(body)

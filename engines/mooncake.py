@@ -12,7 +12,7 @@ import msgspec
 from engines.legs import encode, prefill_only, read_answer, with_field
 from engines.wire import parse
 from gateway.core.events import DecodeError
-from gateway.core.handoff import Handed, Pair
+from gateway.core.handoff import Bootstrap, Handed, Pair
 
 
 class _Engine(msgspec.Struct):
@@ -24,14 +24,16 @@ _ENDS = ("stop", "stop_token_ids")
 _LENGTH = b'"length"'
 
 
+def engine_ids(body: bytes) -> Mapping[int, str]:
+    """By rank, as the bootstrap server tells them. Raises DecodeError."""
+    told = parse("mooncake's bootstrap server", _engines, body)
+    return {rank: engine.engine_id for rank, engine in told.items()}
+
+
 class Mooncake:
     name = "mooncake"
     is_together = False
-    bootstrap_port: int | None = 8998
-
-    def engine_ids(self, body: bytes) -> Mapping[int, str]:
-        told = parse("mooncake's bootstrap server", _engines, body)
-        return {rank: engine.engine_id for rank, engine in told.items()}
+    bootstrap = Bootstrap(8998, engine_ids)
 
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         asked = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": _transfer_id(pair)}

@@ -5,8 +5,6 @@ computes the first token again. It counts what it fetched as not cached, unless 
 worker had cached.
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
 from engines.legs import encode, fields_of, prefill_only, read_answer, with_field
@@ -25,10 +23,7 @@ _CACHED = b'"remote_prefill_cached_tokens"'
 class Nixl:
     name = "nixl"
     is_together = False
-    bootstrap_port: int | None = None
-
-    def engine_ids(self, body: bytes) -> Mapping[int, str]:
-        return {}
+    bootstrap = None
 
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         return encode({**prefill_only(body), "kv_transfer_params": _ASK})

@@ -4,8 +4,6 @@ Prefill stores what it computes, decode looks for its prompt's blocks there and 
 find.
 """
 
-from collections.abc import Mapping
-
 from engines.legs import encode, prefill_only, read_answer
 from gateway.core.handoff import Handed, Pair
 
@@ -13,10 +11,7 @@ from gateway.core.handoff import Handed, Pair
 class SharedStorage:
     name = "shared_storage"
     is_together = False
-    bootstrap_port: int | None = None
-
-    def engine_ids(self, body: bytes) -> Mapping[int, str]:
-        return {}
+    bootstrap = None
 
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:
         return encode(prefill_only(body))

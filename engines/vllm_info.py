@@ -2,6 +2,9 @@
 
 connector   by the name of its class; what is not listed here is no connector that a pair is made of
 mooncake    its bootstrap server listens on a port of its own, where only prefill workers have one
+
+Older ones write their configuration as text for people, whatever format is asked for, and what is only like
+vLLM says something else under that path: neither tells anything here, and both are workers.
 """
 
 from msgspec import Struct, json
@@ -49,7 +52,7 @@ class VllmEnv(Struct, frozen=True):
 
 
 class ServerInfo(Struct):
-    vllm_config: VllmConfig
+    vllm_config: VllmConfig | str | None = None
     vllm_env: VllmEnv = VllmEnv()
 
 
@@ -60,6 +63,8 @@ def parse_server_info(body: bytes) -> EngineInfo:
     """Raises DecodeError."""
     info = parse("vllm /server_info", _info, body)
     config, port = info.vllm_config, info.vllm_env.VLLM_MOONCAKE_BOOTSTRAP_PORT
+    if not isinstance(config, VllmConfig):
+        return EngineInfo()
     told = config.kv_transfer_config
     connector = CONNECTORS.get(told.kv_connector or "") if told else None
     if told is None or connector is None:

@@ -181,6 +181,7 @@ class Admin:
         assert member is not None, "an endpoint's workers are in the fleet"
         worker, load = member.worker, self._router.ledger.here(worker_id)
         feed = endpoint.feeds.get(worker_id)
+        pairs = self._router.disaggregation
         return {
             "id": worker.id,
             "is_up": member.is_up,
@@ -196,6 +197,7 @@ class Admin:
             "failures": member.num_failures,
             "stream": member.stream.value if member.stream else None,
             "blind": _blind(feed[1]) if feed else None,
+            "no_pair_with": pairs.banned_with(worker.id) if pairs else {},
             "verified": self._verified(worker.id),
             "events": feed[0].endpoint if feed else None,
             "agent": getattr(feed[0], "agent", None) if feed else None,  # told, or where one is looked for

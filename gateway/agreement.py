@@ -1,9 +1,10 @@
-"""Does a worker make the same tokens as we of the same prompts? For `kvgate check`, by its `/tokenize`.
+"""Does a worker make the same tokens of the same prompts as we do (`kvgate check`), or as the other one of a
+pair (`pairing.py`)? By its `/tokenize`.
 
 Words that a client would not say: nothing is generated, and nothing of it stays in the worker's cache.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -42,6 +43,10 @@ PROBES: Sequence[tuple[str, str, dict[str, Any]]] = (
     ),
     ("a chat with tools", "/v1/chat/completions", {"messages": [_USER], "tools": [_TOOL]}),
 )
+PAIR_PROBES = PROBES[0], PROBES[-1]
+
+Made = Mapping[str, Sequence[int]]
+"""A worker's tokens of prompts, by what these are."""
 
 
 class _Tokens(msgspec.Struct):
@@ -65,10 +70,9 @@ class Agreement:
     async def differs(self, model: str, ask: Ask) -> str | None:
         """What differs, in words; None where all that the worker answers is ours."""
         for name, path, fields in PROBES:
-            request = parse_request(path, msgspec.json.encode({"model": model, **fields}))
-            (body,) = tokenize_bodies(request)
+            request = _request(model, path, fields)
             ours = self._tokenize(request).tokens
-            theirs = _read(await ask("/tokenize", body))
+            theirs = await _tokens_of(request, ask)
             if ours and theirs and (at := first_difference(ours[0], theirs)) is not None:
                 return self._words(model, name, ours[0], theirs, at)
         return None
@@ -85,10 +89,36 @@ class Agreement:
         return f"{list(ids)} {self._text(model, ids)!r}" if ids else "none"
 
 
+async def made_by(model: str, ask: Ask) -> Made:
+    """What a worker makes of a text and of a chat; without those that it does not answer."""
+    requests = {name: _request(model, path, fields) for name, path, fields in PAIR_PROBES}
+    made = {name: await _tokens_of(request, ask) for name, request in requests.items()}
+    return {name: tokens for name, tokens in made.items() if tokens}
+
+
+def disagreement(one: Made, other: Made) -> str | None:
+    """Where two workers make different tokens of the same prompt, in words."""
+    for name in one if one != other else ():
+        at = first_difference(one[name], other.get(name, one[name]))
+        if at is not None:
+            first, second = one[name][at : at + NUM_SHOWN], other[name][at : at + NUM_SHOWN]
+            return f"in {name} they differ from token number {at} on, {list(first)} and {list(second)}"
+    return None
+
+
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     """The first position at which they differ, or one ends; None where they are equal."""
     pairs = zip_longest(one, other)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+
+
+def _request(model: str, path: str, fields: Mapping[str, Any]) -> InferenceRequest:
+    return parse_request(path, msgspec.json.encode({"model": model, **fields}))
+
+
+async def _tokens_of(request: InferenceRequest, ask: Ask) -> list[int]:
+    (body,) = tokenize_bodies(request)
+    return _read(await ask("/tokenize", body))
 
 
 def _read(answer: bytes | None) -> list[int]:

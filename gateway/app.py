@@ -54,6 +54,7 @@ from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Collector, Metrics
 from gateway.others import Others
+from gateway.pairing import Pairing
 from gateway.policies import policy_of
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
@@ -64,7 +65,8 @@ from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
-from gateway.splits import SplitsCollector, splits_of
+from gateway.split_metrics import SplitsCollector
+from gateway.splits import splits_of
 from gateway.tasks import Tasks
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.verify.asking import Asking
@@ -130,6 +132,8 @@ class Gateway:
         self.proxy = self._make_proxy()
         self.lag = Lag(self.metrics.loop_lag_s, self.metrics.loop_lag_cpu_s)
         self.lag.start()
+        ask = partial(self._session.post, headers=self._worker_headers)
+        self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)
         self.front = self._make_front()
@@ -206,7 +210,8 @@ class Gateway:
 
     def _make_admin(self) -> web.Application:
         registry = CollectorRegistry()
-        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        ours = LossCollector(self.losses), VerifyCollector(self.verifier), HealerCollector(self.healer)
+        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR, *ours):
             registry.register(collector)
         registry.register(
             Collector(
@@ -219,10 +224,7 @@ class Gateway:
                 lambda: len(self._connections),
             )
         )
-        registry.register(LossCollector(self.losses))
-        registry.register(VerifyCollector(self.verifier))
-        registry.register(HealerCollector(self.healer))
-        registry.register(SplitsCollector(self.splits))
+        registry.register(SplitsCollector(self.splits, self.router))
         for sharing in self._sharing:
             registry.register(sharing.collector())
         if self.tree:
@@ -282,6 +284,7 @@ class Gateway:
 
     def _make_proxy(self) -> Proxy:
         config = self.config
+        usages = {engine.name: engine.usage for engine in ENGINES.values()}
         return Proxy(
             router=self.router,
             prompts=self.prompts,
@@ -293,7 +296,7 @@ class Gateway:
             suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=asking("all" if config.record else config.verify, self.verifier).ask,
+            ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
@@ -314,6 +317,7 @@ class Gateway:
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
             said=self._said,
+            on_joined=self.pairing.joined,
             on_left=[self.splits.drop_worker, self.router.learning.drop],
             complete=lambda probe, facts: with_engine_ids(facts, self._said, HANDOFFS, probe),
             on_look=self.verifier.scraped,
@@ -353,10 +357,6 @@ async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Ro
         yield gateway.router
     finally:
         await gateway.stop()
-
-
-def asking(mode: str, verifier: Verifier) -> Asking:
-    return Asking(mode, {engine.name: engine.usage for engine in ENGINES.values()}, verifier.in_doubt)
 
 
 async def check(config: Config) -> int:

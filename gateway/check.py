@@ -1,19 +1,18 @@
 """`kvgate check`: reach every worker once, and say how well each can be known and what reaches more."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-import aiohttp
 import msgspec
 
-from gateway.agreement import Ask
+from gateway.agreement import Ask, Made, disagreement, made_by
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.log import Hello
-from gateway.core.pairs import misfits
+from gateway.core.pairs import are_pair, kind_of, misfits
 from gateway.core.sse import read_usage
 from gateway.core.stream import StreamState
 from gateway.core.worker import Role, Worker
@@ -51,7 +50,7 @@ _tokens = msgspec.json.Decoder(_Tokens).decode
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One worker's mode, why it is no better, and the flag line that reaches the next. `fault` is what makes
-    the check fail."""
+    the check fail. `made` are its tokens, of one that may be in a pair."""
 
     name: str
     mode: Mode | None
@@ -61,6 +60,7 @@ class Finding:
     agent: str | None = None
     fault: str | None = None
     worker: Worker | None = None
+    made: Made = field(default_factory=dict)
 
     @property
     def is_good(self) -> bool:
@@ -109,6 +109,8 @@ class Checker:
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
         finding = await self._known(facts, worker)
         model = worker.served[0].name
+        if kind_of(worker):
+            finding = replace(finding, made=await made_by(model, partial(self._post, worker)))
         if self.agreement is None or not self.has_tokenizer(model):
             return finding
         fault = await self.agreement.differs(model, partial(self._post, worker))
@@ -178,15 +180,8 @@ class Checker:
         return usage is not None and usage.cached_tokens is not None
 
     async def _post(self, worker: Worker, path: str, body: object) -> bytes | None:
-        headers = {"content-type": "application/json"}
-        if worker.dp_size > 1:
-            headers["x-data-parallel-rank"] = str(worker.dp_rank)
-        try:
-            data = msgspec.json.encode(body)
-            async with self.session.call("POST", worker.url, path, data=data, headers=headers) as answer:
-                return await answer.read() if answer.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
+        rank = {"x-data-parallel-rank": str(worker.dp_rank)} if worker.dp_size > 1 else {}
+        return await self.session.post(worker.url, path, body, rank)
 
 
 def _told(worker: Worker) -> str:
@@ -208,4 +203,15 @@ def pair_lines(workers: Iterable[Worker | None]) -> Iterator[str]:
 
 async def check_all(checker: Checker, urls: list[str]) -> list[Finding]:
     found = await asyncio.gather(*(checker.check(url) for url in urls))
-    return [finding for findings in found for finding in findings]
+    findings = [finding for findings in found for finding in findings]
+    return [replace(one, fault=one.fault or _unlike(one, findings)) for one in findings]
+
+
+def _unlike(decode: Finding, findings: Sequence[Finding]) -> str | None:
+    """What makes a decode worker no pair with one that would compute its prompts."""
+    for prefill in findings:
+        if not prefill.worker or not decode.worker or not are_pair(prefill.worker, decode.worker):
+            continue
+        if words := disagreement(prefill.made, decode.made):
+            return f"{prefill.name} would compute other prompts for it: {words}"
+    return None

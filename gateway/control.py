@@ -9,9 +9,12 @@ from types import TracebackType
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from gateway.core.address import Address
 from gateway.tls import Tls, reason
+
+MAX_ANSWER_BYTES = 8 << 20
 
 
 class ControlSession:
@@ -48,6 +51,17 @@ class ControlSession:
         session = self._session(address.unix_path)
         return session.request(method, base + path, allow_redirects=False, **options)
 
+    async def post(
+        self, endpoint: str, path: str, body: object, headers: Mapping[str, str] | None = None
+    ) -> bytes | None:
+        """What an endpoint answers to a body in JSON; None where that is no 200, or does not end."""
+        data, headers = msgspec.json.encode(body), {"content-type": "application/json", **(headers or {})}
+        try:
+            async with self.call("POST", endpoint, path, data=data, headers=headers) as answer:
+                return await read_all(answer) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return None
+
     async def close(self) -> None:
         for session in self._sessions.values():
             await session.close()
@@ -61,6 +75,16 @@ class ControlSession:
                 connector=connector, timeout=self._timeout, headers=self._headers
             )
         return session
+
+
+async def read_all(answer: aiohttp.ClientResponse) -> bytes:
+    """Raises ValueError for an answer without end, and what aiohttp raises."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ValueError(f"the answer is over {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
 
 
 def failure(exc: Exception) -> str:

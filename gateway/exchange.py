@@ -23,7 +23,7 @@ from gateway.core.media import BEFORE_MEDIA
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
 from gateway.core.unasked import UnaskedScanner
-from gateway.core.worker import WorkerId
+from gateway.core.worker import Worker, WorkerId
 from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
 from gateway.records import log_request
@@ -165,19 +165,17 @@ class InferenceExchange:
         self._upstream = connection
         self._sent_s = self._last_activity = self._loop.time()
         self._arm()
-        pool = self._proxy.pool(decision.worker.url)
         body = self._body(decision)
-        head = head_to_worker(
-            self._http,
-            decision.worker,
-            netloc=pool.netloc,
-            prefix=pool.path_prefix,
-            num_bytes=len(body),
-            request_id=self._request_id,
-        )
-        connection.send(head, body, self)
+        connection.send(self._head(decision.worker, len(body)), body, self)
         if self._responder.client_is_full:
             connection.pause()
+
+    def _head(self, worker: Worker, size: int) -> bytes:
+        """Of this request as a worker gets it, before a body of so many bytes."""
+        pool, name = self._proxy.pool(worker.url), self._request_id
+        return head_to_worker(
+            self._http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name
+        )
 
     def _body(self, decision: Decision) -> bytes:
         """What the worker gets."""

@@ -104,10 +104,11 @@ def _size(decision: Decision) -> int:
 
 
 def _split(split: Split) -> dict[str, Any]:
+    prefill = split.prefill
     return {
-        "prefill_worker": split.worker.id if split.worker else None,
+        "prefill_worker": prefill.id if prefill else None,
         "reason": split.reason,
-        "overlap_tokens": split.overlap_tokens,
+        "overlap_tokens": prefill.overlap_tokens if prefill else 0,
         "direct_s": split.direct_s,
         "split_s": split.split_s,
         "candidates": [_candidate((), i, candidate) for i, candidate in enumerate(split.candidates)],

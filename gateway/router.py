@@ -216,6 +216,10 @@ class Router:
         self.assumed.unpin(opened.booking.worker, opened.hashes, self._clock(), was_run=was_run)
         return True
 
+    def prefilling(self) -> Sequence[Booking]:
+        """What is booked at prefill workers for others to answer."""
+        return [opened.booking for opened in self._prefilling.values()]
+
     def finish(self, decision: Decision, usage: Usage | None = None, answer_s: float = 0.0) -> bool:
         """Release what the decision booked; False if that was done before. `usage` is what the engine told
         of a complete answer, `answer_s` the time from its first token to its last where it was streamed."""
@@ -292,15 +296,8 @@ class Router:
             raise NoWorker(
                 f"{plan.reason}: {candidates[plan.decode].id} answers nothing alone", retry_after_s=1
             )
-        chosen = there[plan.prefill] if plan.prefill is not None else None
-        return plan.decode, Split(
-            plan.reason,
-            chosen.worker if chosen else None,
-            chosen.overlap_tokens if chosen else 0,
-            plan.direct_s,
-            plan.split_s,
-            there,
-        )
+        prefill = there[plan.prefill] if plan.prefill is not None else None
+        return plan.decode, Split(plan.reason, prefill, plan.direct_s, plan.split_s, there)
 
     def _book(
         self,
@@ -311,15 +308,13 @@ class Router:
         links: Links | None,
     ) -> None:
         """The work, and the blocks that it will add to what the workers' events tell."""
-        uncached, split = chosen.uncached_tokens, decision.split
-        if split is not None and split.worker is not None:
-            for other in split.candidates:
-                if other.worker is split.worker:
-                    self._prefilling[decision.id] = self._pin(
-                        decision, other, other.uncached_tokens, lookups.get(group), None
-                    )
+        uncached, split, lookup = chosen.uncached_tokens, decision.split, lookups.get(group)
+        if split is not None and (prefill := split.prefill) is not None:
+            self._prefilling[decision.id] = self._pin(
+                decision, prefill, prefill.uncached_tokens, lookup, None
+            )
             uncached = 0
-        self._open[decision.id] = self._pin(decision, chosen, uncached, lookups.get(group), links)
+        self._open[decision.id] = self._pin(decision, chosen, uncached, lookup, links)
 
     def _pin(
         self,

@@ -4,8 +4,9 @@
       ▲         │ failed                 │ it could not have the blocks, or died before its first event
       └─────────┴────────────────────────┘ another prefill worker; then the decode worker computes it all
 
-What was handed is told to one decode worker, once. The head of a stream waits for its first event: engines
-begin a stream before they know whether the blocks came.
+What prefill took for another prompt than we is not handed on. Where decode workers answer nothing alone,
+other pairs are tried instead. What was handed is told to one decode worker, once. The head of a stream waits
+for its first event: engines begin a stream before they know whether the blocks came.
 """
 
 import logging
@@ -15,13 +16,15 @@ from xxhash import xxh3_64_intdigest
 
 from gateway.core.answer import Piece
 from gateway.core.decision import Decision, Prompt
-from gateway.core.errors import GatewayError, InvalidRequest
+from gateway.core.errors import GatewayError, InvalidRequest, WorkerFailed
 from gateway.core.events import DecodeError
 from gateway.core.handoff import Handed, Handoff, Pair
-from gateway.core.headers import head_to_worker, is_event_stream
+from gateway.core.headers import is_event_stream
 from gateway.core.held import Beginning, HeldStream
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.request import InferenceRequest
+from gateway.core.sse import Usage
+from gateway.core.tried import Tried
 from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
 from gateway.prefill import Failure, Prefill
@@ -43,7 +46,7 @@ REFUSAL_S = 2.0
 class SplitExchange(InferenceExchange):
     """Whether it is split at all is decided with the workers (`policies/disaggregation.py`)."""
 
-    __slots__ = ("_splits", "_leg", "_handed", "_failed_prefills", "_may_split", "_held", "_began_s")
+    __slots__ = ("_splits", "_leg", "_handed", "_tried", "_may_split", "_held", "_began_s", "_doubted")
 
     def __init__(
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
@@ -53,19 +56,22 @@ class SplitExchange(InferenceExchange):
         self._splits = proxy.splits
         self._leg: Prefill | None = None
         self._handed: Handed | None = None
-        self._failed_prefills: dict[WorkerId, str] = {}
+        self._tried = Tried()
         self._may_split = True
         self._held: HeldStream | None = None
         self._began_s = 0.0
+        self._doubted: tuple[Pair, int | None] | None = None
+        """A pair that seems to make different prompts, and how many tokens prefill took this one for."""
 
     # routing -----------------------------------------------------------------------------------
 
     def _decide(self, prompt: Prompt | None, attempt: int) -> Decision:
+        tried = self._tried
         decision = self._proxy.router.decide(
             self._request,
             prompt=prompt,
-            exclude={**self._failed, **self._failed_prefills},
-            attempt=attempt + len(self._failed_prefills),
+            exclude={*self._failed, *tried.left_out} if tried.num else self._failed,
+            attempt=attempt + tried.num,
             may_split=self._may_split,
         )
         self._splits.decided(decision)
@@ -76,20 +82,11 @@ class SplitExchange(InferenceExchange):
         if prefill is None:
             return super()._reach(decision)
         proxy, handoff = self._proxy, self._handoff(decision.worker)
-        pool = proxy.pool(prefill.url)
         body = handoff.to_prefill(self._request.body, self._pair(decision, prefill))
-        head = head_to_worker(
-            self._http,
-            prefill,
-            netloc=pool.netloc,
-            prefix=pool.path_prefix,
-            num_bytes=len(body),
-            request_id=self._request_id,
-        )
         self._began_s = self._loop.time()
         self._leg = Prefill(
-            pool,
-            head,
+            proxy.pool(prefill.url),
+            self._head(prefill, len(body)),
             body,
             loop=self._loop,
             start=proxy.tasks.start,
@@ -128,11 +125,22 @@ class SplitExchange(InferenceExchange):
             return self._prefill_failed(Failure.REFUSED, str(exc))
         self._proxy.router.prefilled(decision)
         self._splits.prefilled(decision, self._loop.time() - self._began_s)
+        if not handoff.is_together and self._differs(decision, handed.num_prompt_tokens):
+            self._doubted = self._pair(decision, decision.prefill), handed.num_prompt_tokens
+            self._may_split = False
+            return self._again(decision)
         self._handed = handed
         self._began_s = self._loop.time()
-        if not handoff.is_together:
+        if not handoff.is_together:  # else it has been fetched by now
+            self._splits.handed(decision, handed.num_prompt_tokens)
             super()._reach(decision)
         return None
+
+    def _differs(self, decision: Decision, prefilled_tokens: int | None) -> bool:
+        """Of a prompt that the engine cuts to a length we do not know all tokens."""
+        if decision.num_tokens in (0, prefilled_tokens) or "truncate_prompt_tokens" in self._request.fields:
+            return False
+        return not self._splits.agree(decision, prefilled_tokens)
 
     def _prefill_failed(self, failure: Failure, reason: str) -> None:
         """Another prefill worker, or none."""
@@ -145,12 +153,13 @@ class SplitExchange(InferenceExchange):
         log.info("request %s: prefill worker %s failed: %s", self._log_id, prefill, reason)
         if failure is not Failure.REFUSED:
             proxy.suspect(prefill, reason, failure is Failure.UNREACHABLE)
-        if failure is Failure.REFUSED and decision.worker.is_bound:
-            return self._refused(decision, reason)
-        self._failed_prefills[prefill] = reason
-        if failure is Failure.REFUSED or len(self._failed_prefills) >= MAX_PREFILLS:
-            self._may_split = False
-        self._again(decision)
+        if decision.worker.is_bound:
+            if failure is Failure.REFUSED:
+                return self._refused(decision, reason)
+            return self._pair_failed(decision, is_prefills_fault=failure is not Failure.ERROR)
+        self._tried.prefill_failed(prefill)
+        self._may_split = failure is not Failure.REFUSED and self._tried.num < MAX_PREFILLS
+        return self._again(decision)
 
     def _refused(self, decision: Decision, reason: str) -> None:
         """By one of two that got the same body: the other one says so too, in the engine's own words."""
@@ -163,30 +172,54 @@ class SplitExchange(InferenceExchange):
         self._loop.call_later(REFUSAL_S, is_late)
 
     def _transfer_failed(self, reason: str) -> None:
-        """The decode worker could not have the blocks: it, or another, computes them."""
+        """The decode worker could not have the blocks: it, or another, or another pair computes them."""
         decision = self._decision
         assert decision is not None and decision.prefill is not None
         self._splits.failed("transfer")
         log.info("request %s: %s did not get what %s computed: %s", self._log_id, decision.worker.id,
                  decision.prefill.id, reason)  # fmt: skip
         self._proxy.suspect(decision.prefill.id, reason, False)
+        if decision.worker.is_bound:
+            return self._pair_failed(decision)
         self._may_split = False
+        return self._again(decision)
+
+    def _pair_failed(self, decision: Decision, *, is_prefills_fault: bool = False) -> None:
+        """Of two that answer nothing alone: another pair is tried, in all as many as workers are."""
+        tried, decode = self._tried, decision.worker.id
+        assert decision.prefill is not None
+        if is_prefills_fault:
+            tried.prefill_failed(decision.prefill.id)
+        elif tried.transfer_failed(decision.prefill.id, decode):
+            without = {decode, *self._failed, *tried.left_out}
+            if self._proxy.router.fleet.has_another(self._request.model, without):
+                tried.blame(decode)
+        self._may_split = tried.num < self._proxy.options.max_attempts
         self._again(decision)
 
     def _again(self, decision: Decision) -> None:
         self._drop_legs()
         self._proxy.router.finish(decision)
         self._proxy.records.finish(decision.id, "failed", 0, None, None)
-        try:
-            self._route(self._prompt)
-        except GatewayError as exc:
-            self._fail(exc)
+        while True:
+            try:
+                return self._route(self._prompt)
+            except GatewayError as exc:
+                if not (self._may_split and self._tried.turn()):
+                    is_last = decision.worker.is_bound and not self._may_split
+                    return self._fail(self._no_pair() if is_last else exc)
+
+    def _no_pair(self) -> WorkerFailed:
+        log.warning("request %s: no pair answered: %r", self._log_id, self._tried)
+        return WorkerFailed(f"no pair answered, {self._tried.num} tried", retry_after_s=1)
 
     def _drop_legs(self) -> None:
         if self._leg:
             self._leg.cancel()
         if self._upstream:
             self._upstream.abort()
+        if self._decision:
+            self._splits.let_go(self._decision)
         self._leg = self._upstream = self._handed = self._held = None
 
     # the decode leg ----------------------------------------------------------------------------
@@ -202,7 +235,7 @@ class SplitExchange(InferenceExchange):
             self._touch()
             self._held = HeldStream(head)
             return None
-        return super().upstream_head(head)
+        return self._pass_head_on(head)
 
     def upstream_data(self, data: bytes) -> None:
         held = self._held
@@ -228,7 +261,12 @@ class SplitExchange(InferenceExchange):
 
     def _pass_on(self, held: HeldStream) -> None:
         self._held = None
-        super().upstream_head(held.head)
+        self._pass_head_on(held.head)
+
+    def _pass_head_on(self, head: ResponseHead) -> None:
+        if self._handed and self._decision:
+            self._splits.let_go(self._decision)
+        super().upstream_head(head)
 
     def _saw(self, piece: Piece, since_s: float) -> None:
         super()._saw(piece, since_s)
@@ -247,18 +285,30 @@ class SplitExchange(InferenceExchange):
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
         self._drop_legs()
+        if self._decision:
+            self._tried.blame(self._decision.worker.id)
         super()._attempt_failed(reason, is_refused=is_refused)
 
     def _close(self, how: str) -> None:
         if self._is_closed:
             return
-        if self._handed and self._decision and how == "ended" and self._answer:
-            usage = self._answer.usage()
-            if usage:
-                self._splits.compare(self._decision, self._handed.num_prompt_tokens, usage.prompt_tokens)
+        if how == "ended" and self._answer and self._decision and (usage := self._answer.usage()):
+            self._told(self._decision, usage)
         if self._leg:
             self._leg.cancel()
+        if self._handed and self._decision:
+            self._splits.let_go(self._decision)
         super()._close(how)
+
+    def _told(self, decision: Decision, usage: Usage) -> None:
+        """By the end of its answer, what the decode worker took the prompt for."""
+        self._splits.answered(decision, usage)
+        if self._handed:
+            self._splits.compare(decision, self._handed.num_prompt_tokens, usage.prompt_tokens)
+        if self._doubted:
+            pair, num_tokens = self._doubted
+            if (pair.decode.id, num_tokens) == (decision.worker.id, usage.prompt_tokens):
+                self._splits.acquit(pair.prefill.id, decision, usage.prompt_tokens)
 
 
 def number_of(decision_id: str) -> int:

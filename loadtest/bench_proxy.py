@@ -24,7 +24,7 @@ from loadtest.contenders import Contender, GatewayContender, fake_workers, gatew
 from loadtest.instruments import InstrumentError, Load, Reading, build, measure
 from loadtest.publisher import write_prompts
 from loadtest.report import Figure, best_of, publish
-from loadtest.workloads.bodies import Bodies, Texts, grow, new, small, warm
+from loadtest.workloads.bodies import STREAMED, Bodies, Texts, grow, new, small, warm
 
 NUM_WORKERS = 4
 ROUNDS = 2
@@ -123,7 +123,7 @@ class Materials:
             case "small":
                 return small(self._texts, 120_000)
             case "stream":
-                return small(self._texts, 5_000, is_stream=True)
+                return small(self._texts, 5_000, STREAMED)
             case "16k_warm":
                 return warm(self._texts, self._conversations["16k"], 80_000)
             case "64k_warm":

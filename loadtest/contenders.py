@@ -96,9 +96,11 @@ class GatewayContender(Contender):
 
 
 @contextmanager
-def fake_workers(num: int, gap_ms: int, prompts: Path, num_others: int = 0) -> Iterator[list[int]]:
+def fake_workers(
+    num: int, gap_ms: int, prompts: Path, num_others: int = 0, more: Sequence[str] = ()
+) -> Iterator[list[int]]:
     """Ports of workers that hold the prompts of the file and `num_others` blocks of prompts that nobody
-    will send, each, and publish so."""
+    will send, each, and publish so. `more` flags are in the head of `c/worker.c`."""
     with ExitStack() as stack:
         publishers = []
         for index in range(num):
@@ -107,7 +109,7 @@ def fake_workers(num: int, gap_ms: int, prompts: Path, num_others: int = 0) -> I
             publishers.append(stack.enter_context(_process(command)))
         ports = []
         for publisher in publishers:
-            flags = ["-g", str(gap_ms), "-k", str(NUM_GPU_BLOCKS), "-e", _first_line(publisher)]
+            flags = ["-g", str(gap_ms), "-k", str(NUM_GPU_BLOCKS), "-e", _first_line(publisher), *more]
             ports.append(stack.enter_context(fake_worker(*flags)))
         yield ports
 
@@ -144,15 +146,20 @@ def missing_nginx() -> str | None:
 
 
 @contextmanager
-def gateway(worker_ports: Sequence[int], tokenizer: Path, *flags: str) -> Iterator[GatewayContender]:
-    """Ready: every worker is up and what it publishes is known."""
+def gateway(
+    worker_ports: Sequence[int], tokenizer: Path, *flags: str, prefill_ports: Sequence[int] = ()
+) -> Iterator[GatewayContender]:
+    """Ready: every worker is up and what it publishes is known. With prefill workers the others decode."""
     command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0"]
     command += ["--tokenizer", str(tokenizer), *flags]
-    for port in worker_ports:
-        command += ["--worker", f"http://127.0.0.1:{port}"]
+    others = "--decode" if prefill_ports else "--worker"
+    for role, ports in ((others, worker_ports), ("--prefill", prefill_ports)):
+        for port in ports:
+            command += [role, f"http://127.0.0.1:{port}"]
+    num_workers = len(worker_ports) + len(prefill_ports)
     with _process(command) as process:
         url, admin_url = _first_match(process)
-        _until(lambda: _all_exact(admin_url, len(worker_ports)), process, "gateway")
+        _until(lambda: _all_exact(admin_url, num_workers), process, "gateway")
         port = int(url.rpartition(":")[2])
         yield GatewayContender("kvgate", port, process.pid, admin_url, rss_mb(process.pid))
 

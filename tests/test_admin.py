@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin import MAX_RECENT, Admin
 from gateway.api import Api
+from gateway.config import load
 from gateway.core.decision import Prompt
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, WorkerId
@@ -22,6 +23,7 @@ from gateway.policies.least_load import LeastLoad
 from gateway.proxy import Proxy
 from gateway.records import Records
 from gateway.router import Router
+from gateway.splits import splits_of
 from tests.discovery.test_roster import RANK, URL, W, World
 from tests.fakes import decision
 
@@ -117,6 +119,8 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
     world.member().reported = Reported(1, 2, 0.5)
     world.member().num_failures = 4
     admined.router.ledger.book(W, 40, 100)
+    admined.router.disaggregation = splits_of(load({}, environ={})).policy
+    admined.router.disaggregation.ban(W, WorkerId("d:1"), "they differ")
     world.probe("http://late:1").health = "refused"
     await world.add("http://late:1")
     assert await admined.get("/admin/workers") == {
@@ -144,6 +148,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                         "kv_usage": 0.5,
                         "failures": 4,
                         "stream": "catching_up",
+                        "no_pair_with": {"d:1": "they differ"},
                         "verified": {"compared": 7},
                         "blind": None,
                         "events": "tcp://*:1",

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.agreement import PROBES, Agreement, first_difference
+from gateway.agreement import PAIR_PROBES, PROBES, Agreement, disagreement, first_difference, made_by
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.request import InferenceRequest, Kind
@@ -77,3 +77,16 @@ async def test_what_we_cannot_tokenize_is_not_compared() -> None:
 )
 def test_first_difference(one: list[int], other: list[int], at: int | None) -> None:
     assert first_difference(one, other) == at
+
+
+async def test_two_workers_are_compared_in_what_both_answer() -> None:
+    ours, theirs = await made_by("m", Worker().ask), await made_by("m", Worker(wrong=1).ask)
+    assert [*ours] == [*theirs] == [name for name, _, _ in PAIR_PROBES]
+    assert disagreement(ours, ours) is None
+    words = disagreement(ours, theirs)
+    assert words and words.startswith("in a chat with tools they differ from token number 7 on, [")
+    text, chat = (name for name, _, _ in PAIR_PROBES)
+    assert disagreement(ours, {text: theirs[text]}) is None
+    assert disagreement(ours, {chat: theirs[chat]}) == words
+    assert disagreement({}, theirs) is None
+    assert await made_by("m", Worker(answer=b"{}").ask) == {}

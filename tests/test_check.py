@@ -15,9 +15,10 @@ from gateway.core.blocks import root_hash
 from gateway.core.engine import EventSource
 from gateway.core.log import Hello, Status
 from gateway.core.stream import StreamState
-from gateway.core.worker import Worker
+from gateway.core.worker import Role, Worker
 from gateway.discovery.facts import Mode, event_source
 from gateway.discovery.identify import Engines
+from gateway.discovery.said import Said
 from tests.fakes import FakeEngine, only, serve, session, url_of
 
 SOURCE = {"dp_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:6557"}
@@ -90,6 +91,7 @@ class Checked:
     reached: list[EventSource] = field(default_factory=list)
     agent: tuple[str, Hello | str] | None = None
     judge: "Judge | None" = None
+    said: Said = field(default_factory=Said)
 
     async def _reach_agent(
         self, worker: Worker, start_time_s: float | None
@@ -100,7 +102,7 @@ class Checked:
         self.reached.append(source)
         return self.obstacle
 
-    async def findings(self, url: str | None = None) -> list[Finding]:
+    async def findings(self, *urls: str) -> list[Finding]:
         async with session() as open_session:
             checker = Checker(
                 session=open_session,
@@ -110,8 +112,9 @@ class Checked:
                 has_tokenizer=lambda model: self.has_tokenizer,
                 reach_agent=self._reach_agent,
                 agreement=self.judge,
+                said=self.said,
             )
-            return await check_all(checker, [url or url_of(self.server)])
+            return await check_all(checker, list(urls) or [url_of(self.server)])
 
     async def finding(self) -> Finding:
         (finding,) = await self.findings()
@@ -224,6 +227,26 @@ async def test_an_endpoint_without_models_is_not_reached(checked: Checked) -> No
     finding = await checked.finding()
     assert finding.mode is None
     assert (finding.obstacle or "").endswith("serves no model")
+
+
+@pytest.mark.parametrize("tokens", [[1, 2], [1, 3], []])
+async def test_a_pair_makes_the_same_tokens(checked: Checked, tokens: list[int]) -> None:
+    """Who has no /tokenize is not held to it."""
+    checked.answers.tokens = [1, 2]
+    other = Answers(tokens=tokens)
+    server = await other.serve()
+    prefill, decode = url_of(server), url_of(checked.server)
+    checked.said = Said({prefill: Role.PREFILL, decode: Role.DECODE}, connector="nixl")
+    first, second = await checked.findings(prefill, decode)
+    await server.close()
+    assert first.fault is None
+    if tokens == [1, 3]:
+        name = prefill.removeprefix("http://")
+        assert (second.fault or "").startswith(f"{name} would compute other prompts for it: in a text")
+        assert "differ from token number 1 on, [3] and [2]" in (second.fault or "")
+        assert not second.is_good
+    else:
+        assert second.fault is None
 
 
 async def test_no_workers_are_no_findings(checked: Checked) -> None:

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
+from gateway import control
 from gateway.control import ControlSession, failure
 from gateway.tls import worker_tls
 from tests.certificates import Authority
@@ -34,6 +35,23 @@ async def test_tcp_with_a_base_path() -> None:
             )
     finally:
         await server.close()
+
+
+async def test_what_is_no_answer_to_a_body_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        assert request.content_type == "application/json"
+        status = (await request.json())["status"]
+        return web.Response(status=status, body=request.headers.get("a", "").encode())
+
+    monkeypatch.setattr(control, "MAX_ANSWER_BYTES", 10)
+    server = await serve(web.post("/p", answer))
+    url = url_of(server)
+    async with ControlSession(timeout_s=5) as session:
+        assert await session.post(url, "/p", {"status": 200}, {"a": "b" * 10}) == b"b" * 10
+        assert await session.post(url, "/p", {"status": 200}, {"a": "b" * 11}) is None
+        assert await session.post(url, "/p", {"status": 500}) is None
+        await server.close()
+        assert await session.post(url, "/p", {"status": 200}) is None
 
 
 async def test_unix_sockets(tmp_path_factory: pytest.TempPathFactory) -> None:

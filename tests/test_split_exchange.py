@@ -68,7 +68,8 @@ class World(exchanges.World):
         return self.router.ledger.load(WorkerId(name)).num_in_flight
 
     def is_clean(self) -> bool:
-        return super().is_clean() and not self.router._prefilling and not self.router._open
+        is_open = self.router._prefilling or self.router._open or self.splits.pinned
+        return super().is_clean() and not is_open
 
 
 @pytest.fixture
@@ -311,15 +312,66 @@ def test_a_client_that_leaves_while_the_stream_is_held(world: World) -> None:
     assert world.is_clean()
 
 
-def test_legs_that_made_different_prompts_are_no_pair_any_more(world: World) -> None:
-    world.ask(b'{"model":"m","prompt":[1,2,3]}')
-    prefilled(world)
-    told = {"usage": {"prompt_tokens": 4, "completion_tokens": 1}, "choices": [{}]}
-    world.transport("d:1").feed(plain(told))
-    assert world.splits.num_mismatches == 1
+def told(num_tokens: int) -> bytes:
+    return plain({"usage": {"prompt_tokens": num_tokens, "completion_tokens": 1}, "choices": [{}]})
+
+
+UNSTREAMED = b'{"model":"m","prompt":[1,2,3]}'
+
+
+def is_no_pair(world: World) -> bool:
+    """By what becomes of another request."""
+    before = world.splits.plans[("direct", "no prefill worker fits")]
     world.ask()
-    assert not world.was_asked("p:1") or world.transport("p:1").out.count(b"POST") == 1
-    assert world.splits.plans[("direct", "no prefill worker fits")] == 1
+    return world.splits.plans[("direct", "no prefill worker fits")] > before
+
+
+def test_legs_that_made_different_prompts_are_no_pair_any_more(world: World) -> None:
+    world.ask(UNSTREAMED)
+    prefilled(world)
+    world.transport("d:1").feed(told(4))
+    assert world.splits.num_mismatches == 1
+    assert is_no_pair(world)
+
+
+def test_another_prompt_than_ours_is_not_handed_on(world: World) -> None:
+    """An engine may die of it."""
+    _, answered = world.ask(UNSTREAMED)
+    prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 4}})
+    assert world.asked("d:1") == {"model": "m", "prompt": [1, 2, 3]}
+    assert (world.splits.failures, world.splits.num_mismatches) == ({"mismatch": 1}, 1)
+    world.transport("d:1").feed(told(3))
+    assert (answered.events[0], answered.events[-1]) == (200, "end")
+    assert world.is_clean()
+    assert is_no_pair(world)
+
+
+def test_where_it_is_ours_that_differs_the_two_are_a_pair_again(world: World) -> None:
+    """The decode worker's own count tells so; from then on ours is no longer held against anybody."""
+    four = {**PREFILLED, "usage": {"prompt_tokens": 4}}
+    world.ask(UNSTREAMED)
+    prefilled(world, body=four)
+    world.transport("d:1").feed(told(4))
+    _, answered = world.ask(UNSTREAMED)
+    prefilled(world, body=four)
+    assert "kv_transfer_params" in world.asked("d:1")
+    world.transport("d:1").feed(told(4))
+    assert (answered.events[0], answered.events[-1]) == (200, "end")
+    assert (world.splits.failures, world.splits.num_mismatches) == ({"mismatch": 1}, 1)
+    world.ask(UNSTREAMED)
+    prefilled(world)
+    world.transport("d:1").feed(told(3))
+    assert world.is_clean()
+    world.ask(UNSTREAMED)
+    prefilled(world, body=four)
+    assert world.splits.failures == {"mismatch": 2}, "it counts as we do again"
+
+
+def test_of_a_prompt_that_the_engine_cuts_we_do_not_know_the_length(world: World) -> None:
+    world.ask(b'{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":2}')
+    prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 2}})
+    assert "kv_transfer_params" in world.asked("d:1")
+    assert world.splits.failures == {}
 
 
 # both at once ----------------------------------------------------------------------------------
@@ -375,6 +427,42 @@ def test_one_that_answers_nothing_alone_has_nobody_to_go_to(together: World) -> 
     together.transport("p:1").lose()
     assert answered.events == [503, "no_worker"]
     assert together.is_clean()
+
+
+def test_a_transfer_that_fails_goes_to_another_prefill_worker(together: World) -> None:
+    together.join("p:2", "bootstrap")
+    _, answered = together.ask()
+    first, second = ("p:1", "p:2") if together.was_asked("p:1") else ("p:2", "p:1")
+    together.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert together.transport(first).end == "aborted"
+    assert together.asked(second)["bootstrap_room"] == together.asked("d:1")["bootstrap_room"]
+    together.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert together.is_clean()
+
+
+@pytest.mark.parametrize("by", ["p:1", "d:1"])
+def test_where_there_is_no_other_prefill_worker_another_decode_worker_may_get_it(
+    together: World, by: str
+) -> None:
+    """Whichever of the two tells that the blocks did not arrive."""
+    _, answered = together.ask()
+    together.join("d:2", "bootstrap")
+    together.transport(by).feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert together.asked("p:1")["bootstrap_room"] == together.asked("d:2")["bootstrap_room"]
+    together.transport("d:2").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert together.is_clean()
+
+
+def test_pairs_are_tried_as_often_as_workers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "p:3", "d:1", connector="bootstrap", max_attempts=2)
+    _, answered = world.ask()
+    for _ in range(2):
+        assert answered.events == []
+        world.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert answered.events == [502, "worker_failed"]
+    assert world.is_clean()
 
 
 def test_several_answers_come_from_both_where_neither_answers_alone(together: World) -> None:

@@ -5,6 +5,7 @@ stays booked or pinned.
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from engines.sim import Sim, SimConfig
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import load
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
-from gateway.core.worker import WorkerId
+from gateway.core.worker import Role, WorkerId
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -86,6 +87,7 @@ class Split:
     async def is_clean(self) -> None:
         router = self.gateway.router
         await until(lambda: not self.booked() and not router._open and not router._prefilling)
+        assert not self.gateway.splits.pinned
 
     async def plan_of(self, prompt: list[int]) -> tuple[str, str]:
         """By which, and why, it was served, alone of all."""
@@ -297,6 +299,18 @@ async def test_another_prefill_worker_takes_over() -> None:
         await told.is_clean()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("fault", ["drop_pinned", "hang_transfer"])
+async def test_who_answers_nothing_alone_gets_another_prefill_worker(fault: str, stream: bool) -> None:
+    """One's transfers fail: as long as another one is there, its pairs answer."""
+    config = PROTOCOLS["sglang"]
+    async with split(prefills=2, config=config, pd_protocol="sglang", lease_s=1.0) as told:
+        await told.sim(told.prefills[0], **{fault: True})
+        await asyncio.gather(*[told.same(prompt=[i, *PROMPT], stream=stream) for i in range(6)])
+        assert told.failures and set(told.plans) == {"prefill_decode"}
+        await told.is_clean()
+
+
 async def test_a_client_that_leaves_during_prefill_leaves_nothing_pinned() -> None:
     async with split(prefill_tokens_per_s=2000.0) as told:
         asked = asyncio.gather(told.ask(prompt=PROMPT * 3))
@@ -315,16 +329,54 @@ async def test_a_client_that_leaves_during_decode_ends_it() -> None:
         assert await told.pinned(told.prefills[0]) == 0
 
 
-async def test_legs_of_different_prompts_are_an_alarm_and_no_pair_any_more(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_prompt_that_differs_is_an_alarm_and_not_handed_on(caplog: pytest.LogCaptureFixture) -> None:
     async with split() as told:
         await told.sim(told.prefills[0], extra_prompt_tokens=3)
-        await told.ask()
-        assert "make different prompts of one request" in caplog.text
         await told.same()
+        assert "make different prompts of one request" in caplog.text
+        await told.same(stream=True)
         assert told.gateway.splits.num_mismatches == 1
+        assert told.failures == {"mismatch": 1}
         assert told.plans == {"prefill_decode": 1, "direct": 1}
+        await told.is_clean()
+
+
+async def test_a_prefill_worker_with_another_chat_template_is_no_pair(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Known before a request finds out."""
+    tokenizer = tmp_path / "tokenizer"
+    shutil.copytree(bundled_tokenizer(), tokenizer)
+    config = json.loads((tokenizer / "tokenizer_config.json").read_text())
+    config["chat_template"] = "Be brief. " + config["chat_template"]
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps(config))
+    async with split() as told:
+        other = await Sim(SimConfig(port=0, pd_role="prefill", tokenizer=tokenizer, **FAST)).start()
+        try:
+            policy, (decode,) = told.gateway.splits.policy, told.decodes
+            name = WorkerId(decode.url.removeprefix("http://"))
+            told.gateway.roster.add(other.url, Role.PREFILL)
+            await until(lambda: bool(policy.banned_with(name)))
+            assert list(policy.banned_with(name)) == [other.url.removeprefix("http://")]
+            assert "in a chat with tools they differ from token number" in caplog.text
+            for number in range(4):
+                await told.same("/v1/chat/completions", **CHAT, seed=number)
+            assert told.plans == {"prefill_decode": 4}
+            assert told.failures == {}
+        finally:
+            await other.stop()
+
+
+async def test_a_gateway_that_counts_otherwise_learns_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with split() as told:
+        for sim in (*told.prefills, *told.decodes):
+            await told.sim(sim, extra_prompt_tokens=3)
+        for number in range(3):
+            assert (await told.ask(prompt=[number, *PROMPT]))[0] == 200
+        assert "make the same prompts after all" in caplog.text
+        assert told.failures == {"mismatch": 1}
+        assert told.plans == {"prefill_decode": 3}
+        await told.is_clean()
 
 
 # bad input -------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ waited for costs 80. What tells all is answered; by that a line is known to be l
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from redis.asyncio import Redis
@@ -14,20 +12,11 @@ from redis.exceptions import NoPermissionError
 
 from gateway.redis.client import open_client
 from gateway.redis.options import RedisOptions
+from gateway.redis.stoppable import heeding
 
 MAX_UNSENT_BYTES = 1 << 20
 """That Redis does not take; what comes then is not said, the next message that tells all does."""
 _NO_ANSWER = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
-
-
-@contextmanager
-def _heeding() -> Iterator[None]:
-    """A cancellation that the library loses (`redis.places.Stoppable`) is not lost."""
-    task = asyncio.current_task()
-    before = task.cancelling() if task else 0
-    yield
-    if task and task.cancelling() > before:
-        raise asyncio.CancelledError
 
 
 class _Line:
@@ -44,7 +33,7 @@ class _Line:
 
     async def open(self) -> None:
         pool: Any = self._client.connection_pool
-        with _heeding():
+        with heeding():
             self._connection = await pool.get_connection()
 
     async def close(self) -> None:
@@ -63,7 +52,7 @@ class _Line:
         """A command's answer."""
         connection = self._connection
         try:
-            with _heeding():
+            with heeding():
                 await connection.send_packed_command(connection.pack_command(*command), check_health=False)
                 return await connection.read_response()
         except NoPermissionError as exc:
@@ -105,7 +94,7 @@ class Listener(_Line):
 
     async def next(self) -> bytes:
         while True:
-            with _heeding():
+            with heeding():
                 told = await self._connection.read_response()
             if told[0] == b"message":
                 data: bytes = told[2]

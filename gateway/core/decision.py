@@ -95,12 +95,12 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Split(msgspec.Struct, frozen=True, gc=False):
-    """Whether another worker computes the prompt, and what was predicted of it: `worker` and its overlap, or
-    None. Seconds until the first token with and without it, None where there was no such way."""
+    """Whether another worker computes the prompt, and what was predicted of it: `prefill` is the one of
+    `candidates` that does, or None. Seconds until the first token with and without it, None where there was
+    no such way."""
 
     reason: str
-    worker: Worker | None = None
-    overlap_tokens: int = 0
+    prefill: Candidate | None = None
     direct_s: float | None = None
     split_s: float | None = None
     candidates: tuple[Candidate, ...] = ()
@@ -141,7 +141,7 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def prefill(self) -> Worker | None:
         """Who computes the prompt, where that is another one than `worker`."""
-        return self.split.worker if self.split else None
+        return self.split.prefill.worker if self.split and self.split.prefill else None
 
     @property
     def uncached_tokens(self) -> int:

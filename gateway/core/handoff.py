@@ -7,13 +7,11 @@
 Each `engines/*` that can be disaggregated has one; it sees requests' bodies, no sockets.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.worker import Worker
-
-BOOTSTRAP_PATH = "/query"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +33,23 @@ class Pair:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Where prefill workers tell their engines' names: at `path` of `port`, unless they say where else.
+    `engine_ids` reads that answer: by DP rank, empty until the engine is ready; raises DecodeError."""
+
+    port: int
+    engine_ids: Callable[[bytes], Mapping[int, str]]
+    path: str = "/query"
+
+
 class Handoff(Protocol):
     name: str
     is_together: bool
-    bootstrap_port: int | None
-    """Where a prefill worker tells its engine's name, at `BOOTSTRAP_PATH`, unless it says where else."""
 
-    def engine_ids(self, body: bytes) -> Mapping[int, str]:
-        """By DP rank, of that answer; empty until the engine is ready. Raises DecodeError."""
+    @property
+    def bootstrap(self) -> Bootstrap | None:
+        """None where a worker needs no name."""
         ...
 
     def to_prefill(self, body: bytes, pair: Pair) -> bytes:

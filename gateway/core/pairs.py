@@ -55,6 +55,14 @@ def misfit(prefill: Kind, decode: Kind) -> str:
 _NAMES = ("models", "engines", "engine versions", "connectors", "block sizes", "cache types", "")
 
 
+def are_pair(prefill: Worker, decode: Worker) -> bool:
+    """Whether the one may compute prompts for the other, by what they tell."""
+    if prefill.role is Role.DECODE or decode.role is Role.PREFILL or prefill.url == decode.url:
+        return False
+    one, other = kind_of(prefill), kind_of(decode)
+    return one is not None and other is not None and not misfit(one, other)
+
+
 def misfits(workers: Iterable[Worker]) -> Iterator[tuple[WorkerId, WorkerId, str]]:
     """Prefill and decode workers of one model that are no pair, and why."""
     kinds = [(worker, kind) for worker in workers if (kind := kind_of(worker))]

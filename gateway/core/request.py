@@ -111,8 +111,6 @@ class InferenceRequest:
         )
         self.may_ask_usage = self.stream and kind is not Kind.PASS and _asks_for_one(top)
         self.may_split = kind is not Kind.PASS and self.reads_cache and _has_one_answer(top)
-        if self.may_split and _any_steers(top) and _any_steers(_decode_raw(body)):
-            self.may_split = False  # its client splits it
         self._fields = fields
 
     def __repr__(self) -> str:
@@ -146,20 +144,24 @@ def parse_request(
     they are not decoded again. Everything else is.
     """
     kind = ROUTES[path]
+    messages: Messages | None = None
+    fields: dict[str, Any] | None = None
     if kind is Kind.PASS:
-        top = _scalars(body)
-        return InferenceRequest(kind, path, _without_steering(top, body, keeps_transfer), top)
-    if kind is Kind.CHAT and (messages := _messages(body, known)):
-        sent = _without_steering(messages.top, body, keeps_transfer)
-        return InferenceRequest(kind, path, sent, messages.top, messages=messages)
-    fields = _decode(body)
-    _check_model(fields)
-    if kind is Kind.CHAT:
-        _check_messages(fields)
+        top: Mapping[str, Any] = _scalars(body)
+    elif kind is Kind.CHAT and (messages := _messages(body, known)):
+        top = messages.top
     else:
-        _check_prompt(fields)
-    sent = _without_steering(fields, body, keeps_transfer)
-    return InferenceRequest(kind, path, sent, fields, fields=fields)
+        top = fields = _decode(body)
+        _check_model(fields)
+        if kind is Kind.CHAT:
+            _check_messages(fields)
+        else:
+            _check_prompt(fields)
+    sent = _without_steering(top, body, keeps_transfer)
+    request = InferenceRequest(kind, path, sent, top, fields=fields, messages=messages)
+    if keeps_transfer and any([_steers(name) and not _steers_events(name) for name in top]):
+        request.may_split = False  # its client splits it
+    return request
 
 
 def _messages(body: bytes, known: Container[bytes]) -> Messages | None:

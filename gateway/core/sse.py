@@ -66,11 +66,12 @@ def read_usage(body: bytes) -> Usage | None:
 class SseScanner:
     """Fed with a streamed body in any splits; forwards whole events."""
 
-    __slots__ = ("_tail", "_usage_event", "has_token", "is_whole", "num_events_fed")
+    __slots__ = ("_tail", "_told", "_usage_event", "has_token", "is_whole", "num_events_fed")
 
     def __init__(self) -> None:
         self._tail = b""
-        self._usage_event: bytes | None = None
+        self._told: Usage | None = None
+        self._usage_event: bytes | None = None  # not read yet
         self.has_token = False
         self.is_whole = True  # what was forwarded ends with an event's end
         self.num_events_fed = 0
@@ -105,11 +106,14 @@ class SseScanner:
         return tail
 
     def usage(self) -> Usage | None:
-        """The last usage that passed."""
-        found: Usage | None = None
-        for event in _events(self._usage_event or b""):
-            found = read_usage(event) or found
-        return found
+        """The last usage that passed; it is read once."""
+        unread, self._usage_event = self._usage_event, None
+        if unread is not None:
+            self._told = None
+            for event in _events(unread):
+                if _USAGE in event or _USAGE_SPACED in event:
+                    self._told = read_usage(event) or self._told
+        return self._told
 
 
 def _last_border(data: bytes) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gateway.core.address import Address
 from gateway.core.events import DecodeError
-from gateway.core.handoff import BOOTSTRAP_PATH, Handoff
+from gateway.core.handoff import Handoff
 from gateway.core.worker import Role
 from gateway.discovery.facts import Facts
 from gateway.discovery.probe import Probe, ProbeError
@@ -20,13 +20,14 @@ async def with_engine_ids(facts: Facts, said: Said, handoffs: Mapping[str, Hando
     worker = said.workers_of(facts)[0]
     transfer = worker.transfer
     handoff = handoffs.get(transfer.connector) if transfer else None
-    if transfer is None or handoff is None or not handoff.bootstrap_port or worker.role is Role.DECODE:
+    bootstrap = handoff.bootstrap if handoff else None
+    if transfer is None or bootstrap is None or worker.role is Role.DECODE:
         return facts
-    address = transfer.address or f"{Address.of(facts.url).host}:{handoff.bootstrap_port}"
+    address = transfer.address or f"{Address.of(facts.url).host}:{bootstrap.port}"
     try:
-        ids = handoff.engine_ids(await probe.elsewhere(f"http://{address}", BOOTSTRAP_PATH))
+        ids = bootstrap.engine_ids(await probe.elsewhere(f"http://{address}", bootstrap.path))
     except DecodeError as exc:
-        raise ProbeError(f"http://{address}{BOOTSTRAP_PATH}: {exc}") from exc
+        raise ProbeError(f"http://{address}{bootstrap.path}: {exc}") from exc
     if not ids:
-        raise ProbeError(f"http://{address}{BOOTSTRAP_PATH}: the engine has not told its name there yet")
+        raise ProbeError(f"http://{address}{bootstrap.path}: the engine has not told its name there yet")
     return replace(facts, transfer=replace(transfer, address=address), engine_ids=ids)

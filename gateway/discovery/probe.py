@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import aiohttp
 
-from gateway.control import ControlSession, failure
+from gateway.control import ControlSession, failure, read_all
 from gateway.core.address import Address
 from gateway.core.engine import Engine, EngineMetrics, EventSource
 from gateway.core.events import DecodeError
 from gateway.discovery.facts import Facts, known_ranks
 from gateway.discovery.identify import HEALTH, METRICS, MODELS, Engines
 
-MAX_ANSWER_BYTES = 8 << 20
 CONNECT_TIMEOUT_S = 1.0
 """A publisher is in the worker's own network, and it listens before the worker is healthy."""
 
@@ -134,15 +133,8 @@ class Probe:
         headers = {} if url else self._headers
         try:
             async with self._session.call("GET", url or self.url, path, headers=headers) as answer:
-                body = bytearray()
-                async for piece in answer.content.iter_any():
-                    body += piece
-                    if len(body) > MAX_ANSWER_BYTES:
-                        raise ProbeError(
-                            f"{url or self.url}{path}: the answer is over {MAX_ANSWER_BYTES} bytes"
-                        )
-                return answer.status, bytes(body)
+                return answer.status, await read_all(answer)
         except TimeoutError as exc:
             raise ProbeError(f"{url or self.url}{path} did not answer in time") from exc
-        except (aiohttp.ClientError, OSError) as exc:
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise ProbeError(f"{url or self.url}{path}: {failure(exc)}") from exc

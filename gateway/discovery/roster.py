@@ -8,7 +8,7 @@ waiting ──answers──► joined: its workers are in fleet and index, their
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,6 @@ from gateway.core.address import Address
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.fleet import Fleet
-from gateway.core.pairs import misfits
 from gateway.core.stream import StreamCounts, StreamState
 from gateway.core.worker import Role, Worker, WorkerId
 from gateway.discovery.facts import Facts, event_source, has_changed, reported
@@ -105,13 +104,14 @@ class Roster:
         options: RosterOptions,
         said: Said | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _as_told,
+        on_joined: Callable[[Sequence[Worker]], None] = lambda workers: None,
         on_left: Iterable[Callable[[WorkerId], None]] = (),
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
         """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail,
         `on_look` what a worker that answers told of itself, None where its metrics did not come. `complete`
-        asks elsewhere for what an endpoint does not tell itself. `on_left` are told of a worker whose process
-        is another one, or that was dropped."""
+        asks elsewhere for what an endpoint does not tell itself. `on_joined` is told of the workers of one,
+        `on_left` are told of a worker whose process is another one, or that was dropped."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -121,6 +121,7 @@ class Roster:
         self._on_gone = on_gone
         self._on_down = on_down
         self._on_look = on_look
+        self._on_joined = on_joined
         self._on_left = on_left
         self._options = options
         self.said = Said() if said is None else said
@@ -274,10 +275,7 @@ class Roster:
         log.info(
             "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
         )
-        ours = {worker.id for worker in workers}
-        for prefill, decode, why in misfits(member.worker for member in self._fleet):
-            if not ours.isdisjoint((prefill, decode)):
-                log.warning("workers %s and %s are no pair: %s", prefill, decode, why)
+        self._on_joined(workers)
 
     def _rejoin(self, endpoint: Endpoint, facts: Facts) -> None:
         """Another process behind the address: its cache is empty, its settings may differ."""

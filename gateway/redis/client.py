@@ -25,7 +25,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from gateway.core.errors import ConfigError
 from gateway.redis.keys import SCHEMA, schema_key
 from gateway.redis.options import RedisOptions
-from gateway.redis.places import Asked, Nodes, NotLetIn, Sentinels, Stoppable, is_unauthorized
+from gateway.redis.places import Asked, Nodes, NotLetIn, Sentinels, is_unauthorized
+from gateway.redis.stoppable import Stoppable
 
 log = logging.getLogger("kvgate.redis")
 

@@ -4,13 +4,12 @@ Each is asked in turn, whoever answered first the next time: one that is gone, o
 nobody up for longer than it takes to ask the next.
 """
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
@@ -18,6 +17,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.redis.options import Place
+from gateway.redis.stoppable import Stoppable
 
 
 class Unknown(RedisConnectionError):
@@ -26,19 +26,6 @@ class Unknown(RedisConnectionError):
 
 class NotLetIn(Unknown):
     """All who were asked refuse the password or user."""
-
-
-class Stoppable(Redis):
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """The library sends by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
-        when the sending is just over: whoever is being stopped would go on for ever."""
-        task = asyncio.current_task()
-        before = task.cancelling() if task else 0
-        try:
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        finally:
-            if task and task.cancelling() > before:
-                raise asyncio.CancelledError
 
 
 def is_unauthorized(exc: BaseException) -> bool:

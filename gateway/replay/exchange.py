@@ -4,6 +4,7 @@ decide ─► prefill engine ─► transfer ─► decode engine ─► first t
                                               a worker went away ─► decide again
 """
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -19,7 +20,6 @@ from gateway.core.request import InferenceRequest
 from gateway.core.speeds import Speeds
 from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
-from gateway.replay.bounds import AllKnowing
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.job import Job
@@ -37,7 +37,8 @@ class Gateway(Protocol):
     router: Router
     speeds: Speeds
     may_split: bool
-    all_knowing: AllKnowing | None
+    chance: random.Random
+    look: Callable[[Job, Tokens], None] | None
     engines: dict[WorkerId, Engine]
     open: "dict[VirtualExchange, None]"
 
@@ -56,8 +57,8 @@ class VirtualExchange:
     def start(self, exclude: frozenset[WorkerId] = frozenset()) -> None:
         gateway, job = self._gateway, self.job
         tokens, now = job.tokens(), gateway.clock.now
-        if gateway.all_knowing is not None:
-            gateway.all_knowing.look(tokens, gateway.engines)
+        if gateway.look is not None:
+            gateway.look(job, tokens)
         try:
             decision = gateway.router.decide(
                 self._request,
@@ -71,15 +72,27 @@ class VirtualExchange:
             return
         job.num_attempts += 1
         job.decision, job.is_split = decision, decision.prefill is not None
+        job.worker = (decision.prefill or decision.worker).id
         gateway.open[self] = None
         self._began_s = now
         if decision.prefill is None:
-            self._decode(tokens, loads=False)
+            profile = gateway.engines[decision.worker.id].profile
+            noise_s = gateway.chance.choice(profile.noise_s) if profile.noise_s else 0.0
+            overhead_s = profile.overhead_s + noise_s
+            if overhead_s > 0.0:
+                gateway.clock.at(now + overhead_s, partial(self._arrive, decision, tokens))
+            else:
+                self._decode(tokens, loads=False)
             return
         engine = gateway.engines[decision.prefill.id]
         handed = partial(self._handed, tokens)
         prefilled = engine.add(tokens, [0], on_last=handed, pins=decision.id)
         self._at.append((engine, prefilled))
+
+    def _arrive(self, decision: Decision, tokens: Tokens) -> None:
+        """At the engine, if it is still to go there."""
+        if self.job.decision is decision:
+            self._decode(tokens, loads=False)
 
     def lose(self, worker: WorkerId) -> None:
         """A worker is gone: if this was there, it is sent again, elsewhere."""
@@ -145,12 +158,10 @@ class VirtualExchange:
 
     def _learn_prefill(self, seconds: float) -> None:
         """As `gateway/splits.py` does."""
-        split = self.decision.split
-        assert split is not None and split.worker is not None
-        for candidate in split.candidates:
-            if candidate.worker is split.worker:
-                num_tokens = candidate.uncached_tokens + candidate.booked_tokens
-                self._gateway.speeds.prefilled(candidate.id, num_tokens, seconds)
+        prefill = self.decision.split.prefill if self.decision.split else None
+        assert prefill is not None
+        num_tokens = prefill.uncached_tokens + prefill.booked_tokens
+        self._gateway.speeds.prefilled(prefill.id, num_tokens, seconds)
 
 
 ASKED = request("/v1/completions", {"model": MODEL, "prompt": [1]})

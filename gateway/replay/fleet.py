@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
-from gateway.core.blocks import root_hash
+from gateway.core.blocks import Tokens, root_hash
 from gateway.core.decision import Prompt
 from gateway.core.events import BlocksRemoved, KvEvent
 from gateway.core.fleet import Fleet
@@ -25,11 +25,11 @@ from gateway.index.memory import MemoryIndex
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import Disaggregation, Mode
 from gateway.policies.expected_ttft import ExpectedTtft
-from gateway.replay.bounds import AllKnowing, pooled
+from gateway.replay.bounds import AllKnowing, AsRecorded, pooled
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.exchange import MODEL, VirtualExchange
-from gateway.replay.job import Job
+from gateway.replay.job import Job, worker_of
 from gateway.replay.profile import Profile
 from gateway.router import Router
 
@@ -88,7 +88,7 @@ class VirtualFleet:
         )
         self.may_split = setup.mode != "never" or setup.num_prefill > 0
         policy = setup.policy()
-        self.all_knowing = policy if isinstance(policy, AllKnowing) else None
+        self.look = self._eyes(policy)
         self.router = Router(
             fleet=self.fleet,
             index=self.index,
@@ -100,12 +100,21 @@ class VirtualFleet:
             disaggregation=Disaggregation(self.speeds, {"": setup.mode}),
         )
         self.engines: dict[WorkerId, Engine] = {}
+        self.chance = random.Random(setup.seed + 1)
         self.open: dict[VirtualExchange, None] = {}
         for number in range(setup.num_workers):
             self._join(number)
 
     def __repr__(self) -> str:
         return f"VirtualFleet({self.router}, {self.clock})"
+
+    def _eyes(self, policy: Policy) -> Callable[[Job, Tokens], None] | None:
+        """What no gateway sees, for policies that are none of a gateway's."""
+        if isinstance(policy, AllKnowing):
+            return lambda _, tokens: policy.look(tokens, self.engines)
+        if isinstance(policy, AsRecorded):
+            return lambda job, _: policy.look(job)
+        return None
 
     def run(self, jobs: Iterable[Job]) -> list[Job]:
         """All of them, to their ends."""
@@ -196,7 +205,3 @@ def _merged(events: Sequence[KvEvent]) -> Iterator[KvEvent]:
             yield BlocksRemoved(removed)
         else:
             yield from some
-
-
-def worker_of(number: int) -> WorkerId:
-    return WorkerId(f"w{number}")

@@ -70,6 +70,11 @@ def read(path: Path, reading: Reading, form: str = "auto", limit: int | None = N
     return sorted(jobs, key=lambda job: job.at)
 
 
+def is_recording(path: Path, form: str = "auto") -> bool:
+    """Raises ConfigError."""
+    return (form if form != "auto" else _detect(Lines(path))) == "recording"
+
+
 def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: int = 1) -> list[Job]:
     return read(path, Reading(speed, seed), "mooncake", limit)
 

@@ -2,7 +2,7 @@
 #ifndef ANSWERS_H
 #define ANSWERS_H
 
-// --- generation: model, then what is said beside each ---
+// --- generation: model, then what is said beside each; all prompts have 12 tokens ---
 
 static const char CHAT_CHUNK[] =
     "data: {\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,"
@@ -15,11 +15,14 @@ static const char TEXT_CHUNK[] =
 static const char CHAT_END[] =
     "data: {\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,"
     "\"model\":\"%s\",\"choices\":[{\"index\":0,\"delta\":{},"
-    "\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    "\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n%sdata: [DONE]\n\n";
 static const char TEXT_END[] =
     "data: {\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"created\":1700000000,"
     "\"model\":\"%s\",\"choices\":[{\"index\":0,\"text\":\"\","
-    "\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    "\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n%sdata: [DONE]\n\n";
+static const char USAGE_CHUNK[] =
+    "data: {\"id\":\"cmpl-0123456789abcdef\",\"created\":1700000000,\"choices\":[],"
+    "\"usage\":{\"prompt_tokens\":12,\"total_tokens\":21,\"completion_tokens\":9}}\n\n";
 static const char CHAT_ANSWER[] =
     "{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion\",\"created\":1700000000,\"model\":\"%s\","
     "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"Hello! How can I help you today?\","
@@ -30,6 +33,11 @@ static const char TEXT_ANSWER[] =
     "{\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"created\":1700000000,\"model\":\"%s\","
     "\"choices\":[{\"index\":0,\"text\":\"Hello! How can I help?\",\"logprobs\":null,\"finish_reason\":\"stop\","
     "\"prompt_logprobs\":null}],\"usage\":{\"prompt_tokens\":12,\"total_tokens\":21,\"completion_tokens\":9}%s}";
+// Where a prompt's blocks lie, for the worker that is to fetch them: their ids, engine id, port.
+static const char TRANSFER[] =
+    ",\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
+    "\"remote_block_ids\":[[%s]],\"remote_engine_id\":\"eng-%d\",\"remote_request_id\":\"r\","
+    "\"remote_host\":\"127.0.0.1\",\"remote_port\":%d,\"tp_size\":1}";
 static const char STREAM_HEAD[] =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nserver: uvicorn\r\n"
     "transfer-encoding: chunked\r\n\r\n";

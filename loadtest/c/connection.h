@@ -18,7 +18,8 @@ struct connection {
     int fd;
     enum phase phase;
     int chunks_left;
-    bool is_chat;
+    int num_blocks;  // computed for another worker, which is told where they lie
+    bool is_chat, wants_usage;
     struct buffer in, out;
 };
 

@@ -1,14 +1,17 @@
 // A fake OpenAI/vLLM worker that costs a few microseconds per request: one thread, epoll, a timer wheel.
 //
 // worker PORT [-n chunks=64] [-g gap_ms=10] [-f ttft_ms=0] [-t delay_ms=0] [-m model=m] [-k num_gpu_blocks=65536]
-//             [-e JSON] [-r 1] [-l FILE]
+//             [-e JSON] [-r 1] [-u 1] [-l FILE]
 //
 //   PORT  on loopback; 0 takes a free one. "ready PORT" is printed when it listens.
 //   -n -g -f  a stream's number of chunks, the time between two, the time before the first
 //   -t    delay of an answer that is not streamed
 //   -e    body of /kv_event_sources; without it the path answers 404
 //   -r 1  answer .../render with made-up token ids
+//   -u 1  end a stream with usage where `include_usage` asks for it
 //   -l    append every request to FILE
+//
+// A body with `do_remote_decode` is answered with `kv_transfer_params`, as vLLM's NixlConnector does.
 //
 // Each streamed piece of text begins with T and 20 digits: CLOCK_MONOTONIC in ns when it was written.
 // A reader on the same host subtracts it from its own clock and has the one-way latency.
@@ -37,12 +40,14 @@ enum {
     MIN_ROOM = 65536,    // what a read should find free
     MAX_HEAD = 65536,
     MAX_EVENTS = 256,
+    BYTES_PER_BLOCK = 64,  // of a body: 16 tokens
+    MAX_BLOCKS = 8192,
 };
 
 static struct {
     int port, num_chunks, gap_ms, ttft_ms, delay_ms, num_gpu_blocks;
     const char *model, *event_sources;
-    bool can_render;
+    bool can_render, tells_usage;
     FILE *log;
 } options = {.num_chunks = 64, .gap_ms = 10, .num_gpu_blocks = 65536, .model = "m"};
 
@@ -59,7 +64,8 @@ static bool step(struct connection *c) {
     bool is_last = c->chunks_left == 0;
     if (is_last) {
         c->phase = READING;
-        length = snprintf(event, sizeof event, c->is_chat ? CHAT_END : TEXT_END, options.model);
+        length = snprintf(event, sizeof event, c->is_chat ? CHAT_END : TEXT_END, options.model,
+                          c->wants_usage ? USAGE_CHUNK : "");
     } else {
         c->chunks_left--;
         length = snprintf(event, sizeof event, c->is_chat ? CHAT_CHUNK : TEXT_CHUNK, options.model,
@@ -89,27 +95,33 @@ static bool has(const char *body, size_t length, const char *text) {
     return memmem(body, length, text, strlen(text)) != NULL;
 }
 
-// A prefill for another worker answers with where its blocks lie (`do_remote_decode`).
-static bool answer_whole(struct connection *c, const char *body, size_t length) {
-    char answer[2048], transfer[512] = "";
-    if (has(body, length, "\"do_remote_decode\":true")) {
-        snprintf(transfer, sizeof transfer,
-                 ",\"kv_transfer_params\":{\"do_remote_prefill\":true,\"do_remote_decode\":false,"
-                 "\"remote_block_ids\":[1,2,3],\"remote_engine_id\":\"eng-%d\",\"remote_request_id\":\"r\","
-                 "\"remote_host\":\"127.0.0.1\",\"remote_port\":5600,\"tp_size\":1}",
-                 options.port);
+static bool answer_whole(struct connection *c) {
+    static char ids[MAX_BLOCKS * 6], transfer[sizeof ids + 512], answer[sizeof transfer + 1024];
+    int used = 0;
+    for (int i = 1; i <= c->num_blocks; i++) {
+        used += sprintf(ids + used, i == 1 ? "%d" : ",%d", i);
+    }
+    transfer[0] = 0;
+    if (c->num_blocks > 0) {
+        snprintf(transfer, sizeof transfer, TRANSFER, ids, options.port, options.port);
     }
     snprintf(answer, sizeof answer, c->is_chat ? CHAT_ANSWER : TEXT_ANSWER, options.model, transfer);
     return reply_json(c, answer);
 }
 
+static int blocks_of(size_t length) {
+    return length / BYTES_PER_BLOCK < MAX_BLOCKS ? length / BYTES_PER_BLOCK + 1 : MAX_BLOCKS;
+}
+
 static bool generate(struct connection *c, const char *path, const char *body, size_t length) {
     c->is_chat = strncmp(path, "/v1/chat/", 9) == 0;
     if (has(body, length, "\"stream\":true") || has(body, length, "\"stream\": true")) {
+        c->wants_usage = options.tells_usage && has(body, length, "\"include_usage\":true");
         return begin_stream(c);
     }
+    c->num_blocks = has(body, length, "\"do_remote_decode\":true") ? blocks_of(length) : 0;
     if (options.delay_ms == 0) {
-        return answer_whole(c, body, length);
+        return answer_whole(c);
     }
     c->phase = DELAYED;
     set_timer(&c->timer, options.delay_ms);
@@ -312,7 +324,7 @@ static void timer_fired(struct timer *timer) {
     bool is_open;
     if (c->phase == DELAYED) {
         c->phase = READING;
-        is_open = answer_whole(c, "", 0);
+        is_open = answer_whole(c);
     } else {
         is_open = step(c);
     }
@@ -372,6 +384,7 @@ static void set_option(char name, char *value) {
     case 'k': options.num_gpu_blocks = atoi(value); break;
     case 'e': options.event_sources = value; break;
     case 'r': options.can_render = atoi(value) != 0; break;
+    case 'u': options.tells_usage = atoi(value) != 0; break;
     case 'l': options.log = fopen(value, "a"); break;
     default:
         fprintf(stderr, "worker: no option -%c\n", name);

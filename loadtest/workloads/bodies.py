@@ -4,7 +4,9 @@ small   a short question that was never asked
 warm    a conversation that the workers hold, and a new message
 grow    one text that has grown by a piece since the request before, everything else known
 new     a text that shares no line with any before it
-stream  a small one that is answered as a stream
+
+They end in ENDING, or as STREAMED in being asked for a stream, or as STREAMED_WITH_USAGE for one that ends
+with its usage.
 
 In the file (read by `c/bodies.h`) bodies share pieces: a line `P <bytes>` is a piece of JSON text, a
 line `B 0 17 4` a body made of pieces by number.
@@ -22,6 +24,8 @@ from loadtest.workloads.conversations import Conversations
 NEW_BYTES = 200
 GROWTH_BYTES = 1024
 ENDING = b',"max_tokens":64,"temperature":0.7}'
+STREAMED = b',"stream":true' + ENDING
+STREAMED_WITH_USAGE = b',"stream_options":{"include_usage":true}' + STREAMED
 
 Message = Mapping[str, str]
 
@@ -82,20 +86,22 @@ class Texts:
         return f"{self._rng.getrandbits(64):016x}\n" + "\n".join(lines)[: num_bytes - 17]
 
 
-def small(texts: Texts, num: int, *, is_stream: bool = False) -> Bodies:
+def small(texts: Texts, num: int, ending: bytes = ENDING) -> Bodies:
     bodies = Bodies()
     head = bodies.piece(_open_chat(texts.model, []))
-    end = bodies.piece(b'"}],"stream":true' + ENDING if is_stream else b'"}]' + ENDING)
+    end = bodies.piece(b'"}]' + ending)
     for _ in range(num):
         bodies.body(head, bodies.piece(_escaped(texts.question(100))), end)
     return bodies
 
 
-def warm(texts: Texts, conversations: Sequence[Sequence[Message]], num: int) -> Bodies:
+def warm(
+    texts: Texts, conversations: Sequence[Sequence[Message]], num: int, ending: bytes = ENDING
+) -> Bodies:
     """The conversations in turn, each with a message that was never sent."""
     bodies = Bodies()
     heads = [bodies.piece(_open_chat(texts.model, conversation)) for conversation in conversations]
-    end = bodies.piece(b'"}]' + ENDING)
+    end = bodies.piece(b'"}]' + ending)
     for i in range(num):
         bodies.body(heads[i % len(heads)], bodies.piece(_escaped(texts.question())), end)
     return bodies
@@ -120,9 +126,9 @@ def grow(texts: Texts, documents: Sequence[str], num: int, connections: int, num
     return bodies
 
 
-def new(texts: Texts, num: int, num_bytes: int) -> Bodies:
+def new(texts: Texts, num: int, num_bytes: int, ending: bytes = ENDING) -> Bodies:
     bodies = Bodies()
-    head, end = bodies.piece(_open_text(texts.model, "")), bodies.piece(b'"' + ENDING)
+    head, end = bodies.piece(_open_text(texts.model, "")), bodies.piece(b'"' + ending)
     for _ in range(num):
         bodies.body(head, bodies.piece(_escaped(texts.document(num_bytes))), end)
     return bodies

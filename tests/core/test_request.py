@@ -147,6 +147,26 @@ def test_what_is_new_behind_known_messages_is_checked(last: bytes, more: bytes, 
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("field", "is_kept"),
+    [
+        ('"kv_transfer_params":{"a":1}', True),
+        ('"bootstrap_room":1', True),
+        ('"kv_cache_report_mode":1', False),
+    ],
+)
+def test_a_client_that_splits_by_itself_is_let(field: str, is_kept: bool) -> None:
+    """Where that is allowed; by what steers nothing else than events it does not."""
+    for path, what in (
+        ("/v1/completions", '"prompt":"x"'),
+        ("/v1/chat/completions", '"messages":[{"role":"user"}]'),
+    ):
+        body = f'{{"model":"m",{what},{field}}}'.encode()
+        allowed, removed = parse_request(path, body, keeps_transfer=True), parse_request(path, body)
+        assert (allowed.may_split, field.encode() in allowed.body) == (not is_kept, is_kept)
+        assert (removed.may_split, field.encode() in removed.body) == (True, False)
+
+
 def test_steering_fields_beside_known_messages_are_removed() -> None:
     body = chat(FIRST, b',"bootstrap_host":"x","vllm_xargs":{"kv_cache_report_mode":"full","a":1}')
     request = parse_request(CHAT, body, set(names(body)))

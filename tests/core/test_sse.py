@@ -77,6 +77,18 @@ def test_an_event_without_end_is_passed_on_in_parts() -> None:
     assert scanner.feed(long) == long
 
 
+def test_usage_can_be_asked_for_in_the_middle_and_again_at_the_end() -> None:
+    """Engines may tell it with each event, so far: the last one counts, however often it was asked for."""
+    scanner, told = SseScanner(), []
+    for num in (1, 2):
+        event = b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":7,"completion_tokens":%d}}' % num
+        scanner.feed(b"data: " + event + b"\n\ndata: [DONE]\n\n")
+        told += [scanner.usage(), scanner.usage()]
+    assert [usage.completion_tokens for usage in told if usage] == [1, 1, 2, 2]
+    scanner.feed(b'data: {"choices":[],"usage":{"prompt_tokens":"x"}}\n\n')
+    assert scanner.usage() is None
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b'{"usage":null}', b'{"usage":{"prompt_tokens":"x"}}', b"\xff"]
 )

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from engines import ENGINES
+from gateway import control
 from gateway.core.engine import EnginePaths, EventSource
-from gateway.discovery import probe as module
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe, ProbeError
 from tests.fakes import FakeEngine, only, serve, session, url_of
@@ -122,7 +122,7 @@ async def test_metrics_may_hold_bytes_that_are_no_text(endpoint: Endpoint, probe
 async def test_an_endless_answer_is_cut_off(
     endpoint: Endpoint, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(control, "MAX_ANSWER_BYTES", 1000)
     endpoint.answers["/health"] = (200, b"x" * 1000)
     await probe.check_health()
     endpoint.answers["/health"] = (200, b"x" * 1001)

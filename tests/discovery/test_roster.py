@@ -72,6 +72,8 @@ class World:
         self.probes: dict[str, FakeProbe] = {}
         self.feeds: list[FakeFeed] = []
         self.gone: list[str] = []
+        self.joined: list[list[WorkerId]] = []
+        self.left: list[WorkerId] = []
         self.feed_error: str | None = None
         self.looks: list[tuple[WorkerId, EngineMetrics | None]] = []
         self.roster = Roster(
@@ -85,6 +87,8 @@ class World:
             on_down=lambda worker: None,
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
+            on_joined=lambda workers: self.joined.append([worker.id for worker in workers]),
+            on_left=self.left.append,
         )
 
     def probe(self, url: str = URL) -> FakeProbe:
@@ -206,6 +210,7 @@ async def test_ranks_are_workers_with_feeds_of_their_own(world: World) -> None:
     await world.look()
     assert [m.worker.id for m in world.fleet] == ["w:1#0", "w:1#1"]
     assert list(world.endpoint().feeds) == ["w:1#0", "w:1#1"]
+    assert world.joined == [["w:1#0", "w:1#1"]]
     assert [m.reported.num_waiting for m in world.fleet] == [2, 9]
 
 
@@ -334,6 +339,17 @@ async def test_what_is_assumed_has_the_room_of_the_worker_s_own_cache(world: Wor
 
 
 # another process -------------------------------------------------------------------------------
+
+
+async def test_who_asks_is_told_of_each_process(world: World) -> None:
+    await world.add()
+    await world.look()
+    assert (world.joined, world.left) == ([[W]], [])
+    world.probe().ranks = {0: replace(RANK, start_time_s=2000.0)}
+    await world.look()
+    assert (world.joined, world.left) == ([[W], [W]], [W])
+    world.roster.drop(URL)
+    assert world.left == [W, W]
 
 
 async def test_another_start_time_is_another_process_with_an_empty_cache(world: World) -> None:

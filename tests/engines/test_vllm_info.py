@@ -43,6 +43,17 @@ def test_without_a_connector_that_pairs_are_made_of_it_is_as_any(connector: str 
     assert parse_server_info(info(connector, "kv_producer")) == EngineInfo()
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"vllm_config": "model='m', speculative_config=None, tokenizer='m'"},  # 0.9, as text
+        {"model_path": "m", "is_generation": True, "version": "0.23.0"},  # of one that is like vLLM
+    ],
+)
+def test_what_tells_nothing_of_it_is_a_worker_all_the_same(told: dict[str, Any]) -> None:
+    assert parse_server_info(json.dumps(told).encode()) == EngineInfo()
+
+
 def test_the_answer_is_optional_and_what_cannot_be_read_is_said() -> None:
     assert Vllm().parse_info(None) == EngineInfo()
     assert Vllm().parse_info(info("MooncakeConnector")).transfer is not None

@@ -26,19 +26,43 @@ ROOT = root_hash("root")
 RUN = hash_blocks(tokens_of(range(2 * BLOCK_SIZE)), BLOCK_SIZE, ROOT)
 
 
+class Opened:
+    """Feeds into an index that knows W; `healer` heals it for those that have one."""
+
+    def __init__(self) -> None:
+        self.tasks, self.known = Tasks(), Known(W.id)
+        self.healer = Healer(self.known.index, keep_s=60.0)
+        self._made: list[Feeds] = []
+
+    def feeds(self, **more: Any) -> Feeds:
+        known = self.known
+        made = Feeds(
+            engine_of=lambda name: FakeEngine(),
+            index=known.index,
+            assumed=known.assumed,
+            headers={},
+            tasks=self.tasks,
+            **more,
+        )
+        self._made.append(made)
+        return made
+
+    async def close(self) -> None:
+        await self.tasks.stop()
+        for made in self._made:
+            made.close()
+
+
 @pytest.fixture
-async def feeds() -> AsyncIterator[Feeds]:
-    tasks, known = Tasks(), Known(W.id)
-    made = Feeds(
-        engine_of=lambda name: FakeEngine(),
-        index=known.index,
-        assumed=known.assumed,
-        headers={},
-        tasks=tasks,
-    )
-    yield made
-    await tasks.stop()
-    made.close()
+async def opened() -> AsyncIterator[Opened]:
+    opened = Opened()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def feeds(opened: Opened) -> Feeds:
+    return opened.feeds()
 
 
 def ignore(worker: WorkerId, state: StreamState) -> None: ...
@@ -64,17 +88,9 @@ async def test_a_path_is_polled_at_the_workers_own_address(feeds: Feeds) -> None
         feed.stop()
 
 
-async def test_who_heals_is_told_of_each_subscription_and_of_its_end() -> None:
-    tasks, known = Tasks(), Known(W.id)
-    healer = Healer(known.index, keep_s=60.0)
-    made = Feeds(
-        engine_of=lambda name: FakeEngine(),
-        index=known.index,
-        assumed=known.assumed,
-        headers={},
-        tasks=tasks,
-        healer=healer,
-    )
+async def test_who_heals_is_told_of_each_subscription_and_of_its_end(opened: Opened) -> None:
+    healer = opened.healer
+    made = opened.feeds(healer=healer)
     async with session() as open_session:
         for path in ("tcp://*:7", "/events"):
             feed, subscription = made.open(W, EventSource(0, path), open_session, ignore)
@@ -82,37 +98,26 @@ async def test_who_heals_is_told_of_each_subscription_and_of_its_end() -> None:
             assert subscription.healing is healer.get(W.id) is not None
             feed.stop()
             assert healer.get(W.id) is None
-    await tasks.stop()
-    made.close()
 
 
 @pytest.mark.parametrize("can_heal", [True, False])
-async def test_a_shelf_is_healed_in_place_of_our_own_index(can_heal: bool) -> None:
+async def test_a_shelf_is_healed_in_place_of_our_own_index(opened: Opened, can_heal: bool) -> None:
     """But with the tree in Redis nothing is."""
-    tasks, known, shelf = Tasks(), Known(W.id), Shelf(lambda: 1000)
+    known, healer, shelf = opened.known, opened.healer, Shelf(lambda: 1000)
     shelf.add_worker(W.id, ROOT, BLOCK_SIZE)
-    healer = Healer(known.index, keep_s=60.0)
-    opened = []
+    shared = []
 
     class Sharing:
         def __init__(self) -> None:
             self.can_heal = can_heal
 
         def open(self, worker: Worker, open_engine: OpenEngine, *others: Any) -> Any:
-            opened.append(open_engine(shelf))
+            shared.append(open_engine(shelf))
 
-    made = Feeds(
-        engine_of=lambda name: FakeEngine(),
-        index=known.index,
-        assumed=known.assumed,
-        headers={},
-        tasks=tasks,
-        healer=healer,
-        shared=Sharing(),  # type: ignore[arg-type]
-    )
+    made = opened.feeds(healer=healer, shared=Sharing())
     async with session() as open_session:
         made.open(W, EventSource(0, "tcp://*:7"), open_session, ignore)
-        ((feed, subscription),) = opened
+        ((feed, subscription),) = shared
         assert subscription.healing is healer.get(W.id)
         assert (subscription.healing is not None) is can_heal
         if can_heal:
@@ -120,8 +125,6 @@ async def test_a_shelf_is_healed_in_place_of_our_own_index(can_heal: bool) -> No
             assert (shelf.ranks[W.id].inventory.num_blocks, known.num_blocks(W.id)) == (len(RUN), 0)
         feed.stop()
         assert healer.get(W.id) is None
-    await tasks.stop()
-    made.close()
 
 
 async def test_a_bad_address_is_refused(feeds: Feeds) -> None:
@@ -141,33 +144,22 @@ async def test_whether_events_can_be_had(feeds: Feeds) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("endpoint", ["tcp://*:7", "/events"])
 async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its_agents_alone(
-    endpoint: str, caplog: pytest.LogCaptureFixture
+    opened: Opened, endpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody is there: a publisher is tried, and nothing that the agent would miss is taken from it."""
-    tasks, known = Tasks(), Known(W.id)
-    made = Feeds(
-        engine_of=lambda name: FakeEngine(),
-        index=known.index,
-        assumed=known.assumed,
-        headers={},
-        tasks=tasks,
-        agents=AgentFeeds(Agents(port=9), index=known.index, assumed=known.assumed, tasks=tasks),
-        healer=(healer := Healer(known.index, keep_s=60.0)),
-    )
-    try:
-        async with session() as open_session:
-            source = EventSource(0, endpoint, "tcp://*:8")
-            feed, subscription = made.open(W, source, open_session, ignore, 12.5)
-            assert isinstance(feed, AgentFeed) and feed is subscription
-            assert feed.endpoint == "grpc://127.0.0.1:9"
-            async with asyncio.timeout(10):
-                while not feed.has_fallen_back:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            refused = "they can be had once, and are its agent's" in caplog.text
-            assert refused is (endpoint == "/events")
-            assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")
-            assert not list(healer.items())  # an agent does not know what its engine is asked to announce
-            feed.stop()
-    finally:
-        await tasks.stop()
-        made.close()
+    known, healer = opened.known, opened.healer
+    agents = AgentFeeds(Agents(port=9), index=known.index, assumed=known.assumed, tasks=opened.tasks)
+    made = opened.feeds(agents=agents, healer=healer)
+    async with session() as open_session:
+        source = EventSource(0, endpoint, "tcp://*:8")
+        feed, subscription = made.open(W, source, open_session, ignore, 12.5)
+        assert isinstance(feed, AgentFeed) and feed is subscription
+        assert feed.endpoint == "grpc://127.0.0.1:9"
+        async with asyncio.timeout(10):
+            while not feed.has_fallen_back:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        refused = "they can be had once, and are its agent's" in caplog.text
+        assert refused is (endpoint == "/events")
+        assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")
+        assert not list(healer.items())  # an agent does not know what its engine is asked to announce
+        feed.stop()

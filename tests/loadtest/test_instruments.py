@@ -1,21 +1,26 @@
 import shutil
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engines import ENGINES
+from engines import ENGINES, HANDOFFS
+from gateway.core.engine import EngineInfo
+from gateway.core.handoff import Pair
+from gateway.core.sse import read_usage
+from gateway.core.worker import Worker, WorkerId
 from loadtest import instruments
 from loadtest.instruments import InstrumentError, Load, Reading, build, fake_worker, measure
-from loadtest.workloads.bodies import Texts, small, warm
+from loadtest.workloads.bodies import ENDING, STREAMED, STREAMED_WITH_USAGE, Texts, small, warm
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
-def get(port: int, path: str) -> bytes:
+def get(port: int, path: str, body: bytes | None = None) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+    with opener.open(f"http://127.0.0.1:{port}{path}", body, timeout=5) as answer:
         body: bytes = answer.read()
         return body
 
@@ -47,13 +52,29 @@ def test_the_worker_tells_of_itself_what_an_engine_does() -> None:
         assert metrics.start_time_s is not None
         assert vllm.parse_event_sources(get(port, "/kv_event_sources"))[0].endpoint == "tcp://127.0.0.1:1"
         assert get(port, "/health") == b""
+        assert vllm.parse_info(get(port, "/server_info")) == EngineInfo()
+
+
+@needs_cc
+@pytest.mark.process
+@pytest.mark.parametrize("flags", [(), ("-t", "1")])
+def test_the_worker_plays_both_legs_of_a_split_request(flags: Sequence[str]) -> None:
+    handoff, body = HANDOFFS["nixl"], small(Texts("m", 1), 1, STREAMED_WITH_USAGE)[0]
+    worker = Worker(WorkerId("w"), "http://w", ())
+    pair = Pair(worker, worker, 1)
+    with fake_worker("-u", "1", "-n", "2", "-g", "1", *flags) as port:
+        handed = handoff.handed(get(port, "/v1/chat/completions", handoff.to_prefill(body, pair)))
+        (event,) = [e for e in get(port, "/v1/chat/completions", body).split(b"\n\n") if b'"usage"' in e]
+    usage = read_usage(event.removeprefix(b"data: "))
+    assert usage is not None
+    assert usage.prompt_tokens == handed.num_prompt_tokens == 12
 
 
 @needs_cc
 @pytest.mark.process
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_load_on_a_worker_is_answered_and_counted(tmp_path: Path, is_stream: bool) -> None:
-    small(Texts("m", 1), 500, is_stream=is_stream).write(tmp_path / "bodies")
+    small(Texts("m", 1), 500, STREAMED if is_stream else ENDING).write(tmp_path / "bodies")
     load = Load("/v1/chat/completions", 4, seconds=0.3, warm_up_s=0.1, think_ms=2, is_stream=is_stream)
     with fake_worker("-g", "1", "-n", "5") as port:
         reading = measure(port, tmp_path / "bodies", load)

@@ -108,10 +108,17 @@ def test_a_pair_that_made_different_prompts_is_none_any_more() -> None:
     of, decodes = policy(), [candidate("d1", in_flight=20)]
     prefills = [candidate("p1"), candidate("p2", booked=500)]
     assert choose(decodes, prefills, of=of).prefill == 0
-    assert of.ban(WorkerId("p1"), WorkerId("d1"))
-    assert not of.ban(WorkerId("p1"), WorkerId("d1"))
+    assert of.ban(WorkerId("p1"), WorkerId("d1"), "why")
+    assert not of.ban(WorkerId("p1"), WorkerId("d1"), "why")
+    assert of.banned_with(WorkerId("p1")) == {"d1": "why"}
+    assert of.banned_with(WorkerId("d1")) == {"p1": "why"}
+    assert of.banned_with(WorkerId("p2")) == {}
     assert choose(decodes, prefills, of=of).prefill == 1
     of.allow(WorkerId("p1"))
+    assert choose(decodes, prefills, of=of).prefill == 0
+    of.ban(WorkerId("p1"), WorkerId("d1"), "why")
+    assert of.acquit(WorkerId("p1"), WorkerId("d1"))
+    assert not of.acquit(WorkerId("p1"), WorkerId("d1"))
     assert choose(decodes, prefills, of=of).prefill == 0
 
 

@@ -24,6 +24,7 @@ import redis
 from redis.crc import key_slot
 
 from gateway.config import Config, load
+from gateway.redis.client import Refused, check, open_client
 from gateway.redis.options import RedisOptions, redis_of
 from gateway.redis.server import EmbeddedServer
 
@@ -32,6 +33,18 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
+
+
+async def checked(options: RedisOptions) -> None:
+    async with open_client(options) as client:
+        await check(client, options)
+
+
+async def refused(options: RedisOptions) -> str:
+    """With which words."""
+    with pytest.raises(Refused) as caught:
+        await checked(options)
+    return str(caught.value)
 
 
 class Server(EmbeddedServer):

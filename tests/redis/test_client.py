@@ -6,24 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.redis.client import LOST, Refused, check, open_client
+from gateway.redis.client import LOST
 from gateway.redis.keys import SCHEMA
-from gateway.redis.options import RedisOptions
-from tests.redis.serving import Server, free_port, redis_server, server, serving
+from tests.redis.serving import Server, checked, free_port, redis_server, refused, server, serving
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
-
-
-async def checked(options: RedisOptions) -> None:
-    async with open_client(options) as client:
-        await check(client, options)
-
-
-async def refused(options: RedisOptions) -> str:
-    with pytest.raises(Refused) as caught:
-        await checked(options)
-    return str(caught.value)
 
 
 async def test_the_schema_is_written_and_found_again(server: Server) -> None:

@@ -3,22 +3,20 @@
 import asyncio
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.redis.client import LOST, Refused, check, open_client
-from gateway.redis.options import Place, RedisOptions
+from gateway.redis.client import LOST, check, open_client
+from gateway.redis.options import Place
 from gateway.redis.places import Asked, Nodes, Sentinels, Unknown
 from tests.certificates import Authority
 from tests.redis.encrypting import encrypted
-from tests.redis.serving import Server, free_port, redis_server, server, serving, watching
+from tests.redis.serving import Server, checked, free_port, redis_server, refused, server, serving, watching
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -180,45 +178,9 @@ async def test_sentinels_and_their_master_by_tls(server: Server, tmp_path: Path)
             await asyncio.to_thread(watched.__exit__, None, None, None)
 
 
-async def checked(options: RedisOptions) -> None:
-    async with open_client(options) as client:
-        await check(client, options)
-
-
-async def refused(options: RedisOptions) -> str:
-    with pytest.raises(Refused) as caught:
-        await checked(options)
-    return str(caught.value)
-
-
 async def test_a_server_that_is_in_no_cluster(server: Server) -> None:
     url = f"redis+cluster://127.0.0.1:{server.port},127.0.0.1:{free_port()}"
     options = server.options(redis=url)
     async with open_client(options) as client:
         with pytest.raises(RedisConnectionError, match="cluster support disabled"):
             await check(client, options)
-
-
-@pytest.mark.parametrize("end", [b"OK", RedisConnectionError("gone")])
-async def test_a_cancellation_that_the_library_loses_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch, end: Any
-) -> None:
-    begun = asyncio.Event()
-
-    async def swallows(self: Redis, *args: object, **options: object) -> bytes:
-        begun.set()
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-        if isinstance(end, Exception):
-            raise end
-        return end
-
-    async def ask() -> Place:
-        return await Sentinels([A, B], "m", {})()
-
-    monkeypatch.setattr(Redis, "execute_command", swallows)
-    task = asyncio.get_running_loop().create_task(ask())
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task

@@ -4,7 +4,17 @@ from typing import Any
 
 import pytest
 
-from loadtest.workloads.bodies import Bodies, Texts, grow, new, parse, small, warm
+from loadtest.workloads.bodies import (
+    STREAMED,
+    STREAMED_WITH_USAGE,
+    Bodies,
+    Texts,
+    grow,
+    new,
+    parse,
+    small,
+    warm,
+)
 
 TEXTS = Texts("m", seed=3)
 
@@ -54,8 +64,19 @@ def test_small_bodies_are_all_different_and_streamed_if_asked() -> None:
     bodies = small(TEXTS, 50)
     assert len({bodies[i] for i in range(50)}) == 50
     assert max(len(bodies[i]) for i in range(50)) < 350
-    assert all(body["stream"] is True for body in read(small(TEXTS, 3, is_stream=True)))
+    assert all(body["stream"] is True for body in read(small(TEXTS, 3, STREAMED)))
     assert "stream" not in read(bodies)[0]
+
+
+def test_all_sizes_can_be_streamed_and_tell_their_usage() -> None:
+    known = [TEXTS.conversation(3, 900)]
+    for bodies in (
+        small(TEXTS, 1, STREAMED_WITH_USAGE),
+        warm(TEXTS, known, 1, STREAMED_WITH_USAGE),
+        new(TEXTS, 1, 900, STREAMED_WITH_USAGE),
+    ):
+        (body,) = read(bodies)
+        assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
 
 
 def test_each_connection_lets_its_own_text_grow_and_begins_anew_from_what_is_known() -> None:

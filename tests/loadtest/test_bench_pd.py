@@ -1,0 +1,73 @@
+"""The figures of `make bench-pd` in virtual time, from a trace of a few requests."""
+
+import json
+import lzma
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest import bench_pd
+from loadtest.report import Figure
+
+BLOCK_TOKENS = 512
+
+
+def write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    with lzma.open(path, "wt") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def conversations(num: int) -> list[dict[str, Any]]:
+    """Two turns each: the second one is the first, and a piece that does not fill a block."""
+    found = []
+    for number in range(num):
+        for turn in (1, 2):
+            hashes = [0, *range(100 * number + 1, 100 * number + 6 + turn)]
+            length = BLOCK_TOKENS * len(hashes) - 7
+            at = 1000 * (number + 40 * (turn - 1))
+            found.append({"timestamp": at, "input_length": length, "output_length": 9, "hash_ids": hashes})
+    return sorted(found, key=lambda asked: int(asked["timestamp"]))
+
+
+def sessions(num: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "session_id": f"s{number}",
+            "timestamp": (number + 20 * turn) * 1e6,
+            "input": f"session {number}: " + "a step of the work\n" * 400 * (turn + 1),
+            "output": "done",
+        }
+        for number in range(num)
+        for turn in range(2)
+    ]
+
+
+def test_each_trace_is_played_in_each_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / bench_pd.CONVERSATION, conversations(8))
+    write(tmp_path / bench_pd.AGENT, sessions(4))
+    published: list[Figure] = []
+    monkeypatch.setattr(bench_pd, "TRACES", tmp_path)
+    monkeypatch.setattr(bench_pd, "LIMIT", 16)
+    monkeypatch.setattr(bench_pd, "publish", lambda bench, figures: published.extend(figures))
+    bench_pd.main()
+    traces = ("conversation_8b", "conversation_70b", "agent_8b")
+    assert [figure.name for figure in published] == [
+        name
+        for trace in traces
+        for name in (
+            f"pd.goodput_auto_over_best.{trace}",
+            f"pd.goodput_auto_over_best.{trace}.all_do_both",
+            f"pd.turn2_ttft_auto_over_always.{trace}",
+        )
+    ]
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    split = [(mode, float(share)) for mode, *_, share, _ in rows]
+    assert [mode for mode, _ in split] == ["never", "always", "auto", "auto_all_do_both"] * len(traces)
+    assert {share for mode, share in split if mode == "never"} == {0.0}
+    assert {share for mode, share in split if mode == "always"} == {1.0}
+    assert all(figure.value > 0 for figure in published)
+    assert [figure.is_floor for figure in published] == [True, True, False] * len(traces)

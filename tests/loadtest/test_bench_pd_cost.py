@@ -1,0 +1,64 @@
+"""The figure `pd.cpu_split_over_direct`, and that a run says when it would not mean what it says."""
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from loadtest import bench_pd_cost
+from loadtest.bench_pd_cost import SIZES, BenchError, Costs, check_split, figures, run
+
+SPLIT = """\
+kvgate_plans_total{plan="prefill_decode",reason="always split"} 9.0
+kvgate_transfer_seconds_count 9.0
+kvgate_leg_mismatches_total 0.0
+"""
+
+
+def test_the_figure_is_the_worse_of_the_small_and_the_known_long_prompt() -> None:
+    costs = {
+        "small": Costs(direct=[100.0, 110.0], split=[190.0, 180.0]),
+        "16k": Costs(direct=[220.0, 200.0], split=[400.0, 420.0]),
+        "16k_new": Costs(direct=[500.0], split=[1500.0]),
+    }
+    found = {figure.name: figure for figure in figures(costs)}
+    assert found["pd.cpu_split_over_direct"].value == 2.0
+    assert found["pd.cpu_split_over_direct"].goal == 2.2
+    values = {name: found[f"pd.cpu_split_over_direct.{name}"].value for name in costs}
+    assert values == {"small": 1.8, "16k": 2.0, "16k_new": 3.0}
+    assert found["pd.split.small.cpu_us"].value == 180
+    assert set(costs) == {size.name for size in SIZES}
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ('kvgate_plans_total{plan="direct",reason="no prefill worker fits"} 2.0', "2 were not"),
+        ('kvgate_split_failures_total{cause="died"} 1.0', "1 legs failed"),
+        ("kvgate_leg_mismatches_total 3.0", "3 saw another prompt"),
+    ],
+)
+def test_a_run_in_which_not_all_was_split_has_no_figure(more: str, what: str) -> None:
+    check_split(SIZES[0], SPLIT)
+    with pytest.raises(BenchError, match=what):
+        check_split(SIZES[0], f"{SPLIT}{more}\n")
+
+
+def test_a_run_in_which_nothing_was_split_has_no_figure() -> None:
+    with pytest.raises(BenchError, match="0 requests were split"):
+        check_split(SIZES[0], "")
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_both_kinds_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = {"NUM_PAIRS": 1, "ROUNDS": 1, "SECONDS": 0.2, "CONNECTIONS": 4, "NUM_BODIES": 2_000}
+    for name, value in short.items():
+        monkeypatch.setattr(bench_pd_cost, name, value)
+    monkeypatch.setattr(bench_pd_cost, "SIZES", SIZES[1:2])
+    with ExitStack() as stack:
+        costs = run(tmp_path, stack)
+    (cost,) = costs.values()
+    assert (len(cost.direct), len(cost.split)) == (1, 1)
+    assert min(*cost.direct, *cost.split) > 0
