@@ -54,6 +54,9 @@ bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 bench-replay: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_replay
 
+bench-policies: $(WHEEL_VENV)/.installed
+	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_policies
+
 bench-bookings: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_bookings
 

@@ -4,6 +4,7 @@
     index/      what each worker holds         policies/   who gets a request
     ingest/     KV events into the index       discovery/  who is in the fleet
     verify/     was it right, and why not      agreement   our tokens and a worker's
+    trials/     how policies do, side by side  preview     a request that is not sent
     router      the decision, one call         proxy       one request to a worker and back
     server      the listening side             upstream    connections to workers
     listening   sockets that are bound         tls         contexts that follow their files
@@ -11,6 +12,7 @@
     tunnel      WebSockets                     control     probes and other calls to workers
     api         the OpenAI surface             admin       /metrics, /admin
     app         puts it together               cli         arguments -> Config -> app
+    choosing    the policy in use              library     `connect`, for programs
     loss/       why what was cached is computed again
     agent/      the sidecar beside a worker    proto/      its contract, generated
     serving     sockets, start, stop           handover    upgrades without a lost connection
@@ -51,7 +53,7 @@ def request(path: str, body: Mapping[str, Any] | bytes) -> InferenceRequest:
 def __getattr__(name: str) -> Any:
     """`connect` needs the whole gateway; importing the core alone stays light."""
     if name == "connect":
-        from gateway.app import connect
+        from gateway.library import connect
 
         return connect
     raise AttributeError(f"module 'gateway' has no attribute '{name}'")

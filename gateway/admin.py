@@ -15,19 +15,23 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.api import Api, ready
-from gateway.core.errors import GatewayError
+from gateway.choosing import Choosing
+from gateway.core.errors import ConfigError, GatewayError
 from gateway.core.fleet import Fleet, Member
 from gateway.core.worker import Role, WorkerId
 from gateway.discovery.facts import endpoint_url
 from gateway.discovery.roster import Endpoint, Roster, Subscribed
 from gateway.discovery.said import spec_of
 from gateway.loss.witness import CacheLoss
+from gateway.preview import Preview
 from gateway.records import Records
 from gateway.router import Router
 
 log = logging.getLogger("kvgate.admin")
 
 MAX_RECENT = 100
+MAX_BODY_BYTES = 64 << 20
+"""Of a request that is explained: as much as clients may send."""
 MAX_LISTED_BLOCKS = 200_000
 """To list them holds the loop for some 10 ms."""
 
@@ -35,6 +39,10 @@ MAX_LISTED_BLOCKS = 200_000
 class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
     url: str
     role: Literal["prefill", "decode"] | None = None
+
+
+class _PolicyText(msgspec.Struct, forbid_unknown_fields=True):
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,8 @@ class Admin:
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
         verified: Callable[[WorkerId], Mapping[str, Any]],
+        policies: Choosing,
+        preview: Preview,
     ) -> None:
         """`verified` sums up how right the predictions about a worker are."""
         self._api = api
@@ -72,6 +82,8 @@ class Admin:
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
         self._verified = verified
+        self._policies = policies
+        self._preview = preview
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
@@ -88,6 +100,9 @@ class Admin:
                 web.get("/admin/tokenizer", self._tokenizer),
                 web.get("/admin/cache-loss", self._cache_loss),
                 web.get("/admin/verify", self._verify),
+                web.get("/admin/policies", self._show_policies),
+                web.post("/admin/policies/reload", self._reload_policies),
+                web.post("/admin/explain", self._explain),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
             ]
@@ -154,11 +169,34 @@ class Admin:
     async def _verify(self, request: web.Request) -> web.Response:
         return _json(self._describe_verify())
 
+    async def _show_policies(self, request: web.Request) -> web.Response:
+        return _json(self._policies.describe())
+
+    async def _reload_policies(self, request: web.Request) -> web.Response:
+        """JSON only, as above. A supervisor gives the file's text: all its processes have the same."""
+        if request.content_type != "application/json":
+            return _error(415, "send application/json, as in {}")
+        try:
+            given = msgspec.json.decode(await request.read(), type=_PolicyText)
+            await self._policies.reload(given.source)
+        except (msgspec.DecodeError, ConfigError) as exc:
+            return _error(400, str(exc))
+        return _json(self._policies.describe())
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        """What would be done with the request in the body, which is neither sent nor booked."""
+        body = await request.clone(client_max_size=MAX_BODY_BYTES).read()
+        try:
+            told = await self._preview.explain(body, request.query.get("path"), request.headers)
+        except GatewayError as exc:
+            return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
+        return _json(told)
+
     async def _recent(self, request: web.Request) -> web.Response:
         return _json({"decisions": self._records.recent(MAX_RECENT)})
 
     async def _decision(self, request: web.Request) -> web.Response:
-        record = self._records.explain(request.match_info["id"])
+        record = self._records.explain(request.match_info["id"], self._policies.parts_of)
         if record is None:
             return _error(404, "no such decision; only the latest are kept")
         return _json(record)

@@ -30,7 +30,12 @@ MAX_ITEMS = 100
 """Of a merged list of ids: as many as one process would show."""
 
 
-PASSED_ON = ("Content-Type", "Authorization")
+MAX_BODY_BYTES = 64 << 20
+"""Of a request that is explained: as much as clients may send."""
+PASSED_ON = frozenset({"content-type", "authorization"})
+OF_THE_HOP = frozenset(
+    {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "expect"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,10 @@ class Question:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    async def of(cls, request: web.Request) -> "Question":
-        """HEAD is asked as GET: who answers the client leaves the body out."""
-        headers = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
+    async def of(cls, request: web.Request, *, is_whole: bool = False) -> "Question":
+        """HEAD is asked as GET: who answers the client leaves the body out. `is_whole`: with all headers."""
+        passed_on = {name.lower() for name in request.headers} - OF_THE_HOP if is_whole else PASSED_ON
+        headers = {name: value for name, value in request.headers.items() if name.lower() in passed_on}
         method = "GET" if request.method == "HEAD" else request.method
         return cls(method, request.raw_path, await request.read(), headers)
 
@@ -87,10 +93,12 @@ class Aggregate:
         processes: Callable[[], Sequence[Asked]],
         is_stopping: Callable[[], bool],
         changed: Callable[[], Awaitable[None]],
+        reload_policies: Callable[[], Awaitable[Reply]],
     ) -> None:
         self._processes = processes
         self._is_stopping = is_stopping
         self._changed = changed
+        self._reload_policies = reload_policies
         self._change = asyncio.Lock()
         self._seen: dict[int, Page] = {}
         self._gone: dict[int, Page] = {}
@@ -104,6 +112,8 @@ class Aggregate:
             [
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
+                web.post("/admin/policies/reload", self._reload),
+                web.post("/admin/explain", self._one),
                 web.route("*", "/{path:.*}", self._other),
             ]
         )
@@ -129,6 +139,22 @@ class Aggregate:
         return web.Response(
             body=exposition.write(page).encode(), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
+
+    async def _one(self, request: web.Request) -> web.Response:
+        """What changes nothing and any process can answer."""
+        request = request.clone(client_max_size=MAX_BODY_BYTES)
+        question = await Question.of(request, is_whole=True)
+        for process in self._processes():
+            if process.has_begun and (reply := await self._ask(process, question)):
+                return _answer(reply)
+        return _nobody()
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """The supervisor reads the file once, for all."""
+        if request.content_type != "application/json":
+            return _answer(Reply(415, "application/json", b'{"error":{"message":"send application/json"}}'))
+        async with self._change:
+            return _answer(await self._reload_policies())
 
     def _of_processes(self) -> Page:
         """What is said of each process, by its number."""

@@ -10,25 +10,25 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
-from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.admin import Admin
 from gateway.agreement import Agreement
 from gateway.api import Api
 from gateway.check import Checker, check_all, pair_lines
-from gateway.config import Config, load
+from gateway.choosing import Choosing, PolicyCollector
+from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
+from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
@@ -52,10 +52,10 @@ from gateway.keyfile import worker_headers
 from gateway.lag import Lag
 from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
-from gateway.metrics import Collector, Metrics
+from gateway.metrics import Collector, Metrics, registry_of
 from gateway.others import Others
 from gateway.pairing import Pairing
-from gateway.policies import policy_of
+from gateway.preview import Preview
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
 from gateway.recorder import recorder_of
@@ -68,7 +68,9 @@ from gateway.sockets import Sockets
 from gateway.split_metrics import SplitsCollector
 from gateway.splits import splits_of
 from gateway.tasks import Tasks
-from gateway.tls import follow, listening_tls, worker_tls
+from gateway.tls import Tls, follow, listening_tls, worker_tls
+from gateway.trials.metrics import TrialsCollector
+from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.metrics import VerifyCollector, describe, summary
 from gateway.verify.overheard import Overheard
@@ -89,9 +91,11 @@ class Gateway:
         *,
         place: Place | None = None,
         connections: set[ClientConnection] | None = None,
+        policy_source: str | None = None,
     ) -> None:
-        """The last two are given to one of several processes. Raises ConfigError, with nothing opened."""
+        """All but `config` is for one of several processes. Raises ConfigError, with nothing opened."""
         self.config = config
+        self.choosing = Choosing(config, policy_source)
         place = place or place_alone(config)
         self.metrics = Metrics()
         self.fleet = Fleet()
@@ -104,15 +108,13 @@ class Gateway:
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
-        self.router = self._make_router(place.ledger if place else Ledger())
         self.records = Records()
+        self.router = self._make_router(place.ledger if place else Ledger())
         self.recorder = recorder_of(config, self.metrics, self.router, self.records)
         self._said = said_of(config, HANDOFFS, CONNECTORS)
         self._worker_urls = worker_urls([*config.worker, *self._said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.worker_tls = worker_tls(
-            config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file
-        )
+        self.worker_tls = worker_tls_of(config)
         self._worker_headers = worker_headers(config.worker_key_file)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
@@ -150,6 +152,7 @@ class Gateway:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
+        self._tasks.start("compare policies", keep_compared(self.choosing.trials))
         for url in self._worker_urls:
             self.roster.add(url)
 
@@ -209,11 +212,7 @@ class Gateway:
         )
 
     def _make_admin(self) -> web.Application:
-        registry = CollectorRegistry()
-        ours = LossCollector(self.losses), VerifyCollector(self.verifier), HealerCollector(self.healer)
-        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR, *ours):
-            registry.register(collector)
-        registry.register(
+        collectors = (
             Collector(
                 self.metrics,
                 self.fleet,
@@ -222,19 +221,22 @@ class Gateway:
                 self.assumed,
                 self.roster.stream_counts,
                 lambda: len(self._connections),
-            )
+            ),
+            LossCollector(self.losses),
+            VerifyCollector(self.verifier),
+            HealerCollector(self.healer),
+            SplitsCollector(self.splits, self.router),
+            PolicyCollector(self.choosing),
+            TrialsCollector(self.choosing.trials),
+            *[sharing.collector() for sharing in self._sharing],
+            *([TreeCollector(self.tree)] if self.tree else []),
         )
-        registry.register(SplitsCollector(self.splits, self.router))
-        for sharing in self._sharing:
-            registry.register(sharing.collector())
-        if self.tree:
-            registry.register(TreeCollector(self.tree))
         return Admin(
             api=self.api,
             router=self.router,
             roster=self.roster,
             records=self.records,
-            registry=registry,
+            registry=registry_of(collectors),
             losses=self.losses,
             describe_tokenizer=lambda: {
                 **self.prompts.describe(),
@@ -242,6 +244,8 @@ class Gateway:
             },
             describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
             verified=lambda worker: summary(self.verifier, worker),
+            policies=self.choosing,
+            preview=Preview(self.proxy, self.choosing.parts_of),
         ).app()
 
     def _cut(self) -> None:
@@ -254,13 +258,18 @@ class Gateway:
             fleet=self.fleet,
             index=self.index,
             assumed=self.assumed,
-            policy=policy_of(self.config.policy, self.config.medium_worth),
+            policy=self.choosing.policy,
             tokenize=self.prompts.tokenize,
             ledger=ledger,
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
+            paces=Paces.of(self.config.prefill_tokens_per_s),
         )
+        self.choosing.changed = partial(setattr, router, "policy")
         router.witnesses += [self.losses, self.verifier, self.healer]
+        if self.choosing.trials.is_on:
+            router.witnesses.append(self.choosing.trials)
+            self.records.watchers.append(self.choosing.trials.finished)
         return router
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
@@ -343,29 +352,16 @@ class Gateway:
         self.recorder.close()
 
 
-@asynccontextmanager
-async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Router]:
-    """A live router for programs: knows the fleet as the gateway does, listens to nothing.
-
-    Every worker has been asked once when the block begins; one that did not answer joins when it does.
-    `options` are fields of Config. Leaves the block when the fleet is no longer needed. Raises ConfigError.
-    """
-    gateway = Gateway(load({"worker": list(workers), **options}, environ={}))
-    await gateway.start(serve=False)
-    try:
-        await gateway.roster.first_look()
-        yield gateway.router
-    finally:
-        await gateway.stop()
+def worker_tls_of(config: Config) -> Tls:
+    """How workers are verified, and what is shown to them."""
+    return worker_tls(config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file)
 
 
 async def check(config: Config) -> int:
     """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
     gateway = Gateway(config)
-    headers = worker_headers(config.worker_key_file)
-    async with ControlSession(
-        gateway.worker_tls, timeout_s=config.probe_timeout_s, headers=headers
-    ) as session:
+    timeout_s, headers = config.probe_timeout_s, gateway._worker_headers
+    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers) as session:
         checker = Checker(
             session=session,
             engines=gateway.engines,
@@ -373,7 +369,7 @@ async def check(config: Config) -> int:
             reach_events=gateway.reach_events,
             has_tokenizer=gateway.prompts.has_local,
             events_port=config.events_port,
-            reach_agent=partial(reach_agent, gateway.agents, timeout_s=config.probe_timeout_s),
+            reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
             agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
             said=gateway._said,
         )

@@ -55,8 +55,9 @@ class Child:
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
-        # Ctrl-C reaches every process of a terminal; the supervisor says what it means.
+        # Ctrl-C and a hang-up reach every process of a terminal; the supervisor says what they mean.
         self._loop.add_signal_handler(signal.SIGINT, lambda: None)
+        self._loop.add_signal_handler(signal.SIGHUP, lambda: None)
         self._begin: asyncio.Future[tuple[Begin, int] | None] = self._loop.create_future()
         self._early: list[tuple[bool, int]] = []
         self._adopt: Callable[[bool, int], None] = lambda is_client, file: self._early.append(
@@ -77,7 +78,9 @@ class Child:
         place = shared.place_beside(begin.config, memory, begin.row, begin.num_rows)
         connections = Connections(place.table, begin.row)
         try:
-            gateway = Gateway(begin.config, place=place, connections=connections)
+            gateway = Gateway(
+                begin.config, place=place, connections=connections, policy_source=begin.policy_source
+            )
         except ConfigError as exc:
             self._channel.send(encode(Refused(str(exc))))
             return 2

@@ -55,6 +55,14 @@ def _parser() -> argparse.ArgumentParser:
     index = commands.add_parser("index", help="look at what gateways share in Redis, or drop it")
     _add_index(index)
     index.set_defaults(run=_index)
+    explain = commands.add_parser("explain", help="ask a running gateway what it would do with a request")
+    _add_explain(explain)
+    explain.set_defaults(run=_explain)
+    policy = commands.add_parser(
+        "policy", help="list policies, or test that one keeps what every policy must"
+    )
+    _add_policy(policy)
+    policy.set_defaults(run=_policy)
     commands.add_parser("replay", help="what policies would have made of recorded traffic")
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")
@@ -79,6 +87,33 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
     verify.add_argument("--gateway", metavar="URL", help="a gateway's admin address, http://127.0.0.1:9400")
     for each in (show, top, drop, verify):
         _add_options(each, "redis")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prompt-file", required=True, metavar="FILE", help="the body of an OpenAI request, as JSON"
+    )
+    admin = "http://127.0.0.1:9400"
+    parser.add_argument(
+        "--gateway", default=admin, metavar="URL", help=f"its admin address (default {admin})"
+    )
+    parser.add_argument("--path", metavar="PATH", help="where it would be sent, if the body does not say")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="NAME: VALUE", help="as a client would send it"
+    )
+    parser.add_argument("--json", action="store_true", help="all that the gateway tells, as JSON")
+
+
+def _add_policy(parser: argparse.ArgumentParser) -> None:
+    """What to do with it, as `policy_command.py` does it."""
+    doing = parser.add_subparsers(required=True, metavar="list|test", dest="action")
+    listed = doing.add_parser("list", help="policies and parts that can be named")
+    test = doing.add_parser(
+        "test", help="put a policy, or all that a file has, to every check; 1 if one fails"
+    )
+    test.add_argument("file", nargs="?", metavar="FILE", help="Python file; without it, --policy is tested")
+    for each in (listed, test):
+        _add_options(each, "policy")
 
 
 def _build() -> str:
@@ -133,6 +168,18 @@ def _index(args: argparse.Namespace) -> int:
     return run(lambda: run_index(args, config))
 
 
+def _explain(args: argparse.Namespace) -> int:
+    from gateway.explain_command import run as run_explain
+
+    return run(lambda: run_explain(args))
+
+
+def _policy(args: argparse.Namespace) -> int:
+    from gateway.policy_command import run as run_policy
+
+    return run_policy(args, _config(args))
+
+
 def _agent(args: argparse.Namespace) -> int:
     config = load_agent({option.name: getattr(args, option.name) for option in options(AgentConfig)})
     logging.basicConfig(
@@ -180,10 +227,15 @@ def reference_page() -> str:
     ]
     for option in options(Config):
         default = (
-            "" if option.default == [] else str(option.default).lower() if option.is_bool else option.default
+            ""
+            if option.default in ([], {})
+            else str(option.default).lower()
+            if option.is_bool
+            else option.default
         )
         unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
         names = f"`{option.flag}` | `{option.name}` | `{option.variable}`"
+        names = f" | `[{option.name}.NAME]` | " if option.is_table else names
         lines.append(f"| {names} | {unit} | {default} | {option.reason} |")
     return "\n".join([*lines, *_agent_page()]) + "\n"
 

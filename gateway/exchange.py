@@ -264,7 +264,7 @@ class InferenceExchange:
         worker = decision.worker.id
         self._worker_metrics.num_failed += 1
         proxy.router.finish(decision)
-        proxy.records.finish(decision.id, "failed", 0, None, None)
+        proxy.records.finish(decision, "failed", 0, None, None)
         proxy.suspect(worker, reason, is_refused)
         self._failed[worker] = reason
         if len(self._failed) >= proxy.options.max_attempts:
@@ -393,6 +393,6 @@ class InferenceExchange:
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
         lasted_s = self._loop.time() - self._started
-        proxy.records.finish(decision.id, how, self._status, ttft_s, usage, lasted_s)
+        proxy.records.finish(decision, how, self._status, ttft_s, usage, lasted_s)
         if proxy.options.log_requests:
             log_request(self._request.model, decision, self._status, how, ttft_s, lasted_s, usage)

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.core.decision import Decision, Timings
 from gateway.core.fleet import Fleet, Member
@@ -297,6 +299,14 @@ _STREAMS: tuple[tuple[str, str, Callable[[StreamCounts], float]], ...] = (
     ("stream_samples", "Comparisons of the index with what an agent holds", lambda c: c.num_samples),
     ("stream_drifts", "Of those, how many found a difference", lambda c: c.num_drifts),
 )
+
+
+def registry_of(collectors: Iterable[RegistryCollector]) -> CollectorRegistry:
+    """Of these, and what the process tells of itself."""
+    registry = CollectorRegistry()
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR, *collectors):
+        registry.register(collector)
+    return registry
 
 
 def _counter(name: str, text: str, labels: list[str], rows: Iterable[tuple[object, float]]) -> Metric:

@@ -8,7 +8,7 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -41,6 +41,9 @@ class Option:
     is_list: bool
     is_bool: bool
     choices: tuple[str, ...]
+    is_map: bool = False
+    is_table: bool = False
+    """In a file only: what is nested does not go into a flag."""
 
     @property
     def flag(self) -> str:
@@ -52,7 +55,7 @@ class Option:
 
     @property
     def help(self) -> str:
-        default = "none" if self.default in ([], "") else self.default
+        default = "none" if self.default in ([], {}, "") else self.default
         unit = f" {self.unit}" if self.unit in ("seconds", "bytes") else ""
         return f"{self.reason} Default: {default}{unit}."
 
@@ -73,13 +76,19 @@ def options(struct: type[msgspec.Struct]) -> Iterator[Option]:
         kind = meta.type
         yield Option(
             name=field.name,
-            default=field.default if has_default else [],
+            default=field.default if has_default else {} if _is_map(kind) else [],
             unit=(meta.extra or {}).get("unit", ""),
             reason=schema.get("description", ""),
             is_list=isinstance(kind, msgspec.inspect.ListType),
             is_bool=isinstance(kind, msgspec.inspect.BoolType),
             choices=tuple(map(str, kind.values)) if isinstance(kind, msgspec.inspect.LiteralType) else (),
+            is_map=_is_map(kind),
+            is_table=_is_map(kind) and isinstance(kind.value_type, msgspec.inspect.StructType),
         )
+
+
+def _is_map(kind: Any) -> TypeGuard[msgspec.inspect.DictType]:
+    return isinstance(kind, msgspec.inspect.DictType)
 
 
 def add_flags(
@@ -92,23 +101,35 @@ def add_flags(
     """None for each that is not given; of those whose names begin with `prefix`. `has_variables`: the
     environment is read too, and `--help` says so."""
     for each in options(struct):
-        if not each.name.startswith(prefix):
+        if not each.name.startswith(prefix) or each.is_table:
             continue
         text = f"{each.help} {each.variable}" if has_variables else each.help
         text = text.replace("%", "%%")
         if each.is_bool:
             parser.add_argument(each.flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:
-            action = "append" if each.is_list else "store"
+            action = "append" if each.is_list or each.is_map else "store"
             parser.add_argument(each.flag, action=action, default=None, metavar=each.metavar, help=text)
 
 
 def from_flags(flags: Mapping[str, Any], struct: type[msgspec.Struct]) -> dict[str, Any]:
     """Those that were given. Raises ConfigError that names the flag."""
     values = {name: value for name, value in flags.items() if value is not None}
+    maps = {each.name for each in options(struct) if each.is_map}
     for name, value in values.items():
-        convert({name: value}, struct, f"--{name.replace('_', '-')}")
+        source = f"--{name.replace('_', '-')}"
+        if name in maps and isinstance(value, list):
+            values[name] = _map_of(value, source)
+        convert({name: values[name]}, struct, source)
     return values
+
+
+def _map_of(items: list[str], source: str) -> dict[str, str]:
+    """Of NAME=VALUE each."""
+    wrong = [item for item in items if not all(item.partition("="))]
+    if wrong:
+        raise ConfigError(f"{source}: '{wrong[0]}' is not NAME=VALUE")
+    return {name: value for name, _, value in (item.partition("=") for item in items)}
 
 
 def convert(values: Mapping[str, Any], struct: type[Struct], source: str, *, strict: bool = False) -> Struct:
@@ -137,9 +158,13 @@ def from_environment(environ: Mapping[str, str], struct: type[msgspec.Struct]) -
             continue
         if variable not in known:
             raise ConfigError(f"environment: {variable} is no option; see kvgate serve --help")
-        name, is_list = known[variable].name, known[variable].is_list
+        option, source = known[variable], f"environment: {variable}"
+        name, is_list = option.name, option.is_list or option.is_map
+        if option.is_table:
+            raise ConfigError(f"{source}: {name} goes into a file (--config)")
         value: Any = [item.strip() for item in text.split(",") if item.strip()] if is_list else text
-        convert({name: value}, struct, f"environment: {variable}")
+        value = _map_of(value, source) if option.is_map else value
+        convert({name: value}, struct, source)
         values[name] = value
     return values
 

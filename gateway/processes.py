@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -125,6 +126,14 @@ class Process:
             writer.close()
 
 
+def _source_of(path: str) -> str | None:
+    """The policy file's text; None where there is none, which processes then say themselves."""
+    try:
+        return Path(path).read_text() if path else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def _normal(spec: str) -> str:
     """As processes name it; one that is wrong they refuse."""
     try:
@@ -154,10 +163,13 @@ class Supervisor:
         self._processes = [Process(row) for row in range(config.processes)]
         self._configured = [_normal(spec) for spec in specs_of(config)]
         self._workers: list[str] = []
+        self._policy_source: str | None = None
         self._tasks = Tasks()
         self._has_started = self._is_ending = self._is_leaving = False
         self._acceptors: list[Acceptor] = []
-        self._aggregate = Aggregate(self._alive, lambda: self._is_ending, self._note_workers)
+        self._aggregate = Aggregate(
+            self._alive, lambda: self._is_ending, self._note_workers, self.reload_policies
+        )
         self._admin_site: web.SockSite | None = None
 
     def __repr__(self) -> str:
@@ -172,6 +184,7 @@ class Supervisor:
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
         """All processes, until they are ready. Raises ConfigError for what they refuse."""
         self._workers = [*self._configured, *workers]
+        self._policy_source = _source_of(self.config.policy_file)
         for process in self._processes:
             await self._spawn(process, warm_up_s)
         for process in self._processes:
@@ -201,6 +214,24 @@ class Supervisor:
                     await process.ask(question)
                 except OSError as exc:  # it is dying: the next one begins with all workers
                     log.warning("process %d did not hear of %s: %s", process.row, url, exc)
+
+    async def reload_policies(self) -> Reply:
+        """Have all processes take the policy file as it is now; one that starts later does too. The first
+        refusal is the answer: where one refuses it, all would."""
+        body = msgspec.json.encode({"source": _source_of(self.config.policy_file)})
+        question = Question("POST", "/admin/policies/reload", body, {"Content-Type": "application/json"})
+        reply = Reply(503, "application/json", b'{"error":{"message":"no process is ready"}}')
+        for process in self._alive():
+            try:
+                reply = await process.ask(question)
+            except OSError as exc:  # it is dying: the next one begins with what the others have
+                log.warning("process %d did not read the policies anew: %s", process.row, exc)
+                continue
+            if reply.status != 200:
+                return reply
+        if reply.status == 200:
+            self._policy_source = msgspec.json.decode(body)["source"]
+        return reply
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
         """Another gateway accepts from now on: finish what is open here, for so long or until `stop`.
@@ -271,7 +302,7 @@ class Supervisor:
         process.is_leaving, process.num_sent, process.refusal = False, 0, None
         process.began.clear()
         config = with_specs(self.config, self._workers)
-        begin = Begin(config, process.row, self._num_rows, warm_up_s)
+        begin = Begin(config, process.row, self._num_rows, warm_up_s, self._policy_source)
         process.channel.send(encode(begin), [os.dup(self._memory)])
         self._tasks.start(f"watch process {process.row}", self._watch(process, started))
 

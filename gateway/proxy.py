@@ -19,6 +19,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
 from gateway.core.request import InferenceRequest, Kind, parse_request
+from gateway.core.session import session_of
 from gateway.core.unasked import UnaskedScanner, with_usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
@@ -50,6 +51,8 @@ class ProxyOptions:
     log_requests: bool = False
     prefill_timeout_s: float = 60.0
     allow_transfer_fields: bool = False
+    session_header: bytes = b""
+    session_cookie: bytes = b""
 
 
 def proxy_options(config: Config) -> ProxyOptions:
@@ -62,6 +65,8 @@ def proxy_options(config: Config) -> ProxyOptions:
         log_requests=config.log_requests,
         prefill_timeout_s=config.prefill_timeout_s,
         allow_transfer_fields=config.allow_transfer_fields,
+        session_header=config.session_header.lower().encode(),
+        session_cookie=config.session_cookie.encode(),
     )
 
 
@@ -104,8 +109,7 @@ class Proxy:
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read;
         all later errors are answered by the exchange."""
-        keeps = self.options.allow_transfer_fields
-        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
+        request = self.request_of(http)
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         fleet, model = self.router.fleet, request.model
         is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
@@ -113,6 +117,15 @@ class Proxy:
         exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)
         exchange.begin()
         return exchange
+
+    def request_of(self, http: HttpRequest) -> InferenceRequest:
+        """As it was sent. Raises InvalidRequest."""
+        options = self.options
+        keeps = options.allow_transfer_fields
+        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
+        if session := session_of(http, options.session_header, options.session_cookie):
+            request.session = session
+        return request
 
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send: now; or in this gateway's turn, a prompt that is worth one."""

@@ -227,5 +227,5 @@ def recorder_of(config: Config, metrics: Metrics, router: Router, records: Recor
     recorder = Recorder(path, metrics, max_bytes=config.record_max_bytes, keeps_tokens=config.record_tokens)
     if path is not None:
         router.witnesses.append(recorder)
-        records.on_finished = recorder.finished
+        records.watchers.append(recorder.finished)
     return recorder

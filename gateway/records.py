@@ -2,37 +2,26 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from msgspec.structs import asdict
-from mypy_extensions import mypyc_attr
 
 from gateway.core.decision import Candidate, Decision, Split
+from gateway.core.outcome import Outcome
 from gateway.core.sse import Usage
 
 log = logging.getLogger("kvgate.requests")
 
 Finished = Callable[[Decision, str, int, float | None, float | None, Usage | None], None]
-"""Is told what `Records.finish` is."""
+"""Is told what `Records.finish` is, on the data path: microseconds."""
+
+PartsOf = Callable[[Decision], Sequence[Mapping[str, float]]]
+"""What the cost of each candidate of a decision is made of, or nothing where nobody says."""
 
 CANDIDATE_BYTES = 400
 """About what one candidate of a record takes in memory."""
-
-
-@mypyc_attr(acyclic=True)
-class Outcome:
-    """How the request ended; `how` is "ended", "cut", "failed" or "client gone"."""
-
-    __slots__ = ("how", "status", "ttft_s", "reported_prompt_tokens", "reported_cached_tokens")
-
-    def __init__(self, how: str, status: int, ttft_s: float | None, usage: Usage | None) -> None:
-        self.how = how
-        self.status = status
-        self.ttft_s = ttft_s
-        self.reported_prompt_tokens = usage.prompt_tokens if usage else None
-        self.reported_cached_tokens = usage.cached_tokens if usage else None
 
 
 class Records:
@@ -43,7 +32,7 @@ class Records:
         self._max_bytes = max_bytes
         self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
         self._num_bytes = 0
-        self.on_finished: Finished | None = None
+        self.watchers: list[Finished] = []
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -57,7 +46,7 @@ class Records:
 
     def finish(
         self,
-        decision_id: str,
+        decision: Decision,
         how: str,
         status: int,
         ttft_s: float | None,
@@ -65,42 +54,50 @@ class Records:
         lasted_s: float | None = None,
     ) -> None:
         """`lasted_s` from the request's arrival; None where another worker is tried."""
-        if known := self._ring.get(decision_id):
-            if self.on_finished is not None:
-                self.on_finished(known[0], how, status, ttft_s, lasted_s, usage)
-            self._ring[decision_id] = (known[0], Outcome(how, status, ttft_s, usage))
+        if decision.id in self._ring:
+            self._ring[decision.id] = (decision, Outcome(how, status, ttft_s, usage))
+        for watcher in self.watchers:
+            watcher(decision, how, status, ttft_s, lasted_s, usage)
 
-    def explain(self, decision_id: str) -> dict[str, Any] | None:
+    def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
         """The record as plain JSON values, or None if it is unknown or has been dropped."""
         known = self._ring.get(decision_id)
-        if known is None:
-            return None
-        decision, outcome = known
-        return {
-            "id": decision.id,
-            "model": decision.model,
-            "policy": decision.policy,
-            "worker": decision.worker.id,
-            "reason": decision.reason,
-            "attempt": decision.attempt,
-            "prompt_tokens": decision.num_tokens,
-            "overlap_tokens": decision.overlap_tokens,
-            "told_tokens": decision.told_tokens,
-            "tokenized_by": decision.prompt_from,
-            "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
-            "candidates": [_candidate(decision.terms, i, c) for i, c in enumerate(decision.candidates)],
-            "split": _split(decision.split) if decision.split else None,
-            "outcome": _outcome(outcome),
-        }
+        return describe(known[0], known[1], parts_of(known[0]) if parts_of else ()) if known else None
 
     def recent(self, limit: int) -> list[str]:
         """The newest decision ids, newest first."""
         return list(islice(reversed(self._ring), limit))
 
 
+def describe(
+    decision: Decision, outcome: Outcome | None, parts: Sequence[Mapping[str, float]] = ()
+) -> dict[str, Any]:
+    """As plain JSON values; `parts` are what each candidate's cost is made of, if that is known."""
+    return {
+        "id": decision.id,
+        "model": decision.model,
+        "policy": decision.policy,
+        "worker": decision.worker.id,
+        "reason": decision.reason,
+        "attempt": decision.attempt,
+        "prompt_tokens": decision.num_tokens,
+        "overlap_tokens": decision.overlap_tokens,
+        "told_tokens": decision.told_tokens,
+        "tokenized_by": decision.prompt_from,
+        "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
+        "predicted_ttft_s": decision.ttft_s,
+        "candidates": [
+            _candidate(decision.terms, i, c) | ({"terms": dict(parts[i])} if parts else {})
+            for i, c in enumerate(decision.candidates)
+        ],
+        "split": _split(decision.split) if decision.split else None,
+        "outcome": _outcome(outcome),
+    }
+
+
 def _size(decision: Decision) -> int:
     num = len(decision.candidates) + (len(decision.split.candidates) if decision.split else 0)
-    return 1000 + CANDIDATE_BYTES * num
+    return 1200 + CANDIDATE_BYTES * num
 
 
 def _split(split: Split) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from itertools import islice, pairwise
 from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash, root_hash
-from gateway.core.decision import Candidate, Decision, Prompt, Query, Split, Timings, Witness
+from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query, Split, Timings, Witness
 from gateway.core.errors import NoWorker
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.media import Links
 from gateway.core.paces import Paces
 from gateway.core.pairs import partners_of
+from gateway.core.query import query_of
 from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage
 from gateway.core.worker import WorkerId
@@ -34,6 +35,7 @@ from gateway.index.sent import SentLinks
 from gateway.learning import Learning, Lesson
 from gateway.lookups import Lookup, Lookups
 from gateway.policies.base import Policy
+from gateway.policies.composed import twin_of
 from gateway.policies.disaggregation import Disaggregation
 
 log = logging.getLogger("kvgate.router")
@@ -69,6 +71,21 @@ class _Open:
         self.prompt = prompt
         self.links = links
         self.was_run = False
+
+
+@mypyc_attr(acyclic=True)
+class _Weighed:
+    """What was chosen of what, and whether another worker computes the prompt."""
+
+    __slots__ = ("candidates", "choice", "index", "split")
+
+    def __init__(
+        self, candidates: tuple[Candidate, ...], choice: Choice, index: int, split: Split | None
+    ) -> None:
+        self.candidates = candidates
+        self.choice = choice
+        self.index = index
+        self.split = split
 
 
 class Router:
@@ -118,10 +135,12 @@ class Router:
         exclude: Collection[WorkerId] = (),
         attempt: int = 1,
         may_split: bool = False,
+        twin: Policy | None = None,
     ) -> Decision:
         """Choose a worker and book the work there; with `may_split` perhaps a pair, and the work at both
         (then `prefilled` is to be called too). `prompt` is given where the tokens are known already,
-        `exclude` names workers that failed this request. Raises UnknownModel or NoWorker.
+        `exclude` names workers that failed this request, `twin` is for `preview`. Raises UnknownModel or
+        NoWorker.
         """
         began, now = time.perf_counter(), self._clock()
         self._see_prefilled(now)
@@ -138,7 +157,11 @@ class Router:
         hashed = self._lookups.hash_all(request, prompt, [*eligible, *prefills] if prefills else eligible)
         marks = began, has_prompt, time.perf_counter()
         with self.ledger.turn(prompt.num_tokens):
-            return self._choose(request, prompt, eligible, prefills, hashed, attempt, now, marks)
+            return self._choose(request, prompt, eligible, prefills, hashed, attempt, now, marks, twin)
+
+    def preview(self, request: InferenceRequest, prompt: Prompt | None = None) -> Decision:
+        """What `decide` would say now. Nothing is booked, nobody sees it, and no policy remembers it."""
+        return self.decide(request, prompt=prompt, may_split=True, twin=twin_of(self.policy))
 
     def _choose(
         self,
@@ -150,36 +173,52 @@ class Router:
         attempt: int,
         now: float,
         marks: tuple[float, float, float],
+        twin: Policy | None,
     ) -> Decision:
         """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
-        candidates = self._lookups.candidates(eligible, lookups, prompt, now)
-        query = Query(request.model, prompt.num_tokens, request.session)
-        choice = self.policy.choose(query, candidates, self._rng)
-        others = self._lookups.candidates(prefills, lookups, prompt, now) if prefills else ()
-        index, split = self._split(query, partners_of(eligible, prefills), candidates, choice.index, others)
-        chosen, group = candidates[index], eligible[index].group
-        used = lookups.get(group)
+        query = query_of(request, prompt, eligible[0].group, hashed)
+        made = self._weigh(twin or self.policy, query, prompt, eligible, prefills, lookups, now)
+        chosen, group = made.candidates[made.index], eligible[made.index].group
         decision = Decision(
             id=new_id(12),
             model=request.model,
-            policy=self.policy.name,
+            policy=made.choice.policy or self.policy.name,
             worker=chosen.worker,
             num_tokens=prompt.num_tokens,
             overlap_tokens=chosen.overlap_tokens,
-            reason=choice.reason,
-            candidates=candidates,
-            terms=choice.terms,
+            reason=made.choice.reason,
+            candidates=made.candidates,
+            terms=made.choice.terms,
             attempt=attempt,
             prompt_from=prompt.source,
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
-            told_tokens=used.told[-1].get(chosen.id, 0) * group.block_size if used else 0,
-            split=split,
+            told_tokens=_told_tokens(lookups.get(group), chosen, group),
+            split=made.split,
+            query=query,
+            ttft_s=made.choice.ttft_s,
         )
-        self._book(decision, chosen, lookups, group, prompt.links)
-        self._show(decision, prompt, used.hashes if used else (), request)
+        if twin is None:
+            self._book(decision, chosen, lookups, group, prompt.links)
+            self._show(decision, prompt, lookups.get(group), request)
         return decision
+
+    def _weigh(
+        self,
+        policy: Policy,
+        query: Query,
+        prompt: Prompt,
+        eligible: Sequence[Eligible],
+        prefills: Sequence[Eligible],
+        lookups: Mapping[Group, Lookup],
+        now: float,
+    ) -> _Weighed:
+        candidates = self._lookups.candidates(eligible, lookups, prompt, now)
+        choice = policy.choose(query, candidates, self._rng)
+        others = self._lookups.candidates(prefills, lookups, prompt, now) if prefills else ()
+        index, split = self._split(query, partners_of(eligible, prefills), candidates, choice.index, others)
+        return _Weighed(candidates, choice, index, split)
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
         """Makes the hashes of a long prompt, in a thread: `decide` finds them there already."""
@@ -206,14 +245,17 @@ class Router:
             told_s = None if decision.prefill else ttft_s
             self.learning.began(opened.lesson, told_s, self._clock())
 
-    def prefilled(self, decision: Decision, *, was_run: bool = True) -> bool:
-        """Its prefill worker has answered, or will not (`was_run`): nothing is booked there any more. False
-        if that was so before."""
+    def prefilled(self, decision: Decision, took_s: float | None = None, *, was_run: bool = True) -> bool:
+        """Its prefill worker has answered after that time, or will not (`was_run`): nothing is booked there
+        any more. False if that was so before."""
         opened = self._prefilling.pop(decision.id, None)
         if opened is None:
             return False
         self.ledger.release(opened.booking)
-        self.assumed.unpin(opened.booking.worker, opened.hashes, self._clock(), was_run=was_run)
+        now = self._clock()
+        self.assumed.unpin(opened.booking.worker, opened.hashes, now, was_run=was_run)
+        if was_run:
+            self.learning.began(opened.lesson, took_s, now)
         return True
 
     def prefilling(self) -> Sequence[Booking]:
@@ -247,9 +289,10 @@ class Router:
         self,
         decision: Decision,
         prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
+        used: Lookup | None,
         request: InferenceRequest,
     ) -> None:
+        blocks: Sequence[Sequence[BlockHash]] = used.hashes if used else ()
         for witness in self.witnesses:
             try:
                 witness.decided(decision, prompt, blocks, request)
@@ -335,6 +378,10 @@ class Router:
             self._sent.index.pin(chosen.id, behind)
         lesson = self.learning.booked(chosen, uncached_tokens)
         return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind, lesson)
+
+
+def _told_tokens(used: Lookup | None, chosen: Candidate, group: Group) -> int:
+    return used.told[-1].get(chosen.id, 0) * group.block_size if used else 0
 
 
 def _timings(*marks: float) -> Timings:

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 
 from gateway import host
 from gateway.config import Config
+from gateway.core.errors import ConfigError
 from gateway.discovery.said import parse_spec, spec_of
 from gateway.handover import Predecessor, TakeoverPoint
 from gateway.processes import Supervisor
 from gateway.redis.server import embedded
 from gateway.sockets import Sockets
-from gateway.tasks import stop_event
+from gateway.tasks import Tasks, on_hangup, stop_event
 
 log = logging.getLogger("kvgate")
 
@@ -36,6 +37,7 @@ class Service(Protocol):
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None: ...
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None: ...
     async def add_workers(self, urls: Sequence[str]) -> None: ...
+    async def reload_policies(self) -> object: ...
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool: ...
     async def stop(self, drain_s: float | None = None) -> None: ...
 
@@ -69,6 +71,10 @@ class Alone:
         for spec in specs:
             self._gateway.roster.add(*parse_spec(spec))
 
+    async def reload_policies(self) -> None:
+        with contextlib.suppress(ConfigError):  # which it has logged
+            await self._gateway.choosing.reload()
+
     async def stop(self, drain_s: float | None = None) -> None:
         await self._gateway.stop(drain_s)
         self._garbage.release()
@@ -87,6 +93,9 @@ async def serve(config: Config) -> int:
         opened.callback(sockets.close)
         service: Service = Supervisor(config) if config.processes > 1 else Alone(config)
         drain_s: float | None = 0.0
+        reloads = Tasks()
+        if config.policy_file:
+            on_hangup(lambda: reloads.start("reload policies", service.reload_policies()))
         try:
             start = service.start(
                 predecessor.workers if predecessor else (), WARM_UP_S if predecessor else 0.0
@@ -95,6 +104,7 @@ async def serve(config: Config) -> int:
                 drain_s = await _serve(config, service, sockets, predecessor, stop)
         finally:
             sockets.remove_files()
+            await reloads.stop()
             await service.stop(drain_s)
     return 0
 

@@ -123,8 +123,9 @@ class SplitExchange(InferenceExchange):
             handed = handoff.handed(answer)
         except DecodeError as exc:
             return self._prefill_failed(Failure.REFUSED, str(exc))
-        self._proxy.router.prefilled(decision)
-        self._splits.prefilled(decision, self._loop.time() - self._began_s)
+        took_s = self._loop.time() - self._began_s
+        self._proxy.router.prefilled(decision, took_s)
+        self._splits.prefilled(took_s)
         if not handoff.is_together and self._differs(decision, handed.num_prompt_tokens):
             self._doubted = self._pair(decision, decision.prefill), handed.num_prompt_tokens
             self._may_split = False
@@ -200,7 +201,7 @@ class SplitExchange(InferenceExchange):
     def _again(self, decision: Decision) -> None:
         self._drop_legs()
         self._proxy.router.finish(decision)
-        self._proxy.records.finish(decision.id, "failed", 0, None, None)
+        self._proxy.records.finish(decision, "failed", 0, None, None)
         while True:
             try:
                 return self._route(self._prompt)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from gateway.config import Config
 from gateway.core.decision import Decision
 from gateway.core.media import BEFORE_MEDIA
-from gateway.core.speeds import Speeds
 from gateway.core.sse import Usage
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import WorkerId
 from gateway.metrics import TTFT_BOUNDS_S, Histogram
 from gateway.policies.disaggregation import Disaggregation, modes_of
@@ -53,12 +53,8 @@ class Splits:
     def failed(self, cause: str) -> None:
         self.failures[cause] += 1
 
-    def prefilled(self, decision: Decision, seconds: float) -> None:
-        prefill = decision.split.prefill if decision.split else None
-        assert prefill is not None
+    def prefilled(self, seconds: float) -> None:
         self.prefill_s.observe(seconds)
-        num_tokens = prefill.uncached_tokens + prefill.booked_tokens
-        self.policy.speeds.prefilled(prefill.id, num_tokens, seconds)
 
     def handed(self, decision: Decision, prefilled_tokens: int | None) -> None:
         """Its decode worker is told where the prompt is; ends with `let_go`, whatever becomes of it."""
@@ -74,7 +70,7 @@ class Splits:
     def transferred(self, decision: Decision, seconds: float) -> None:
         self.transfer_s.observe(seconds)
         self.moved_tokens += decision.uncached_tokens
-        self.policy.speeds.transferred(decision.uncached_tokens, seconds)
+        self.policy.transfer.transferred(decision.uncached_tokens, seconds)
 
     def began(self, decision: Decision, ttft_s: float) -> None:
         self.ttft_s[_plan(decision)].observe(ttft_s)
@@ -129,19 +125,14 @@ class Splits:
 
     def drop_worker(self, worker: WorkerId) -> None:
         """It is another process when it comes back."""
-        self.policy.speeds.drop(worker)
         self.policy.allow(worker)
         self._counts_otherwise.discard(worker)
 
 
 def splits_of(config: Config) -> Splits:
     """Raises ConfigError."""
-    speeds = Speeds(
-        prefill_tokens_per_s=config.prefill_tokens_per_s,
-        transfer_tokens_per_s=config.transfer_tokens_per_s,
-        transfer_latency_s=config.transfer_latency_s,
-    )
-    return Splits(Disaggregation(speeds, modes_of(config.disaggregation)))
+    transfer = TransferSpeed(tokens_per_s=config.transfer_tokens_per_s, latency_s=config.transfer_latency_s)
+    return Splits(Disaggregation(transfer, modes_of(config.disaggregation)))
 
 
 def _tokens_made(decision: Decision) -> int:

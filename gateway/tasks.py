@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 log = logging.getLogger("kvgate.tasks")
@@ -43,3 +43,8 @@ def stop_event() -> asyncio.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
+
+
+def on_hangup(do: Callable[[], object]) -> None:
+    """At each SIGHUP, which ends a process that does nothing about it."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, do)

@@ -8,6 +8,7 @@ the fleet in which each does both. Each row is a whole run; LIMIT takes fewer re
 
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -82,10 +83,13 @@ def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[Job]) -> 
     fleet = VirtualFleet(Setup(NUM_WORKERS, profile, num_prefill, mode, block_size=128))
     done = fleet.run(jobs)
     end_s = max(job.last_s or 0.0 for job in done)
+    later = [job.ttft_s for job in done if job.turn > 1]
+    if not later:
+        sys.exit(f"bench-pd: none of {len(done)} requests is a second turn; a LIMIT of 1000 has some")
     return Row(
         goodput=sum(job.meets(TTFT_S, TPOT_S) for job in done) / end_s,
         ttft_s=statistics.median(job.ttft_s for job in done),
-        turn2_ttft_s=statistics.median(job.ttft_s for job in done if job.turn > 1),
+        turn2_ttft_s=statistics.median(later),
         split=_share(done, lambda job: job.is_split),
         cached=sum(job.cached_tokens for job in done) / sum(job.num_tokens for job in done),
     )

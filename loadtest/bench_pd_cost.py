@@ -26,6 +26,7 @@ from loadtest.workloads.bodies import STREAMED_WITH_USAGE, Bodies, Message, Text
 NUM_PAIRS = 2
 ROUNDS = 2
 SECONDS = 3.0
+FIRST_S = 0.3
 CONNECTIONS = 32
 NUM_CONVERSATIONS = 16
 NUM_BODIES = 20_000
@@ -109,9 +110,18 @@ def run(directory: Path, stack: ExitStack) -> dict[str, Costs]:
             with gateway(
                 workers.decode, bundled_tokenizer(), *SPLIT_FLAGS, prefill_ports=workers.prefill
             ) as split:
+                show_lengths(split, directory / "first.bodies")
+                before = split.metrics()
                 of_size.split.append(cost_us(size, "split", split, bodies))
-                check_split(size, split.metrics())
+                check_split(size, before, split.metrics())
     return costs
+
+
+def show_lengths(contender: GatewayContender, bodies: Path) -> None:
+    """These workers count 12 tokens in each prompt, and a gateway that counts others sees to it that both
+    legs of a request do so, before it trusts them."""
+    small(Texts("m", seed=2), 20 * NUM_PAIRS, STREAMED_WITH_USAGE).write(bodies)
+    measure(contender.port, bodies, Load(CHAT, 1, FIRST_S, is_stream=True), contender.pids)
 
 
 def _write_known(path: Path, conversations: Sequence[Sequence[Message]]) -> None:
@@ -145,21 +155,23 @@ def cost_us(size: Size, name: str, contender: GatewayContender, bodies: Path) ->
     return reading.cpu_us_per_request
 
 
-def check_split(size: Size, metrics: str) -> None:
-    """Raises BenchError where not all were split, or a leg failed."""
-    split = metric_sum(metrics, "kvgate_transfer_seconds_count")
-    failed = metric_sum(metrics, "kvgate_split_failures_total")
-    differ = metric_sum(metrics, "kvgate_leg_mismatches_total")
-    direct = sum(
-        float(line.rpartition(" ")[2])
-        for line in metrics.splitlines()
-        if line.startswith('kvgate_plans_total{plan="direct"')
+def check_split(size: Size, before: str, metrics: str) -> None:
+    """Raises BenchError where not all were split since `before`, or a leg failed."""
+    split, failed, differ, direct = (
+        after - once for once, after in zip(_counts(before), _counts(metrics), strict=True)
     )
     if not split or failed or differ or direct:
         raise BenchError(
             f"{size.name}: {split:.0f} requests were split, {direct:.0f} were not; {failed:.0f} legs failed, "
             f"{differ:.0f} saw another prompt"
         )
+
+
+def _counts(metrics: str) -> tuple[float, float, float, float]:
+    names = ("kvgate_transfer_seconds_count", "kvgate_split_failures_total", "kvgate_leg_mismatches_total")
+    direct = [line for line in metrics.splitlines() if line.startswith('kvgate_plans_total{plan="direct"')]
+    split, failed, differ = (metric_sum(metrics, name) for name in names)
+    return split, failed, differ, sum(float(line.rpartition(" ")[2]) for line in direct)
 
 
 def _print(size: Size, name: str, reading: Reading, share: float) -> None:

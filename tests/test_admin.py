@@ -13,13 +13,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.admin import MAX_RECENT, Admin
 from gateway.api import Api
-from gateway.config import load
+from gateway.choosing import Choosing
+from gateway.config import Config, load
 from gateway.core.decision import Prompt
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, WorkerId
 from gateway.loss.witness import CacheLoss
 from gateway.metrics import Collector
 from gateway.policies.least_load import LeastLoad
+from gateway.preview import Preview
 from gateway.proxy import Proxy
 from gateway.records import Records
 from gateway.router import Router
@@ -55,6 +57,7 @@ class Admined:
                 lambda: 0,
             )
         )
+        self.choosing = Choosing(Config(policy="least_load"))
         admin = Admin(
             api=self.api,
             router=self.router,
@@ -65,6 +68,8 @@ class Admined:
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
             verified=lambda worker: {"compared": 7},
+            policies=self.choosing,
+            preview=Preview(cast(Proxy, None), lambda decision: ()),
         )
         self.client = TestClient(TestServer(admin.app()))
 
@@ -335,3 +340,19 @@ async def test_what_the_server_refuses_is_told_in_json(
     assert (answer.status, answer.content_type) == (status, "application/json")
     assert (await answer.json())["error"]["message"].startswith(words)
     assert answer.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
+
+
+async def test_what_is_explained_may_be_as_long_as_what_clients_send(admined: Admined) -> None:
+    answer = await admined.client.post("/admin/explain", data=BytesIO(b"{" + b" " * (2 << 20)))
+    assert answer.status == 400 and "not a JSON object" in (await answer.json())["error"]["message"]
+
+
+async def test_policies_are_shown_and_read_anew(admined: Admined) -> None:
+    shown = await admined.get("/admin/policies")
+    assert (shown["policy"], shown["fallbacks"], shown["file"]) == ("least_load", [], None)
+    assert {"prefix_overlap", "topology", "random"} <= set(shown["known"])
+    answer = await admined.client.post("/admin/policies/reload", json={})
+    assert (answer.status, (await answer.json())["policy"]) == (200, "least_load")
+    assert (await admined.client.post("/admin/policies/reload", data=b"{}")).status == 415
+    refused = await admined.client.post("/admin/policies/reload", json={"sauce": ""})
+    assert (refused.status, "sauce" in (await refused.json())["error"]["message"]) == (400, True)

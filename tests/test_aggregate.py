@@ -48,11 +48,17 @@ class Host:
         self.processes = [Fake(0), Fake(1)]
         self.is_stopping = False
         self.num_changes = 0
-        self.aggregate = Aggregate(lambda: self.processes, lambda: self.is_stopping, self._changed)
+        self.aggregate = Aggregate(
+            lambda: self.processes, lambda: self.is_stopping, self._changed, self._reload
+        )
+        self.reloaded = Reply(200, "application/json", b'{"policy":"p"}')
         self.client = TestClient(TestServer(self.aggregate.app()))
 
     async def _changed(self) -> None:
         self.num_changes += 1
+
+    async def _reload(self) -> Reply:
+        return self.reloaded
 
     def answer(self, target: str, *answers: Any) -> None:
         for process, answer in zip(self.processes, answers, strict=True):
@@ -190,3 +196,27 @@ async def test_one_that_is_starting_hears_of_changes_and_is_not_asked(host: Host
     assert await host.get("/admin/workers") == {"a": 1}
     await host.client.post("/admin/workers", json={})
     assert [question.method for question in host.processes[1].asked] == ["POST"]
+
+
+async def test_one_process_explains_and_hears_all_that_the_client_said(host: Host) -> None:
+    host.processes[0].has_begun = False
+    host.answer("/admin/explain?path=/score", (200, {"worker": "a"}), (200, {"worker": "b"}))
+    headers = {"x-session-id": "s"}
+    answer = await host.client.post("/admin/explain?path=/score", data=b"{}", headers=headers)
+    assert (answer.status, await answer.json()) == (200, {"worker": "b"})
+    (question,) = host.processes[1].asked
+    told = {name.lower(): value for name, value in question.headers.items()}
+    assert (question.body, told["x-session-id"], "content-length" in told) == (b"{}", "s", False)
+    assert (host.processes[0].asked, host.num_changes) == ([], 0)
+    host.answer("/admin/explain", None, None)
+    assert (await host.client.post("/admin/explain", data=b"{}")).status == 503
+
+
+async def test_policies_are_read_anew_by_the_supervisor_once_for_all(host: Host) -> None:
+    answer = await host.client.post("/admin/policies/reload", json={})
+    assert (answer.status, await answer.json()) == (200, {"policy": "p"})
+    host.reloaded = Reply(400, "application/json", b'{"error":{"message":"line 3"}}')
+    answer = await host.client.post("/admin/policies/reload", json={})
+    assert (answer.status, await answer.json()) == (400, {"error": {"message": "line 3"}})
+    assert (await host.client.post("/admin/policies/reload", data=b"{}")).status == 415
+    assert [process.asked for process in host.processes] == [[], []]

@@ -80,7 +80,7 @@ async def test_a_worker_that_is_not_there_yet_is_no_reason_to_fail() -> None:
     ("workers", "options", "words"),
     [
         (["10.0.0.1:8000"], {}, "worker: '10.0.0.1:8000' is not an http"),
-        ([], {"policy": "random"}, "--policy: Invalid enum value 'random'"),
+        ([], {"policy": "best"}, "policy: there is no policy 'best'; there are expected_ttft, "),
         ([], {"prot": 1}, "unknown option `prot`"),
     ],
 )

@@ -17,7 +17,7 @@ from gateway.core.ledger import Ledger
 from gateway.core.sse import Usage, read_usage
 from gateway.core.stream import StreamCounts, StreamState
 from gateway.core.worker import Reported, WorkerId
-from gateway.metrics import Collector, Histogram, Metrics, WorkerMetrics
+from gateway.metrics import Collector, Histogram, Metrics, WorkerMetrics, registry_of
 from tests.fakes import Known, worker
 
 A = WorkerId("a:1")
@@ -242,3 +242,8 @@ def test_exported_buckets_rise_to_the_count() -> None:
     counts = [value for _, value in samples]
     assert counts == sorted(counts)
     assert dict(samples)["+Inf"] == world.value("ttft_seconds_count", worker="a:1") == 3
+
+
+def test_a_registry_has_what_the_process_tells_of_itself() -> None:
+    page = generate_latest(registry_of([])).decode()
+    assert "process_resident_memory_bytes" in page and "python_info" in page

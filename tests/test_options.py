@@ -7,7 +7,20 @@ import msgspec
 import pytest
 
 from gateway.core.errors import ConfigError
-from gateway.options import MAX_SECONDS, Option, add_flags, convert, from_flags, option, options
+from gateway.options import (
+    MAX_SECONDS,
+    Option,
+    add_flags,
+    convert,
+    from_environment,
+    from_flags,
+    option,
+    options,
+)
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    size: int = 1
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,6 +29,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: Annotated[list[str], option("Whose.", "path")] = msgspec.field(default_factory=list)
     is_loud: Annotated[bool, option("Says it.")] = False
     key: Annotated[str, option("Its key.")] = ""
+    share: Annotated[dict[str, float], option("Whose part.", "share")] = msgspec.field(default_factory=dict)
+    parts: Annotated[dict[str, Part], option("Nested.")] = msgspec.field(default_factory=dict)
 
 
 def parsed(*arguments: str, has_variables: bool = False) -> Told:
@@ -31,11 +46,23 @@ def test_flags_are_read_as_their_fields_types() -> None:
     assert parsed("--no-is-loud").is_loud is False
 
 
+def test_pairs_are_given_one_by_one_and_what_is_nested_only_in_a_file() -> None:
+    assert parsed("--share", "a=1", "--share", "b=0.5").share == {"a": 1.0, "b": 0.5}
+    assert from_environment({"KVGATE_SHARE": "a=1, b=0.5"}, Told) == {"share": {"a": "1", "b": "0.5"}}
+    assert from_flags({"share": {"a": 1.0}}, Told) == {"share": {"a": 1.0}}
+    with pytest.raises(SystemExit):
+        parsed("--parts", "a")
+    with pytest.raises(ConfigError, match="^environment: KVGATE_PARTS: parts goes into a file"):
+        from_environment({"KVGATE_PARTS": "a"}, Told)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--pace", "fast"], "--pace: Invalid enum value 'fast' - at `pace`; it is late, quick or slow"),
         (["--wait-s", "0"], "--wait-s: Expected `float` > 0.0 - at `wait_s`"),
+        (["--share", "a"], "--share: 'a' is not NAME=VALUE"),
+        (["--share", "a=x"], "--share: Expected `float`, got `str` - at `share[...]`"),
         (["--wait-s", "inf"], f"--wait-s: Expected `float` <= {MAX_SECONDS}.0 - at `wait_s`"),
     ],
 )

@@ -1,6 +1,7 @@
 import pytest
 
 from gateway.core.errors import InvalidRequest
+from gateway.core.http import HttpRequest
 from tests.exchanges import World
 
 
@@ -41,3 +42,12 @@ def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:
     assert resting.end == "aborted"
     assert "http://w:1" not in world.proxy.pools
     world.proxy.drop_pool("http://w:1")  # a second time does nothing
+
+
+def test_a_session_is_what_a_header_says_or_else_the_field_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", session_header=b"x-session-id", session_cookie=b"sid")
+    body = b'{"model":"m","prompt":"x","user":"u"}'
+    for headers, session in (([], "u"), ([(b"cookie", b"sid=c")], "c"), ([(b"x-session-id", b"h")], "h")):
+        assert (
+            world.proxy.request_of(HttpRequest("POST", b"/v1/completions", headers, body)).session == session
+        )

@@ -165,5 +165,5 @@ def test_it_costs_nothing_where_it_is_off(tmp_path: Path, is_on: bool) -> None:
     parts = {"fleet": Fleet(), "index": MemoryIndex(), "assumed": AssumedIndex(), "policy": RoundRobin()}
     router = Router(**parts, tokenize=lambda _: Prompt())  # type: ignore[arg-type]
     one = recorder_of(Config(record=str(path) if is_on else ""), Metrics(), router, records)
-    assert (one in router.witnesses, records.on_finished is not None, path.exists()) == (is_on,) * 3
+    assert (one in router.witnesses, bool(records.watchers), path.exists()) == (is_on,) * 3
     one.close()

@@ -33,6 +33,7 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
         "told_tokens": 0,
         "tokenized_by": "ids",
         "timings_us": {"prompt": 250.0, "hash": 0.0, "index": 0.0, "policy": 0.0},
+        "predicted_ttft_s": None,
         "candidates": [
             {
                 "worker": name,
@@ -69,6 +70,16 @@ def test_a_split_request_tells_both_predictions_and_who_could_have_prefilled() -
     assert [candidate["worker"] for candidate in split["candidates"]] == ["p:1"]
 
 
+def test_what_costs_are_made_of_is_told_where_the_policy_says() -> None:
+    records = Records()
+    records.add(replace(decision("d1", "a:1", "b:1"), ttft_s=0.5))
+    record = records.explain("d1", lambda decision: [{"own_s": 0.1}, {"own_s": 0.2}])
+    assert record is not None and record["predicted_ttft_s"] == 0.5
+    assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.1}, {"own_s": 0.2}]
+    record = records.explain("d1", lambda decision: ())
+    assert record is not None and "terms" not in record["candidates"][0]
+
+
 def test_a_policy_without_terms_has_no_costs() -> None:
     records = Records()
     records.add(replace(decision(), terms=()))
@@ -80,7 +91,7 @@ def test_a_policy_without_terms_has_no_costs() -> None:
 def test_the_outcome_is_added_to_the_decision() -> None:
     records = Records()
     records.add(decision("d1"))
-    records.finish("d1", "ended", 200, 0.25, usage())
+    records.finish(decision("d1"), "ended", 200, 0.25, usage())
     record = records.explain("d1")
     assert record is not None
     assert record["outcome"] == {
@@ -96,7 +107,7 @@ def test_the_outcome_is_added_to_the_decision() -> None:
 def test_an_outcome_without_an_answer_tells_no_tokens() -> None:
     records = Records()
     records.add(decision("d1"))
-    records.finish("d1", "client gone", 499, None, None)
+    records.finish(decision("d1"), "client gone", 499, None, None)
     record = records.explain("d1")
     assert record is not None
     assert set(record["outcome"].values()) == {"client gone", 499, None}
@@ -104,10 +115,10 @@ def test_an_outcome_without_an_answer_tells_no_tokens() -> None:
 
 def test_what_is_unknown_or_dropped_is_none_and_ends_without_error() -> None:
     records = Records(max_records=1)
-    records.finish("never", "ended", 200, None, None)
+    records.finish(decision("never"), "ended", 200, None, None)
     records.add(decision("d1"))
     records.add(decision("d2"))
-    records.finish("d1", "ended", 200, None, None)
+    records.finish(decision("d1"), "ended", 200, None, None)
     assert records.explain("never") is records.explain("d1") is None
     assert len(records) == 1
 
@@ -118,13 +129,13 @@ def test_the_newest_come_first() -> None:
         records.add(decision(f"d{i}"))
     assert records.recent(10) == ["d4", "d3", "d2"]
     assert records.recent(1) == ["d4"]
-    records.finish("d2", "ended", 200, None, None)
+    records.finish(decision("d2"), "ended", 200, None, None)
     assert records.recent(1) == ["d4"]
 
 
 def test_many_candidates_leave_room_for_fewer_records() -> None:
     names = [f"w:{i}" for i in range(100)]
-    records = Records(max_bytes=10 * (1000 + 100 * CANDIDATE_BYTES))
+    records = Records(max_bytes=10 * (1200 + 100 * CANDIDATE_BYTES))
     for i in range(30):
         records.add(decision(f"d{i}", *names))
     assert len(records) == 10

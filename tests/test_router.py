@@ -17,7 +17,9 @@ from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.lookups import max_hit_blocks
+from gateway.policies.latency_slo import LatencySlo
 from gateway.policies.prefix_overlap import PrefixOverlap
+from gateway.policies.round_robin import RoundRobin
 from gateway.records import Records
 from gateway.router import LOOK_EVERY_S, Router
 
@@ -116,6 +118,35 @@ def test_equal_prompts_in_flight_follow_each_other_only_while_it_pays() -> None:
     second = world.decide(range(800))
     assert second.overlap_tokens == (784 if second.worker.id == first.worker.id else 0)
     assert [c.overlap_tokens for c in second.candidates if c.id == first.worker.id] == [784]
+
+
+def test_a_preview_says_what_would_be_decided_and_changes_nothing() -> None:
+    world, seen = World(worker("a"), worker("b")), Seen()
+    world.store("b", range(64))
+    world.router.witnesses.append(seen)
+    world.router.policy = RoundRobin()
+    request = make_request("/v1/completions", {"model": "m", "prompt": list(range(80)), "user": "u"})
+    previews = [world.router.preview(request) for _ in range(3)]
+    assert [preview.worker.id for preview in previews] == ["a"] * 3
+    assert {c.id: c.overlap_tokens for c in previews[0].candidates} == {"a": 0, "b": 64}
+    assert (previews[0].query, seen.num_blocks) == (world.decide(range(80), user="u").query, [5])
+    assert world.router.ledger.load(WorkerId("a")).num_in_flight == 1
+    assert [world.router.preview(request).worker.id, world.decide(range(80)).worker.id] == ["b", "b"]
+
+
+def test_a_decision_tells_what_its_policy_was_asked_and_what_it_predicted() -> None:
+    world = World(worker("a", Served("lora", "root", "adapter")))
+    world.router.policy = LatencySlo()
+    decision = world.decide(range(300), model="lora", user="u")
+    assert decision.query is not None and decision.ttft_s == decision.terms[0]
+    assert (decision.query.session, decision.query.adapter, decision.query.num_tokens) == (
+        "u",
+        "adapter",
+        300,
+    )
+    again, other = world.decide(range(900), model="lora"), world.decide(range(1, 900), model="lora")
+    assert again.query is not None and other.query is not None
+    assert decision.query.prefix == again.query.prefix != other.query.prefix
 
 
 def test_finishing_releases_once_and_what_never_ran_is_not_assumed() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from engines import HANDOFFS
-from gateway.core.speeds import Speeds
+from gateway.core.blocks import root_hash
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.policies.disaggregation import Disaggregation, modes_of
 from gateway.split_exchange import REFUSAL_S, SplitExchange, number_of
@@ -39,8 +40,8 @@ class World(exchanges.World):
         **options: Any,
     ) -> None:
         super().__init__(monkeypatch, **options)
-        speeds = Speeds(prefill_tokens_per_s=1000, transfer_tokens_per_s=1000, transfer_latency_s=0.01)
-        self.splits = Splits(Disaggregation(speeds, modes_of([mode])))
+        transfer = TransferSpeed(tokens_per_s=1000, latency_s=0.01)
+        self.splits = Splits(Disaggregation(transfer, modes_of([mode])))
         self.router.disaggregation = self.splits.policy
         self.proxy.splits, self.proxy.handoffs = self.splits, HANDOFFS
         for name in names:
@@ -51,6 +52,7 @@ class World(exchanges.World):
         transfer = Transfer(connector, f"{name[0]}:8998", "engine", is_bound=connector == "bootstrap")
         worker = Worker(WorkerId(name), f"http://{name}", (Served("m", "root"),), block_size=16, role=role)
         self.router.fleet.add(replace(worker, transfer=transfer))
+        self.router.index.add_worker(worker.id, root_hash("root"), 16)
         self.router.assumed.add_worker(worker.id, keep_s=10, max_blocks=1000)
         self.pools[name] = FakePool(worker.url)
         self.proxy.pools[worker.url] = self.pools[name]

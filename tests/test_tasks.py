@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from gateway.tasks import Tasks, stop_event
+from gateway.tasks import Tasks, on_hangup, stop_event
 
 
 async def test_a_task_has_its_name_and_is_kept_until_it_ends() -> None:
@@ -94,3 +94,15 @@ async def test_a_signal_sets_the_stop_event(number: signal.Signals) -> None:
     finally:
         for each in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().remove_signal_handler(each)
+
+
+async def test_a_hangup_is_heard_each_time() -> None:
+    heard: asyncio.Queue[bool] = asyncio.Queue()
+    on_hangup(lambda: heard.put_nowait(True))
+    try:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+            async with asyncio.timeout(5):
+                assert await heard.get()
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)

@@ -1,8 +1,8 @@
 """The configuration: one frozen struct, from flags, environment, file and defaults, in that order.
 
 Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
-Unknown fields and wrong types are refused at start with the file and the field. Its first part, who the
-workers are and how they work together, is in `fleet.py`.
+Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
+they work together is in `fleet.py`, how one is chosen in `choosing.py`.
 """
 
 import os
@@ -13,20 +13,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from gateway.config.fleet import Fleet
+from gateway.config.choosing import Choosing
 from gateway.core.errors import ConfigError
 from gateway.options import convert, from_environment, from_flags, option
 
 
-class Config(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    policy: Annotated[
-        Literal["expected_ttft", "prefix_overlap", "least_load", "round_robin"],
-        option("How a worker is chosen; see gateway/policies/."),
-    ] = "expected_ttft"
-    medium_worth: Annotated[
-        list[str],
-        option("MEDIUM=SHARE: what a block there saves of a GPU one's 1; CPU=0.8, else 0.5.", "share"),
-    ] = msgspec.field(default_factory=list)
+class Config(Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),

@@ -73,7 +73,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 
 class Query(msgspec.Struct, frozen=True, gc=False):
     """What a policy may know of the request itself. `num_tokens` is 0 where the prompt is unknown; a higher
-    `priority` goes first, one below 0 may be shed; `slo_ttft_s` is within what it wants its first token."""
+    `priority` goes first, one below 0 may be shed; `slo_ttft_s` is within what it wants its first token. What
+    begins alike has the same `prefix`, a hash; None where the tokens are not known."""
 
     model: str
     num_tokens: int
@@ -82,16 +83,19 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     adapter: str | None = None
     priority: int = 0
     slo_ttft_s: float | None = None
+    prefix: int | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """A policy's answer: the index of the chosen candidate, and each candidate's cost or score; `ttft_s` is
-    the predicted time to first token there, for a policy that predicts."""
+    the predicted time to first token there, for a policy that predicts. `policy` is who chose, where it is
+    not the one that was asked."""
 
     index: int
     reason: str
     terms: tuple[float, ...] = ()
     ttft_s: float | None = None
+    policy: str = ""
 
 
 class Split(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +124,8 @@ class Decision(msgspec.Struct, frozen=True):
 
     `candidates` are the numbers as they were at that moment; `terms[i]` is what the policy made of
     candidate i. `told_tokens` are leading ones that events tell of: what `overlap_tokens` has beyond them
-    is booked or assumed. `split` is None where no worker computes prompts for others.
+    is booked or assumed. `split` is None where no worker computes prompts for others. `query` is what the
+    policy was asked, `ttft_s` what it predicted, if it does.
     """
 
     id: str
@@ -137,6 +142,8 @@ class Decision(msgspec.Struct, frozen=True):
     timings_s: Timings = Timings()
     told_tokens: int = 0
     split: Split | None = None
+    query: Query | None = None
+    ttft_s: float | None = None
 
     @property
     def prefill(self) -> Worker | None:

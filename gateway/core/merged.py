@@ -5,8 +5,9 @@ objects                        field by field
 lists of objects               those with the same id, url, worker, name or model are one
                                (where they tell `MOST_FIRST`, in its order)
 other lists                    in turn from each, without repeats: each has its newest first
-counts of each its own         (`ADDED`) added; other numbers are one truth seen by each: the most, or the
-                               least of what is the better the more there is of it (`LEAST`)
+counts of each its own         (`ADDED`) added; means and shares (`AVERAGED`) averaged; other numbers are one
+                               truth seen by each: the most, or the least of what is the better the more there
+                               is of it (`LEAST`)
 true or false                  true where all say so
 words of state                 the one furthest from well; other words: the first process's
 nothing, or something          something
@@ -19,6 +20,18 @@ from typing import Any
 IDENTITIES = ("id", "url", "worker", "name", "model")
 COUNTS = {"compared", "counted", "counted_differing", "sampled", "sampled_differing"}
 SENT = {"sent_prompt_tokens", "sent_predicted_tokens"}
+FALLBACKS = {"raised", "nonsense", "over_budget", "resting"}
+SCORES = {
+    "requests",
+    "errors",
+    "reported_prompt_tokens",
+    "reported_cached_tokens",
+    "agreed",
+    "compared_prompt_tokens",
+    "shadow_overlap_tokens",
+    "live_overlap_tokens",
+    "dropped",
+}
 CAUSES = {"tokens_differ", "never_stored", "evicted", "told_later", "not_told", "unknown"}
 ADDED = frozenset(
     {
@@ -37,9 +50,23 @@ ADDED = frozenset(
     }
     | COUNTS
     | SENT
+    | FALLBACKS
+    | SCORES
     | CAUSES
 )
 LEAST = frozenset({"share_right", "confidence"})
+AVERAGED = frozenset(
+    {
+        "hit_rate",
+        "share_agreed",
+        "ttft_p50_s",
+        "ttft_p90_s",
+        "predicted_ttft_s",
+        "happened_ttft_s",
+        "prediction_error",
+    }
+)
+"""Of processes with the same share of the load, nearly what one would tell of all."""
 MOST_FIRST = "recomputed_tokens"
 WORST_FIRST = ("waiting", "blind", "catching_up", "exact", "joined", "differ", "agree")
 
@@ -53,7 +80,7 @@ def merge(values: Sequence[Any], name: str = "") -> Any:
     if isinstance(first, bool):
         return all(some)
     if isinstance(first, int | float):
-        return sum(some) if name in ADDED else min(some) if name in LEAST else max(some)
+        return _merge_numbers(some, name)
     if isinstance(first, Mapping):
         fields = dict.fromkeys(chain.from_iterable(some))
         return {field: merge([v[field] for v in some if field in v], field) for field in fields}
@@ -61,6 +88,14 @@ def merge(values: Sequence[Any], name: str = "") -> Any:
         return _merge_lists(some)
     known = [word for word in WORST_FIRST if word in some]
     return known[0] if known else first
+
+
+def _merge_numbers(some: Sequence[Any], name: str) -> Any:
+    if name in ADDED:
+        return sum(some)
+    if name in AVERAGED:
+        return sum(some) / len(some)
+    return min(some) if name in LEAST else max(some)
 
 
 def _merge_lists(lists: Sequence[list[Any]]) -> list[Any]:

@@ -11,6 +11,7 @@ be tried again.
 
 from collections.abc import Iterable
 
+from msgspec.structs import astuple
 from mypy_extensions import mypyc_attr
 
 from gateway.core.fit import Fit
@@ -47,6 +48,12 @@ class Paces:
         self._doubt = UNKNOWN
         self._known: dict[WorkerId, _Learnt] = {}
         self._refreshed_s = -REFRESH_S
+
+    @staticmethod
+    def of(prefill_tokens_per_s: float) -> "Paces":
+        """With such a speed believed before anything is seen, and all else in proportion."""
+        share = 1 / prefill_tokens_per_s / TYPICAL.token_s
+        return Paces(Pace(*[share * field for field in astuple(TYPICAL)]))
 
     def __repr__(self) -> str:
         return f"Paces({len(self._known)} known, typical {1 / self.typical.token_s:.0f} tokens/s)"

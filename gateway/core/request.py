@@ -14,6 +14,7 @@ from xxhash import xxh3_128
 
 from gateway.core.chat import Messages
 from gateway.core.errors import InvalidRequest
+from gateway.core.session import short
 
 
 class Kind(Enum):
@@ -104,7 +105,7 @@ class InferenceRequest:
         self.body = body
         self.stream = bool(_typed(top, "stream", bool, "a boolean"))
         self.cache_salt: str | None = _typed(top, "cache_salt", str, "a string")
-        self.session: str | None = _typed(top, "user", str, "a string")
+        self.session = short(_typed(top, "user", str, "a string"))
         self.messages = messages
         self.reads_cache = top.get("prompt_logprobs") is None and not (
             top.get("echo") and top.get("logprobs")

@@ -1,36 +1,63 @@
-"""Choosers of workers: `base.py` is the protocol, each policy is a file, `POLICIES` names them."""
+"""Choosers of workers: `base.py` has the interfaces, each policy is a file, and these tables name them.
 
-from collections.abc import Callable, Iterable, Mapping
+`library.py` finds a policy by its name: one of these, one composed in the configuration, or somebody else's.
+"""
 
-from gateway.core.errors import ConfigError
-from gateway.policies.base import Policy
+from collections.abc import Callable, Mapping
+
+from gateway.core.composition import Composition
+from gateway.policies.base import Filter, Picker, Policy, Scorer
+from gateway.policies.consistent_hash import ConsistentHash, ConsistentHashScorer
 from gateway.policies.expected_ttft import ExpectedTtft
-from gateway.policies.least_load import LeastLoad
-from gateway.policies.prefix_overlap import WORTH, PrefixOverlap
+from gateway.policies.latency_slo import HeadroomScorer, LatencySlo
+from gateway.policies.least_load import LeastLoad, LoadScorer
+from gateway.policies.lora_affinity import LoraScorer
+from gateway.policies.pickers import BestOfTwo, Max, Weighted
+from gateway.policies.power_of_two import PowerOfTwo
+from gateway.policies.prefix_overlap import OverlapScorer, PrefixOverlap
+from gateway.policies.random import Random
 from gateway.policies.round_robin import RoundRobin
+from gateway.policies.session_affinity import SessionAffinity, SessionScorer
+from gateway.policies.tenant_fairness import FairnessFilter
+from gateway.policies.topology import TopologyFilter
+
+DEFAULT = "expected_ttft"
 
 POLICIES: Mapping[str, Callable[[], Policy]] = {
     "expected_ttft": ExpectedTtft,
     "prefix_overlap": PrefixOverlap,
     "least_load": LeastLoad,
     "round_robin": RoundRobin,
+    "random": Random,
+    "power_of_two": PowerOfTwo,
+    "session_affinity": SessionAffinity,
+    "consistent_hash": ConsistentHash,
+    "latency_slo": LatencySlo,
 }
 
+COMPOSITIONS: Mapping[str, Composition] = {
+    "lora_affinity": Composition(scorers={"lora_affinity": 1, "prefix_overlap": 1, "least_load": 2}),
+    "topology": Composition(filters=["topology"], policy=DEFAULT),
+    "tenant_fairness": Composition(filters=["tenant_fairness"], policy=DEFAULT),
+}
+"""Policies that are parts of others."""
 
-def policy_of(name: str, medium_worth: Iterable[str] = ()) -> Policy:
-    """A policy by its name, with the options that it reads. Raises ConfigError."""
-    made = POLICIES[name]
-    if made is PrefixOverlap or made is ExpectedTtft:  # `name` is no text where a class is compiled
-        return made({**WORTH, **dict(map(_worth, medium_worth))})
-    return made()
+FILTERS: Mapping[str, Callable[[], Filter]] = {
+    "topology": TopologyFilter,
+    "tenant_fairness": FairnessFilter,
+}
 
+SCORERS: Mapping[str, Callable[[], Scorer]] = {
+    "prefix_overlap": OverlapScorer,
+    "least_load": LoadScorer,
+    "session_affinity": SessionScorer,
+    "consistent_hash": ConsistentHashScorer,
+    "lora_affinity": LoraScorer,
+    "latency_slo": HeadroomScorer,
+}
 
-def _worth(text: str) -> tuple[str, float]:
-    medium, _, share = text.partition("=")
-    try:
-        value = float(share)
-    except ValueError:
-        value = -1.0
-    if not medium or not 0.0 <= value <= 1.0:
-        raise ConfigError(f"--medium-worth {text}: give MEDIUM=SHARE, the share from 0 to 1, as in CPU=0.8")
-    return medium, value
+PICKERS: Mapping[str, Callable[[], Picker]] = {
+    "max": Max,
+    "weighted": Weighted,
+    "best_of_two": BestOfTwo,
+}

@@ -1,11 +1,10 @@
 """Whether a prompt is computed on another worker than its answer, and on which. All in predicted seconds.
 
-    direct   work ahead and uncached tokens there ÷ its prefill speed
-             + what that delays the answers which run there: each waits for the steps that compute the prompt
-    split    work ahead and uncached tokens at the prefill worker ÷ its speed, and what that delays answers
-             by, if it has some of its own
+    direct   what it takes there and costs the others (`seconds.py`), also the answers which run there and
+             wait for the steps that compute the prompt
+    split    what it takes and costs at the prefill worker
              + the transfer of what the decode worker does not hold, dearer the farther it is
-             + what the decode worker has ahead
+             + what the decode worker has ahead, and what the prompt's second copy pushes out of its cache
 
 A prompt that is cold and long goes to a prefill worker. One that is short, or mostly held by a decode worker
 (the next turn of a conversation that was decoded there), is cheaper without: a transfer has its latency, and
@@ -20,21 +19,16 @@ from typing import Literal
 from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
 from gateway.core.pairs import nearness
-from gateway.core.speeds import Speeds
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import Role, WorkerId
 from gateway.policies.base import pick_lowest
-from gateway.policies.prefix_overlap import REQUEST_TOKENS, work_ahead
+from gateway.policies.prefix_overlap import WORTH
+from gateway.policies.seconds import BASE, Price, mean_token_s, others_s, running_s, ttft_s
 
 Mode = Literal["auto", "always", "never"]
 
 MODES: Mapping[str, Mode] = {"auto": "auto", "always": "always", "never": "never"}
 
-HARM = 0.25
-"""Of a second by which a running answer is delayed, as part of one by which the first token is: the delay is
-spread over the steps that compute the prompt, and answers have some to spare."""
-FREE_TOKENS = 256
-"""Of a prompt that delay nobody: a step that decodes reads all weights whatever it computes with them, and
-has room for so many more."""
 FULL, FULL_COST = 0.95, 10
 """KV usage from which a decode worker has no room for another prompt's blocks, and what that multiplies."""
 
@@ -71,9 +65,11 @@ class _Pair:
 class Disaggregation:
     """`modes` by model, "" for all others."""
 
-    def __init__(self, speeds: Speeds, modes: Mapping[str, Mode] | None = None) -> None:
+    def __init__(self, transfer: TransferSpeed, modes: Mapping[str, Mode] | None = None) -> None:
         self.modes: Mapping[str, Mode] = {"": "auto", **(modes or {})}
-        self.speeds = speeds
+        self.transfer = transfer
+        self.worth = WORTH
+        self.price = Price()
         self._banned: dict[tuple[WorkerId, WorkerId], str] = {}
 
     def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool:
@@ -96,7 +92,7 @@ class Disaggregation:
         self._banned = {pair: why for pair, why in self._banned.items() if worker not in pair}
 
     def __repr__(self) -> str:
-        return f"Disaggregation({self.modes}, {self.speeds})"
+        return f"Disaggregation({self.modes}, {self.transfer})"
 
     def choose(
         self,
@@ -110,30 +106,29 @@ class Disaggregation:
         """`direct` is the policy's choice among `decodes` for a request that is not split."""
         alone, mode = decodes[direct], self.modes.get(query.model, self.modes[""])
         is_bound = alone.worker.is_bound
-        direct_s = None if is_bound else self.direct_s(alone)
+        direct_s = None if is_bound else ttft_s(alone, self.worth)
         if mode == "never" and not is_bound:
             return Plan(direct, None, "never split", direct_s)
-        pair = self._best_pair(query.num_tokens, decodes, prefills, partners, rng)
+        if not prefills:
+            return Plan(direct, None, "no prefill worker fits", direct_s)
+        here, there = query.model, f"{query.model} (prefill)"
+        self.price.see(here, decodes)
+        self.price.see(there, prefills)
+        # what only prefills keeps a copy that takes nobody's place; the one of the decode worker does
+        base = 0.0 if prefills[0].worker.role is Role.PREFILL else BASE
+        price = self.price.per_token_s(there, prefills, base)
+        pair = self._best_pair(query.num_tokens, decodes, prefills, partners, price, rng)
         if pair is None:
             return Plan(direct, None, "no prefill worker fits", direct_s)
         if direct_s is None:
             return Plan(pair.decode, pair.prefill, "nobody answers alone", None, pair.ttft_s)
-        if mode == "auto" and direct_s + self._harm_s(alone) <= pair.cost_s:
+        direct_cost_s = direct_s + others_s(alone, self.price.per_token_s(here, decodes))
+        if mode == "auto" and direct_cost_s <= pair.cost_s:
             return Plan(direct, None, _why_direct(alone), direct_s, pair.ttft_s)
         if prefills[pair.prefill].id == decodes[pair.decode].id:
             return Plan(pair.decode, None, "its own prefill worker", direct_s, pair.ttft_s)
         reason = "always split" if mode == "always" else "prefill elsewhere is sooner"
         return Plan(pair.decode, pair.prefill, reason, direct_s, pair.ttft_s)
-
-    def _harm_s(self, candidate: Candidate) -> float:
-        """What a prompt delays the answers that run where it is computed; prefill workers have none."""
-        if candidate.worker.role is Role.PREFILL:
-            return 0.0
-        harmful = max(candidate.uncached_tokens - FREE_TOKENS, 0)
-        return HARM * candidate.num_in_flight * harmful / self.speeds.prefill(candidate.id)
-
-    def direct_s(self, candidate: Candidate) -> float:
-        return (candidate.uncached_tokens + work_ahead(candidate)) / self.speeds.prefill(candidate.id)
 
     def _best_pair(
         self,
@@ -141,12 +136,14 @@ class Disaggregation:
         decodes: Sequence[Candidate],
         prefills: Sequence[Candidate],
         partners: Partners,
+        price: float,
         rng: random.Random,
     ) -> _Pair | None:
         """Of each decode worker's cheapest prefill worker, all decode workers with the same partners in one
-        place being asked once."""
-        prefill_s = [self.direct_s(prefill) for prefill in prefills]
-        cost_s = [own + self._harm_s(prefill) for own, prefill in zip(prefill_s, prefills, strict=True)]
+        place being asked once. `price` is that of a token computed there."""
+        prefill_s = [ttft_s(prefill, self.worth) for prefill in prefills]
+        cost_s = [own + others_s(prefill, price) for own, prefill in zip(prefill_s, prefills, strict=True)]
+        copy_s = BASE * mean_token_s(decodes)
         found: dict[tuple[int, str], Mapping[int, Sequence[int]]] = {}
         pairs: list[_Pair] = []
         costs: list[float] = []
@@ -159,12 +156,12 @@ class Disaggregation:
             by_distance = None if self._banned else found.get((id(mine), place))
             if by_distance is None:
                 by_distance = found[id(mine), place] = _by_distance(place, prefills, mine)
-            move_s = self.speeds.transfer_s(max(num_tokens - decode.overlap_tokens, 0))
-            ahead_s = REQUEST_TOKENS * decode.num_in_flight / self.speeds.prefill(decode.id)
+            num_moved = max(num_tokens - decode.overlap_tokens, 0)
+            move_s, decode_s = self.transfer.seconds(num_moved), running_s(decode) + num_moved * copy_s
             for distance, near in by_distance.items():
                 best = near[pick_lowest([cost_s[j] for j in near], rng)]
-                behind_s = move_s * (1 + distance) + ahead_s
-                pairs.append(_Pair(i, best, prefill_s[best] + behind_s, cost_s[best] + behind_s))
+                behind_s = move_s * (1 + distance) + decode.pace.start_s
+                pairs.append(_Pair(i, best, prefill_s[best] + behind_s, cost_s[best] + behind_s + decode_s))
                 costs.append(pairs[-1].cost_s if decode.kv_usage < FULL else pairs[-1].cost_s * FULL_COST)
         return pairs[pick_lowest(costs, rng)] if pairs else None
 

@@ -21,6 +21,12 @@ class ExpectedTtft:
     def __repr__(self) -> str:
         return f"ExpectedTtft({self.price})"
 
+    def twin(self) -> "ExpectedTtft":
+        """At the same price."""
+        other = ExpectedTtft(self.worth)
+        other.price = self.price.twin()
+        return other
+
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         self.price.see(query.model, candidates)
         price = self.price.per_token_s(query.model, candidates)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.base import pick_lowest
+from gateway.policies.base import Pull, pick_lowest
 from gateway.policies.prefix_overlap import work_ahead
 
 
@@ -14,3 +14,14 @@ class LeastLoad:
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         costs = [work_ahead(candidate) for candidate in candidates]
         return Choice(pick_lowest(costs, rng), "least work ahead", tuple(costs))
+
+
+class LoadScorer:
+    """1 for a worker with nothing ahead, 0 for the one with most."""
+
+    pull: Pull = "spread"
+
+    def score(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[float]:
+        costs = [work_ahead(candidate) for candidate in candidates]
+        most = max(costs)
+        return [1.0 - cost / most for cost in costs] if most else [1.0] * len(costs)

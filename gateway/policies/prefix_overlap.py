@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.core.events import SHARED
-from gateway.policies.base import pick_lowest
+from gateway.policies.base import Pull, pick_lowest
 
 REQUEST_TOKENS = 64
 """What one more request costs a worker while it decodes, as prefill tokens: a decode step of one
@@ -56,6 +56,18 @@ def to_load(spilled: Mapping[tuple[str, ...], int], worth: Mapping[str, float]) 
 def _worth_of(medium: str, worth: Mapping[str, float]) -> float:
     """One that nobody has named is taken for a slow one."""
     return worth.get(medium, worth.get(medium.partition(SHARED)[0], SLOWEST))
+
+
+class OverlapScorer:
+    """The part of the prompt that it holds."""
+
+    pull: Pull = "reuse"
+
+    def score(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[float]:
+        num_tokens = query.num_tokens
+        if not num_tokens:
+            return [0.0] * len(candidates)
+        return [min(candidate.overlap_tokens / num_tokens, 1.0) for candidate in candidates]
 
 
 def work_ahead(candidate: Candidate) -> float:

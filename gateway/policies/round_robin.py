@@ -12,6 +12,11 @@ class RoundRobin:
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
 
+    def twin(self) -> "RoundRobin":
+        other = RoundRobin()
+        other._turns = dict(self._turns)
+        return other
+
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         turn = self._turns.get(query.model, -1) + 1
         self._turns[query.model] = turn

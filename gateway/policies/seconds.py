@@ -52,6 +52,11 @@ class Price:
     def __repr__(self) -> str:
         return f"Price({ {name: round(busy, 2) for name, busy in self._busy.items()} })"
 
+    def twin(self) -> "Price":
+        other = Price()
+        other._busy = dict(self._busy)
+        return other
+
     def see(self, name: str, candidates: Sequence[Candidate]) -> None:
         num_busy = 0
         for candidate in candidates:
@@ -60,9 +65,9 @@ class Price:
         busy = self._busy.get(name, 0.0)
         self._busy[name] = busy + (num_busy / len(candidates) - busy) * LOOK
 
-    def per_token_s(self, name: str, candidates: Sequence[Candidate]) -> float:
+    def per_token_s(self, name: str, candidates: Sequence[Candidate], base: float = BASE) -> float:
         busy = min(self._busy.get(name, 0.0), MOST_BUSY)
-        return (BASE + GAIN * busy / (1.0 - busy)) * mean_token_s(candidates)
+        return (base + GAIN * busy / (1.0 - busy)) * mean_token_s(candidates)
 
 
 def mean_token_s(candidates: Sequence[Candidate]) -> float:

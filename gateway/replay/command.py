@@ -10,14 +10,17 @@ from pathlib import Path
 import msgspec
 
 from gateway.core.errors import ConfigError
+from gateway.policies.library import AUTO
 from gateway.replay.picture import page
-from gateway.replay.play import BOUNDS, Calibrated, Result, Run, Trace, calibrate, known_policies, play_all
+from gateway.replay.play import BOUNDS, Calibrated, Result, Run, Trace, calibrate, library_of, play_all
 from gateway.replay.profile import H100_8B, PROFILES, Profile, profile_of
 from gateway.replay.results import Slo, table
 from gateway.replay.traces import FORMATS
 
 NUM_WORKERS = 8
 SLO = Slo()
+ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
+"""Policies that are played where none is named: what is best, and what it is measured against."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--kv-blocks", type=_count, default=0, metavar="COUNT", help="of each cache (default: the profile's)")
     add("--block-size", type=_count, default=0, metavar="TOKENS", help="default: the trace's, or 16")
-    add("--policy", action="append", metavar="NAME", help="a row each; again for more (default: all known)")
+    add("--policy", action="append", metavar="NAME", help=f"a row each (default: {', '.join(ROWS)})")
+    add("--policy-file", default="", metavar="FILE", help="Python file with policies, as for `kvgate serve`")
     add(
         "--no-bounds",
         action="store_true",
@@ -100,9 +104,11 @@ def run(args: argparse.Namespace) -> int:
 
 def runs_of(args: argparse.Namespace) -> tuple[list[Run], Calibrated | None]:
     """One for each row. Of a recording also what it says of its engines, which is learnt first."""
-    policies = args.policy or known_policies()
+    library = library_of(args.policy_file)
+    own = [library.resolved(AUTO)] if args.policy_file else []
+    policies = args.policy or list(dict.fromkeys([*own, *ROWS]))
     for name in policies:
-        if name not in (known := sorted((*known_policies(), *BOUNDS))):
+        if name not in (known := sorted((*library.names("policy"), *BOUNDS))):
             raise ConfigError(f"--policy {name}: none of {', '.join(known)}")
     names = [*policies, *(name for name in BOUNDS if name not in policies and not args.no_bounds)]
     first = Run(
@@ -114,6 +120,7 @@ def runs_of(args: argparse.Namespace) -> tuple[list[Run], Calibrated | None]:
         args.kv_blocks,
         args.event_delay_s,
         Slo(args.slo_ttft_s, args.slo_tpot_s),
+        args.policy_file,
     )
     calibrated = calibrate(first, first.profile if args.profile else None)
     if calibrated is not None:

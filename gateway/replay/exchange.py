@@ -17,8 +17,8 @@ from gateway.core.blocks import Tokens
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import NoWorker
 from gateway.core.request import InferenceRequest
-from gateway.core.speeds import Speeds
 from gateway.core.sse import Usage
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import WorkerId
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
@@ -35,7 +35,7 @@ class Gateway(Protocol):
 
     clock: Clock
     router: Router
-    speeds: Speeds
+    transfer: TransferSpeed
     may_split: bool
     chance: random.Random
     look: Callable[[Job, Tokens], None] | None
@@ -116,8 +116,7 @@ class VirtualExchange:
     def _handed(self, tokens: Tokens) -> None:
         """Its prompt is computed, by another worker than the one that answers."""
         gateway, (_, prefilled) = self._gateway, self._at[0]
-        gateway.router.prefilled(self.decision)
-        self._learn_prefill(gateway.clock.now - self._began_s)
+        gateway.router.prefilled(self.decision, gateway.clock.now - self._began_s)
         self.job.cached_tokens = prefilled.num_cached_tokens or 0
         self._began_s = gateway.clock.now
         self._decode(tokens, loads=True)
@@ -135,7 +134,7 @@ class VirtualExchange:
         if job.is_split:
             engine, prefilled = self._at.pop(0)
             engine.release(prefilled)
-            gateway.speeds.transferred(decision.uncached_tokens, gateway.clock.now - self._began_s)
+            gateway.transfer.transferred(decision.uncached_tokens, gateway.clock.now - self._began_s)
         else:
             job.cached_tokens = self._at[0][1].num_cached_tokens or 0
 
@@ -155,13 +154,6 @@ class VirtualExchange:
         details = {"cached_tokens": job.cached_tokens}
         told = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}
         return msgspec.convert(told | {"prompt_tokens_details": details}, Usage)
-
-    def _learn_prefill(self, seconds: float) -> None:
-        """As `gateway/splits.py` does."""
-        prefill = self.decision.split.prefill if self.decision.split else None
-        assert prefill is not None
-        num_tokens = prefill.uncached_tokens + prefill.booked_tokens
-        self._gateway.speeds.prefilled(prefill.id, num_tokens, seconds)
 
 
 ASKED = request("/v1/completions", {"model": MODEL, "prompt": [1]})

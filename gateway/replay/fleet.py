@@ -18,7 +18,7 @@ from gateway.core.blocks import Tokens, root_hash
 from gateway.core.decision import Prompt
 from gateway.core.events import BlocksRemoved, KvEvent
 from gateway.core.fleet import Fleet
-from gateway.core.speeds import Speeds
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
@@ -81,10 +81,8 @@ class VirtualFleet:
         self.setup, self.clock = setup, Clock()
         profile = setup.profile
         self.fleet, self.index, self.assumed = Fleet(), MemoryIndex(), AssumedIndex()
-        self.speeds = Speeds(
-            prefill_tokens_per_s=profile.prefill_tokens_per_s,
-            transfer_tokens_per_s=profile.transfer_tokens_per_s,
-            transfer_latency_s=profile.transfer_s,
+        self.transfer = TransferSpeed(
+            tokens_per_s=profile.transfer_tokens_per_s, latency_s=profile.transfer_s
         )
         self.may_split = setup.mode != "never" or setup.num_prefill > 0
         policy = setup.policy()
@@ -97,7 +95,7 @@ class VirtualFleet:
             tokenize=lambda _: Prompt(),
             clock=lambda: self.clock.now,
             rng=random.Random(setup.seed),
-            disaggregation=Disaggregation(self.speeds, {"": setup.mode}),
+            disaggregation=Disaggregation(self.transfer, {"": setup.mode}),
         )
         self.engines: dict[WorkerId, Engine] = {}
         self.chance = random.Random(setup.seed + 1)

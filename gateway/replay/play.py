@@ -12,8 +12,9 @@ from pathlib import Path
 from gateway.app import bundled_tokenizer
 from gateway.core.recorded import Recorded
 from gateway.core.tokenizer import Tokenizer
-from gateway.policies import POLICIES, policy_of
 from gateway.policies.base import Policy
+from gateway.policies.library import Library
+from gateway.policies.plugins import read_file
 from gateway.replay.bounds import AllKnowing
 from gateway.replay.calibration import (
     Error,
@@ -81,6 +82,7 @@ class Run:
     kv_blocks: int = 0
     event_delay_s: float = 0.005
     slo: Slo = Slo()
+    policy_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
     policy = policy_of_recording(jobs)
     sized = base or replace(run.profile, kv_tokens=_kv_tokens(rows, run.profile))
     run = replace(run, profile=sized, num_workers=num_workers, policy=policy)
-    is_known = policy in POLICIES
+    is_known = policy in library_of(run.policy_file).names("policy")
     setup = setup_of(run if is_known else replace(run, policy=POOLED), jobs)
     profile = base or learn(jobs, setup)
     measured = [as_measured(job) for job in jobs]
@@ -150,7 +152,7 @@ def setup_of(run: Run, jobs: list[Job]) -> Setup:
         block_size=size,
         event_delay_s=run.event_delay_s,
         seed=run.trace.seed,
-        policy=maker_of(run.policy),
+        policy=maker_of(run.policy, run.policy_file),
     )
     return pooled_of(setup) if run.policy == POOLED else setup
 
@@ -160,14 +162,16 @@ def block_size_of(jobs: list[Job]) -> int:
     return prompts[0].block_size if prompts else TEXT_BLOCK_SIZE
 
 
-def maker_of(policy: str) -> Callable[[], Policy]:
+def maker_of(policy: str, path: str = "") -> Callable[[], Policy]:
+    """Raises ConfigError."""
     if policy == AllKnowing.name:
         return AllKnowing
-    return partial(policy_of, "least_load" if policy == POOLED else policy)
+    return partial(library_of(path).bare, "least_load" if policy == POOLED else policy)
 
 
-def known_policies() -> list[str]:
-    return sorted(POLICIES)
+def library_of(path: str = "") -> Library:
+    """What is shipped and installed, and what a policy file has. Raises ConfigError."""
+    return Library(file=read_file(Path(path)) if path else None)
 
 
 def play_all(runs: list[Run], num_processes: int) -> list[Result]:

@@ -71,3 +71,13 @@ def test_each_trace_is_played_in_each_mode(
     assert {share for mode, share in split if mode == "always"} == {1.0}
     assert all(figure.value > 0 for figure in published)
     assert [figure.is_floor for figure in published] == [True, True, False] * len(traces)
+
+
+def test_a_trace_without_second_turns_is_said_to_be_too_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / bench_pd.CONVERSATION, conversations(8))
+    monkeypatch.setattr(bench_pd, "TRACES", tmp_path)
+    monkeypatch.setattr(bench_pd, "LIMIT", 1)
+    with pytest.raises(SystemExit, match="none of 1 requests is a second turn"):
+        bench_pd.main()

@@ -40,14 +40,15 @@ def test_the_figure_is_the_worse_of_the_small_and_the_known_long_prompt() -> Non
     ],
 )
 def test_a_run_in_which_not_all_was_split_has_no_figure(more: str, what: str) -> None:
-    check_split(SIZES[0], SPLIT)
+    check_split(SIZES[0], "", SPLIT)
+    check_split(SIZES[0], f"{more}\n", f"{SPLIT}{more}\n")
     with pytest.raises(BenchError, match=what):
-        check_split(SIZES[0], f"{SPLIT}{more}\n")
+        check_split(SIZES[0], "", f"{SPLIT}{more}\n")
 
 
 def test_a_run_in_which_nothing_was_split_has_no_figure() -> None:
     with pytest.raises(BenchError, match="0 requests were split"):
-        check_split(SIZES[0], "")
+        check_split(SIZES[0], SPLIT, SPLIT)
 
 
 @pytest.mark.process

@@ -1,6 +1,7 @@
 """What every policy must do, whatever it prefers."""
 
 import random
+from math import inf
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.core.decision import Candidate, Query
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.policies.base import Policy
+from gateway.policies.contract import run
 
 
 def candidate(name: str, *, prompt: int = 1000, overlap: int = 0, booked: int = 0, in_flight: int = 0,
@@ -33,6 +35,9 @@ CANDIDATES = st.lists(
 class PolicyContract:
     def make(self) -> Policy:
         raise NotImplementedError
+
+    def test_it_passes_what_others_policies_are_put_to(self) -> None:
+        assert [result for result in run("policy", self.make, inf) if result.fault] == []
 
     @settings(suppress_health_check=[HealthCheck.differing_executors])  # each subclass runs it
     @given(CANDIDATES, st.integers())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
-from gateway.core.speeds import Speeds
+from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.policies.disaggregation import MODES, Disaggregation, Plan, modes_of
 
@@ -26,8 +26,8 @@ def candidate(name: str, overlap: int = 0, *, num_tokens: int = TOKENS, **more: 
 
 
 def policy(mode: str = "auto", latency_s: float = 0.02) -> Disaggregation:
-    speeds = Speeds(prefill_tokens_per_s=10_000, transfer_tokens_per_s=100_000, transfer_latency_s=latency_s)
-    return Disaggregation(speeds, modes_of([mode]))
+    transfer = TransferSpeed(tokens_per_s=100_000, latency_s=latency_s)
+    return Disaggregation(transfer, modes_of([mode]))
 
 
 def choose(
@@ -131,7 +131,7 @@ def test_one_that_answers_nothing_alone_is_always_split() -> None:
 
 def test_one_that_has_answers_of_its_own_is_no_better_place_for_a_prompt() -> None:
     """Where all do both, to compute it elsewhere only moves the harm, and costs a transfer."""
-    decodes = [candidate(f"d{i}", in_flight=20) for i in range(3)]
+    decodes = [candidate(f"d{i}", in_flight=40) for i in range(3)]
     assert choose(decodes, decodes).prefill is None
     idle = candidate("d3")
     assert choose([*decodes], [*decodes, idle]).prefill == 3
@@ -158,7 +158,7 @@ def test_auto_is_never_later_than_the_sooner_of_both(
     if plan.split_s is None:
         assert plan.prefill is None and not others
     elif plan.prefill is None:
-        assert plan.direct_s is not None and plan.direct_s <= plan.split_s
+        assert plan.direct_s is not None and plan.direct_s <= plan.split_s + 0.02  # what the others pay
     else:
         always = choose(some, others, "always")
         assert plan.split_s == always.split_s

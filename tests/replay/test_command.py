@@ -37,14 +37,33 @@ def test_a_table_a_document_and_a_picture(tmp_path: Path, capsys: pytest.Capture
     assert "<svg" in drawn.read_text()
 
 
-def test_all_policies_that_are_known_without_the_bounds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_usual_policies_without_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.jsonl").path
     assert main(["replay", str(path), "--no-bounds", "--processes", "1", "--limit", "5"]) == 0
     rows = capsys.readouterr().out.splitlines()[2:]
     names = [row.split()[0] for row in rows]
     assert {"round_robin", "least_load", "prefix_overlap"} <= set(names) and "pooled" not in names
+
+
+def test_a_policy_of_a_file_is_played_beside_those_that_are_shipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, own = trace(tmp_path / "t.jsonl").path, tmp_path / "own.py"
+    own.write_text("def choose(query, candidates, rng):\n    return rng.randrange(len(candidates))\n")
+    arguments = [
+        "replay",
+        str(path),
+        "--policy-file",
+        str(own),
+        "--no-bounds",
+        "--processes",
+        "1",
+        "--limit",
+        "5",
+    ]
+    assert main(arguments) == 0
+    names = [row.split()[0] for row in capsys.readouterr().out.splitlines()[2:]]
+    assert set(names) == {"own", "expected_ttft", "least_load", "prefix_overlap", "round_robin"}
 
 
 @pytest.mark.parametrize(

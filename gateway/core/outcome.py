@@ -1,0 +1,26 @@
+"""What became of a request that was sent to a worker."""
+
+from mypy_extensions import mypyc_attr
+
+from gateway.core.sse import Usage
+
+SERVER_ERROR = 500
+
+
+@mypyc_attr(acyclic=True)
+class Outcome:
+    """How it ended; `how` is "ended", "cut", "failed" or "client gone"."""
+
+    __slots__ = ("how", "status", "ttft_s", "reported_prompt_tokens", "reported_cached_tokens")
+
+    def __init__(self, how: str, status: int, ttft_s: float | None, usage: Usage | None) -> None:
+        self.how = how
+        self.status = status
+        self.ttft_s = ttft_s
+        self.reported_prompt_tokens = usage.prompt_tokens if usage else None
+        self.reported_cached_tokens = usage.cached_tokens if usage else None
+
+    @property
+    def is_error(self) -> bool:
+        """Not one of the client's."""
+        return self.how in ("cut", "failed") or self.status >= SERVER_ERROR

@@ -1,0 +1,103 @@
+"""`kvgate explain`: asks a running gateway what it would do with a request, and prints why."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from gateway.core.errors import ConfigError
+
+TIMEOUT_S = 30.0
+"""For a long prompt that a worker tokenizes."""
+
+COLUMNS = (
+    ("overlap", "overlap_tokens"),
+    ("uncached", "uncached_tokens"),
+    ("booked", "booked_tokens"),
+    ("in flight", "in_flight"),
+    ("waiting", "waiting"),
+)
+
+
+async def run(args: argparse.Namespace) -> int:
+    """The exit code. Raises ConfigError for what cannot be read or reached."""
+    status, told = await _ask(args, _read(args.prompt_file), dict(map(_header, args.header)))
+    if status != 200:
+        print(f"the gateway would answer {status}: {told['error']['message']}")
+        return 1
+    print(msgspec.json.format(msgspec.json.encode(told)).decode() if args.json else "\n".join(lines(told)))
+    return 0
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as exc:
+        raise ConfigError(f"--prompt-file {path}: cannot be read: {exc.strerror}") from exc
+
+
+async def _ask(args: argparse.Namespace, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
+    url, params = f"{args.gateway.rstrip('/')}/admin/explain", {"path": args.path} if args.path else {}
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(url, data=BytesIO(body), params=params, headers=headers) as answer,
+        ):
+            return answer.status, msgspec.json.decode(await answer.read())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
+        raise ConfigError(
+            f"--gateway {args.gateway}: no gateway's admin address: {exc or 'no answer'}"
+        ) from exc
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise ConfigError(f"--header {text}: give NAME: VALUE")
+    return name.strip(), value.strip()
+
+
+def lines(told: dict[str, Any]) -> Iterator[str]:
+    """What was told, for people: a line of what, a line of why, and a table, the chosen one first."""
+    tokens = f"{told['prompt_tokens']} prompt tokens ({told['tokenized_by']})"
+    if told["not_tokenized"]:
+        tokens = f"prompt not tokenized: {told['not_tokenized']}"
+    yield f"{told['model']}, {tokens}: {told['worker']}, by {told['policy']}"
+    predicted_s = told["predicted_ttft_s"]
+    yield told["reason"] + (f"; first token in {predicted_s:.3f} s" if predicted_s is not None else "")
+    if split := told["split"]:
+        where = split["prefill_worker"] or "nobody else"
+        yield f"prompt computed by {where}: {split['reason']}"
+    yield ""
+    yield from _table(list(_rows(told)))
+
+
+def _rows(told: dict[str, Any]) -> Iterator[list[str]]:
+    some = sorted(told["candidates"], key=lambda c: (c["worker"] != told["worker"], c["cost"] or 0.0))
+    parts = list(some[0].get("terms", {}))
+    yield ["", "worker", "term", *parts, *(title for title, _ in COLUMNS), "kv", "exact"]
+    for each in some:
+        yield [
+            ">" if each["worker"] == told["worker"] else "",
+            each["worker"],
+            "" if each["cost"] is None else f"{each['cost']:.4g}",
+            *(f"{each['terms'][part]:.4f}" for part in parts),
+            *(str(each[field]) for _, field in COLUMNS),
+            f"{each['kv_usage']:.2f}",
+            "yes" if each["is_exact"] else "no",
+        ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()

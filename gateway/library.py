@@ -1,0 +1,24 @@
+"""The gateway as a library: the server's own decision, for programs."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from gateway.app import Gateway
+from gateway.config import load
+from gateway.router import Router
+
+
+@asynccontextmanager
+async def connect(workers: Sequence[str], **options: object) -> AsyncIterator[Router]:
+    """A live router for programs: knows the fleet as the gateway does, listens to nothing.
+
+    Every worker has been asked once when the block begins; one that did not answer joins when it does.
+    `options` are fields of Config. Leaves the block when the fleet is no longer needed. Raises ConfigError.
+    """
+    gateway = Gateway(load({"worker": list(workers), **options}, environ={}))
+    await gateway.start(serve=False)
+    try:
+        await gateway.roster.first_look()
+        yield gateway.router
+    finally:
+        await gateway.stop()

@@ -1,0 +1,138 @@
+"""Policies that are put together of parts, as the configuration says:
+
+[policies.mine]
+filters = ["topology"]                               who may have it; one that leaves nobody is passed over
+scorers = { prefix_overlap = 3, least_load = 1 }     how good is each, by weight
+picker = "max"                                       one of the scores
+policy = "prefix_overlap"                            in place of scorers and picker: who chooses
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import Any, TypeVar, cast
+
+from gateway.core.decision import Candidate, Choice, Query
+from gateway.policies.base import Explains, Filter, Picker, Policy, Remembers, Scorer
+
+Part = TypeVar("Part", Policy, Filter)
+
+
+class PartError(Exception):
+    """A part that answered what it must not."""
+
+
+class Scored:
+    """The picker's choice by the weighted mean of all scores."""
+
+    def __init__(self, name: str, scorers: Mapping[str, tuple[Scorer, float]], picker: Picker) -> None:
+        self.name = name
+        total = sum(weight for _, weight in scorers.values())
+        self._scorers = [(part, scorer, weight / total) for part, (scorer, weight) in scorers.items()]
+        self._picker = picker
+
+    def __repr__(self) -> str:
+        return f"Scored({self.name}, {[name for name, _, _ in self._scorers]})"
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        """The reason has what each scorer said of the chosen one."""
+        num = len(candidates)
+        sums = [0.0] * num
+        said = []
+        for name, scorer, weight in self._scorers:
+            scores = scorer.score(query, candidates)
+            if len(scores) != num:
+                raise PartError(f"scorer '{name}' gave {len(scores)} scores for {num} candidates")
+            for i, score in enumerate(scores):
+                if not 0.0 <= score <= 1.0:
+                    raise PartError(f"scorer '{name}' gave {score}, which is not from 0 to 1")
+                sums[i] += weight * score
+            said.append((name, scores))
+        index = self._picker.pick(sums, rng)
+        if not 0 <= index < num:
+            raise PartError(f"the picker gave {index} of {num} scores")
+        reason = ", ".join([f"{name} {scores[index]:.2f}" for name, scores in said])
+        return Choice(index, reason, tuple(sums))
+
+
+class Checked:
+    """Somebody's policy, named as it was asked for; what it answers is a Choice, or PartError."""
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        self.name = name
+        self._policy = policy
+
+    def __repr__(self) -> str:
+        return f"Checked({self.name}, {self._policy!r})"
+
+    def twin(self) -> "Checked":
+        return Checked(self.name, twin_of(self._policy))
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        return as_choice(self._policy.choose(query, candidates, rng), len(candidates))
+
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+        return explained(self._policy, query, candidates)
+
+
+class Filtered:
+    """A policy's choice among those that all filters keep. What they do not keep has no term (nan)."""
+
+    def __init__(self, name: str, filters: Mapping[str, Filter], policy: Policy) -> None:
+        self.name = name
+        self._filters = filters
+        self._policy = policy
+
+    def __repr__(self) -> str:
+        return f"Filtered({self.name}, {list(self._filters)}, {self._policy!r})"
+
+    def twin(self) -> "Filtered":
+        filters = {name: twin_of(part) for name, part in self._filters.items()}
+        return Filtered(self.name, filters, twin_of(self._policy))
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        kept = candidates
+        for name, part in self._filters.items():
+            left = part.keep(query, kept)
+            if left and left is not kept:
+                given = {candidate.id for candidate in kept}
+                if not all([candidate.id in given for candidate in left]):
+                    raise PartError(f"filter '{name}' kept a worker that it was not given")
+                kept = left
+        choice = self._policy.choose(query, kept, rng)
+        if kept is candidates:
+            return choice
+        places = {candidate.id: i for i, candidate in enumerate(candidates)}
+        there = [places[candidate.id] for candidate in kept]
+        terms = [nan] * len(candidates) if choice.terms else []
+        for i, term in zip(there, choice.terms, strict=False):
+            terms[i] = term
+        reason = f"{choice.reason}, of {len(kept)} that are kept" if len(kept) < len(candidates) else ""
+        return Choice(there[choice.index], reason or choice.reason, tuple(terms), choice.ttft_s)
+
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+        """As the policy behind the filters does, if it does."""
+        return explained(self._policy, query, candidates)
+
+
+def explained(policy: Policy, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+    """What each candidate's term is made of; nothing for policies that do not say."""
+    return policy.explain(query, candidates) if isinstance(policy, Explains) else [{} for _ in candidates]
+
+
+def as_choice(answer: Any, num_candidates: int) -> Choice:
+    """What a policy answered: a Choice, or only its index. Raises PartError where it is neither."""
+    choice = Choice(answer, "its choice") if type(answer) is int else answer
+    if not isinstance(choice, Choice):
+        raise PartError(f"it answered {answer!r:.80}, neither an index nor a Choice")
+    index: object = choice.index  # what is said of its type, nobody has checked
+    if not isinstance(index, int) or not 0 <= index < num_candidates:
+        raise PartError(f"it chose {index!r:.80} of {num_candidates} candidates")
+    if choice.terms and len(choice.terms) != num_candidates:
+        raise PartError(f"it gave {len(choice.terms)} terms for {num_candidates} candidates")
+    return choice
+
+
+def twin_of(part: Part) -> Part:
+    """One that may be asked in its place, and leaves it as it is."""
+    return cast(Part, part.twin()) if isinstance(part, Remembers) else part

@@ -1,0 +1,20 @@
+"""Of two workers taken by chance the one with less work ahead: nearly as even as looking at all of them, and
+gateways that know each other's load late do not all run to the same one."""
+
+import random
+from collections.abc import Sequence
+
+from gateway.core.decision import Candidate, Choice, Query
+from gateway.policies.base import pick_lowest
+from gateway.policies.prefix_overlap import work_ahead
+
+
+class PowerOfTwo:
+    name = "power_of_two"
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        if len(candidates) == 1:
+            return Choice(0, "the only one")
+        two = rng.sample(range(len(candidates)), 2)
+        best = two[pick_lowest([work_ahead(candidates[i]) for i in two], rng)]
+        return Choice(best, "less work ahead of two")

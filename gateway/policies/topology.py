@@ -1,0 +1,34 @@
+"""The workers near by, as long as one of them has room: another zone costs money, and each hop time.
+
+Where a worker stands says `--topology URL=zone1/rack2`, and where the gateway does `--place zone1/rack2`.
+"""
+
+from collections.abc import Sequence
+
+from gateway.core.decision import Candidate, Query
+from gateway.core.pairs import nearness
+
+FULL = 0.95
+"""KV usage from which a worker has no room for another prompt's blocks."""
+
+
+class TopologyFilter:
+    """Those that share most parts of `place` of all with room. Without a place, all."""
+
+    def __init__(self, place: str = "") -> None:
+        self._place = place
+
+    def keep(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        if not self._place:
+            return candidates
+        nearest: list[Candidate] = []
+        most = -1
+        for candidate in candidates:
+            if candidate.num_waiting or candidate.kv_usage >= FULL:
+                continue
+            shared = nearness(self._place, candidate.worker.topology)
+            if shared > most:
+                nearest, most = [], shared
+            if shared == most:
+                nearest.append(candidate)
+        return nearest

@@ -1,0 +1,48 @@
+"""`kvgate policy`: what policies there are, and whether one keeps what every policy must."""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.choosing import library_of
+from gateway.config import Config
+from gateway.policies import contract
+from gateway.policies.library import AUTO
+from gateway.policies.plugins import Kind, read_file
+
+KINDS: tuple[Kind, ...] = ("policy", "filter", "scorer", "picker")
+
+
+def run(args: argparse.Namespace, config: Config) -> int:
+    """Prints, and returns the exit code. Raises ConfigError."""
+    if args.action == "list":
+        print("\n".join(_listed(config)))
+        return 0
+    num_checks = num_kept = 0
+    for (kind, name), make in _tested(args.file, config).items():
+        print(f"{kind} {name}")
+        for result in contract.run(kind, make, config.policy_budget_ms / 1000):
+            num_checks += 1
+            num_kept += result.fault is None
+            print(f"  FAIL  {result.check}: {result.fault}" if result.fault else f"  ok    {result.check}")
+    print(f"{num_kept} of {num_checks} checks passed")
+    return 0 if num_kept == num_checks else 1
+
+
+def _listed(config: Config) -> Iterator[str]:
+    path = config.policy_file
+    library = library_of(config, read_file(Path(path)) if path else None)
+    for kind in KINDS:
+        yield f"{kind}: {', '.join(library.names(kind))}"
+
+
+def _tested(path: str | None, config: Config) -> Mapping[tuple[Kind, str], Callable[[], Any]]:
+    """All that a file has, or what --policy names."""
+    path = path or config.policy_file
+    file = read_file(Path(path)) if path else None
+    library = library_of(config, file)
+    if file is None or config.policy != AUTO:
+        name = library.resolved(config.policy)
+        return {("policy", name): lambda: library.bare(name)}
+    return {(plugin.kind, plugin.name): plugin.make for plugin in file.plugins.values()}

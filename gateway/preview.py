@@ -1,0 +1,53 @@
+"""What would be done with a request now: asked by people, at the admin port. Nothing is sent or booked.
+
+A prompt that is not tokenized here is tokenized by a worker, as that of a request would be.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.core.decision import Prompt
+from gateway.core.errors import InvalidRequest
+from gateway.core.http import HttpRequest
+from gateway.core.prompt import PromptError
+from gateway.core.request import ROUTES
+from gateway.proxy import Proxy
+from gateway.records import PartsOf, describe
+
+PATHS: Mapping[str, str] = {"messages": "/v1/chat/completions", "prompt": "/v1/completions"}
+"""Where a body would be sent that has this field."""
+
+
+class Preview:
+    def __init__(self, proxy: Proxy, parts_of: PartsOf) -> None:
+        self._proxy = proxy
+        self._parts_of = parts_of
+
+    async def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
+        """A decision record without an id and an outcome. Raises InvalidRequest, UnknownModel or NoWorker."""
+        some = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
+        if http.path not in ROUTES:
+            raise InvalidRequest(f"'{http.path}' is none of {', '.join(ROUTES)}", param="path")
+        request, note = self._proxy.request_of(http), None
+        try:
+            prompt = await self._proxy.prompt_of(request, http.header(b"authorization"))
+        except PromptError as exc:
+            prompt, note = Prompt(), str(exc)
+        decision = self._proxy.router.preview(request, prompt)
+        told = describe(decision, None, self._parts_of(decision))
+        del told["id"], told["outcome"]
+        return {**told, "not_tokenized": note}
+
+
+def _path_of(body: bytes) -> str:
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError as exc:
+        raise InvalidRequest(f"the body is not a JSON object: {exc}") from exc
+    found = [path for field, path in PATHS.items() if field in fields]
+    if not found:
+        raise InvalidRequest(f"the body has none of {', '.join(PATHS)}: say what it is for with path=")
+    return found[0]

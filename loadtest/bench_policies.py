@@ -1,0 +1,166 @@
+"""`make bench-policies`: what policies come to, in virtual time, on traces and on fleets that are not as they
+should be.
+
+Each cell is a whole run of the gateway's router before eight simulated engines with a million cached tokens
+each (`gateway/replay/`). Goodput is requests per second that meet the row's TTFT and TPOT. Three seeds; a
+figure is their median, and what is compared is compared for each seed. LIMIT takes fewer requests of each
+trace, ROWS only those rows.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gateway.policies import POLICIES
+from gateway.policies.base import Policy
+from gateway.replay.bounds import AllKnowing
+from gateway.replay.fleet import Restart, Setup, VirtualFleet, pooled_of
+from gateway.replay.job import Job
+from gateway.replay.profile import H100_8B, H100_70B, Profile
+from gateway.replay.results import Slo, Summary, summarize
+from gateway.replay.traces import agent, mooncake
+from loadtest.decide import DECIDE_GOALS_US, decide_us
+from loadtest.dynamo import DynamoCost
+from loadtest.report import Figure, median_of, publish
+from loadtest.workloads.groups import groups
+from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode
+
+NUM_WORKERS, KV_TOKENS = 8, 1_000_000
+SEEDS = range(1, int(os.environ.get("SEEDS", "3")) + 1)
+LIMIT = int(os.environ.get("LIMIT", "12031"))
+ROWS = os.environ.get("ROWS", "")
+
+OURS = "expected_ttft"
+OTHERS = ("prefix_overlap", "least_load", "round_robin", "dynamo")
+"""What ours is compared with; all-knowing and pooled are bounds."""
+COLUMNS = ("hit_rate", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "goodput", "busiest")
+MADE: Mapping[str, Callable[[], Policy]] = {
+    **POLICIES,
+    "dynamo": DynamoCost,
+    "all_knowing": AllKnowing,
+}
+
+FAST = replace(H100_8B, kv_tokens=KV_TOKENS)
+LARGE = replace(H100_70B, kv_tokens=KV_TOKENS)
+HALF = replace(
+    FAST,
+    name="half",
+    prefill_tokens_per_s=FAST.prefill_tokens_per_s / 2,
+    step_s=FAST.step_s * 2,
+    seq_s=FAST.seq_s * 2,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A workload and a fleet; `jobs` by seed. `p99_goal` of ours over the best of the others."""
+
+    name: str
+    jobs: Callable[[int], Iterable[Job]]
+    profile: Profile = FAST
+    profiles: Sequence[Profile] = ()
+    restarts: Sequence[Restart] = ()
+    event_delay_s: float = 0.005
+    block_size: int = 512
+    slo: Slo = Slo(2.0, 0.05)
+    p99_goal: float | None = None
+
+
+def conversation(speed: float, seed: int) -> Iterable[Job]:
+    return mooncake(CONVERSATION, speed=speed, limit=LIMIT, seed=seed)
+
+
+def agents(copies: int, seed: int) -> Iterable[Job]:
+    return agent(AGENT, bundled_encode(), copies=max(copies * LIMIT // 12031, 1), seed=seed)
+
+
+def ladder(seed: int) -> Iterable[Job]:
+    return groups((3, 10, 20, 30, 40, 50, 60), 40.0 * LIMIT / 12031, seed)
+
+
+def rows() -> list[Row]:
+    half, large = Slo(2.0, 0.1), partial(Row, profile=LARGE, slo=Slo(5.0, 0.1))
+    twice = partial(conversation, 2.0)
+    minutes = [Restart(60.0 * (1 + number), number % NUM_WORKERS, 20.0) for number in range(30)]
+    return [
+        Row("conversation_1x", partial(conversation, 1.0)),
+        Row("conversation_2x", twice, p99_goal=0.8),
+        Row("conversation_3x", partial(conversation, 3.0), p99_goal=0.8),
+        large("conversation_1x_70b", partial(conversation, 1.0)),
+        large("conversation_2x_70b", twice, p99_goal=0.8),
+        large("conversation_3x_70b", partial(conversation, 3.0), p99_goal=0.8),
+        Row("agent", partial(agents, 40), block_size=64),
+        Row("groups_ladder", ladder, block_size=400),
+        Row("mixed_fleet_2x", twice, profiles=(*[FAST] * 4, *[HALF] * 4), slo=half),
+        Row("late_events_2x", twice, event_delay_s=2.0),
+        Row("restarts_2x", twice, restarts=minutes),
+    ]
+
+
+def run(row: Row, name: str, seed: int) -> Summary:
+    setup = Setup(
+        NUM_WORKERS,
+        row.profile,
+        block_size=row.block_size,
+        event_delay_s=row.event_delay_s,
+        seed=seed,
+        policy=MADE.get(name, POLICIES[OURS]),
+        profiles=row.profiles,
+        restarts=row.restarts,
+    )
+    fleet = VirtualFleet(pooled_of(setup) if name == "pooled" else setup)
+    if isinstance(fleet.router.policy, DynamoCost):
+        fleet.router.witnesses.append(fleet.router.policy)
+    return summarize(name, fleet.run(row.jobs(seed)), NUM_WORKERS, row.slo)
+
+
+def main() -> None:
+    figures: list[Figure] = []
+    with ProcessPoolExecutor(max_tasks_per_child=8) as pool:
+        for row in rows():
+            if ROWS and row.name not in ROWS.split(","):
+                continue
+            began = time.monotonic()
+            names = [OURS, *OTHERS, "all_knowing", "pooled"]
+            asked = {name: [pool.submit(run, row, name, seed) for seed in SEEDS] for name in names}
+            cells = {name: [future.result() for future in futures] for name, futures in asked.items()}
+            show(row, cells, time.monotonic() - began)
+            figures += compare(row, cells)
+    figures += [decide_us(num, goal) for num, goal in DECIDE_GOALS_US.items()]
+    publish("bench_policies", figures)
+
+
+def show(row: Row, cells: Mapping[str, Sequence[Summary]], took_s: float) -> None:
+    print(f"\n{row.name} ({took_s:.0f} s): median of {len(SEEDS)} seeds (least to most)")
+    print(f"  {'':15}" + "".join(f"{column:>24}" for column in COLUMNS))
+    for name, some in cells.items():
+        values = [[getattr(cell, column) for cell in some] for column in COLUMNS]
+        texts = [f"{statistics.median(v):.3f} ({min(v):.3f}-{max(v):.3f})" for v in values]
+        print(f"  {name:15}" + "".join(f"{text:>24}" for text in texts), flush=True)
+
+
+def compare(row: Row, cells: Mapping[str, Sequence[Summary]]) -> list[Figure]:
+    ours, others = cells[OURS], [cells[name] for name in OTHERS]
+    seeds = list(zip(ours, *others, strict=True))
+    p99 = [one.ttft_p99_s / min(each.ttft_p99_s for each in rest) for one, *rest in seeds]
+    good = [one.goodput / max(each.goodput for each in rest) for one, *rest in seeds]
+    figures = [
+        median_of(f"policy.ttft_p99_over_best.{row.name}", "x", row.p99_goal, p99),
+        median_of(f"policy.goodput_over_best.{row.name}", "x", 1.0, good, is_floor=True),
+    ]
+    if row.name.startswith("conversation_1x"):
+        bounds = zip(ours, cells["all_knowing"], strict=True)
+        over = [one.ttft_mean_s / bound.ttft_mean_s for one, bound in bounds]
+        figures += [
+            median_of(f"policy.reuse.{row.name}", "share", 0.25, [c.hit_rate for c in ours], is_floor=True),
+            median_of(f"policy.ttft_mean_over_all_knowing.{row.name}", "x", 1.1, over),
+        ]
+    return figures
+
+
+if __name__ == "__main__":
+    main()

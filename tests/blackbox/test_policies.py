@@ -1,0 +1,221 @@
+"""Policies of a file before workers, as an operator has them: read anew, refused, failing, compared."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.fleet import GATEWAY
+from tests.blackbox.harness import (
+    DEADLINE_S,
+    DONE,
+    SSE_HEAD,
+    Bench,
+    FakeWorker,
+    chunked,
+    completion,
+    event,
+    post,
+    refusal,
+    running,
+    says,
+    until,
+    wire,
+)
+
+BY_NAME = """
+def choose(query, candidates, rng):
+    return sorted(range(len(candidates)), key=lambda i: candidates[i].id)[{place}]
+"""
+STAY = "the policies in use stay"
+
+
+async def two_workers(bench: Bench) -> list[FakeWorker]:
+    workers = [await bench.worker(), await bench.worker()]
+    return sorted(workers, key=lambda worker: worker.id)
+
+
+async def served_by(bench: Bench, workers: list[FakeWorker]) -> list[int]:
+    """Which of them answer the next four requests, each on a connection of its own."""
+    places = []
+    for _ in range(4):
+        before = [len(worker.calls) for worker in workers]
+        assert (await bench.ask(post(completion()))).status == 200
+        places += [i for i, worker in enumerate(workers) if len(worker.calls) > before[i]]
+    return places
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
+    tmp_path: Path, processes: int
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(BY_NAME.format(place=0))
+    async with running("--policy-file", str(path), "--processes", str(processes)) as bench:
+        gateway, workers = bench.gateway, await two_workers(bench)
+        assert await served_by(bench, workers) == [0] * 4
+
+        path.write_text(BY_NAME.format(place=-1))
+        gateway.process.send_signal(signal.SIGHUP)
+        await until(lambda: _num_told(gateway.log, "are read anew") == processes, "all read it anew")
+        assert await served_by(bench, workers) == [1] * 4
+
+        path.write_text("def choose(:\n")
+        gateway.process.send_signal(signal.SIGHUP)
+        await gateway.logged(rf"{STAY}: .*own\.py:1: invalid syntax")
+        assert await served_by(bench, workers) == [1] * 4
+        shown = (await gateway.admin("GET", "/admin/policies")).json
+        assert shown["policy"] == "own" and shown["file"]["refused"].endswith("own.py:1: invalid syntax")
+        told = await gateway.admin("POST", "/admin/policies/reload", b"{}")
+        assert told.status == 400 and "invalid syntax" in told.json["error"]["message"]
+        gateway.expected += [line for line in gateway.log if STAY in line]
+
+
+async def test_a_process_that_is_replaced_has_what_the_others_have(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(BY_NAME.format(place=0))
+    async with running("--policy-file", str(path), "--processes", "2") as bench:
+        gateway, workers = bench.gateway, await two_workers(bench)
+        path.write_text("def choose(:\n")
+        line = await gateway.logged(r"process 0 \(pid (\d+)\) is ready")
+        os.kill(int(line[1]), signal.SIGKILL)
+        await gateway.expect_fault(r"process 0 \(pid \d+\) died")
+        await until(lambda: _num_told(gateway.log, "process 0 (pid") >= 3, "process 0 is there again")
+        assert await served_by(bench, workers) == [0] * 4
+
+
+async def test_a_policy_that_fails_costs_no_request_and_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(
+        "def choose(query, candidates, rng):\n"
+        "    return 0 if candidates[0].id.startswith('10.') else query.nothing\n"
+    )
+    async with running("--policy-file", str(path)) as bench:
+        await two_workers(bench)
+        assert [(await bench.ask(post(completion()))).status for _ in range(5)] == [200] * 5
+        await bench.gateway.expect_fault(r"policy own failed, .*own\.py:2: AttributeError")
+        metrics = await bench.gateway.metrics()
+        assert metrics['kvgate_policy_fallbacks_total{cause="raised",policy="own"}'] == 5
+
+
+async def explained(bench: Bench, path: Path, body: str, *more: str) -> tuple[int | None, str]:
+    """What `kvgate explain` prints, and how it ends."""
+    path.write_text(body)
+    url = f"http://127.0.0.1:{bench.gateway.admin_port}"
+    process = await asyncio.create_subprocess_exec(
+        *(*GATEWAY, "explain", "--prompt-file", str(path), "--gateway", url, *more),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        printed, _ = await process.communicate()
+    return process.returncode, printed.decode()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_running_gateway_explains_what_it_would_do_and_does_nothing(
+    tmp_path: Path, processes: int
+) -> None:
+    path, body = tmp_path / "p.json", completion("text").decode()
+    async with running("--processes", str(processes)) as bench:
+        workers = await two_workers(bench)
+        code, text = await explained(bench, path, body)
+        first, _, _, titles, chosen, _ = text.splitlines()
+        assert code == 0 and re.fullmatch(r"m, 3 prompt tokens \(worker\): \S+, by expected_ttft", first)
+        assert titles.split()[:6] == ["worker", "term", "start_s", "ahead_s", "own_s", "fetch_s"]
+        assert chosen.startswith("> ") and chosen.split()[1] in {worker.id for worker in workers}
+        code, text = await explained(bench, path, body, "--json")
+        assert code == 0 and [len(each["terms"]) for each in json.loads(text)["candidates"]] == [9, 9]
+        code, text = await explained(bench, path, completion(model="other").decode())
+        assert code == 1 and text.startswith("the gateway would answer 404: the model 'other' does not exist")
+        code, text = await explained(bench, path, "{")
+        assert code == 1 and text.startswith("the gateway would answer 400: the body is not a JSON object")
+        assert [worker.calls for worker in workers] == [[], []]
+        assert (await bench.gateway.admin("GET", "/admin/decisions")).json == {"decisions": []}
+
+
+async def test_the_record_of_a_decision_tells_what_its_costs_are_made_of() -> None:
+    async with running("--policy", "latency_slo", "--expose-headers") as bench:
+        await two_workers(bench)
+        answer = await bench.ask(post(completion()))
+        decision = (answer.value(b"x-kvgate-decision") or b"").decode()
+        record = (await bench.gateway.admin("GET", f"/admin/decisions/{decision}")).json
+        assert record["policy"] == "latency_slo"
+        for each in record["candidates"]:
+            assert each["cost"] == pytest.approx(sum(each["terms"].values()))
+
+
+TELLS = (
+    b'{"choices":[{"index":0,"text":"x"}],'
+    b'"usage":{"prompt_tokens":3,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":1}}}'
+)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_sessions_are_split_between_policies_and_results_told(processes: int) -> None:
+    flags = ("--ab", "least_load=80", "--ab", "random=20", "--expose-headers", "--processes", str(processes))
+    async with running(*flags) as bench:
+        for worker in await two_workers(bench):
+            worker.script = says(wire(200, TELLS, (b"Content-Type", b"application/json")))
+        by_session: dict[int, set[str]] = {}
+        for i in range(60):
+            answer = await bench.ask(post(completion(), (b"X-Session-Id", b"s%d" % (i % 20))))
+            decision = (answer.value(b"x-kvgate-decision") or b"").decode()
+            record = (await bench.gateway.admin("GET", f"/admin/decisions/{decision}")).json
+            by_session.setdefault(i % 20, set()).add(record["policy"])
+        assert {len(policies) for policies in by_session.values()} == {1}
+        assert set.union(*by_session.values()) == {"least_load", "random"}
+        shown = (await bench.gateway.admin("GET", "/admin/policies")).json
+        arms = {arm["name"]: arm for arm in shown["arms"]}
+        expected = {name: sum(3 for each in by_session.values() if name in each) for name in arms}
+        assert {name: arm["requests"] for name, arm in arms.items()} == expected
+        assert [(arm["share"], arm["errors"], arm["hit_rate"]) for arm in arms.values()] == [
+            (0.8, 0, 0.3333),
+            (0.2, 0, 0.3333),
+        ]
+        metrics = await bench.gateway.metrics()
+        assert metrics['kvgate_policy_requests_total{policy="random"}'] == expected["random"]
+
+
+async def test_shadows_tell_what_they_would_have_done() -> None:
+    shadows = ("--shadow", "expected_ttft", "--shadow", "least_load")
+    async with running("--policy", "round_robin", *shadows) as bench:
+        for worker in await two_workers(bench):
+            worker.script = says(SSE_HEAD + chunked(event("a"), DONE))
+        for _ in range(10):
+            assert (await bench.ask(post(completion(stream=True)))).status == 200
+        shown: dict[str, Any] = {}
+
+        async def is_worked_off() -> bool:
+            shown.update((await bench.gateway.admin("GET", "/admin/policies")).json)
+            return [each["compared"] for each in shown["shadow"]] == [10, 10] and bool(
+                shown["shadow"][0]["happened_ttft_s"]
+            )
+
+        await until(is_worked_off, "all are compared")
+        assert [(arm["name"], arm["requests"]) for arm in shown["arms"]] == [("round_robin", 10)]
+        assert shown["arms"][0]["ttft_p90_s"] >= shown["arms"][0]["ttft_p50_s"] > 0
+        predicts, plain = shown["shadow"]
+        assert (predicts["name"], predicts["compared_prompt_tokens"]) == ("expected_ttft", 30)
+        assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["share_agreed"] <= 1
+        assert (plain["name"], plain["predicted_ttft_s"], shown["dropped"]) == ("least_load", None, 0)
+        metrics = await bench.gateway.metrics()
+        assert metrics['kvgate_shadow_compared_total{policy="least_load"}'] == 10
+
+
+async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    assert "there is no policy 'best'; there are expected_ttft, " in await refusal("--policy", "best")
+    config = tmp_path / "kvgate.toml"
+    config.write_text('policy = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
+    told = await refusal("--config", str(config))
+    assert "policies.mine.scorers: there is no scorer 'best'; there are prefix_overlap, " in told
+    assert "own.py: cannot be read" in await refusal("--policy-file", str(tmp_path / "own.py"))
+
+
+def _num_told(log: list[str], words: str) -> int:
+    return sum(words in line for line in log)

@@ -1,0 +1,30 @@
+import pytest
+
+from gateway.core.outcome import Outcome
+from gateway.core.sse import Usage, read_usage
+
+
+def usage_of(prompt: int, cached: int) -> Usage | None:
+    return read_usage(
+        b'{"usage":{"prompt_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}}' % (prompt, cached)
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "is_error"),
+    [
+        ("ended", 200, False),
+        ("ended", 400, False),
+        ("ended", 503, True),
+        ("client gone", 499, False),
+        ("cut", 200, True),
+        ("failed", 0, True),
+    ],
+)
+def test_what_is_an_error(how: str, status: int, is_error: bool) -> None:
+    assert Outcome(how, status, None, None).is_error is is_error
+
+
+def test_what_the_engine_told_is_kept() -> None:
+    outcome = Outcome("ended", 200, 0.5, usage_of(10, 4))
+    assert (outcome.reported_prompt_tokens, outcome.reported_cached_tokens, outcome.ttft_s) == (10, 4, 0.5)

@@ -1,0 +1,59 @@
+"""The page of policies names what there is, and what it shows works."""
+
+import re
+import tomllib
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from gateway.choosing import library_of, policy_of
+from gateway.config import Config
+from gateway.core.decision import Candidate, Query
+from gateway.options import convert
+from gateway.policies import COMPOSITIONS, FILTERS, PICKERS, POLICIES, SCORERS
+from gateway.policies.contract import run
+from gateway.policies.library import Library
+from gateway.policies.plugins import read_file
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+
+
+def told(title: str) -> Config:
+    """The TOML under a title."""
+    text = PAGE[PAGE.index(title) :].partition("```toml\n")[2].partition("```")[0]
+    return convert(tomllib.loads(text), Config, "the page", strict=True)
+
+
+def test_the_shares_that_are_shown_are_some() -> None:
+    config = told("## Which one is better here")
+    assert policy_of(config, library_of(config)).name == "ab"
+
+
+@pytest.mark.parametrize("name", [*POLICIES, *COMPOSITIONS])
+def test_every_policy_has_its_line(name: str) -> None:
+    assert f"\n| `{name}` | " in PAGE
+
+
+@pytest.mark.parametrize("name", [*FILTERS, *SCORERS, *PICKERS])
+def test_every_part_is_named(name: str) -> None:
+    assert f"`{name}`" in PAGE[PAGE.index("## Composed of parts") :]
+
+
+def test_the_composition_that_is_shown_is_one() -> None:
+    config = told("## Composed of parts")
+    library = Library(compositions=config.policies)
+    assert [library.policy(name).name for name in (config.policy, "fair_slo")] == ["mine", "fair_slo"]
+
+
+@pytest.mark.parametrize("text", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_the_files_that_are_shown_are_policies_and_parts(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "my_policy.py"
+    path.write_text(text)
+    (plugin,) = read_file(path).plugins.values()
+    assert [result for result in run(plugin.kind, plugin.make, inf) if result.fault] == []
+
+
+def test_all_that_a_policy_may_see_is_named() -> None:
+    fields = {*Query.__struct_fields__, *Candidate.__struct_fields__}
+    assert [field for field in fields if f"`{field}`" not in PAGE[PAGE.index("## Your own") :]] == []

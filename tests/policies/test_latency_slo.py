@@ -1,0 +1,68 @@
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.decision import Candidate, Query
+from gateway.core.pace import Pace
+from gateway.policies.base import Explains, Policy
+from gateway.policies.latency_slo import HeadroomScorer, LatencySlo, ttft_s
+from tests.policies.contract import PolicyContract, candidate
+
+PACE = Pace(start_s=0.1, token_s=0.001, seq_s=0.0001)
+
+
+def at(name: str, **more: int) -> Candidate:
+    """Computes a thousand tokens a second."""
+    return replace(candidate(name, **more), pace=PACE)
+
+
+def chosen(query: Query, *some: Candidate) -> tuple[str, str]:
+    choice = LatencySlo().choose(query, some, random.Random(1))
+    assert choice.ttft_s == choice.terms[choice.index] == ttft_s(some[choice.index])
+    return some[choice.index].id, choice.reason
+
+
+class TestLatencySlo(PolicyContract):
+    def make(self) -> Policy:
+        return LatencySlo()
+
+
+def test_in_time_is_enough_where_more_is_held() -> None:
+    holder, idle = at("holder", overlap=900, booked=1000), at("idle")
+    assert chosen(Query("m", 1000, slo_ttft_s=3.0), holder, idle) == (
+        "holder",
+        "in time, and the least to compute",
+    )
+    assert chosen(Query("m", 1000, slo_ttft_s=1.15), holder, idle)[0] == "idle"
+
+
+def test_where_none_is_in_time_the_soonest_is_chosen() -> None:
+    late, later = at("late", booked=5000), at("later", overlap=900, booked=9000)
+    assert chosen(Query("m", 1000, slo_ttft_s=0.5), later, late) == ("late", "none is in time: the soonest")
+
+
+def test_who_may_be_shed_gives_way_where_some_worker_is_late_already() -> None:
+    some = [at("idle"), at("late", booked=5000), at("later", booked=9000)]
+    assert chosen(Query("m", 1000, slo_ttft_s=2.0), *some)[0] == "idle"
+    shed = Query("m", 1000, slo_ttft_s=2.0, priority=-1)
+    assert chosen(shed, *some) == ("late", "may be shed: gives way to others")
+    assert chosen(shed, some[0])[0] == "idle"
+
+
+def test_answers_that_run_there_slow_a_prompt_down() -> None:
+    assert ttft_s(at("a", in_flight=10)) == pytest.approx(0.1 + 1000 * 0.002)
+
+
+def test_what_it_explains_sums_up_to_its_term() -> None:
+    policy, some = LatencySlo(), at("a", overlap=200, booked=300, in_flight=7)
+    assert isinstance(policy, Explains)
+    (terms,) = policy.explain(Query("m", 1000), [some])
+    assert sum(terms.values()) == pytest.approx(ttft_s(some))
+    assert (terms["ahead_s"], terms["own_s"]) == pytest.approx((0.51, 1.36))
+
+
+def test_headroom_as_a_score() -> None:
+    some = [at("a"), at("b", booked=10_000)]
+    assert HeadroomScorer().score(Query("m", 1000, slo_ttft_s=2.2), some) == [pytest.approx(0.5), 0.0]
+    assert HeadroomScorer().score(Query("m", 1000, slo_ttft_s=0.0), some) == [0.0, 0.0]

@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+
+from gateway import cli
+
+GOOD = """
+from gateway.policies.base import pick_lowest
+
+class Mine:
+    name = "mine"
+    def choose(self, query, candidates, rng):
+        return pick_lowest([each.booked_tokens for each in candidates], rng)
+
+class Near:
+    def keep(self, query, candidates):
+        return candidates
+"""
+BAD = "def choose(query, candidates, rng):\n    return 0\n"
+
+
+def ran(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = cli.main(["policy", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
+
+
+def written(tmp_path: Path, text: str) -> str:
+    (tmp_path / "my_policy.py").write_text(text)
+    return str(tmp_path / "my_policy.py")
+
+
+def test_all_that_a_file_has_is_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ran(capsys, "test", written(tmp_path, GOOD), "--policy-budget-ms", "60000")
+    assert code == 0
+    assert text.startswith("policy mine\n  ok    one candidate is chosen\n")
+    assert text.endswith("filter Near\n  ok    some of the candidates are kept\n9 of 9 checks passed\n")
+
+
+def test_what_fails_is_told_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ran(capsys, "test", written(tmp_path, BAD), "--policy-budget-ms", "60000")
+    assert code == 1
+    assert (
+        "  FAIL  equal workers share the requests: 400 requests went to 4 equal workers as [400, 0, 0, 0]"
+        in text
+    )
+    assert text.endswith("7 of 8 checks passed\n")
+
+
+def test_one_that_takes_too_long_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ran(
+        capsys, "test", written(tmp_path, GOOD), "--policy", "mine", "--policy-budget-ms", "0.000001"
+    )
+    assert (code, text.count("FAIL")) == (1, 1)
+    assert "  FAIL  1000 candidates are within the budget: 1000 candidates took " in text
+
+
+def test_a_file_that_cannot_be_read_is_no_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ran(capsys, "test", written(tmp_path, "def choose(:"))
+    assert code == 2 and text.endswith("my_policy.py:1: invalid syntax\n")
+
+
+def test_shipped_and_composed_ones_can_be_tested_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "kvgate.toml"
+    config.write_text('policy = "mine"\n[policies.mine]\nscorers = { prefix_overlap = 3, least_load = 1 }\n')
+    budget = ("--policy-budget-ms", "60000")
+    assert ran(capsys, "test", "--config", str(config), *budget)[0] == 0
+    code, text = ran(capsys, "test", "--policy", "power_of_two", *budget)
+    assert code == 0 and text.startswith("policy power_of_two\n")
+
+
+def test_what_there_is_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ran(capsys, "list", "--policy-file", written(tmp_path, GOOD))
+    policies, filters, scorers, pickers = text.splitlines()
+    assert code == 0
+    assert policies.startswith("policy: expected_ttft, ") and policies.endswith("tenant_fairness, mine")
+    assert filters == "filter: topology, tenant_fairness, Near"
+    assert scorers.startswith("scorer: ") and pickers == "picker: max, weighted, best_of_two"

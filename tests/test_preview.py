@@ -1,0 +1,68 @@
+import json
+from typing import Any
+
+import pytest
+
+from gateway.core.errors import InvalidRequest, UnknownModel
+from gateway.core.prompt import PromptError
+from gateway.preview import Preview
+from tests.exchanges import World
+
+
+class Asked:
+    """A worker that is asked for tokens, and does not know."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+
+    async def ask(self, url: str, request: object, key: str | None) -> None:
+        self.keys.append(key)
+        raise PromptError("it has no /tokenize")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(monkeypatch, "w:1", "w:2", session_header=b"x-session-id")
+    world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
+    return world
+
+
+async def told(world: World, body: dict[str, Any], path: str | None = None, **headers: str) -> dict[str, Any]:
+    preview = Preview(world.proxy, lambda decision: [{"own_s": 0.5}] * len(decision.candidates))
+    return await preview.explain(json.dumps(body).encode(), path, headers)
+
+
+async def test_what_would_be_done_is_told_and_nothing_is_done(world: World) -> None:
+    for _ in range(2):
+        record = await told(world, {"model": "m", "prompt": "x"}, Authorization="Bearer k")
+        assert (record["worker"], record["policy"], record["reason"]) == ("w:1", "round_robin", "its turn")
+        assert record["not_tokenized"] == "it has no /tokenize"
+        assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.5}] * 2
+        assert "id" not in record and "outcome" not in record
+    assert world.is_clean() and len(world.records) == 0 and not world.metrics.prompt_failures
+    assert world.proxy.worker_tokenizer.keys == ["Bearer k"] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "words"),
+    [
+        ({"model": "m"}, None, "the body has none of messages, prompt"),
+        ({"model": "m"}, "/v1/nothing", "'/v1/nothing' is none of /v1/chat/completions, "),
+        ({"model": "m", "prompt": 7}, None, "'prompt' must be a string"),
+        ({"model": "m", "messages": 7}, None, "'messages' must be a list of messages"),
+    ],
+)
+async def test_what_is_no_request_is_refused(
+    world: World, body: dict[str, Any], path: str | None, words: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await told(world, body, path)
+    assert caught.value.message.startswith(words)
+    with pytest.raises(InvalidRequest, match="not a JSON object"):
+        await Preview(world.proxy, lambda decision: ()).explain(b"[1]", None, {})
+
+
+async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> None:
+    assert (await told(world, {"model": "m", "input": "x"}, "/v1/embeddings"))["worker"] == "w:1"
+    with pytest.raises(UnknownModel):
+        await told(world, {"model": "other", "prompt": "x"})
