@@ -21,7 +21,7 @@ def test_what_is_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     counted.decided(split)
     counted.decided(decision(is_split=False))
     counted.decided(fakes.decision())  # of a fleet without prefill workers
-    counted.prefilled(split, 0.3)
+    counted.prefilled(0.3)
     counted.began(split, 0.5)
     counted.transferred(split, 0.2)
     counted.failed("died")

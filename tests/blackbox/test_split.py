@@ -81,15 +81,16 @@ def _session() -> aiohttp.ClientSession:
 
 
 @contextmanager
-def split_fleet(*flags: str) -> Iterator[Fleet]:
+def split_fleet(*flags: str, sims: Sequence[str] = (), first: Sequence[str] = ()) -> Iterator[Fleet]:
+    """`sims` are options of the split workers, `first` more of the first prefill worker."""
     with ExitStack() as stack:
 
         def sim(*more: str) -> Process:
             process = stack.enter_context(running("sim", *SIM, *more))
             return Process(first_match(process, SIM_READY)[0], process.pid)
 
-        prefills = [sim("--pd-role", "prefill") for _ in range(2)]
-        decodes = [sim("--pd-role", "decode") for _ in range(2)]
+        prefills = [sim("--pd-role", "prefill", *sims, *more) for more in (first, ())]
+        decodes = [sim("--pd-role", "decode", *sims) for _ in range(2)]
         alone = sim()
         workers = [flag for one in prefills for flag in ("--prefill", one.url)]
         workers += [flag for one in decodes for flag in ("--decode", one.url)]
@@ -131,3 +132,26 @@ async def test_a_decode_process_that_is_killed_loses_only_what_it_had_begun() ->
             assert status == 200
             assert text == alone if number % 2 == 0 else alone.startswith(text)
         await fleet.all_end()
+
+
+FAULTS: dict[str, tuple[dict[str, Any], Sequence[str], str]] = {
+    "who answers nothing alone gets no blocks": (
+        {"hang_transfer": True},
+        ("--pd-protocol", "sglang", "--pull-timeout-s", "0.3", "--lease-s", "1"),
+        'kvgate_split_failures_total{cause="transfer"}',
+    ),
+    "prefill makes another prompt": ({"extra_prompt_tokens": 3}, (), "kvgate_leg_mismatches_total"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_prefill_worker_that_is_up_and_wrong_is_not_seen(fault: str) -> None:
+    faults, sims, metric = FAULTS[fault]
+    engine = ("--engine", "sglang", "--events", "off") if sims else ()
+    first = ("--faults", json.dumps(faults))
+    with split_fleet(*engine, sims=sims, first=first) as fleet:
+        await fleet.are_up()
+        await are_right(fleet, await asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS))))
+        assert await fleet.metric(metric) > 0
+        await fleet.all_end()
+        assert await fleet.metric("kvgate_prefill_pinned_tokens{") == 0
