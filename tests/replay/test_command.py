@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
+from gateway.replay import calibration
 from tests.replay.test_calibration import recorded
 from tests.replay.test_play import trace
 
@@ -99,6 +100,14 @@ def test_numbers_have_their_bounds(option: str, capsys: pytest.CaptureFixture[st
     assert exited.value.code == 2 and option.split("=")[0] in capsys.readouterr().err
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How well it learns is told in `test_calibration.py`."""
+    monkeypatch.setattr(calibration, "MAX_LEARNT", 24)
+    monkeypatch.setattr(calibration, "MAX_MOVES", 5)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_recording_says_what_was_measured_and_how_true_the_table_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +140,7 @@ def test_a_recording_says_what_was_measured_and_how_true_the_table_is(
     assert "at 2x, 2 workers h100-8b" in heading
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_recording_by_a_policy_that_is_not_known_is_played_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
