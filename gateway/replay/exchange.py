@@ -42,14 +42,13 @@ class Gateway(Protocol):
     engines: dict[WorkerId, Engine]
     open: "dict[VirtualExchange, None]"
 
+    def began(self, exchange: "VirtualExchange") -> None: ...
+
 
 class VirtualExchange:
-    """`on_end` is called when the answer is complete."""
-
-    def __init__(self, gateway: Gateway, job: Job, on_end: Callable[[], None]) -> None:
+    def __init__(self, gateway: Gateway, job: Job) -> None:
         self.job = job
         self._gateway = gateway
-        self._on_end = on_end
         self._request = _request_of(job)
         self._began_s = 0.0  # the prefill, or the transfer
         self._at: list[tuple[Engine, EngineSequence]] = []
@@ -73,7 +72,7 @@ class VirtualExchange:
         job.num_attempts += 1
         job.decision, job.is_split = decision, decision.prefill is not None
         job.worker = (decision.prefill or decision.worker).id
-        gateway.open[self] = None
+        gateway.began(self)
         self._began_s = now
         if decision.prefill is None:
             profile = gateway.engines[decision.worker.id].profile
@@ -144,7 +143,6 @@ class VirtualExchange:
         job.last_s = gateway.clock.now
         gateway.router.finish(self.decision, self._usage(), job.last_s - (job.first_s or 0.0))
         del gateway.open[self]
-        self._on_end()
 
     def _usage(self) -> Usage:
         """As engines tell it at the end of an answer."""

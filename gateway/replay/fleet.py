@@ -99,6 +99,7 @@ class VirtualFleet:
         )
         self.engines: dict[WorkerId, Engine] = {}
         self.chance = random.Random(setup.seed + 1)
+        self._scrapes = False
         self.open: dict[VirtualExchange, None] = {}
         for number in range(setup.num_workers):
             self._join(number)
@@ -117,12 +118,10 @@ class VirtualFleet:
     def run(self, jobs: Iterable[Job]) -> list[Job]:
         """All of them, to their ends."""
         self.jobs = list(jobs)
-        self._left = len(self.jobs)
         for job in self.jobs:
-            self.clock.at(job.at, VirtualExchange(self, job, self._ended).start)
+            self.clock.at(job.at, VirtualExchange(self, job).start)
         for restart in self.setup.restarts:
             self.clock.at(restart.at_s, partial(self._restart, restart))
-        self._scrape()
         self.clock.run()
         return self.jobs
 
@@ -166,8 +165,16 @@ class VirtualFleet:
     def _scrape(self) -> None:
         for member in self.fleet:
             member.reported = self.engines[member.worker.id].reported
-        if self._left:
-            self.clock.at(self.clock.now + SCRAPE_S, self._scrape)
+        self._scrapes = bool(self.open)
+        if self._scrapes:
+            self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
+
+    def began(self, exchange: VirtualExchange) -> None:
+        """Nobody has to be asked while nothing is going on: a recording may have nights in it."""
+        self.open[exchange] = None
+        if not self._scrapes:
+            self._scrapes = True
+            self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
 
     def _restart(self, restart: Restart) -> None:
         name = worker_of(restart.worker)
@@ -188,9 +195,6 @@ class VirtualFleet:
         member = self.fleet.get(name)
         assert member is not None
         member.is_up = is_up
-
-    def _ended(self) -> None:
-        self._left -= 1
 
 
 def _merged(events: Sequence[KvEvent]) -> Iterator[KvEvent]:

@@ -44,13 +44,18 @@ def sessions(num: int) -> list[dict[str, Any]]:
     ]
 
 
+def placed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_pd, "CONVERSATION", path / "conversation.jsonl.xz")
+    monkeypatch.setattr(bench_pd, "AGENT", path / "agent.jsonl.xz")
+
+
 def test_each_trace_is_played_in_each_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(tmp_path / bench_pd.CONVERSATION, conversations(8))
-    write(tmp_path / bench_pd.AGENT, sessions(4))
+    placed(tmp_path, monkeypatch)
+    write(bench_pd.CONVERSATION, conversations(8))
+    write(bench_pd.AGENT, sessions(4))
     published: list[Figure] = []
-    monkeypatch.setattr(bench_pd, "TRACES", tmp_path)
     monkeypatch.setattr(bench_pd, "LIMIT", 16)
     monkeypatch.setattr(bench_pd, "publish", lambda bench, figures: published.extend(figures))
     bench_pd.main()
@@ -76,8 +81,8 @@ def test_each_trace_is_played_in_each_mode(
 def test_a_trace_without_second_turns_is_said_to_be_too_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / bench_pd.CONVERSATION, conversations(8))
-    monkeypatch.setattr(bench_pd, "TRACES", tmp_path)
+    placed(tmp_path, monkeypatch)
+    write(bench_pd.CONVERSATION, conversations(8))
     monkeypatch.setattr(bench_pd, "LIMIT", 1)
     with pytest.raises(SystemExit, match="none of 1 requests is a second turn"):
         bench_pd.main()
