@@ -2,8 +2,9 @@
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
@@ -34,6 +35,8 @@ from gateway.replay.traces import Encode, Reading, is_recording, read
 POOLED = "pooled"
 BOUNDS = (POOLED, AllKnowing.name)
 """Rows that no gateway can have (`bounds.py`)."""
+STAND_IN = "least_load"
+"""Where a policy decides nothing: before one worker, or where requests go where they went."""
 TEXT_BLOCK_SIZE = 16
 """Where a trace does not know it: vLLM's default."""
 GC_OBJECTS = 200_000
@@ -70,6 +73,16 @@ class _Encoder:
         return list(self._tokenizer.encode(text, False))
 
 
+@contextmanager
+def few_collections() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(GC_OBJECTS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """`kv_blocks` 0: as many as the profile's tokens fill; `block_size` 0: the trace's."""
@@ -94,10 +107,10 @@ class Result:
 
 def play(run: Run, *, keeps_jobs: bool = False) -> Result:
     """Raises ConfigError."""
-    gc.set_threshold(GC_OBJECTS)
     jobs = run.trace.jobs()
     setup = setup_of(run, jobs)
-    done = VirtualFleet(setup).run(jobs)
+    with few_collections():
+        done = VirtualFleet(setup).run(jobs)
     summary = summarize(run.policy, done, setup.num_workers, run.slo)
     return Result(summary, curves(done), tuple(done) if keeps_jobs else ())
 
@@ -116,7 +129,6 @@ class Calibrated:
 def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
     """None where the trace is no recording. Speeds are learnt unless a `base` is given; `run` has the limits
     and, where they are said, the sizes. Raises ConfigError."""
-    gc.set_threshold(GC_OBJECTS)
     if not is_recording(run.trace.path, run.trace.form):
         return None
     jobs = replace(run.trace, speed=1.0).jobs()
@@ -126,8 +138,9 @@ def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
     sized = base or replace(run.profile, kv_tokens=_kv_tokens(rows, run.profile))
     run = replace(run, profile=sized, num_workers=num_workers, policy=policy)
     is_known = policy in library_of(run.policy_file).names("policy")
-    setup = setup_of(run if is_known else replace(run, policy=POOLED), jobs)
-    profile = base or learn(jobs, setup)
+    setup = setup_of(run if is_known else replace(run, policy=STAND_IN), jobs)
+    with few_collections():
+        profile = base or learn(jobs, setup)
     measured = [as_measured(job) for job in jobs]
     shown = Result(summarize("measured", measured, num_workers, run.slo), curves(measured))
     if not is_known:
@@ -166,7 +179,7 @@ def maker_of(policy: str, path: str = "") -> Callable[[], Policy]:
     """Raises ConfigError."""
     if policy == AllKnowing.name:
         return AllKnowing
-    return partial(library_of(path).bare, "least_load" if policy == POOLED else policy)
+    return partial(library_of(path).bare, STAND_IN if policy == POOLED else policy)
 
 
 def library_of(path: str = "") -> Library:
