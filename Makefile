@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-pd bench-proxy bench-redis soak fuzz lock docs proto clean
+.PHONY: run test lint check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-pd bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -50,6 +50,9 @@ bench-heal: $(VENV)/.installed-dev
 bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	$(BIN)/python -m loadtest.bench_pd
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_pd_cost
+
+bench-replay: $(VENV)/.installed-dev
+	$(BIN)/python -m loadtest.bench_replay
 
 bench-policies: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_policies

@@ -212,6 +212,7 @@ def _recorded(line: _Line) -> Recorded:
         ttft_s=None if line.ttft_s is None else round(line.ttft_s, 6),
         cached_tokens=usage.cached_tokens if usage else None,
         overlap_tokens=decision.overlap_tokens,
+        num_blocks=decision.worker.num_blocks,
     )
 
 

@@ -24,6 +24,7 @@ A = WorkerId("a:1")
 
 NAMES = set(
     """
+recorded_requests unrecorded_requests
 assumed_blocks booked_prompt_tokens client_connections client_disconnects compared_predicted_tokens
 completion_tokens decision_seconds gc_pause_seconds gc_pause_seconds_max index_blocks index_mismatched
 index_orphans index_removed index_stored index_unknown_events index_unknown_removals itl_seconds
@@ -112,6 +113,7 @@ def test_process_counts() -> None:
     m.prompt_sources["ids"] += 4
     m.prompt_failures[""] += 1
     m.num_client_disconnects = 5
+    m.num_recorded, m.num_unqueued, m.num_unwritten = 7, 2, 1
     m.stages_s["index"].observe(1e-4)
     m.num_tunnels_open = 6
     m.tunnel_bytes["client"] += 7
@@ -121,6 +123,8 @@ def test_process_counts() -> None:
     assert world.value("prompts_total", source="ids") == 4
     assert world.value("prompt_failures_total", model="") == 1
     assert world.value("client_disconnects_total") == 5
+    assert world.value("recorded_requests_total") == 7
+    assert world.value("unrecorded_requests_total") == 3
     assert world.value("tunnels") == 6
     assert world.value("tunnel_bytes_total", sender="client") == 7
     assert world.value("tls_loads_total", result="refused") == 8

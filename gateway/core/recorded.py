@@ -11,6 +11,7 @@ class Recorded(msgspec.Struct, omit_defaults=True, frozen=True):
     output_tokens   as told by the engine
     ttft_s, e2e_s   from arrival; the first is missing where an answer was not streamed
     cached_tokens   of the prompt, as told by the engine; `overlap_tokens` as predicted
+    num_blocks      of the worker's cache
     how             ended, cut, failed or client gone
     tokens          of the prompt, 4 bytes each, where they are to be kept
     """
@@ -31,3 +32,4 @@ class Recorded(msgspec.Struct, omit_defaults=True, frozen=True):
     ttft_s: float | None = None
     cached_tokens: int | None = None
     overlap_tokens: int = 0
+    num_blocks: int | None = None

@@ -4,6 +4,7 @@ pooled       one worker with the whole fleet's cache and speed: nothing is place
 all_knowing  sees each engine's true cache and queue when it decides, and plays forward what is there: the
              lowest true time to first token, as long as nobody comes after. It is greedy: a bound in
              practice, no proof
+as_recorded  each request goes where it went: what is left is the engines, which `calibration.py` learns so
 """
 
 import heapq
@@ -20,6 +21,7 @@ from gateway.core.decision import Candidate, Choice, Query
 from gateway.core.worker import WorkerId
 from gateway.policies.base import pick_lowest
 from gateway.replay.engine import Engine
+from gateway.replay.job import Job
 from gateway.replay.profile import Profile
 
 
@@ -60,6 +62,22 @@ class AllKnowing:
         costs = [self._ttft_s[candidate.id] for candidate in candidates]
         index = pick_lowest(costs, rng)
         return Choice(index, "the lowest true time to first token", tuple(costs), costs[index])
+
+
+class AsRecorded:
+    """Each request goes where it went. `look` comes before each decision."""
+
+    name = "as_recorded"
+
+    def __init__(self) -> None:
+        self._place: WorkerId | None = None
+
+    def look(self, job: Job) -> None:
+        self._place = job.place
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        found = [i for i, candidate in enumerate(candidates) if candidate.id == self._place]
+        return Choice(found[0] if found else 0, "where it went")
 
 
 class Foresight:

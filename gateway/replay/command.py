@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -12,8 +12,8 @@ import msgspec
 from gateway.core.errors import ConfigError
 from gateway.policies.library import AUTO
 from gateway.replay.picture import page
-from gateway.replay.play import BOUNDS, Result, Run, Trace, library_of, play_all
-from gateway.replay.profile import H100_8B, PROFILES, profile_of
+from gateway.replay.play import BOUNDS, Calibrated, Result, Run, Trace, calibrate, library_of, play_all
+from gateway.replay.profile import H100_8B, PROFILES, Profile, profile_of
 from gateway.replay.results import Slo, table
 from gateway.replay.traces import FORMATS
 
@@ -43,9 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--tokenizer", default="", metavar="DIR", help="for texts, with tokenizer.json (default: a small one)"
     )
-    add("--workers", type=_count, metavar="COUNT", help=f"of the fleet (default {NUM_WORKERS})")
+    add("--workers", type=_count, metavar="COUNT", help=f"default {NUM_WORKERS}; a recording's own")
     profiles = ", ".join(PROFILES)
-    add("--profile", default="", metavar="NAME", help=f"of each worker: {profiles}, or a TOML file")
+    add(
+        "--profile",
+        default="",
+        metavar="NAME",
+        help=f"of each worker: {profiles}, or a TOML file (default: h100-8b; a recording's are learnt)",
+    )
     add("--kv-blocks", type=_count, default=0, metavar="COUNT", help="of each cache (default: the profile's)")
     add("--block-size", type=_count, default=0, metavar="TOKENS", help="default: the trace's, or 16")
     add("--policy", action="append", metavar="NAME", help=f"a row each (default: {', '.join(ROWS)})")
@@ -55,6 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"without the rows {' and '.join(BOUNDS)}, what can be reached",
     )
+    _add_rest(parser)
+
+
+def _add_rest(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--max-batched-tokens", type=_count, metavar="COUNT", help="of a step (default: the profile's)")
+    add("--max-num-seqs", type=_count, metavar="COUNT", help="running at once (default: the profile's)")
     add(
         "--event-delay-s",
         type=_seconds,
@@ -74,19 +86,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The exit code. Raises ConfigError."""
-    runs = runs_of(args)
+    runs, known = runs_of(args)
     results = play_all(runs, args.processes)
     print(heading(runs[0], results[0]))
-    print("\n".join(table([result.summary for result in results])))
+    shown = [known.measured, *results] if known else results
+    print("\n".join(table([result.summary for result in shown])))
+    notes = notes_of(known) if known else []
+    print("".join(f"{note}\n" for note in notes), end="")
     if args.json:
-        _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, results))))
+        _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, shown, known))))
     if args.picture:
-        drawn = page(heading(runs[0], results[0]), [r.summary for r in results], [r.curves for r in results])
+        title, summaries = heading(runs[0], results[0]), [result.summary for result in shown]
+        drawn = page(title, summaries, [result.curves for result in shown], " ".join(notes))
         _write(args.picture, drawn.encode())
     return 0
 
 
-def runs_of(args: argparse.Namespace) -> list[Run]:
+def runs_of(args: argparse.Namespace) -> tuple[list[Run], Calibrated | None]:
+    """One for each row. Of a recording also what it says of its engines, which is learnt first."""
     library = library_of(args.policy_file)
     own = [library.resolved(AUTO)] if args.policy_file else []
     policies = args.policy or list(dict.fromkeys([*own, *ROWS]))
@@ -94,23 +111,40 @@ def runs_of(args: argparse.Namespace) -> list[Run]:
         if name not in (known := sorted((*library.names("policy"), *BOUNDS))):
             raise ConfigError(f"--policy {name}: none of {', '.join(known)}")
     names = [*policies, *(name for name in BOUNDS if name not in policies and not args.no_bounds)]
-    trace = Trace(args.trace, args.format, args.speed, args.seed, args.limit, args.tokenizer)
-    profile = profile_of(args.profile or H100_8B.name)
-    slo = Slo(args.slo_ttft_s, args.slo_tpot_s)
-    return [
-        Run(
-            trace,
-            name,
-            profile,
-            args.workers or NUM_WORKERS,
-            args.block_size,
-            args.kv_blocks,
-            args.event_delay_s,
-            slo,
-            args.policy_file,
-        )
-        for name in names
-    ]
+    first = Run(
+        Trace(args.trace, args.format, args.speed, args.seed, args.limit, args.tokenizer),
+        names[0],
+        _limited(profile_of(args.profile or H100_8B.name), args),
+        args.workers or 0,
+        args.block_size,
+        args.kv_blocks,
+        args.event_delay_s,
+        Slo(args.slo_ttft_s, args.slo_tpot_s),
+        args.policy_file,
+    )
+    calibrated = calibrate(first, first.profile if args.profile else None)
+    if calibrated is not None:
+        first = replace(first, profile=calibrated.profile, num_workers=calibrated.num_workers)
+    first = replace(first, num_workers=first.num_workers or NUM_WORKERS)
+    return [replace(first, policy=name) for name in names], calibrated
+
+
+def _limited(profile: Profile, args: argparse.Namespace) -> Profile:
+    limits = {"max_batched_tokens": args.max_batched_tokens, "max_num_seqs": args.max_num_seqs}
+    return replace(profile, **{name: value for name, value in limits.items() if value})
+
+
+def notes_of(known: Calibrated) -> list[str]:
+    """Beside every table of a recording: how true it is."""
+    one = known.profile
+    speeds = (
+        f"{one.name}: {one.prefill_tokens_per_s:,.0f} prompt tokens/s, a step {one.step_s * 1000:.2f} ms and "
+        f"{one.seq_s * 1000:.3f} ms more for each further answer, {one.overhead_s * 1000:.1f} ms beside"
+    )
+    if not known.errors:
+        return [speeds, f"not calibrated: the policy {known.policy} of the recording is not known here"]
+    errors = "; ".join(error.text for error in known.errors)
+    return [speeds, f"calibration, {known.policy} at 1x: {errors}"]
 
 
 def heading(run: Run, result: Result) -> str:
@@ -122,7 +156,9 @@ def heading(run: Run, result: Result) -> str:
     )
 
 
-def document(runs: Sequence[Run], results: Sequence[Result]) -> dict[str, object]:
+def document(
+    runs: Sequence[Run], results: Sequence[Result], known: Calibrated | None = None
+) -> dict[str, object]:
     first = runs[0]
     trace = asdict(first.trace) | {"path": str(first.trace.path)}
     setup = {
@@ -138,7 +174,11 @@ def document(runs: Sequence[Run], results: Sequence[Result]) -> dict[str, object
         | {"curves": {"hit_s": list(result.curves.hit_s), "hit_rate": list(result.curves.hits)}}
         for result in results
     ]
-    return {"trace": trace, "setup": setup, "rows": rows}
+    told: dict[str, object] = {"trace": trace, "setup": setup, "rows": rows}
+    if known is not None:
+        errors = [asdict(error) for error in known.errors]
+        told["calibration"] = {"policy": known.policy, "errors": errors}
+    return told
 
 
 def _write(path: Path, data: bytes) -> None:

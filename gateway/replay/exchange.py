@@ -4,6 +4,7 @@ decide ─► prefill engine ─► transfer ─► decode engine ─► first t
                                               a worker went away ─► decide again
 """
 
+import random
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -19,7 +20,6 @@ from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage
 from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import WorkerId
-from gateway.replay.bounds import AllKnowing
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.job import Job
@@ -37,18 +37,18 @@ class Gateway(Protocol):
     router: Router
     transfer: TransferSpeed
     may_split: bool
-    all_knowing: AllKnowing | None
+    chance: random.Random
+    look: Callable[[Job, Tokens], None] | None
     engines: dict[WorkerId, Engine]
     open: "dict[VirtualExchange, None]"
 
+    def began(self, exchange: "VirtualExchange") -> None: ...
+
 
 class VirtualExchange:
-    """`on_end` is called when the answer is complete."""
-
-    def __init__(self, gateway: Gateway, job: Job, on_end: Callable[[], None]) -> None:
+    def __init__(self, gateway: Gateway, job: Job) -> None:
         self.job = job
         self._gateway = gateway
-        self._on_end = on_end
         self._request = _request_of(job)
         self._began_s = 0.0  # the prefill, or the transfer
         self._ahead_s = 0.0  # of it, where it goes
@@ -57,8 +57,8 @@ class VirtualExchange:
     def start(self, exclude: frozenset[WorkerId] = frozenset()) -> None:
         gateway, job = self._gateway, self.job
         tokens, now = job.tokens(), gateway.clock.now
-        if gateway.all_knowing is not None:
-            gateway.all_knowing.look(tokens, gateway.engines)
+        if gateway.look is not None:
+            gateway.look(job, tokens)
         try:
             decision = gateway.router.decide(
                 self._request,
@@ -72,15 +72,27 @@ class VirtualExchange:
             return
         job.num_attempts += 1
         job.decision, job.is_split = decision, decision.prefill is not None
-        gateway.open[self] = None
+        job.worker = (decision.prefill or decision.worker).id
+        gateway.began(self)
         self._began_s = now
         if decision.prefill is None:
-            self._decode(tokens, loads=False)
+            profile = gateway.engines[decision.worker.id].profile
+            noise_s = gateway.chance.choice(profile.noise_s) if profile.noise_s else 0.0
+            overhead_s = profile.overhead_s + noise_s
+            if overhead_s > 0.0:
+                gateway.clock.at(now + overhead_s, partial(self._arrive, decision, tokens))
+            else:
+                self._decode(tokens, loads=False)
             return
         engine = gateway.engines[decision.prefill.id]
         handed = partial(self._handed, tokens)
         prefilled = engine.add(tokens, [0], on_last=handed, pins=decision.id)
         self._at.append((engine, prefilled))
+
+    def _arrive(self, decision: Decision, tokens: Tokens) -> None:
+        """At the engine, if it is still to go there."""
+        if self.job.decision is decision:
+            self._decode(tokens, loads=False)
 
     def lose(self, worker: WorkerId) -> None:
         """A worker is gone: if this was there, it is sent again, elsewhere."""
@@ -134,7 +146,6 @@ class VirtualExchange:
         job.last_s = gateway.clock.now
         gateway.router.finish(self.decision, self._usage(), job.last_s - (job.first_s or 0.0))
         del gateway.open[self]
-        self._on_end()
 
     def _usage(self) -> Usage:
         """As engines tell it at the end of an answer."""

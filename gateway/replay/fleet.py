@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
-from gateway.core.blocks import root_hash
+from gateway.core.blocks import Tokens, root_hash
 from gateway.core.decision import Prompt
 from gateway.core.events import BlocksRemoved, KvEvent
 from gateway.core.fleet import Fleet
@@ -25,11 +25,11 @@ from gateway.index.memory import MemoryIndex
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import Disaggregation, Mode
 from gateway.policies.expected_ttft import ExpectedTtft
-from gateway.replay.bounds import AllKnowing, pooled
+from gateway.replay.bounds import AllKnowing, AsRecorded, pooled
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.exchange import MODEL, VirtualExchange
-from gateway.replay.job import Job
+from gateway.replay.job import Job, worker_of
 from gateway.replay.profile import Profile
 from gateway.router import Router
 
@@ -86,7 +86,7 @@ class VirtualFleet:
         )
         self.may_split = setup.mode != "never" or setup.num_prefill > 0
         policy = setup.policy()
-        self.all_knowing = policy if isinstance(policy, AllKnowing) else None
+        self.look = self._eyes(policy)
         self.router = Router(
             fleet=self.fleet,
             index=self.index,
@@ -98,6 +98,8 @@ class VirtualFleet:
             disaggregation=Disaggregation(self.transfer, {"": setup.mode}),
         )
         self.engines: dict[WorkerId, Engine] = {}
+        self.chance = random.Random(setup.seed + 1)
+        self._scrapes = False
         self.open: dict[VirtualExchange, None] = {}
         for number in range(setup.num_workers):
             self._join(number)
@@ -105,15 +107,21 @@ class VirtualFleet:
     def __repr__(self) -> str:
         return f"VirtualFleet({self.router}, {self.clock})"
 
+    def _eyes(self, policy: Policy) -> Callable[[Job, Tokens], None] | None:
+        """What no gateway sees, for policies that are none of a gateway's."""
+        if isinstance(policy, AllKnowing):
+            return lambda _, tokens: policy.look(tokens, self.engines)
+        if isinstance(policy, AsRecorded):
+            return lambda job, _: policy.look(job)
+        return None
+
     def run(self, jobs: Iterable[Job]) -> list[Job]:
         """All of them, to their ends."""
         self.jobs = list(jobs)
-        self._left = len(self.jobs)
         for job in self.jobs:
-            self.clock.at(job.at, VirtualExchange(self, job, self._ended).start)
+            self.clock.at(job.at, VirtualExchange(self, job).start)
         for restart in self.setup.restarts:
             self.clock.at(restart.at_s, partial(self._restart, restart))
-        self._scrape()
         self.clock.run()
         return self.jobs
 
@@ -157,8 +165,16 @@ class VirtualFleet:
     def _scrape(self) -> None:
         for member in self.fleet:
             member.reported = self.engines[member.worker.id].reported
-        if self._left:
-            self.clock.at(self.clock.now + SCRAPE_S, self._scrape)
+        self._scrapes = bool(self.open)
+        if self._scrapes:
+            self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
+
+    def began(self, exchange: VirtualExchange) -> None:
+        """Nobody has to be asked while nothing is going on: a recording may have nights in it."""
+        self.open[exchange] = None
+        if not self._scrapes:
+            self._scrapes = True
+            self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
 
     def _restart(self, restart: Restart) -> None:
         name = worker_of(restart.worker)
@@ -180,9 +196,6 @@ class VirtualFleet:
         assert member is not None
         member.is_up = is_up
 
-    def _ended(self) -> None:
-        self._left -= 1
-
 
 def _merged(events: Sequence[KvEvent]) -> Iterator[KvEvent]:
     """Neighbouring removals as one, which comes to the same: they are most of all events."""
@@ -194,7 +207,3 @@ def _merged(events: Sequence[KvEvent]) -> Iterator[KvEvent]:
             yield BlocksRemoved(removed)
         else:
             yield from some
-
-
-def worker_of(number: int) -> WorkerId:
-    return WorkerId(f"w{number}")

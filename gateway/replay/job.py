@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from gateway.core.blocks import Tokens
 from gateway.core.decision import Decision
+from gateway.core.recorded import Recorded
+from gateway.core.worker import WorkerId
 
 FILLING = 7
 """The token that hashed blocks are filled up with."""
@@ -37,7 +39,8 @@ class HashedPrompt:
 @dataclass(slots=True, eq=False)
 class Job:
     """Seconds are from the trace's begin. `cached_tokens` as the engine tells them; `num_attempts` more than
-    one where a worker went away with the request."""
+    one where a worker went away with the request; `worker` computed its prompt. `recorded` is what a gateway
+    saw of it, at the worker that is called `place` here."""
 
     at: float
     prompt: "array[int] | HashedPrompt"
@@ -51,6 +54,9 @@ class Job:
     is_split: bool = False
     decision: Decision | None = None
     num_attempts: int = field(default=0, repr=False)
+    worker: WorkerId | None = None
+    recorded: Recorded | None = field(default=None, repr=False)
+    place: WorkerId | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -78,3 +84,8 @@ class Job:
 
     def meets(self, ttft_s: float, tpot_s: float) -> bool:
         return self.last_s is not None and self.ttft_s <= ttft_s and self.tpot_s <= tpot_s
+
+
+def worker_of(number: int) -> WorkerId:
+    """What a worker is called in virtual time."""
+    return WorkerId(f"w{number}")

@@ -1,28 +1,42 @@
 """One run: a trace, a fleet and a policy, by names, so that it can be sent to another process."""
 
 import gc
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 from gateway.app import bundled_tokenizer
+from gateway.core.recorded import Recorded
 from gateway.core.tokenizer import Tokenizer
 from gateway.policies.base import Policy
 from gateway.policies.library import Library
 from gateway.policies.plugins import read_file
 from gateway.replay.bounds import AllKnowing
+from gateway.replay.calibration import (
+    Error,
+    again,
+    as_measured,
+    errors,
+    learn,
+    policy_of_recording,
+    recorded_of,
+)
 from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
 from gateway.replay.job import HashedPrompt, Job
 from gateway.replay.profile import Profile
 from gateway.replay.results import Curves, Slo, Summary, curves, summarize
-from gateway.replay.traces import Encode, Reading, read
+from gateway.replay.traces import Encode, Reading, is_recording, read
 
 POOLED = "pooled"
 BOUNDS = (POOLED, AllKnowing.name)
 """Rows that no gateway can have (`bounds.py`)."""
+STAND_IN = "least_load"
+"""Where a policy decides nothing: before one worker, or where requests go where they went."""
 TEXT_BLOCK_SIZE = 16
 """Where a trace does not know it: vLLM's default."""
 GC_OBJECTS = 200_000
@@ -59,6 +73,16 @@ class _Encoder:
         return list(self._tokenizer.encode(text, False))
 
 
+@contextmanager
+def few_collections() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(GC_OBJECTS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """`kv_blocks` 0: as many as the profile's tokens fill; `block_size` 0: the trace's."""
@@ -83,12 +107,53 @@ class Result:
 
 def play(run: Run, *, keeps_jobs: bool = False) -> Result:
     """Raises ConfigError."""
-    gc.set_threshold(GC_OBJECTS)
     jobs = run.trace.jobs()
     setup = setup_of(run, jobs)
-    done = VirtualFleet(setup).run(jobs)
+    with few_collections():
+        done = VirtualFleet(setup).run(jobs)
     summary = summarize(run.policy, done, setup.num_workers, run.slo)
     return Result(summary, curves(done), tuple(done) if keeps_jobs else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What a recording says of its engines, and of a replay with them. `measured` is the row that it had."""
+
+    profile: Profile
+    num_workers: int
+    measured: Result
+    policy: str
+    errors: Sequence[Error] = ()
+
+
+def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
+    """None where the trace is no recording. Speeds are learnt unless a `base` is given; `run` has the limits
+    and, where they are said, the sizes. Raises ConfigError."""
+    if not is_recording(run.trace.path, run.trace.form):
+        return None
+    jobs = replace(run.trace, speed=1.0).jobs()
+    rows = recorded_of(jobs)
+    num_workers = run.num_workers or len({row.worker for row in rows})
+    policy = policy_of_recording(jobs)
+    sized = base or replace(run.profile, kv_tokens=_kv_tokens(rows, run.profile))
+    run = replace(run, profile=sized, num_workers=num_workers, policy=policy)
+    is_known = policy in library_of(run.policy_file).names("policy")
+    setup = setup_of(run if is_known else replace(run, policy=STAND_IN), jobs)
+    with few_collections():
+        profile = base or learn(jobs, setup)
+    measured = [as_measured(job) for job in jobs]
+    shown = Result(summarize("measured", measured, num_workers, run.slo), curves(measured))
+    if not is_known:
+        return Calibrated(profile, num_workers, shown, policy)
+    kept = replace(profile, kv_tokens=setup.profile.kv_tokens)
+    replayed = VirtualFleet(replace(setup, profile=kept)).run([again(job) for job in jobs])
+    return Calibrated(profile, num_workers, shown, policy, errors(jobs, replayed))
+
+
+def _kv_tokens(rows: Sequence[Recorded], profile: Profile) -> int:
+    """As the workers told, most of them."""
+    sizes = Counter(row.num_blocks * row.block_size for row in rows if row.num_blocks and row.block_size)
+    return sizes.most_common(1)[0][0] if sizes else profile.kv_tokens
 
 
 def setup_of(run: Run, jobs: list[Job]) -> Setup:
@@ -114,7 +179,7 @@ def maker_of(policy: str, path: str = "") -> Callable[[], Policy]:
     """Raises ConfigError."""
     if policy == AllKnowing.name:
         return AllKnowing
-    return partial(library_of(path).bare, "least_load" if policy == POOLED else policy)
+    return partial(library_of(path).bare, STAND_IN if policy == POOLED else policy)
 
 
 def library_of(path: str = "") -> Library:

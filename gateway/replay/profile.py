@@ -1,6 +1,6 @@
 """An engine's hardware and model, as its simulation needs them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,8 @@ from gateway.core.errors import ConfigError
 @dataclass(frozen=True, slots=True)
 class Profile:
     """`step_s` is a step that decodes one sequence alone, `seq_s` what each more adds; `kv_tokens` fit its
-    cache."""
+    cache. `overhead_s` is what a request takes beside the engine's steps: connections, parsing, words;
+    one of `noise_s` is added by chance."""
 
     name: str
     prefill_tokens_per_s: float
@@ -24,6 +25,8 @@ class Profile:
     transfer_s: float = 0.01
     max_batched_tokens: int = 2048
     max_num_seqs: int = 256
+    overhead_s: float = 0.0
+    noise_s: Sequence[float] = ()
 
 
 H100_8B = Profile("h100-8b", 22_000, 0.008, 0.000_1, 400_000, 90_000)
@@ -70,3 +73,5 @@ class _Fields(msgspec.Struct, forbid_unknown_fields=True):
     transfer_s: _SECONDS = H100_8B.transfer_s
     max_batched_tokens: _COUNT = H100_8B.max_batched_tokens
     max_num_seqs: _COUNT = H100_8B.max_num_seqs
+    overhead_s: _SECONDS = H100_8B.overhead_s
+    noise_s: tuple[float, ...] = ()

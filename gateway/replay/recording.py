@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.core.blocks import BlockHash
 from gateway.core.recorded import Recorded
-from gateway.replay.job import HashedPrompt, Job
+from gateway.replay.job import HashedPrompt, Job, worker_of
 from gateway.replay.lines import Lines
 
 UNKNOWN_BLOCK = 512
@@ -30,6 +30,7 @@ def recording(lines: Lines, speed: float) -> Iterator[Job]:
     nexts = _nexts(rows, chains)
     lasts = set(nexts.values())
     token_s = _token_s(rows)
+    places = {name: worker_of(i) for i, name in enumerate(sorted({row.worker for row in rows}))}
     for i, row in enumerate(rows):
         after = nexts.get(i)
         num_output = row.output_tokens or max(round((row.e2e_s - (row.ttft_s or 0.0)) / token_s), 1)
@@ -40,7 +41,8 @@ def recording(lines: Lines, speed: float) -> Iterator[Job]:
             known = _prompt(rows[after], chains[after], after, ())
             tokens = known.tokens() if isinstance(known, HashedPrompt) else known
             output = tokens[begin:end] + array("I", [0]) * (end - max(len(tokens), begin))
-        yield Job(row.at / speed, prompt, num_output, 2 if i in lasts else 1, output, row.session)
+        turn, place = 2 if i in lasts else 1, places[row.worker]
+        yield Job(row.at / speed, prompt, num_output, turn, output, row.session, recorded=row, place=place)
 
 
 def _chain(row: Recorded) -> Sequence[BlockHash]:
@@ -60,7 +62,8 @@ def _prompt(
         own = [number << 20 | i for i in range(-(-row.num_tokens // size))]
         return HashedPrompt(array("Q", own), size, row.num_tokens)
     tail = after[num] if num < len(after) else number
-    return HashedPrompt(array("Q", [*chain, tail]), size, row.num_tokens)
+    behind = [number << 20 | i for i in range(row.num_tokens // max(size, 1) - num)]  # an image, and so on
+    return HashedPrompt(array("Q", [*chain, tail, *behind]), size, row.num_tokens)
 
 
 def _nexts(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> Mapping[int, int]:

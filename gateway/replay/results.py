@@ -101,9 +101,8 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 def _busiest(jobs: Sequence[Job], num_workers: int) -> float:
     computed: Counter[str] = Counter()
     for job in jobs:
-        if job.decision is not None:
-            worker = job.decision.prefill or job.decision.worker
-            computed[worker.id] += job.num_tokens - job.cached_tokens
+        if job.worker is not None:
+            computed[job.worker] += job.num_tokens - job.cached_tokens
     total = sum(computed.values())
     return max(computed.values()) * num_workers / total if total else 1.0
 

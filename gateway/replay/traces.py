@@ -32,11 +32,13 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`speed`: so many times as fast as it was recorded. `encode` is needed for texts."""
+    """`speed`: so many times as fast as it was recorded. `encode` is needed for texts; `ticks_per_s` is what
+    their clock counts, where that cannot be seen because it does not begin in 1970."""
 
     speed: float = 1.0
     seed: int = 1
     encode: Encode | None = None
+    ticks_per_s: float | None = None
 
 
 class _Asked(msgspec.Struct):
@@ -70,6 +72,11 @@ def read(path: Path, reading: Reading, form: str = "auto", limit: int | None = N
     return sorted(jobs, key=lambda job: job.at)
 
 
+def is_recording(path: Path, form: str = "auto") -> bool:
+    """Raises ConfigError."""
+    return (form if form != "auto" else _detect(Lines(path))) == "recording"
+
+
 def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: int = 1) -> list[Job]:
     return read(path, Reading(speed, seed), "mooncake", limit)
 
@@ -77,7 +84,7 @@ def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: 
 def agent(path: Path, encode: Encode, *, copies: int = 1, speed: float = 1.0, seed: int = 1) -> list[Job]:
     """`copies` of each session, in each of which the prompts differ from their first token on; they begin at
     random within the trace."""
-    rng, jobs = random.Random(seed), read(path, Reading(speed, seed, encode), "turns")
+    rng, jobs = random.Random(seed), read(path, Reading(speed, seed, encode, 1e6), "turns")
     begins: dict[str | None, float] = {}
     for job in jobs:
         begins.setdefault(job.session, job.at)
@@ -135,13 +142,15 @@ def _turns(lines: Lines, reading: Reading) -> Iterator[Job]:
             raise lines.bad("input is empty")
         session = asked.session_id if asked.session is None else asked.session
         turn = num_turns[session] = num_turns.get(session, 0) + 1 if session else 1
-        at = number if asked.timestamp is None else _seconds(asked.timestamp)
+        at = number if asked.timestamp is None else _seconds(asked.timestamp, reading.ticks_per_s)
         yield Job(at / reading.speed, prompt, len(answer) or 1, turn, answer or [0], session)
 
 
-def _seconds(timestamp: float) -> float:
+def _seconds(timestamp: float, ticks_per_s: float | None) -> float:
     """Of a clock that counts seconds, or thousandths or millionths of them since 1970."""
-    return timestamp / (1e6 if timestamp > 1e14 else 1e3 if timestamp > 1e11 else 1)
+    if ticks_per_s is None:
+        ticks_per_s = 1e6 if timestamp > 1e14 else 1e3 if timestamp > 1e11 else 1.0
+    return timestamp / ticks_per_s
 
 
 def _recording(lines: Lines, reading: Reading) -> Iterator[Job]:

@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
+from gateway.replay import calibration
+from tests.replay.test_calibration import recorded
 from tests.replay.test_play import trace
 
 
@@ -96,3 +98,54 @@ def test_numbers_have_their_bounds(option: str, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as exited:
         main(["replay", "t.jsonl", option])
     assert exited.value.code == 2 and option.split("=")[0] in capsys.readouterr().err
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How well it learns is told in `test_calibration.py`."""
+    monkeypatch.setattr(calibration, "MAX_LEARNT", 24)
+    monkeypatch.setattr(calibration, "MAX_MOVES", 5)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_recording_says_what_was_measured_and_how_true_the_table_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "r.jsonl")
+    told = tmp_path / "out.json"
+    arguments = [
+        "replay",
+        str(tmp_path / "r.jsonl"),
+        "--policy",
+        "round_robin",
+        "--no-bounds",
+        "--processes",
+        "1",
+    ]
+    assert main([*arguments, "--kv-blocks", "1250", "--json", str(told)]) == 0
+    heading, _, measured, replayed, speeds, error = capsys.readouterr().out.splitlines()
+    assert "2 workers learnt" in heading and speeds.startswith("learnt: ")
+    assert (measured.split()[0], replayed.split()[0]) == ("measured", "round_robin")
+    assert float(measured.split()[1]) == pytest.approx(float(replayed.split()[1]), abs=0.02)
+    assert error.startswith("calibration, round_robin at 1x: hit rate 0.") and "TTFT p90" in error
+    document = json.loads(told.read_text())
+    assert [row["policy"] for row in document["rows"]] == ["measured", "round_robin"]
+    assert [each["name"] for each in document["calibration"]["errors"]] == [
+        "hit rate",
+        "TTFT p50",
+        "TTFT p90",
+    ]
+    assert main([*arguments, "--profile", "h100-8b", "--speed", "2"]) == 0
+    heading, *_ = capsys.readouterr().out.splitlines()
+    assert "at 2x, 2 workers h100-8b" in heading
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_recording_by_a_policy_that_is_not_known_is_played_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "r.jsonl")
+    path = tmp_path / "r.jsonl"
+    path.write_text(path.read_text().replace('"round_robin"', '"mine"'))
+    assert main(["replay", str(path), "--policy", "least_load", "--no-bounds", "--processes", "1"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("not calibrated: the policy mine")

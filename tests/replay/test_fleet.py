@@ -150,3 +150,11 @@ def test_a_thousand_workers_are_possible() -> None:
     fleet = VirtualFleet(Setup(1000, H100_8B, block_size=512))
     done = fleet.run(jobs(30))
     assert len(fleet.engines) == 1000 and all(job.last_s for job in done)
+
+
+def test_a_night_costs_nothing() -> None:
+    """Ten years of one."""
+    fleet = VirtualFleet(Setup(2, H100_8B, block_size=32))
+    done = fleet.run([Job(at, array("I", range(100)), 5) for at in (0.0, 3e8)])
+    check_ended(fleet, done)
+    assert done[1].cached_tokens == 96 and fleet.clock.now < 3e8 + 2

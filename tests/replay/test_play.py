@@ -3,9 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.replay.play import BOUNDS, POOLED, Run, Trace, block_size_of, play, play_all
-from gateway.replay.profile import H100_8B
+import gateway.replay.play
+from gateway.replay.fleet import Setup
+from gateway.replay.play import BOUNDS, POOLED, Run, Trace, block_size_of, calibrate, play, play_all
+from gateway.replay.profile import H100_8B, Profile
 from gateway.replay.results import Slo
+from tests.replay.test_calibration import recorded
 
 
 def trace(path: Path, **fields: float) -> Trace:
@@ -53,3 +56,23 @@ def test_goodput_is_by_the_slo(tmp_path: Path) -> None:
     strict = play(Run(some, "prefix_overlap", H100_8B, 4, slo=Slo(1e-6, 1.0))).summary
     assert (strict.goodput, strict.good) == (0.0, 0.0)
     assert play(Run(some, "prefix_overlap", H100_8B, 4)).summary.good == 1.0
+
+
+def test_speeds_are_learnt_on_all_workers_of_a_policy_that_is_not_known_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt_on: list[int] = []
+
+    def learn(jobs: object, setup: Setup) -> Profile:
+        learnt_on.append(setup.num_workers)
+        return setup.profile
+
+    monkeypatch.setattr(gateway.replay.play, "learn", learn)
+    recorded(tmp_path / "r.jsonl", 8)
+    text = (tmp_path / "r.jsonl").read_text()
+    for name in ("round_robin", "mine"):
+        (tmp_path / "r.jsonl").write_text(text.replace("round_robin", name))
+        known = calibrate(Run(Trace(tmp_path / "r.jsonl"), "round_robin", H100_8B, 0), None)
+        assert known is not None and known.policy == name
+        assert bool(known.errors) is (name == "round_robin")
+    assert learnt_on == [2, 2]

@@ -2,16 +2,13 @@ from array import array
 
 import pytest
 
-from gateway.core.decision import Decision
-from gateway.core.worker import Worker, WorkerId
+from gateway.core.worker import WorkerId
 from gateway.replay.job import Job
 from gateway.replay.results import POINTS, Slo, curves, percentile, summarize, table
 
 
 def job(at: float, ttft_s: float, cached: int, worker: str = "a", num_output: int = 11) -> Job:
-    on = Worker(WorkerId(worker), f"http://{worker}", ())
-    decision = Decision("d", "m", "p", on, 100, 0, "", ())
-    done = Job(at, array("I", range(100)), num_output, decision=decision, cached_tokens=cached)
+    done = Job(at, array("I", range(100)), num_output, worker=WorkerId(worker), cached_tokens=cached)
     done.first_s = at + ttft_s
     done.last_s = done.first_s + 0.02 * (num_output - 1)
     return done

@@ -1,0 +1,68 @@
+"""`make bench-replay`: is a replay true? Conversations through a gateway before simulated engines, all of
+them processes on real sockets, are recorded; what is learnt of the recording alone is replayed with its own
+policy, and set beside what was measured.
+
+The load lasts SECONDS; what the machine adds to it is in both.
+"""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.app import bundled_tokenizer
+from gateway.replay.calibration import Error
+from gateway.replay.play import Calibrated, Run, Trace, calibrate
+from gateway.replay.profile import H100_8B
+from loadtest.fleet import simulated_fleet
+from loadtest.report import Figure, publish
+from loadtest.workloads.talkers import Talkers
+
+NUM_WORKERS = 3
+RATE = 1.2
+MAX_POINTS, MAX_SHARE = 3.0, 0.15
+SIM = (
+    "--kv-blocks", "900", "--prefill-tokens-per-s", "4000", "--decode-tokens-per-s", "40",
+    "--decode-batch-cost", "0.03", "--max-batched-tokens", "2048",
+)  # fmt: skip
+"""Slow enough that the machine's own time is a small part of it, and a cache that has to evict."""
+
+
+def main() -> None:
+    seconds = float(os.environ.get("SECONDS", "120"))
+    policy = os.environ.get("POLICY", "expected_ttft")
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(os.environ.get("RECORDING") or Path(place) / "recording.jsonl")
+        num_failed = record(path, seconds, policy)
+        known = calibrated(path)
+    print(f"{known.measured.summary.num_requests} requests, {num_failed} failed; {known.profile}")
+    publish("bench_replay", [figure(error) for error in known.errors])
+
+
+def record(path: Path, seconds: float, policy: str, sim_flags: Sequence[str] = SIM) -> int:
+    """How many requests failed."""
+    flags = ["--record", str(path), "--tokenizer", str(bundled_tokenizer()), "--policy", policy]
+    with simulated_fleet(NUM_WORKERS, sim_flags, flags) as fleet:
+        talkers = Talkers(fleet.gateway_url, seconds=seconds, rate=RATE)
+        asyncio.run(talkers.talk())
+    return talkers.num_failed
+
+
+def calibrated(path: Path, max_batched_tokens: int = 2048) -> Calibrated:
+    run = Run(Trace(path), "", H100_8B, 0)
+    known = calibrate(run, None)
+    assert known is not None, "it is a recording"
+    return known
+
+
+def figure(error: Error) -> Figure:
+    if error.name == "hit rate":
+        points = round(abs(error.replayed - error.measured) * 100, 2)
+        return Figure("replay.error.hit_rate", points, "points", MAX_POINTS, [points])
+    share = round(abs(error.share), 3)
+    return Figure(f"replay.error.{error.name.lower().replace(' ', '_')}", share, "x", MAX_SHARE, [share])
+
+
+if __name__ == "__main__":
+    main()

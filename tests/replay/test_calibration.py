@@ -1,0 +1,133 @@
+"""What is recorded of a fleet whose speeds are known is learnt again."""
+
+import random
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.core.blocks import hash_blocks, root_hash
+from gateway.core.errors import ConfigError
+from gateway.core.recorded import Recorded
+from gateway.policies.round_robin import RoundRobin
+from gateway.replay.bounds import AsRecorded
+from gateway.replay.calibration import (
+    Error,
+    again,
+    as_measured,
+    errors,
+    learn,
+    policy_of_recording,
+    recorded_of,
+)
+from gateway.replay.exchange import MODEL
+from gateway.replay.fleet import Setup, VirtualFleet
+from gateway.replay.job import Job
+from gateway.replay.profile import H100_8B
+from gateway.replay.traces import Reading, read
+
+TRUE = replace(
+    H100_8B, prefill_tokens_per_s=5000, step_s=0.03, seq_s=0.002, kv_tokens=20_000, overhead_s=0.01
+)
+BLOCK = 16
+
+
+def conversations(num: int, seed: int = 1) -> list[Job]:
+    rng, found = random.Random(seed), []
+    for number in range(num):
+        tokens, at = array("I", [number % 3, *range(500)]), rng.random() * num
+        for _ in range(3):
+            tokens = tokens + array("I", [rng.randrange(9999) for _ in range(rng.randrange(50, 1500))])
+            output = [rng.randrange(9999) for _ in range(rng.randrange(5, 60))]
+            found.append(Job(at, tokens, len(output), output=output, session=f"s{number}"))
+            tokens, at = tokens + array("I", output), at + 8
+    return sorted(found, key=lambda job: job.at)
+
+
+def recorded(path: Path, num: int = 15, is_streamed: bool = True) -> list[Job]:
+    """As a gateway writes it, of a fleet in virtual time."""
+    fleet = VirtualFleet(Setup(2, TRUE, block_size=BLOCK, policy=RoundRobin))
+    rows = []
+    for job in fleet.run(conversations(num)):
+        assert job.worker is not None
+        rows.append(
+            Recorded(
+                job.at,
+                "m",
+                "round_robin",
+                f"http-{job.worker}",
+                200,
+                "ended",
+                job.num_tokens,
+                job.e2e_s,
+                job.session,
+                BLOCK,
+                array("Q", hash_blocks(job.tokens(), BLOCK, root_hash(MODEL))).tobytes(),
+                output_tokens=job.num_output,
+                ttft_s=job.ttft_s if is_streamed else None,
+                cached_tokens=job.cached_tokens,
+            )
+        )
+    path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
+    return read(path, Reading())
+
+
+def setup(**fields: object) -> Setup:
+    base = replace(H100_8B, kv_tokens=TRUE.kv_tokens)
+    return Setup(2, base, block_size=BLOCK, policy=RoundRobin, **fields)  # type: ignore[arg-type]
+
+
+def test_speeds_are_learnt_and_a_replay_with_them_is_true(tmp_path: Path) -> None:
+    jobs = recorded(tmp_path / "r.jsonl")
+    learnt = learn(jobs, setup())
+    assert learnt.prefill_tokens_per_s == pytest.approx(TRUE.prefill_tokens_per_s, rel=0.1)
+    assert learnt.step_s == pytest.approx(TRUE.step_s, rel=0.1)
+    done = VirtualFleet(replace(setup(), profile=learnt)).run([again(job) for job in jobs])
+    hit_rate, *times = errors(jobs, done)
+    assert hit_rate.measured > 0.25 and abs(hit_rate.replayed - hit_rate.measured) < 0.005
+    assert [error.name for error in times] == ["TTFT p50", "TTFT p90"]
+    assert all(abs(error.share) < 0.05 for error in times), times
+
+
+def test_a_fleet_that_is_another_is_told_by_the_error(tmp_path: Path) -> None:
+    jobs = recorded(tmp_path / "r.jsonl")
+    done = VirtualFleet(replace(setup(), profile=H100_8B)).run([again(job) for job in jobs])
+    assert all(error.share < -0.3 for error in errors(jobs, done)[1:])
+
+
+def test_requests_go_where_they_went(tmp_path: Path) -> None:
+    jobs = recorded(tmp_path / "r.jsonl")
+    done = VirtualFleet(replace(setup(), policy=AsRecorded)).run([again(job) for job in jobs])
+    assert [job.worker for job in done] == [job.place for job in jobs]
+    assert {job.worker for job in done} == {"w0", "w1"}
+
+
+def test_what_was_measured_is_shown_as_it_was(tmp_path: Path) -> None:
+    jobs = recorded(tmp_path / "r.jsonl", 10)
+    for job, row in zip(jobs, recorded_of(jobs), strict=True):
+        shown = as_measured(job)
+        assert (shown.ttft_s, shown.e2e_s) == (pytest.approx(row.ttft_s), pytest.approx(row.e2e_s))
+        assert (shown.cached_tokens, shown.worker) == (row.cached_tokens, job.place)
+    assert policy_of_recording(jobs) == "round_robin"
+
+
+@pytest.mark.parametrize(("num", "is_streamed"), [(5, True), (15, False)])
+def test_too_few_answers_teach_nothing(tmp_path: Path, num: int, is_streamed: bool) -> None:
+    jobs = recorded(tmp_path / "r.jsonl", num, is_streamed)
+    with pytest.raises(ConfigError, match="too few to learn speeds from"):
+        learn(jobs, setup())
+
+
+def test_times_of_answers_that_were_not_streamed_are_in_no_error(tmp_path: Path) -> None:
+    jobs = recorded(tmp_path / "r.jsonl", 10, is_streamed=False)
+    done = VirtualFleet(replace(setup(), profile=TRUE)).run([again(job) for job in jobs])
+    (hit_rate,) = errors(jobs, done)
+    assert hit_rate.name == "hit rate"
+
+
+def test_an_error_in_words() -> None:
+    assert Error("hit rate", 0.5, 0.48).text == "hit rate 0.5000 measured, 0.4800 replayed (-2.0 points)"
+    assert Error("TTFT p50", 0.2, 0.22).text == "TTFT p50 0.2000 measured, 0.2200 replayed (+10.0%)"
+    assert Error("TTFT p50", 0.0, 0.22).text.endswith("(?)")

@@ -1,0 +1,34 @@
+"""A recording of real engines, replayed with speeds that are learnt from it: what was measured comes out."""
+
+import asyncio
+from pathlib import Path
+
+from gateway.replay.command import notes_of
+from loadtest.bench_replay import calibrated
+from loadtest.workloads.talkers import Talkers
+from tests.gateway_process import GatewayProcess
+from tests.vllm.engine import VllmWorker, wait_until
+
+SECONDS = 60.0
+MAX_POINTS = 3.0
+
+
+def test_the_hit_rate_comes_out_and_times_are_told(
+    vllm_pair: tuple[VllmWorker, VllmWorker], vllm_model: Path, tmp_path: Path
+) -> None:
+    """Times depend on what else the machine does, and are printed (`-s`) beside what was measured."""
+    path = tmp_path / "recording.jsonl"
+    workers = [flag for worker in vllm_pair for flag in ("--worker", worker.url)]
+    with GatewayProcess(*workers, "--tokenizer", str(vllm_model), "--record", str(path)) as gateway:
+        wait_until(lambda: len(gateway.streams()) == 2, timeout_s=30)
+        talkers = Talkers(
+            gateway.url, seconds=SECONDS, rate=0.5, system_chars=1500, turn_chars=800, max_tokens=40
+        )
+        asyncio.run(talkers.talk())
+    known = calibrated(path)
+    print("\n".join(notes_of(known)))
+    assert talkers.num_failed == 0 and known.measured.summary.num_requests >= 30
+    hit_rate, *times = known.errors
+    assert abs(hit_rate.replayed - hit_rate.measured) * 100 <= MAX_POINTS, hit_rate.text
+    assert [error.name for error in times] == ["TTFT p50", "TTFT p90"]
+    assert hit_rate.measured > 0.3 and known.profile.prefill_tokens_per_s > 0
