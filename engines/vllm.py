@@ -341,6 +341,8 @@ GAUGES = (
     ("vllm:kv_cache_usage_perc{", "kv_cache_usage"),
     ("vllm:prefix_cache_queries_total{", "prefix_cache_queries_total"),
     ("vllm:prefix_cache_hits_total{", "prefix_cache_hits_total"),
+    ("vllm:nixl_bytes_transferred_sum{", "transfer_bytes_total"),
+    ("vllm:nixl_xfer_time_seconds_sum{", "transfer_seconds_total"),
 )
 CACHE_CONFIG = "vllm:cache_config_info{"
 CACHE_CONFIG_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens")
@@ -371,4 +373,6 @@ def _metrics(values: dict[str, float], start_time_s: float | None) -> EngineMetr
         prefix_cache_queries_total=whole("prefix_cache_queries_total"),
         prefix_cache_hits_total=whole("prefix_cache_hits_total"),
         start_time_s=start_time_s,
+        transfer_bytes_total=values.get("transfer_bytes_total"),
+        transfer_seconds_total=values.get("transfer_seconds_total"),
     )

@@ -67,6 +67,7 @@ class SplitsCollector(Collector):
         for pinned in self._splits.pinned.values():
             blocks[pinned.worker] += pinned.num_blocks
             tokens[pinned.worker] += pinned.num_tokens
+        yield from self._told()
         for name, text, values in (
             ("prefill_queue_requests", "Prefill legs sent there and not answered", queued),
             ("prefill_queue_tokens", "Uncached prompt tokens of these", queued_tokens),
@@ -76,4 +77,17 @@ class SplitsCollector(Collector):
             family = GaugeMetricFamily(f"kvgate_{name}", text, labels=["worker"])
             for worker, value in values.items():
                 family.add_metric([worker], value)
+            yield family
+
+    def _told(self) -> Iterator[Metric]:
+        """What engines count themselves of the caches that came to them."""
+        for name, text, field in (
+            ("engine_transferred_bytes", "Bytes of KV cache that it fetched from others", "transfer_bytes"),
+            ("engine_transfer_seconds", "Time in which it fetched them", "transfer_s"),
+        ):
+            family = CounterMetricFamily(f"kvgate_{name}", f"{text}, as it says", labels=["worker"])
+            for member in self._router.fleet:
+                value = getattr(member.reported, field)
+                if value is not None:
+                    family.add_metric([member.worker.id], value)
             yield family

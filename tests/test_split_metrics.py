@@ -1,6 +1,11 @@
+from pathlib import Path
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from engines.vllm import Vllm
+from gateway.core.worker import WorkerId
+from gateway.discovery.facts import reported
 from gateway.router import Router
 from gateway.split_metrics import SplitsCollector
 from gateway.splits import Splits
@@ -8,6 +13,8 @@ from tests import exchanges, fakes
 from tests.test_exchange import END, EVENT, HEAD, chunk
 from tests.test_split_exchange import World, prefilled
 from tests.test_splits import decision, splits
+
+DATA = Path(__file__).parent / "data"
 
 
 def page_of(counted: Splits, router: Router) -> str:
@@ -64,3 +71,18 @@ def test_what_waits_at_prefill_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waiting(world) == {"p:1": nothing}
     world.transport("d:1").feed(END)
     assert world.is_clean()
+
+
+def test_what_engines_count_of_what_they_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "p:1", "d:1")
+    member = world.router.fleet.get(WorkerId("d:1"))
+    assert member is not None
+    assert "kvgate_engine_transferred_bytes_total{" not in page_of(world.splits, world.router)
+    metrics = Vllm().parse_metrics((DATA / "vllm_captures" / "metrics_decode.txt").read_text())[0]
+    member.reported = reported(metrics)
+    page = page_of(world.splits, world.router)
+    assert 'kvgate_engine_transfer_seconds_total{worker="d:1"} 0.68447' in page
+    (told,) = [
+        line for line in page.splitlines() if line.startswith("kvgate_engine_transferred_bytes_total{")
+    ]
+    assert float(told.rpartition(" ")[2]) == metrics.transfer_bytes_total > 0

@@ -66,7 +66,8 @@ class EngineMetrics:
     """One rank's figures, as far as this version reports them.
 
     `kv_cache_usage` is 0..1. `start_time_s` is the Unix time at which the process that answers
-    started. Counters count tokens since then.
+    started. Counters count tokens since then; `transfer_*` is what came from other workers, where it is
+    counted.
     """
 
     num_requests_running: int | None = None
@@ -78,6 +79,8 @@ class EngineMetrics:
     prefix_cache_queries_total: int | None = None
     prefix_cache_hits_total: int | None = None
     start_time_s: float | None = None
+    transfer_bytes_total: float | None = None
+    transfer_seconds_total: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,11 @@ def worker_id(netloc: str, dp_rank: int, dp_size: int) -> WorkerId:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Load as the engine last said; late by up to a scrape interval and an engine step."""
+    """Load as the engine last said; late by up to a scrape interval and an engine step. What it fetched from
+    other workers since it started, and the time that took, where it counts that."""
 
     num_running: int = 0
     num_waiting: int = 0
     kv_usage: float = 0.0
+    transfer_bytes: float | None = None
+    transfer_s: float | None = None

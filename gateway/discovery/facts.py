@@ -108,6 +108,8 @@ def reported(metrics: EngineMetrics) -> Reported:
         num_running=metrics.num_requests_running or 0,
         num_waiting=metrics.num_requests_waiting or 0,
         kv_usage=metrics.kv_cache_usage or 0.0,
+        transfer_bytes=metrics.transfer_bytes_total,
+        transfer_s=metrics.transfer_seconds_total,
     )
 
 
