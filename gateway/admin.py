@@ -41,10 +41,6 @@ class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
     role: Literal["prefill", "decode"] | None = None
 
 
-class _PolicyText(msgspec.Struct, forbid_unknown_fields=True):
-    source: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Families(Collector):
     """What was collected, as the exposition wants to collect it."""
@@ -68,6 +64,7 @@ class Admin:
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
         verified: Callable[[WorkerId], Mapping[str, Any]],
+        describe_flow: Callable[[], Mapping[str, Any]],
         policies: Choosing,
         preview: Preview,
     ) -> None:
@@ -82,6 +79,7 @@ class Admin:
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
         self._verified = verified
+        self._describe_flow = describe_flow
         self._policies = policies
         self._preview = preview
 
@@ -100,6 +98,7 @@ class Admin:
                 web.get("/admin/tokenizer", self._tokenizer),
                 web.get("/admin/cache-loss", self._cache_loss),
                 web.get("/admin/verify", self._verify),
+                web.get("/admin/flow", self._flow),
                 web.get("/admin/policies", self._show_policies),
                 web.post("/admin/policies/reload", self._reload_policies),
                 web.post("/admin/explain", self._explain),
@@ -169,17 +168,19 @@ class Admin:
     async def _verify(self, request: web.Request) -> web.Response:
         return _json(self._describe_verify())
 
+    async def _flow(self, request: web.Request) -> web.Response:
+        return _json(self._describe_flow())
+
     async def _show_policies(self, request: web.Request) -> web.Response:
         return _json(self._policies.describe())
 
     async def _reload_policies(self, request: web.Request) -> web.Response:
-        """JSON only, as above. A supervisor gives the file's text: all its processes have the same."""
+        """JSON only, as above. What is read is the file, never what is sent: nobody brings code in here."""
         if request.content_type != "application/json":
             return _error(415, "send application/json, as in {}")
         try:
-            given = msgspec.json.decode(await request.read(), type=_PolicyText)
-            await self._policies.reload(given.source)
-        except (msgspec.DecodeError, ConfigError) as exc:
+            await self._policies.reload()
+        except ConfigError as exc:
             return _error(400, str(exc))
         return _json(self._policies.describe())
 

@@ -150,7 +150,7 @@ class Aggregate:
         return _nobody()
 
     async def _reload(self, request: web.Request) -> web.Response:
-        """The supervisor reads the file once, for all."""
+        """The supervisor asks all, and remembers for those that start later."""
         if request.content_type != "application/json":
             return _answer(Reply(415, "application/json", b'{"error":{"message":"send application/json"}}'))
         async with self._change:

@@ -37,6 +37,8 @@ from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.discovery.said import said_of
+from gateway.flow.gate import gate_of
+from gateway.flow.told import FlowCollector, describe_flow
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
@@ -96,7 +98,7 @@ class Gateway:
         """All but `config` is for one of several processes. Raises ConfigError, with nothing opened."""
         self.config = config
         self.choosing = Choosing(config, policy_source)
-        place = place or place_alone(config)
+        self._place = place = place or place_alone(config)
         self.metrics = Metrics()
         self.fleet = Fleet()
         self.assumed = place.assumed if place else AssumedIndex()
@@ -177,7 +179,9 @@ class Gateway:
         self.api.is_stopping = True
         if self._sockets:
             self._sockets.remove_files()
-        await self.front.drain(self.config.drain_timeout_s if drain_s is None else drain_s, self._cut)
+        drain_s = self.config.drain_timeout_s if drain_s is None else drain_s
+        self.proxy.stop(drain_s)
+        await self.front.drain(drain_s, self.proxy.cut)
         await self.front.close()
         if self._sockets:
             self._sockets.close()  # where the start came no further than this
@@ -212,6 +216,7 @@ class Gateway:
         )
 
     def _make_admin(self) -> web.Application:
+        gate = self.proxy.gate
         collectors = (
             Collector(
                 self.metrics,
@@ -226,10 +231,11 @@ class Gateway:
             VerifyCollector(self.verifier),
             HealerCollector(self.healer),
             SplitsCollector(self.splits, self.router),
-            PolicyCollector(self.choosing),
-            TrialsCollector(self.choosing.trials),
             *[sharing.collector() for sharing in self._sharing],
             *([TreeCollector(self.tree)] if self.tree else []),
+            PolicyCollector(self.choosing),
+            TrialsCollector(self.choosing.trials),
+            *([FlowCollector(gate)] if gate else []),
         )
         return Admin(
             api=self.api,
@@ -244,14 +250,10 @@ class Gateway:
             },
             describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
             verified=lambda worker: summary(self.verifier, worker),
+            describe_flow=lambda: describe_flow(gate),
             policies=self.choosing,
             preview=Preview(self.proxy, self.choosing.parts_of),
         ).app()
-
-    def _cut(self) -> None:
-        """Requests and tunnels that are still open: each is named in the log."""
-        for exchange in list(self.proxy.exchanges):
-            exchange.cancel("the gateway stopped before the answer was complete")
 
     def _make_router(self, ledger: Ledger) -> Router:
         router = Router(
@@ -265,6 +267,7 @@ class Gateway:
             disaggregation=self.splits.policy,
             paces=Paces.of(self.config.prefill_tokens_per_s),
         )
+        router.tells_prefix = self.choosing.reads_prefix
         self.choosing.changed = partial(setattr, router, "policy")
         router.witnesses += [self.losses, self.verifier, self.healer]
         if self.choosing.trials.is_on:
@@ -310,6 +313,7 @@ class Gateway:
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
+            gate=gate_of(config, self.router, self._place.used_of if self._place else None),
         )
 
     def _make_roster(self) -> Roster:

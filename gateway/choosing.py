@@ -19,7 +19,7 @@ from gateway.policies.base import Policy
 from gateway.policies.composed import explained
 from gateway.policies.contract import Broken, many_candidates, one_candidate
 from gateway.policies.guard import Faults, Guard, where
-from gateway.policies.library import AUTO, Library, worth_of
+from gateway.policies.library import AUTO, READS_PREFIX, Library, is_shipped, worth_of
 from gateway.policies.plugins import PolicyFile, read_file
 from gateway.trials.trials import Shadow, Trials
 
@@ -45,6 +45,7 @@ class Choosing:
         self.num_loaded = self.num_refused = 0
         self.refusal: str | None = None
         self.changed: Callable[[Policy], None] = lambda policy: None
+        self._reading = asyncio.Lock()
         self._made = self._make(source)
         self.trials = Trials(self._shares(), self._made.shadows)
 
@@ -55,10 +56,20 @@ class Choosing:
     def policy(self) -> Policy:
         return self._made.policy
 
-    async def reload(self, source: str | None = None) -> None:
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether `Query.prefix` is asked for: what is not shipped may."""
+        names = [*self.trials.scores, *self.trials.comparisons]
+        return any(name in READS_PREFIX or not is_shipped(name) for name in names)
+
+    async def reload(self) -> None:
         """Take the policy file as it is now. Where it is broken, what is in use stays; raises ConfigError."""
+        async with self._reading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         try:
-            made = await asyncio.to_thread(self._make, source)
+            made = await asyncio.to_thread(self._make, None)
         except ConfigError as exc:
             self.num_refused += 1
             self.refusal = str(exc)
@@ -118,8 +129,9 @@ class Choosing:
         file = read_file(Path(config.policy_file), source) if config.policy_file else None
         library = library_of(config, file, self.faults)
         policy, shadows = policy_of(config, library), dict(shadows_of(config, library))
-        for name in [*(config.ab or [config.policy]), *shadows]:
-            try_out(library, library.resolved(name))
+        for name in map(library.resolved, [*(config.ab or [config.policy]), *shadows]):
+            if not is_shipped(name):
+                try_out(library, name)
         return Made(file, library, policy, shadows)
 
 

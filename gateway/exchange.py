@@ -103,7 +103,7 @@ class InferenceExchange:
         except PromptError as exc:
             prompt = proxy.prompts.failed(model, str(exc))
         except GatewayError as error:
-            return self._fail(error)
+            return self.fail(error)
         except Exception:  # noqa: BLE001  a bug must not leave the client waiting
             log.exception("request %s: tokenizing failed", self._log_id)
             prompt = proxy.prompts.failed(model, "a bug, see the log")
@@ -115,7 +115,7 @@ class InferenceExchange:
         try:
             self._route(prompt)
         except GatewayError as exc:
-            self._fail(exc)
+            self.fail(exc)
 
     def _route(self, prompt: Prompt | None) -> None:
         """Decide, and send to the chosen worker. Raises NoWorker or UnknownModel."""
@@ -149,7 +149,7 @@ class InferenceExchange:
         except OSError as exc:
             if exc.errno in OUR_ERRNOS:
                 log.error("request %s: %s; raise the limit of open files", self._log_id, exc.strerror)
-                return self._fail(NoWorker("the gateway is out of connections", retry_after_s=1))
+                return self.fail(NoWorker("the gateway is out of connections", retry_after_s=1))
             self._attempt_failed(f"cannot connect: {exc.strerror or exc}", is_refused=True)
         else:
             if self._is_closed or not connection.is_open:
@@ -268,11 +268,11 @@ class InferenceExchange:
         proxy.suspect(worker, reason, is_refused)
         self._failed[worker] = reason
         if len(self._failed) >= proxy.options.max_attempts:
-            return self._fail(self._gave_up())
+            return self.fail(self._gave_up())
         try:
             self._route(self._prompt)
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
-            return self._fail(self._gave_up())
+            return self.fail(self._gave_up())
         proxy.metrics.retries["worker_failed"] += 1
         log.info("request %s: worker %s failed (%s), trying another", self._log_id, worker, reason)
         return None
@@ -298,7 +298,7 @@ class InferenceExchange:
         else:
             self._responder.abort()
 
-    def _fail(self, error: GatewayError) -> None:
+    def fail(self, error: GatewayError) -> None:
         if self._is_closed:
             return
         self._status = error.status
@@ -363,7 +363,7 @@ class InferenceExchange:
         if self._answer:
             is_over = self._proxy.options.deadlines.is_total_over(self._loop.time(), self._started)
             return self._cut("its time is over" if is_over else "it stalled", is_workers_fault=not is_over)
-        return self._fail(WorkerTimeout("the worker did not begin to answer in time"))
+        return self.fail(WorkerTimeout("the worker did not begin to answer in time"))
 
     # the end -----------------------------------------------------------------------------------
 
@@ -376,7 +376,6 @@ class InferenceExchange:
             return
         self._is_closed = True
         proxy, decision = self._proxy, self._decision
-        proxy.exchanges.discard(self)
         for pending in (self._timer, self._task):
             if pending:
                 pending.cancel()
@@ -384,10 +383,11 @@ class InferenceExchange:
             self._upstream.abort()
             self._upstream = None
         proxy.metrics.responses[self._status] += 1
-        if decision is None:
-            return
         answer = self._answer
         usage = answer.usage() if answer and how == "ended" else None
+        proxy.ended(self, self._request, answer, usage)
+        if decision is None:
+            return
         proxy.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
         ttft_s = answer.ttft_s(self._started) if answer else None
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:

@@ -27,7 +27,7 @@ class Preview:
 
     async def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
         """A decision record without an id and an outcome. Raises InvalidRequest, UnknownModel or NoWorker."""
-        some = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        some = [(_bytes(name.lower()), _bytes(value)) for name, value in headers.items()]
         http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
         if http.path not in ROUTES:
             raise InvalidRequest(f"'{http.path}' is none of {', '.join(ROUTES)}", param="path")
@@ -40,6 +40,11 @@ class Preview:
         told = describe(decision, None, self._parts_of(decision))
         del told["id"], told["outcome"]
         return {**told, "not_tokenized": note}
+
+
+def _bytes(text: str) -> bytes:
+    """As it came."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _path_of(body: bytes) -> str:

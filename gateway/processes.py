@@ -160,6 +160,7 @@ class Supervisor:
         self._num_rows = shared.num_rows(config)
         self._memory = shared.create(self._num_rows)
         self._table = shared.table(self._memory, self._num_rows)
+        self._used = shared.used_table(self._memory, self._num_rows)
         self._processes = [Process(row) for row in range(config.processes)]
         self._configured = [_normal(spec) for spec in specs_of(config)]
         self._workers: list[str] = []
@@ -218,8 +219,8 @@ class Supervisor:
     async def reload_policies(self) -> Reply:
         """Have all processes take the policy file as it is now; one that starts later does too. The first
         refusal is the answer: where one refuses it, all would."""
-        body = msgspec.json.encode({"source": _source_of(self.config.policy_file)})
-        question = Question("POST", "/admin/policies/reload", body, {"Content-Type": "application/json"})
+        source = _source_of(self.config.policy_file)
+        question = Question("POST", "/admin/policies/reload", b"{}", {"Content-Type": "application/json"})
         reply = Reply(503, "application/json", b'{"error":{"message":"no process is ready"}}')
         for process in self._alive():
             try:
@@ -230,7 +231,7 @@ class Supervisor:
             if reply.status != 200:
                 return reply
         if reply.status == 200:
-            self._policy_source = msgspec.json.decode(body)["source"]
+            self._policy_source = source
         return reply
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
@@ -329,6 +330,7 @@ class Supervisor:
             process.channel.close()
             process.channel = None
         self._table.release(process.row)
+        self._used.release(process.row)
         self._aggregate.gone(process.row)
         process.began.set()
         if self._has_started and not self._is_ending:

@@ -13,6 +13,7 @@ from functools import partial
 
 from gateway.config import Config
 from gateway.core import report
+from gateway.core.answer import Answer
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
@@ -20,9 +21,12 @@ from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
 from gateway.core.request import InferenceRequest, Kind, parse_request
 from gateway.core.session import session_of
+from gateway.core.sse import Usage
 from gateway.core.unasked import UnaskedScanner, with_usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.exchange import InferenceExchange
+from gateway.flow.gate import Gate
+from gateway.flow.waiter import Waiter
 from gateway.long_prompts import LongPrompts
 from gateway.metrics import Metrics
 from gateway.others import Others
@@ -70,8 +74,9 @@ def proxy_options(config: Config) -> ProxyOptions:
     )
 
 
-AskUsage = Callable[[Worker], UnaskedScanner | None]
-"""Whether a stream's usage is asked for where its client does not: what takes it out again, or None."""
+AskUsage = Callable[[Worker, bool], UnaskedScanner | None]
+"""Whether a stream's usage is asked for where its client does not: what takes it out again, or None. True
+where it is needed."""
 
 
 InTurn = Callable[[Callable[[], None]], None]
@@ -92,12 +97,13 @@ class Proxy:
     suspect: Callable[[WorkerId, str, bool], None]
     tls_context: TlsContext = lambda: None
     in_turn: InTurn | None = None
-    ask_usage: AskUsage = lambda worker: None
+    ask_usage: AskUsage = lambda worker, is_needed: None
     to_report: Collection[str] = ()
     """Decisions whose requests ask the engine to announce its hit (`ingest/healer.py`)."""
     others: Others | None = None
     handoffs: Mapping[str, Handoff] = field(default_factory=dict)
     splits: Splits | None = None
+    gate: Gate | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -105,12 +111,18 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self.long_prompts = LongPrompts(self.prompts)
+        if self.gate is not None:
+            self.gate.lines.go = self.go
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
-        """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read;
-        all later errors are answered by the exchange."""
+        """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read, and
+        TooManyRequests; all later errors are answered by the exchange."""
         request = self.request_of(http)
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
+        if self.gate is not None:
+            self.gate.admit(http, request, responder)
+        elif request.priority is not None and request.priority < 0:
+            request.priority = 0  # nobody says here who may step ahead
         fleet, model = self.router.fleet, request.model
         is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
         may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
@@ -128,13 +140,35 @@ class Proxy:
         return request
 
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
-        """Have an exchange decide and send: now; or in this gateway's turn, a prompt that is worth one."""
+        """Have an exchange decide and send, once it may."""
+        if self.gate is not None:
+            self.gate.route(exchange, request, prompt)
+        else:
+            self.go(exchange, request, prompt)
+
+    def go(self, exchange: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
+        """Now; or in this gateway's turn, a prompt that is worth one: False, it is not decided yet."""
         if self.in_turn is None:
-            return exchange.route_or_fail(prompt)
+            exchange.route_or_fail(prompt)
+            return True
         prompt = self.router.tokenize(request) if prompt is None else prompt
         if prompt.num_tokens < TURN_TOKENS:
-            return exchange.route_or_fail(prompt)
-        return self.in_turn(partial(_route, exchange, prompt))
+            exchange.route_or_fail(prompt)
+            return True
+        self.in_turn(partial(_route, exchange, prompt, self.gate))
+        return False
+
+    def ended(
+        self,
+        exchange: InferenceExchange,
+        request: InferenceRequest,
+        answer: Answer | None,
+        usage: Usage | None,
+    ) -> None:
+        """An exchange is over; what it booked is released next."""
+        self.exchanges.discard(exchange)
+        if self.gate is not None:
+            self.gate.ended(request, answer, usage)
 
     def takes_time(self, request: InferenceRequest) -> bool:
         """Whether a decision has to wait for its prompt, or for what others know of it."""
@@ -155,15 +189,20 @@ class Proxy:
         return await self.others.tell(request, prompt) if self.others else prompt
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
-        """Take a WebSocket to a worker. Raises InvalidRequest."""
+        """Take a WebSocket to a worker. Raises InvalidRequest or TooManyRequests."""
         request = parse_tunnel(http, self.router.fleet.served())
+        if self.gate is not None:
+            self.gate.admit(http, request, responder)
         exchange = TunnelExchange(self, http, responder, request)
         exchange.begin()
         return exchange
 
     def body_for(self, request: InferenceRequest, decision: Decision) -> tuple[bytes, UnaskedScanner | None]:
         """What the worker gets, and what then takes out of its stream what was asked for us."""
-        body, unasked = request.body, self.ask_usage(decision.worker) if request.may_ask_usage else None
+        body, unasked = request.body, None
+        if request.may_ask_usage:
+            is_needed = self.gate is not None and self.gate.needs_usage(request)
+            unasked = self.ask_usage(decision.worker, is_needed)
         if decision.id in self.to_report:
             body = report.asking(body)
         return with_usage(body) if unasked else body, unasked
@@ -172,6 +211,16 @@ class Proxy:
         """What it has not begun to answer goes to another one."""
         for exchange in list(self.exchanges):
             exchange.worker_down(worker)
+
+    def stop(self, drain_s: float) -> None:
+        """What is under way has so long to end."""
+        if self.gate is not None:
+            self.gate.stop(drain_s)
+
+    def cut(self) -> None:
+        """Requests and tunnels that are still open when we stop: each is named in the log."""
+        for exchange in list(self.exchanges):
+            exchange.cancel("the gateway stopped before the answer was complete")
 
     def pool(self, url: str) -> Pool:
         pool = self.pools.get(url)
@@ -190,9 +239,11 @@ class Proxy:
             pool.close()
 
 
-def _route(exchange: InferenceExchange, prompt: Prompt) -> None:
+def _route(exchange: Waiter, prompt: Prompt, gate: Gate | None) -> None:
     try:
         exchange.route_or_fail(prompt)
     except Exception:  # noqa: BLE001  a bug must not cost the others their turn, nor leave its client waiting
         log.exception("%r failed", exchange)
         exchange.cancel("the gateway failed on this request")
+    if gate is not None:
+        gate.lines.decided()

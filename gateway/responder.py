@@ -14,6 +14,10 @@ class Connection(Protocol):
     is_full: bool
 
     @property
+    def peername(self) -> object:
+        """As the transport has it; None where it is closed."""
+
+    @property
     def is_draining(self) -> bool:
         """An answer that begins now is the last one here."""
 
@@ -34,7 +38,8 @@ class Exchange(Protocol):
 
 
 class Responder:
-    """The way back for one request. `send` for a whole answer, else `head`, `data` ..., `end`."""
+    """The way back for one request. `send` for a whole answer, else `head`, `data` ..., `end`. Whatever it is
+    has `more_headers` too."""
 
     __slots__ = (
         "_connection",
@@ -44,6 +49,7 @@ class Responder:
         "_ends_at_close",
         "_head",
         "has_begun",
+        "more_headers",
     )
 
     def __init__(self, connection: Connection, request: HttpRequest) -> None:
@@ -54,6 +60,13 @@ class Responder:
         self._ends_at_close = False
         self._head = b""
         self.has_begun = False
+        self.more_headers: list[Header] = []
+
+    @property
+    def peer(self) -> str | None:
+        """The client's address as its connection has it; "" over a Unix socket, None if it is gone."""
+        name = self._connection.peername
+        return str(name[0]) if isinstance(name, tuple) else "" if name is not None else None
 
     @property
     def client_is_full(self) -> bool:
@@ -69,6 +82,8 @@ class Responder:
         all_headers = [(b"content-type", b"application/json"), *(headers or [])]
         if error.retry_after_s is not None:
             all_headers.append((b"retry-after", b"%d" % error.retry_after_s))
+        if error.retry_after_ms is not None:
+            all_headers.append((b"retry-after-ms", b"%d" % error.retry_after_ms))
         self.send(error.status, all_headers, error.body())
 
     def head(self, head: ResponseHead) -> None:
@@ -76,7 +91,7 @@ class Responder:
         self.has_begun = True
         if self._connection.is_draining:
             self._request.keep_alive = False
-        headers = head.headers.copy()
+        headers = head.headers + self.more_headers
         if head.status in (204, 304):
             self._has_body = False
         elif head.length is not None:

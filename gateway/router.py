@@ -8,7 +8,6 @@ one sees it; whoever asked must call `finish` exactly once (further calls do not
 `first_token` when the prefill is over.
 """
 
-import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,8 +36,7 @@ from gateway.lookups import Lookup, Lookups
 from gateway.policies.base import Policy
 from gateway.policies.composed import twin_of
 from gateway.policies.disaggregation import Disaggregation
-
-log = logging.getLogger("kvgate.router")
+from gateway.witnesses import tell_answered, tell_decided
 
 MAX_LOOKED_AT = 256
 """Open requests whose prefill is looked after at once; each costs a fraction of a microsecond."""
@@ -90,7 +88,8 @@ class _Weighed:
 
 class Router:
     """`clock` is monotonic seconds; `rng` breaks ties. Images count as cached for `keep_sent_s` where they
-    were sent."""
+    were sent. `spare` leaves out workers that take no more for now, and `on_freed` is told of each that has
+    less ahead (`flow/`)."""
 
     def __init__(
         self,
@@ -123,6 +122,9 @@ class Router:
         self.learning = Learning(fleet, index, paces)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
         self.witnesses: list[Witness] = []
+        self.tells_prefix = True
+        self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
+        self.on_freed: Callable[[WorkerId], None] | None = None
 
     def __repr__(self) -> str:
         return f"Router({self.policy.name}, {self.fleet}, open={len(self._open)})"
@@ -154,6 +156,8 @@ class Router:
             prefills = self.fleet.prefills(request.model, exclude)
         if is_bound and not prefills:
             eligible = self.fleet.alone(eligible, request.model)
+        if self.spare is not None and attempt == 1:
+            eligible = self.spare(eligible)
         hashed = self._lookups.hash_all(request, prompt, [*eligible, *prefills] if prefills else eligible)
         marks = began, has_prompt, time.perf_counter()
         with self.ledger.turn(prompt.num_tokens):
@@ -178,30 +182,30 @@ class Router:
         """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
-        query = query_of(request, prompt, eligible[0].group, hashed)
+        query = query_of(request, prompt, eligible[0].group, hashed if self.tells_prefix else None)
         made = self._weigh(twin or self.policy, query, prompt, eligible, prefills, lookups, now)
-        chosen, group = made.candidates[made.index], eligible[made.index].group
+        choice, chosen, group = made.choice, made.candidates[made.index], eligible[made.index].group
         decision = Decision(
             id=new_id(12),
             model=request.model,
-            policy=made.choice.policy or self.policy.name,
+            policy=choice.policy or self.policy.name,
             worker=chosen.worker,
-            num_tokens=prompt.num_tokens,
+            num_tokens=query.num_tokens,
             overlap_tokens=chosen.overlap_tokens,
-            reason=made.choice.reason,
+            reason=choice.reason,
             candidates=made.candidates,
-            terms=made.choice.terms,
+            terms=choice.terms,
             attempt=attempt,
             prompt_from=prompt.source,
             timings_s=_timings(*marks, has_overlap, time.perf_counter()),
             told_tokens=_told_tokens(lookups.get(group), chosen, group),
             split=made.split,
             query=query,
-            ttft_s=made.choice.ttft_s,
+            ttft_s=choice.ttft_s,
         )
         if twin is None:
             self._book(decision, chosen, lookups, group, prompt.links)
-            self._show(decision, prompt, lookups.get(group), request)
+            tell_decided(self.witnesses, decision, prompt, _blocks(lookups.get(group)), request)
         return decision
 
     def _weigh(
@@ -252,11 +256,17 @@ class Router:
         if opened is None:
             return False
         self.ledger.release(opened.booking)
+        if self.on_freed is not None:
+            self.on_freed(opened.booking.worker)
         now = self._clock()
         self.assumed.unpin(opened.booking.worker, opened.hashes, now, was_run=was_run)
         if was_run:
             self.learning.began(opened.lesson, took_s, now)
         return True
+
+    def ahead_s(self, worker: WorkerId) -> float:
+        """What is booked there, at its pace."""
+        return self.ledger.load(worker).booked_tokens * self.learning.paces.pace(worker).token_s
 
     def prefilling(self) -> Sequence[Booking]:
         """What is booked at prefill workers for others to answer."""
@@ -271,6 +281,8 @@ class Router:
         if decision.split is not None:
             self.prefilled(decision, was_run=False)
         self.ledger.release(opened.booking)
+        if self.on_freed is not None:
+            self.on_freed(decision.worker.id)
         now = self._clock()
         self.assumed.unpin(decision.worker.id, opened.hashes, now, was_run=opened.was_run)
         if opened.links:
@@ -278,31 +290,8 @@ class Router:
         if usage is not None:
             if answer_s and usage.completion_tokens:
                 self.learning.ended(opened.lesson, usage.completion_tokens - 1, answer_s, now)
-            for witness in self.witnesses:
-                try:
-                    witness.answered(decision, opened.prompt, usage)
-                except Exception:  # noqa: BLE001  see _dismiss
-                    self._dismiss(witness)
+            tell_answered(self.witnesses, decision, opened.prompt, usage)
         return True
-
-    def _show(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        used: Lookup | None,
-        request: InferenceRequest,
-    ) -> None:
-        blocks: Sequence[Sequence[BlockHash]] = used.hashes if used else ()
-        for witness in self.witnesses:
-            try:
-                witness.decided(decision, prompt, blocks, request)
-            except Exception:  # noqa: BLE001  see _dismiss
-                self._dismiss(witness)
-
-    def _dismiss(self, witness: Witness) -> None:
-        """A bug in one who only looks on must cost no request, nor a line in the log for each."""
-        self.witnesses = [other for other in self.witnesses if other is not witness]
-        log.exception("%r failed, and sees no more decisions until the gateway is restarted", witness)
 
     def _see_prefilled(self, now: float) -> None:
         """An unstreamed answer tells nothing until its end, but the events of its blocks do: where all of a
@@ -322,6 +311,8 @@ class Router:
     def _prefilled(self, opened: _Open) -> None:
         opened.was_run = True
         self.ledger.first_token(opened.booking)
+        if self.on_freed is not None:
+            self.on_freed(opened.booking.worker)
 
     def _split(
         self,
@@ -386,3 +377,7 @@ def _told_tokens(used: Lookup | None, chosen: Candidate, group: Group) -> int:
 
 def _timings(*marks: float) -> Timings:
     return Timings(*[end - begin for begin, end in pairwise(marks)])
+
+
+def _blocks(lookup: Lookup | None) -> Sequence[Sequence[BlockHash]]:
+    return lookup.hashes if lookup else ()

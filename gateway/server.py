@@ -274,6 +274,10 @@ class ClientConnection(asyncio.Protocol):
         self._is_leaving = True
 
     @property
+    def peername(self) -> object:
+        return self._transport.get_extra_info("peername") if self._transport else None
+
+    @property
     def is_draining(self) -> bool:
         return self._is_stopping or (self._is_leaving and not self._queue and not self._is_receiving)
 

@@ -16,6 +16,7 @@ from functools import partial
 from gateway.config import Config
 from gateway.core.booked import Lock, SharedLedger, Table
 from gateway.core.errors import ConfigError
+from gateway.core.used import Used, UsedTable
 from gateway.index.shared import SharedAssumedIndex
 
 
@@ -31,6 +32,7 @@ class Place:
         *,
         take_turn: Lock = nullcontext,
         take_role: Callable[[], bool] = lambda: True,
+        used: UsedTable | None = None,
     ) -> None:
         self.table = table
         self.far_row = far_row
@@ -38,6 +40,11 @@ class Place:
         self.ledger = SharedLedger(table, row, take_turn, far_row)
         self.assumed = SharedAssumedIndex(table, row)
         self._row = row
+        self._used = used
+
+    def used_of(self, tenant: str) -> Used | None:
+        """What a tenant uses of its limits, this process's and others'."""
+        return self._used.of(tenant, self._row) if self._used else None
 
     def tells_as(self, gateway: int) -> None:
         """To other hosts."""
@@ -67,13 +74,18 @@ def place_beside(config: Config, file: int, row: int, rows: int) -> Place:
     """Of one of several processes, in the memory that all of them have."""
     far_row = rows - 1 if shares_bookings(config) else None
     return Place(
-        table(file, rows), row, far_row, take_turn=lambda: turn(file), take_role=partial(take_role, file)
+        table(file, rows),
+        row,
+        far_row,
+        take_turn=lambda: turn(file),
+        take_role=partial(take_role, file),
+        used=used_table(file, rows),
     )
 
 
 def create(num_rows: int) -> int:
-    """A new file with an empty table; the caller closes it."""
-    size = Table.num_bytes(num_rows)
+    """A new file with empty tables; the caller closes it."""
+    size = Table.num_bytes(num_rows) + UsedTable.num_bytes(num_rows)
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("kvgate")
     else:
@@ -87,6 +99,13 @@ def table(file: int, num_rows: int) -> Table:
     """The table in the file, which must stay open for its lock."""
     memory = mmap.mmap(file, Table.num_bytes(num_rows))
     return Table(memoryview(memory), num_rows, lambda: _locked(file))
+
+
+def used_table(file: int, num_rows: int) -> UsedTable:
+    """What tenants have used, which lies behind the table."""
+    begin = Table.num_bytes(num_rows)
+    memory = mmap.mmap(file, begin + UsedTable.num_bytes(num_rows))
+    return UsedTable(memoryview(memory)[begin:], num_rows, lambda: _locked(file))
 
 
 TURN_WAIT_S = 0.001

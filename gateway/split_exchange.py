@@ -46,7 +46,11 @@ REFUSAL_S = 2.0
 class SplitExchange(InferenceExchange):
     """Whether it is split at all is decided with the workers (`policies/disaggregation.py`)."""
 
-    __slots__ = ("_splits", "_leg", "_handed", "_tried", "_may_split", "_held", "_began_s", "_doubted")
+    # fmt: off
+    __slots__ = (
+        "_splits", "_leg", "_handed", "_tried", "_may_split", "_held", "_began_s", "_ahead_s", "_doubted",
+    )
+    # fmt: on
 
     def __init__(
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
@@ -59,7 +63,7 @@ class SplitExchange(InferenceExchange):
         self._tried = Tried()
         self._may_split = True
         self._held: HeldStream | None = None
-        self._began_s = 0.0
+        self._began_s = self._ahead_s = 0.0
         self._doubted: tuple[Pair, int | None] | None = None
         """A pair that seems to make different prompts, and how many tokens prefill took this one for."""
 
@@ -132,6 +136,7 @@ class SplitExchange(InferenceExchange):
             return self._again(decision)
         self._handed = handed
         self._began_s = self._loop.time()
+        self._ahead_s = self._proxy.router.ahead_s(decision.worker.id)
         if not handoff.is_together:  # else it has been fetched by now
             self._splits.handed(decision, handed.num_prompt_tokens)
             super()._reach(decision)
@@ -168,7 +173,7 @@ class SplitExchange(InferenceExchange):
 
         def is_late() -> None:
             if not self._is_closed and not self._answer:
-                self._fail(InvalidRequest(f"the prefill worker {reason}"))
+                self.fail(InvalidRequest(f"the prefill worker {reason}"))
 
         self._loop.call_later(REFUSAL_S, is_late)
 
@@ -208,7 +213,7 @@ class SplitExchange(InferenceExchange):
             except GatewayError as exc:
                 if not (self._may_split and self._tried.turn()):
                     is_last = decision.worker.is_bound and not self._may_split
-                    return self._fail(self._no_pair() if is_last else exc)
+                    return self.fail(self._no_pair() if is_last else exc)
 
     def _no_pair(self) -> WorkerFailed:
         log.warning("request %s: no pair answered: %r", self._log_id, self._tried)
@@ -274,7 +279,8 @@ class SplitExchange(InferenceExchange):
         if piece is Piece.FIRST_TOKEN and self._decision:
             self._splits.began(self._decision, self._last_activity - self._started)
             if self._handed:
-                self._splits.transferred(self._decision, self._last_activity - self._began_s)
+                took_s = self._last_activity - self._began_s
+                self._splits.transferred(self._decision, took_s, self._ahead_s)
 
     # failures, and the end ---------------------------------------------------------------------
 

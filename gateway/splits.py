@@ -67,10 +67,10 @@ class Splits:
         """It was fetched, or nobody will come for it; again is as once."""
         self.pinned.pop(decision.id, None)
 
-    def transferred(self, decision: Decision, seconds: float) -> None:
+    def transferred(self, decision: Decision, seconds: float, ahead_s: float) -> None:
         self.transfer_s.observe(seconds)
         self.moved_tokens += decision.uncached_tokens
-        self.policy.transfer.transferred(decision.uncached_tokens, seconds)
+        self.policy.transfer.transferred(decision.uncached_tokens, seconds, ahead_s)
 
     def began(self, decision: Decision, ttft_s: float) -> None:
         self.ttft_s[_plan(decision)].observe(ttft_s)

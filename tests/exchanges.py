@@ -5,10 +5,12 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.config import Config
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
-from gateway.core.http import HttpRequest, ResponseHead
+from gateway.core.http import Header, HttpRequest, ResponseHead
 from gateway.exchange import InferenceExchange
+from gateway.flow.gate import gate_of
 from gateway.metrics import Metrics
 from gateway.policies.round_robin import RoundRobin
 from gateway.prompts import PromptSource, WorkerTokenizer
@@ -56,6 +58,8 @@ class Answered:
         self.events: list[object] = []
         self.has_begun = False
         self.client_is_full = False
+        self.more_headers: list[Header] = []
+        self.peer = "127.0.0.1"
 
     def head(self, head: ResponseHead, data: bytes = b"") -> None:
         self.has_begun = True
@@ -87,7 +91,9 @@ class Answered:
 class World:
     """Workers are named in order; each request is sent to the next one."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **options: Any) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *names: str, flow: Config | None = None, **options: Any
+    ) -> None:
         self.loop = FakeLoop.install(monkeypatch)
         self.metrics, self.records, known = Metrics(), Records(), Known(*names)
         prompts, fleet = PromptSource({}, self.metrics), Fleet()
@@ -111,6 +117,7 @@ class World:
             tasks=cast(Tasks, InlineTasks()),
             options=ProxyOptions(**options),
             suspect=lambda *what: self.suspected.append(what),
+            gate=gate_of(flow, self.router) if flow else None,
         )
         self.pools = {name: FakePool(f"http://{name}") for name in names}
         self.proxy.pools.update({f"http://{name}": pool for name, pool in self.pools.items()})

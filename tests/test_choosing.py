@@ -65,6 +65,12 @@ def test_options_reach_the_library() -> None:
     assert library.policy("mine").name == "mine"
 
 
+def test_a_text_that_is_given_goes_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(BROKEN)
+    config = load({"policy_file": str(tmp_path / "own.py")}, {})
+    assert chosen(Choosing(config, LAST).policy) == 2
+
+
 def test_a_files_policy_is_used_where_none_is_named(tmp_path: Path) -> None:
     assert chosen(with_file(tmp_path, LAST).policy) == 2
     assert with_file(tmp_path, LAST).describe()["policy"] == "own"
@@ -100,7 +106,8 @@ async def test_a_file_is_read_anew_and_a_broken_one_changes_nothing(
     await own.reload()
     assert [chosen(policy) for policy in told] == [0] and told == [own.policy]
     assert own.describe()["file"]["refused"] is None
-    await own.reload(LAST)
+    (tmp_path / "own.py").write_text(LAST)
+    await own.reload()
     assert chosen(own.policy) == 2
     metrics = list(PolicyCollector(own).collect())
     assert sample(metrics, "kvgate_policy_file_loads_total", result="loaded") == 2
@@ -177,3 +184,11 @@ async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
     assert isinstance(comparison.policy, Guard)
     comparison.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
     assert (comparison.faults.total(), own.faults.total()) == (1, 0)
+
+
+def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -> None:
+    assert not choosing().reads_prefix
+    assert not choosing(ab={"prefix_overlap": 1.0, "topology": 1.0}, shadow=["random"]).reads_prefix
+    assert choosing(shadow=["consistent_hash"]).reads_prefix
+    assert choosing(policy="mine", policies={"mine": {"scorers": {"consistent_hash": 1.0}}}).reads_prefix
+    assert with_file(tmp_path, LAST).reads_prefix

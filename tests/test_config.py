@@ -168,6 +168,7 @@ def test_names_of_flags_and_variables() -> None:
         "topology",
         "shadow",
         "medium_worth",
+        "trust_headers_from",
         "agent",
     ]
     events = next(option for option in OPTIONS if option.name == "events")

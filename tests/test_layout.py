@@ -21,6 +21,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/proto/kvgate/v1/kv_events_pb2.py": "generated; tests/test_proto.py",
     "gateway/index/base.py": "types only; the backends keep its promises in tests/index/contract.py",
     "gateway/messages.py": "types only",
+    "gateway/flow/waiter.py": "types only",
     "gateway/ingest/feed.py": "types only",
     "gateway/ingest/holding.py": "tests/test_replica_stories.py runs all of it, with gateways and Redis",
     "gateway/ingest/replica.py": "tests/test_replica_stories.py",

@@ -71,6 +71,20 @@ def test_shipped_and_composed_ones_can_be_tested_too(
     assert code == 0 and text.startswith("policy power_of_two\n")
 
 
+def test_installed_packages_are_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "their_package.py").write_text(GOOD)
+    installed = tmp_path / "their_package-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[kvgate.policies]\ntheirs = their_package:Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, text = ran(capsys, "test", "--policy", "theirs", "--policy-budget-ms", "60000")
+    assert (code, text.splitlines()[0], text.splitlines()[-1]) == (0, "policy theirs", "8 of 8 checks passed")
+    assert "theirs" in ran(capsys, "list")[1]
+
+
 def test_what_there_is_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ran(capsys, "list", "--policy-file", written(tmp_path, GOOD))
     policies, filters, scorers, pickers = text.splitlines()

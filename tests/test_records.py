@@ -32,6 +32,7 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
         "overlap_tokens": 64,
         "told_tokens": 0,
         "tokenized_by": "ids",
+        "queued_s": 0.0,
         "timings_us": {"prompt": 250.0, "hash": 0.0, "index": 0.0, "policy": 0.0},
         "predicted_ttft_s": None,
         "candidates": [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.errors import NoWorker
+from gateway.core.errors import NoWorker, TooManyRequests
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.responder import Responder, request_id
 
@@ -13,6 +13,7 @@ class Wire:
     def __init__(self) -> None:
         self.is_draining = self.is_full = False
         self.writes: list[bytes] = []
+        self.peername: object = None
         self.kept_alive: list[bool] = []
 
     def write(self, data: bytes) -> None:
@@ -88,3 +89,27 @@ def test_where_the_end_of_the_connection_is_the_end_only_a_reset_tells_a_cut() -
 def test_the_clients_own_request_id_is_kept() -> None:
     assert request_id(HttpRequest("GET", b"/", [(b"x-request-id", b"abc")]))[1] == b"abc"
     assert len(request_id(HttpRequest("GET", b"/", []))[1]) == 32
+
+
+def test_more_headers_go_with_every_answer() -> None:
+    for answer in (lambda r: r.send(200, [], b""), lambda r: r.fail(NoWorker("none"))):
+        wire = Wire()
+        responder = respond(wire)
+        responder.more_headers = [(b"x-ratelimit-limit-requests", b"2")]
+        answer(responder)
+        assert b"\r\nx-ratelimit-limit-requests: 2\r\n" in wire.writes[0]
+
+
+def test_when_to_try_again_is_told_exactly_too() -> None:
+    wire = Wire()
+    respond(wire).fail(TooManyRequests("slowly", code="queue_full", kind="overloaded", wait_s=1.25))
+    assert wire.writes[0].startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+    assert b"\r\nretry-after: 2\r\nretry-after-ms: 1250\r\n" in wire.writes[0]
+    assert b'"type":"overloaded"' in wire.writes[0] and b'"code":"queue_full"' in wire.writes[0]
+
+
+@pytest.mark.parametrize(("name", "peer"), [(("10.0.0.1", 5), "10.0.0.1"), ("", ""), (b"", ""), (None, None)])
+def test_the_peer_is_an_address_or_behind_our_unix_socket_or_gone(name: object, peer: str | None) -> None:
+    wire = Wire()
+    wire.peername = name
+    assert respond(wire).peer == peer

@@ -6,7 +6,7 @@ from msgspec.structs import astuple
 
 from gateway import request as make_request
 from gateway.core.blocks import BlockHash, root_hash, tokens_of
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.events import BlocksRemoved, BlocksStored
 from gateway.core.fleet import Fleet
@@ -366,3 +366,38 @@ def test_no_hit_is_predicted_where_the_engine_reads_no_cache() -> None:
     decision = world.decide(range(100), prompt_logprobs=1)
     assert (decision.overlap_tokens, decision.uncached_tokens) == (0, 100)
     assert decision.candidates[0].uncached_tokens == 100
+
+
+def test_policies_see_who_asks_and_that_a_lower_priority_of_vllm_is_a_higher_one() -> None:
+    world, seen = World(worker("a")), list[Query]()
+
+    class Sees(PrefixOverlap):
+        def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+            seen.append(query)
+            return super().choose(query, candidates, rng)
+
+    world.router.policy = Sees()
+    request = make_request("/v1/completions", {"model": "m", "prompt": [1, 2], "priority": -3})
+    request.tenant, request.slo_ttft_s, request.queued_s = "acme", 1.5, 0.25
+    assert world.router.decide(request).query == seen[0]
+    assert (seen[0].tenant, seen[0].priority, seen[0].slo_ttft_s, seen[0].queued_s) == ("acme", 3, 1.5, 0.25)
+
+
+def test_workers_that_take_no_more_are_left_out_but_of_another_attempt() -> None:
+    world = World(worker("a"), worker("b"))
+    world.router.spare = lambda eligible: [each for each in eligible if each.member.worker.id == "b"]
+    request = make_request("/v1/completions", {"model": "m", "prompt": [1, 2]})
+    assert {world.router.decide(request).worker.id for _ in range(4)} == {"b"}
+    assert world.router.decide(request, exclude=[WorkerId("b")], attempt=2).worker.id == "a"
+
+
+def test_each_end_of_a_booking_is_told() -> None:
+    world, freed = World(worker("a")), list[str]()
+    world.router.on_freed = freed.append
+    decision = world.decide([1, 2, 3])
+    assert freed == []
+    world.router.first_token(decision)
+    assert freed == ["a"]
+    world.router.finish(decision)
+    world.router.finish(decision)
+    assert freed == ["a", "a"]

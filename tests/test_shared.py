@@ -104,3 +104,16 @@ def test_a_turn_excludes_other_processes_for_a_bounded_time() -> None:
         other.communicate(timeout=60)
     assert shared.take_turn(file), "gone with its holder"
     os.close(file)
+
+
+def test_what_tenants_use_lies_beside_what_is_booked() -> None:
+    file = shared.create(2)
+    place, other = (shared.place_beside(Config(processes=2), file, row, 2) for row in (0, 1))
+    used, seen = place.used_of("t"), other.used_of("t")
+    assert used and seen
+    used.set_active(3)
+    place.ledger.book(W, 100, 100)
+    assert (seen.num_active_elsewhere(), other.ledger.load(W).booked_tokens) == (3, 100)
+    shared.used_table(file, 2).release(0)
+    assert seen.num_active_elsewhere() == 0
+    os.close(file)

@@ -23,7 +23,7 @@ def test_what_is_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     counted.decided(fakes.decision())  # of a fleet without prefill workers
     counted.prefilled(0.3)
     counted.began(split, 0.5)
-    counted.transferred(split, 0.2)
+    counted.transferred(split, 0.2, 0.0)
     counted.failed("died")
     page = page_of(counted, exchanges.World(monkeypatch).router)
     for line in (

@@ -34,6 +34,9 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
+    def call_soon(self, callback: Callable[[], object]) -> FakeTimer:
+        return self.call_later(0.0, callback)
+
     def call_later(self, delay: float, callback: Callable[[], object]) -> FakeTimer:
         timer = FakeTimer(self.now + delay, callback)
         self.timers.append(timer)

@@ -2,7 +2,8 @@
 
 Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
 Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
-they work together is in `fleet.py`, how one is chosen in `choosing.py`.
+they work together is in `fleet.py`, how one is chosen in `choosing.py`,
+who is let in in `flow.py`.
 """
 
 import os
@@ -13,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from gateway.config.choosing import Choosing
+from gateway.config.flow import Flow
 from gateway.core.errors import ConfigError
 from gateway.options import convert, from_environment, from_flags, option
 
 
-class Config(Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Flow, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),

@@ -54,6 +54,11 @@ class Answer:
         """An unstreamed good answer: its head comes with its last token, so it has no first."""
         return self.status == 200 and self._scanner is None
 
+    @property
+    def num_pieces(self) -> int:
+        """In which a stream has come so far: about its tokens, at least."""
+        return self._scanner.num_events_fed if self._scanner else 0
+
     def ttft_s(self, started: float) -> float | None:
         """Since then to its first token; None where it has none that could be seen."""
         return self.first_token_s - started if self.first_token_s is not None else None

@@ -74,7 +74,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 class Query(msgspec.Struct, frozen=True, gc=False):
     """What a policy may know of the request itself. `num_tokens` is 0 where the prompt is unknown; a higher
     `priority` goes first, one below 0 may be shed; `slo_ttft_s` is within what it wants its first token. What
-    begins alike has the same `prefix`, a hash; None where the tokens are not known."""
+    begins alike has the same `prefix`, a hash; None where the tokens are not known. It has waited here for
+    `queued_s`."""
 
     model: str
     num_tokens: int
@@ -84,6 +85,7 @@ class Query(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     slo_ttft_s: float | None = None
     prefix: int | None = None
+    queued_s: float = 0.0
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):

@@ -3,18 +3,22 @@
 The body is OpenAI's error object, so that every SDK raises its own typed exception.
 """
 
+import math
+
 import msgspec
 
 
 class GatewayError(Exception):
     """Base of all answers that the gateway itself gives instead of a worker.
 
-    `param` names the request field at fault; `retry_after_s` becomes a Retry-After header.
+    `param` names the request field at fault; `retry_after_s` becomes a Retry-After header, and
+    `retry_after_ms` one that SDKs know and that is not rounded.
     """
 
     status = 500
     code = "internal_error"
     kind = "server_error"
+    retry_after_ms: int | None = None
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -68,6 +72,24 @@ class ExpectationFailed(InvalidRequest):
 class UpgradeRequired(InvalidRequest):
     status = 426
     code = "upgrade_required"
+
+
+class TooManyRequests(GatewayError):
+    """More than there is room for now; `wait_s` is when it is worth to ask again."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, code: str, kind: str, wait_s: float) -> None:
+        wait_s = min(max(wait_s, 0.001), MAX_RETRY_AFTER_S)
+        super().__init__(message, retry_after_s=math.ceil(wait_s))
+        self.retry_after_ms = math.ceil(wait_s * 1000)
+        self.code = code
+        self.kind = kind
+
+
+MAX_RETRY_AFTER_S = 60.0
+"""What is predicted beyond is worth little, and SDKs give up where they are told more."""
 
 
 class HeadTooLarge(InvalidRequest):

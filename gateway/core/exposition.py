@@ -16,6 +16,9 @@ ADDED = frozenset(
     {
         "kvgate_client_connections",
         "kvgate_tunnels",
+        "kvgate_queue_requests",
+        "kvgate_queue_tokens",
+        "kvgate_tenant_requests_in_flight",
         "kvgate_assumed_blocks",
         "kvgate_prefill_queue_requests",
         "kvgate_prefill_queue_tokens",

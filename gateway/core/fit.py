@@ -20,6 +20,8 @@ NOISE, FLOOR_S = 0.15, 0.005
 FAR = 2.0
 """From so many times that on it counts less."""
 IN_A_ROW, KEPT_OVER_CHANGE = 5, 0.5
+LEAST = 1e-12
+"""A spread: what is believed for certain could not be learnt."""
 SWEEPS = 3
 """Of the solution, one coordinate at a time, from the one before on: that is near."""
 
@@ -84,7 +86,8 @@ class Fit:
         weights, seen = self.weights, self._seen
         for _ in range(sweeps):
             for i in range(3):
-                doubt = 1.0 / (self._spread[i] * self._spread[i])
+                spread = max(self._spread[i], LEAST)
+                doubt = 1.0 / (spread * spread)
                 wanted = self._sums[i] + doubt * self._prior[i]
                 for j in range(3):
                     if j != i:

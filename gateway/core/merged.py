@@ -33,6 +33,8 @@ SCORES = {
     "dropped",
 }
 CAUSES = {"tokens_differ", "never_stored", "evicted", "told_later", "not_told", "unknown"}
+QUEUES = {"queued", "queued_tokens", "under_way"}
+ENDS = {"served", "full", "displaced", "timeout", "deadline", "slo", "client_gone", "stopping"}
 ADDED = frozenset(
     {
         "failures",
@@ -53,8 +55,10 @@ ADDED = frozenset(
     | FALLBACKS
     | SCORES
     | CAUSES
+    | QUEUES
+    | ENDS
 )
-LEAST = frozenset({"share_right", "confidence"})
+LEAST = frozenset({"share_right", "confidence", "requests_left", "tokens_left"})
 AVERAGED = frozenset(
     {
         "hit_rate",

@@ -14,10 +14,19 @@ Hashed = Mapping[Group, Sequence[Sequence[BlockHash]]]
 """The block hashes of each prompt, as workers of each group see them."""
 
 
-def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Hashed) -> Query:
-    """`group` is that of some worker that serves the model: all serve it by the same adapter."""
+def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Hashed | None) -> Query:
+    """`group` is that of some worker that serves the model: all serve it by the same adapter. `hashed` is
+    None where no policy asks for the beginning."""
     return Query(
-        request.model, prompt.num_tokens, request.session, adapter=group.adapter, prefix=prefix_of(hashed)
+        request.model,
+        prompt.num_tokens,
+        request.session,
+        tenant=request.tenant,
+        adapter=group.adapter,
+        priority=-(request.priority or 0),
+        slo_ttft_s=request.slo_ttft_s,
+        prefix=prefix_of(hashed) if hashed is not None else None,
+        queued_s=request.queued_s,
     )
 
 

@@ -15,6 +15,7 @@ from xxhash import xxh3_128
 from gateway.core.chat import Messages
 from gateway.core.errors import InvalidRequest
 from gateway.core.session import short
+from gateway.core.tenants import Ticket
 
 
 class Kind(Enum):
@@ -80,6 +81,11 @@ class InferenceRequest:
         "may_ask_usage",
         "may_split",
         "reads_cache",
+        "priority",
+        "tenant",
+        "slo_ttft_s",
+        "queued_s",
+        "ticket",
         "_fields",
     )
 
@@ -98,6 +104,8 @@ class InferenceRequest:
         `reads_cache`: engines compute the whole prompt where log probabilities of the prompt are wanted.
         `may_split`: another worker may compute the prompt; not where several answers would fetch the same
         blocks, or the answer tells of the prompt itself.
+        `priority`: lower goes first, as in vLLM; None where the body says none. Who asks is filled in by flow
+        control, where there is some (`flow/gate.py`).
         """
         self.kind = kind
         self.path = path
@@ -112,6 +120,12 @@ class InferenceRequest:
         )
         self.may_ask_usage = self.stream and kind is not Kind.PASS and _asks_for_one(top)
         self.may_split = kind is not Kind.PASS and self.reads_cache and _has_one_answer(top)
+        priority = top.get("priority")
+        self.priority: int | None = priority if type(priority) is int else None
+        self.tenant: str | None = None
+        self.slo_ttft_s: float | None = None
+        self.queued_s = 0.0
+        self.ticket: Ticket | None = None
         self._fields = fields
 
     def __repr__(self) -> str:
@@ -210,7 +224,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
         if not body.isascii():
             body.decode()
         top: dict[str, Any] = _decode_raw(body)
-        read = ("model", "stream", "cache_salt", "user", _XARGS)
+        read = ("model", "stream", "cache_salt", "user", "priority", _XARGS)
         top |= {name: _decode_any(top[name]) for name in read if name in top}
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         top = _decode(body)  # says what is wrong

@@ -30,9 +30,11 @@ class TransferSpeed:
     def seconds(self, num_tokens: int) -> float:
         return self._latency_s + num_tokens / math.exp(self._log)
 
-    def transferred(self, num_tokens: int, seconds: float) -> None:
-        """So many tokens were fetched, and the next one computed, in that time."""
-        if num_tokens >= MIN_TOKENS and seconds > 0:
-            taken = max(seconds - self._latency_s, seconds / 4)
+    def transferred(self, num_tokens: int, seconds: float, ahead_s: float = 0.0) -> None:
+        """So many tokens were fetched, and the next one computed, in that time. Where half of it went to what
+        the decode worker had ahead, it tells nothing: a queue must not look like a slow link, or all would
+        be computed where the queue is."""
+        if num_tokens >= MIN_TOKENS and seconds > 0 and ahead_s < seconds / 2:
+            taken = max(seconds - ahead_s - self._latency_s, seconds / 4)
             off = math.log(num_tokens / taken) - self._log
             self._log += STEP * min(max(off, -MOST), MOST)

@@ -158,9 +158,10 @@ class Disaggregation:
                 by_distance = found[id(mine), place] = _by_distance(place, prefills, mine)
             num_moved = max(num_tokens - decode.overlap_tokens, 0)
             move_s, decode_s = self.transfer.seconds(num_moved), running_s(decode) + num_moved * copy_s
+            ahead_s = decode.booked_tokens * decode.pace.token_s
             for distance, near in by_distance.items():
                 best = near[pick_lowest([cost_s[j] for j in near], rng)]
-                behind_s = move_s * (1 + distance) + decode.pace.start_s
+                behind_s = move_s * (1 + distance) + max(ahead_s - prefill_s[best], 0.0) + decode.pace.start_s
                 pairs.append(_Pair(i, best, prefill_s[best] + behind_s, cost_s[best] + behind_s + decode_s))
                 costs.append(pairs[-1].cost_s if decode.kv_usage < FULL else pairs[-1].cost_s * FULL_COST)
         return pairs[pick_lowest(costs, rng)] if pairs else None

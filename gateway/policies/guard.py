@@ -98,7 +98,7 @@ class Guard:
     def _failed(self, fault: str) -> None:
         """Logged where it is the first in a while."""
         if self.fault is None:
-            log.error("policy %s failed, requests go by least load while it does: %s", self.name, fault)
+            log.error("policy %s failed, and is passed over while it does: %s", self.name, fault)
         self.fault = fault
         self._is_watched, self._num_well = True, 0
 

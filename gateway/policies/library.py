@@ -25,6 +25,9 @@ log = logging.getLogger("kvgate.policies")
 AUTO = "auto"
 BUDGET_S = 0.005
 
+READS_PREFIX = frozenset({"consistent_hash"})
+"""Of the shipped policies."""
+
 SHIPPED: Mapping[Kind, Mapping[str, Callable[[], Any]]] = {
     "policy": POLICIES,
     "filter": FILTERS,
@@ -99,12 +102,9 @@ class Library:
         Raises ConfigError."""
         name = self.resolved(name)
         policy = self._policy(name, ())
-        is_shipped = name in POLICIES or name in COMPOSITIONS
-        return (
-            policy
-            if is_shipped
-            else Guard(name, policy, self._budget_s, self._faults if faults is None else faults)
-        )
+        if is_shipped(name):
+            return policy
+        return Guard(name, policy, self._budget_s, self._faults if faults is None else faults)
 
     def _policy(self, name: str, within: Sequence[str]) -> Policy:
         if name in _WEIGHS_MEDIA:
@@ -168,6 +168,11 @@ class Library:
         if plugin is None and name in self._installed:
             plugin = self._installed[name]()
         return plugin if plugin and plugin.kind == kind else None
+
+
+def is_shipped(name: str) -> bool:
+    """And so tested, and without a guard."""
+    return name in POLICIES or name in COMPOSITIONS
 
 
 def worth_of(texts: Iterable[str]) -> dict[str, float]:

@@ -52,6 +52,7 @@ class VirtualExchange:
         self._gateway = gateway
         self._request = _request_of(job)
         self._began_s = 0.0  # the prefill, or the transfer
+        self._ahead_s = 0.0  # of it, where it goes
         self._at: list[tuple[Engine, EngineSequence]] = []
 
     def start(self, exclude: frozenset[WorkerId] = frozenset()) -> None:
@@ -118,6 +119,7 @@ class VirtualExchange:
         gateway.router.prefilled(self.decision, gateway.clock.now - self._began_s)
         self.job.cached_tokens = prefilled.num_cached_tokens or 0
         self._began_s = gateway.clock.now
+        self._ahead_s = gateway.router.ahead_s(self.decision.worker.id)
         self._decode(tokens, loads=True)
 
     def _decode(self, tokens: Tokens, *, loads: bool) -> None:
@@ -133,7 +135,8 @@ class VirtualExchange:
         if job.is_split:
             engine, prefilled = self._at.pop(0)
             engine.release(prefilled)
-            gateway.transfer.transferred(decision.uncached_tokens, gateway.clock.now - self._began_s)
+            took_s = gateway.clock.now - self._began_s
+            gateway.transfer.transferred(decision.uncached_tokens, took_s, self._ahead_s)
         else:
             job.cached_tokens = self._at[0][1].num_cached_tokens or 0
 

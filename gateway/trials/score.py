@@ -30,7 +30,7 @@ class Score:
         if outcome.ttft_s is not None:
             self.ttft_s.observe(outcome.ttft_s)
             self._latest_s.append(outcome.ttft_s)
-            if decision.ttft_s is not None:
+            if decision.ttft_s is not None and decision.attempt == 1:  # later ones know nothing of the first
                 self.promises.add(decision.ttft_s, outcome.ttft_s, is_same=True)
 
     def describe(self) -> dict[str, Any]:

@@ -40,9 +40,12 @@ class Asking:
         self._in_doubt = in_doubt
         self._asked: dict[WorkerId, _Asked] = {}
 
-    def ask(self, worker: Worker) -> UnaskedScanner | None:
-        """What takes the usage out of the stream again, if the worker is to be asked for it."""
+    def ask(self, worker: Worker, is_needed: bool = False) -> UnaskedScanner | None:
+        """What takes the usage out of the stream again, if the worker is to be asked for it. `is_needed`: a
+        tenant's tokens are counted."""
         usage = self._usage.get(worker.engine, _UNKNOWN)
+        if is_needed and usage.can_be_asked:
+            return UnaskedScanner(keeps_null=usage.writes_null)
         if self._mode == "off" or (self._mode == "auto" and not self._is_due(worker, usage)):
             return None
         return UnaskedScanner(keeps_null=usage.writes_null)

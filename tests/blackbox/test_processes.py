@@ -124,7 +124,7 @@ async def test_a_burst_of_equal_prompts_spreads_over_the_workers(flags: tuple[st
         await asyncio.gather(*(client.send(body) for client in clients))
         await until(lambda: sum(len(worker.calls) for worker in workers) == 64, "all are at a worker")
         spread = [len(worker.calls) for worker in workers]
-        assert all(15 <= num <= 17 for num in spread), spread
+        assert all(12 <= num <= 20 for num in spread), spread  # a holder is worth a little more waiting
         assert await bench.gateway.total("kvgate_requests_in_flight") == 64
         for client in clients:
             client.reset()

@@ -92,3 +92,13 @@ def test_what_waits_can_be_had_before_an_error_event() -> None:
     assert answer.can_be_ended
     assert answer.held() == last
     assert stream().held() == Answer(ResponseHead(200, JSON)).held() == b""
+
+
+def test_a_stream_is_counted_in_pieces_and_nothing_else_is() -> None:
+    answer = stream()
+    for _ in range(3):
+        answer.feed(TOKEN, 1.0)
+    assert answer.num_pieces == 3
+    plain = Answer(ResponseHead(200, JSON))
+    plain.feed(b"{}", 1.0)
+    assert plain.num_pieces == 0

@@ -65,6 +65,14 @@ def test_time_takes_it_back_to_what_was_believed_before() -> None:
     assert learnt.num_seen < 1e-6
 
 
+def test_what_is_believed_to_be_nothing_is_learnt_too() -> None:
+    learnt = Fit((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    see(learnt, 50)
+    assert learnt.expect((1.0, 10_000.0, 0.0)) >= 0
+    learnt.believe((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    assert learnt.weights == [0.0, 0.0, 0.0] or min(learnt.weights) >= 0
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 1e6), st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 100)), max_size=40

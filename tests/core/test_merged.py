@@ -67,3 +67,13 @@ def test_the_worst_of_all_come_first() -> None:
 
     told = merge([lost(a=10, b=7), lost(c=9, b=4)])["worst"]
     assert [(item["id"], item["recomputed_tokens"]) for item in told] == [("b", 11), ("a", 10), ("c", 9)]
+
+
+def test_what_waits_here_and_there_is_added() -> None:
+    queue = {"model": "m", "queued": 2, "ends": {"served": 3}, "bands": [{"name": "0", "queued": 2}]}
+    tenant = {"name": "t", "under_way": 1, "requests_left": 4.5}
+    merged = merge([{"queues": [queue], "tenants": [tenant]}] * 2)
+    assert merged["queues"] == [
+        {"model": "m", "queued": 4, "ends": {"served": 6}, "bands": [{"name": "0", "queued": 4}]}
+    ]
+    assert merged["tenants"] == [{"name": "t", "under_way": 2, "requests_left": 4.5}]

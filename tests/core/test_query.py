@@ -17,6 +17,7 @@ def test_a_query_tells_session_adapter_and_beginning() -> None:
     query = query_of(request, prompt, GROUP, {GROUP: [hashes(7, 8)]})
     assert query == Query("m", 40, "u", adapter="lora", prefix=8)
     assert query_of(request, Prompt(), Group("root", None, 16), {}) == Query("m", 0, "u")
+    assert query_of(request, prompt, GROUP, None) == Query("m", 40, "u", adapter="lora")
 
 
 def test_a_beginning_is_256_tokens_or_all_of_a_short_prompt() -> None:

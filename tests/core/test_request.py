@@ -255,3 +255,23 @@ def test_of_other_routes_chats_can(path: str, may_ask: bool, more: bytes) -> Non
 def test_log_probabilities_of_the_prompt_read_no_cache(more: dict[str, object], reads: bool) -> None:
     body = msgspec.json.encode({"model": "m", "prompt": "x", **more})
     assert parse_request(COMPLETIONS, body).reads_cache is reads
+
+
+@pytest.mark.parametrize(
+    ("path", "written", "priority"),
+    [
+        ("/v1/completions", "5", 5),
+        ("/v1/completions", "-5", -5),
+        ("/v1/completions", "true", None),
+        ("/v1/completions", '"5"', None),
+        ("/v1/completions", "null", None),
+        ("/v1/embeddings", "7", 7),
+        ("/v1/chat/completions", "7", 7),
+    ],
+)
+def test_a_priority_is_read_and_goes_on_unchanged(path: str, written: str, priority: int | None) -> None:
+    prompt = '"messages":[{"role":"user","content":"x"}]' if "chat" in path else '"prompt":"x"'
+    body = f'{{"model":"m",{prompt},"priority":{written}}}'.encode()
+    request = parse_request(path, body)
+    assert request.priority == priority and request.body == body
+    assert (request.tenant, request.slo_ttft_s, request.queued_s, request.ticket) == (None, None, 0.0, None)

@@ -26,6 +26,14 @@ def test_one_that_waited_for_something_unseen_changes_little() -> None:
     assert learnt.tokens_per_s == pytest.approx(10_000, rel=0.15)
 
 
+def test_a_queue_is_no_slow_link() -> None:
+    learnt = speed()
+    for _ in range(60):
+        learnt.transferred(2000, 10.0, ahead_s=9.0)
+        learnt.transferred(2000, 0.31, ahead_s=0.1)
+    assert learnt.seconds(2000) == pytest.approx(0.21, rel=0.05)
+
+
 def test_little_work_tells_nothing() -> None:
     learnt = speed()
     learnt.transferred(MIN_TOKENS - 1, 10.0)

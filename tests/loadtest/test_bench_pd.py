@@ -44,17 +44,23 @@ def sessions(num: int) -> list[dict[str, Any]]:
     ]
 
 
-def placed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_pd, "CONVERSATION", path / "conversation.jsonl.xz")
-    monkeypatch.setattr(bench_pd, "AGENT", path / "agent.jsonl.xz")
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    directory: Path,
+    conversation: Sequence[dict[str, Any]],
+    agents: Sequence[dict[str, Any]],
+) -> None:
+    """In place of the real traces."""
+    for name, lines in (("CONVERSATION", conversation), ("AGENT", agents)):
+        path = directory / f"{name}.jsonl.xz"
+        write(path, lines)
+        monkeypatch.setattr(bench_pd, name, path)
 
 
 def test_each_trace_is_played_in_each_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    placed(tmp_path, monkeypatch)
-    write(bench_pd.CONVERSATION, conversations(8))
-    write(bench_pd.AGENT, sessions(4))
+    play(monkeypatch, tmp_path, conversations(8), sessions(4))
     published: list[Figure] = []
     monkeypatch.setattr(bench_pd, "LIMIT", 16)
     monkeypatch.setattr(bench_pd, "publish", lambda bench, figures: published.extend(figures))
@@ -81,8 +87,7 @@ def test_each_trace_is_played_in_each_mode(
 def test_a_trace_without_second_turns_is_said_to_be_too_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    placed(tmp_path, monkeypatch)
-    write(bench_pd.CONVERSATION, conversations(8))
+    play(monkeypatch, tmp_path, conversations(8), sessions(4))
     monkeypatch.setattr(bench_pd, "LIMIT", 1)
     with pytest.raises(SystemExit, match="none of 1 requests is a second turn"):
         bench_pd.main()

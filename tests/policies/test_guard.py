@@ -86,7 +86,7 @@ def test_changes_are_logged_and_not_each_request(caplog: pytest.LogCaptureFixtur
         for _ in range(num):
             watched.choose()
     first, second = [record.getMessage() for record in caplog.records]
-    assert first.startswith("policy mine failed, requests go by least load while it does: test_guard.py:")
+    assert first.startswith("policy mine failed, and is passed over while it does: test_guard.py:")
     assert first.endswith("ValueError: bad")
     assert second == "policy mine is well again"
     assert watched.faults == {("mine", "raised"): 50, ("mine", "nonsense"): 50}

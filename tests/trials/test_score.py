@@ -12,10 +12,11 @@ def test_what_came_of_a_policys_decisions() -> None:
     for i in range(100):
         usage = usage_of(100, i) if i % 2 else None
         score.ended(made, Outcome("ended", 200, i / 100, usage))
+    score.ended(replace(made, attempt=2), Outcome("failed", 0, 9.0, None))
     score.ended(made, Outcome("cut", 200, None, None))
     score.ended(made, Outcome("client gone", 499, None, None))
     told = score.describe()
-    assert (told["requests"], told["errors"]) == (102, 1)
+    assert (told["requests"], told["errors"]) == (103, 2)
     assert (told["ttft_p50_s"], told["ttft_p90_s"]) == (0.5, 0.9)
     assert (told["reported_prompt_tokens"], told["reported_cached_tokens"], told["hit_rate"]) == (
         5000,

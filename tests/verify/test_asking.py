@@ -58,3 +58,11 @@ def test_a_doubt_that_does_not_end_is_no_reason_to_ask_for_ever_but_the_next_one
 )
 def test_who_is_asked(mode: str, engine: str, is_asked: bool) -> None:
     assert (asking(mode).ask(replace(worker(), engine=engine)) is not None) is is_asked
+
+
+@pytest.mark.parametrize("mode", ["off", "auto", "all"])
+def test_where_tokens_are_counted_all_are_asked_who_understand_it(mode: str) -> None:
+    asks, w = asking(mode), worker()
+    assert all(asks.ask(w, True) for _ in range(NEW_STREAMS + 2 * SAMPLE))
+    if mode != "all":
+        assert asks.ask(replace(w, engine="openai"), True) is None

@@ -1,0 +1,124 @@
+"""Who asks, and what for: tenant, priority, and within what time the first token is wanted.
+
+    tenant     a header, from whom we trust; else a hash of the API key (x-api-key, or behind Bearer); else
+               "anonymous"
+    priority   a header, from whom we trust; else the tenant's, or the body's where that is later: anybody may
+               step back
+    SLO        a header, from whom we trust; else the tenant's
+
+Headers steer, so they are believed only from networks that are named. A body is never believed to step ahead:
+a proxy that we trust passes on what its clients wrote there.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple
+
+from gateway.core.errors import ConfigError
+from gateway.core.http import Header
+from gateway.core.tenants import ANONYMOUS
+
+UNIX = "unix"
+MAX_NAME_CHARS = 64
+KEY_DIGITS = 10
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Trusted:
+    """Networks whose headers are believed; "unix" are those who may connect to our Unix socket."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        """Raises ConfigError."""
+        self._networks = [_network(each) for each in networks if each != UNIX]
+        self._trusts_unix = UNIX in networks
+        self._is_in = lru_cache(1024)(self._look)
+
+    def __bool__(self) -> bool:
+        return self._trusts_unix or bool(self._networks)
+
+    def trusts(self, peer: str | None) -> bool:
+        """`peer` is an address, "" over a Unix socket."""
+        return False if peer is None else self._is_in(peer) if peer else self._trusts_unix
+
+    def _look(self, peer: str) -> bool:
+        try:
+            address = ipaddress.ip_address(peer.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._networks)
+
+
+class Said(NamedTuple):
+    """What headers say; None where they do not."""
+
+    tenant: str | None
+    priority: int | None
+    slo_ttft_s: float | None
+
+
+class Names(NamedTuple):
+    """Of the headers, in lower case."""
+
+    tenant: bytes
+    priority: bytes
+    slo_ttft_ms: bytes
+
+
+def said(headers: Iterable[Header], names: Names) -> Said | None:
+    """None where no such header is there. What cannot be read says nothing."""
+    tenant: str | None = None
+    priority: int | None = None
+    slo_s: float | None = None
+    is_said = False
+    for name, value in headers:
+        if name == names.tenant:
+            tenant, is_said = _name(value), True
+        elif name == names.priority:
+            priority, is_said = _integer(value), True
+        elif name == names.slo_ttft_ms:
+            number, is_said = _integer(value), True
+            slo_s = number / 1000 if number is not None and number > 0 else None
+    return Said(tenant, priority, slo_s) if is_said else None
+
+
+def tenant_of_key(headers: Iterable[Header]) -> str:
+    """A name for whoever has the same key. The key itself goes nowhere."""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            return _hashed(key.strip()) if scheme.lower() == b"bearer" else _hashed(value)
+        if name == b"x-api-key":
+            return _hashed(value)
+    return ANONYMOUS
+
+
+@lru_cache(4096)
+def _hashed(key: bytes) -> str:
+    return f"key-{sha256(key).hexdigest()[:KEY_DIGITS]}" if key else ANONYMOUS
+
+
+def _name(value: bytes) -> str | None:
+    name = value.decode("utf-8", "replace").strip()[:MAX_NAME_CHARS]
+    return name if name and name.isprintable() else None
+
+
+def _integer(value: bytes) -> int | None:
+    try:
+        number = int(value)
+    except ValueError:
+        return None
+    return number if -(2**31) <= number <= 2**31 else None
+
+
+def _network(text: str) -> _Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as exc:
+        raise ConfigError(
+            f"--trust-headers-from {text}: give a network or an address, as in 10.0.0.0/8, or 'unix' ({exc})"
+        ) from exc

@@ -1,0 +1,214 @@
+"""What each request passes before it is decided where it goes.
+
+    parsed ─ admit: who asks; its tenant's requests; room in the queue ─► prompt ─ route: its tenant's tokens;
+    saturated? wait, else go ─► … ─ ended: what it cost
+
+What is refused is refused with 429, Retry-After and why, as early as it is known. Where nothing is configured
+there is no gate.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.config import Config
+from gateway.core.answer import Answer
+from gateway.core.decision import Prompt
+from gateway.core.errors import GatewayError, TooManyRequests
+from gateway.core.http import HttpRequest
+from gateway.core.request import InferenceRequest
+from gateway.core.saturation import Saturation
+from gateway.core.sse import Usage
+from gateway.core.tenants import Tenant, Tenants, Ticket
+from gateway.core.used import Used
+from gateway.flow.askers import Names, Trusted, said, tenant_of_key
+from gateway.flow.lines import Lines, tokens_of
+from gateway.flow.refusals import unreachable
+from gateway.flow.told import Told
+from gateway.flow.waiter import Waiter
+from gateway.responder import Responder
+from gateway.router import Router
+
+UNQUEUED = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
+"""What engines answer beside their work."""
+
+STOP_MARGIN_S = 1.0
+"""For the refusals to reach their clients before connections are cut."""
+
+Tokenize = Callable[[InferenceRequest], Prompt]
+
+
+class Gate:
+    def __init__(
+        self,
+        lines: Lines,
+        tenants: Tenants,
+        *,
+        names: Names,
+        trusted: Trusted,
+        tokenize: Tokenize,
+        told: Told,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.lines = lines
+        self.tenants = tenants
+        self.told = told
+        self.now = loop.time
+        self._names = names
+        self._trusted = trusted
+        self._is_trusting = bool(trusted)
+        self._tokenize = tokenize
+        self._queues = lines.rule.is_on
+        lines.on_refused = self._waited_in_vain
+
+    def __repr__(self) -> str:
+        return f"Gate({self.lines}, {self.tenants})"
+
+    def admit(self, http: HttpRequest, request: InferenceRequest, responder: Responder) -> None:
+        """Let it in, until it has `ended`. Raises TooManyRequests, with nothing taken."""
+        now = self.now()
+        tenant = self._ask(http, request, responder, now)
+        try:
+            if self._queues:
+                self.lines.check_room(request.model, tenant.name, request.priority or 0)
+            tenant.admit(now)
+        except TooManyRequests as error:
+            self.told.refuse(request, tenant, error, http)
+            raise
+        finally:
+            if tenant.has_limits:
+                responder.more_headers = tenant.headers(now)
+        request.ticket = Ticket(tenant, http, now, responder.more_headers)
+        self.told.requests[tenant.label] += 1
+
+    def route(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> None:
+        """Let it go on to its decision, now or when it is its turn."""
+        ticket = request.ticket
+        assert ticket is not None, "it was let in"
+        try:
+            if ticket.tenant.tokens is not None:
+                prompt = self._tokenize(request) if prompt is None else prompt
+                self._take_tokens(request, prompt, ticket)
+            if self._must_wait(request):
+                prompt = self._tokenize(request) if prompt is None else prompt
+                return self.lines.wait(waiter, request, prompt, ticket)
+        except GatewayError as error:
+            self._waited_in_vain(request, error)
+            return waiter.fail(error)
+        assert self.lines.go is not None, "set by the proxy"
+        self.lines.go(waiter, request, prompt)
+        return None
+
+    def ended(self, request: InferenceRequest, answer: Answer | None, usage: Usage | None) -> None:
+        """However it did. Nothing happens where it was told before."""
+        ticket = request.ticket
+        if ticket is None:
+            return
+        request.ticket = None
+        tenant = ticket.tenant
+        tenant.ended()
+        if ticket.entry is not None:
+            self.lines.leave(request, ticket.entry)
+            self._give_back(ticket)
+        num_output = usage.completion_tokens if usage else answer.num_pieces if answer else 0
+        num_prompt = usage.prompt_tokens if usage else 0
+        if num_output:
+            self.lines.charge(request, ticket, num_output)
+            self.told.tokens[tenant.label, "generated"] += num_output
+        if num_prompt:
+            self.told.tokens[tenant.label, "prompt"] += num_prompt
+        if tenant.tokens is not None:
+            more = num_prompt - ticket.num_tokens if num_prompt else 0
+            tenant.correct_tokens(more + (num_output or 0), self.now())
+
+    def stop(self, drain_s: float) -> None:
+        """The gateway stops, and what has begun has so long to end: what waits goes on in its turn until
+        shortly before, and is then sent elsewhere, with an answer."""
+        self.lines.stop_at(self.now() + drain_s - min(STOP_MARGIN_S, drain_s / 4))
+
+    def needs_usage(self, request: InferenceRequest) -> bool:
+        """Whether its answer must tell what it cost."""
+        return request.ticket is not None and request.ticket.tenant.tokens is not None
+
+    def _ask(self, http: HttpRequest, request: InferenceRequest, responder: Responder, now: float) -> Tenant:
+        """Who asks, and for what."""
+        told = said(http.headers, self._names) if self._is_trusting else None
+        if told is not None and not self._trusted.trusts(responder.peer):
+            told = None
+        name = told.tenant if told else None
+        tenant = self.tenants.of(name or tenant_of_key(http.headers), now)
+        limits = tenant.limits
+        if told is not None and told.priority is not None:
+            request.priority = told.priority
+        elif request.priority is None or request.priority < limits.priority:
+            request.priority = limits.priority
+        slo_s = told.slo_ttft_s if told else None
+        request.slo_ttft_s = slo_s or limits.slo_ttft_s or None
+        request.tenant = tenant.name
+        return tenant
+
+    def _must_wait(self, request: InferenceRequest) -> bool:
+        """Raises TooManyRequests where it need not wait and would come too late all the same."""
+        model = request.model
+        try:
+            if request.path in UNQUEUED:
+                return False
+            if self._queues and self.lines.must_wait(model):
+                return True
+            if request.slo_ttft_s is None:
+                return False
+            first_s = self.lines.best_ttft_s(model)
+        except TooManyRequests:
+            raise
+        except GatewayError:
+            return False  # said where it is decided
+        if first_s > request.slo_ttft_s:
+            raise unreachable(request, first_s)
+        return False
+
+    def _take_tokens(self, request: InferenceRequest, prompt: Prompt, ticket: Ticket) -> None:
+        now, num_tokens = self.now(), tokens_of(request, prompt)
+        ticket.tenant.take_tokens(num_tokens, now)
+        ticket.num_tokens = num_tokens
+        ticket.headers[:] = ticket.tenant.headers(now)
+
+    def _waited_in_vain(self, request: InferenceRequest, error: GatewayError) -> None:
+        if ticket := request.ticket:
+            self._give_back(ticket)
+            self.told.refuse(request, ticket.tenant, error, ticket.http)
+
+    def _give_back(self, ticket: Ticket) -> None:
+        """Its prompt was not computed."""
+        ticket.tenant.correct_tokens(-ticket.num_tokens, self.now())
+        ticket.num_tokens = 0
+
+
+def gate_of(
+    config: Config, router: Router, used_of: Callable[[str], Used | None] | None = None
+) -> Gate | None:
+    """None where nothing is configured that it would do. `used_of` tells what other processes of this host
+    let a tenant use. Raises ConfigError."""
+    rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
+    trusted = Trusted(config.trust_headers_from)
+    if not (rule.is_on or trusted or config.tenants):
+        return None
+    loop = asyncio.get_running_loop()
+    lines = Lines(
+        router.fleet,
+        router.ledger,
+        rule,
+        max_queued=config.max_queued,
+        timeout_s=config.queue_timeout_s,
+        loop=loop,
+    )
+    if rule.is_on:
+        router.spare, router.on_freed = lines.spare, lines.freed
+    names = [config.tenant_header, config.priority_header, config.slo_header]
+    return Gate(
+        lines,
+        Tenants(config.tenants, used_of=used_of),
+        names=Names(*[name.lower().encode() for name in names]),
+        trusted=trusted,
+        tokenize=router.tokenize,
+        told=Told(logs=config.log_requests),
+        loop=loop,
+    )

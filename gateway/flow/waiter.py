@@ -1,0 +1,17 @@
+"""What flow control knows of a request's exchange."""
+
+from typing import Protocol
+
+from gateway.core.decision import Prompt
+from gateway.core.errors import GatewayError
+
+
+class Waiter(Protocol):
+    def route_or_fail(self, prompt: Prompt | None) -> None:
+        """Decide and send, or answer why not."""
+
+    def fail(self, error: GatewayError) -> None:
+        """Answer with this; nothing was sent to a worker."""
+
+    def cancel(self, reason: str) -> None:
+        """Cut, where there can be no answer."""
