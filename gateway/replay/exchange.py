@@ -4,7 +4,6 @@ decide ─► prefill engine ─► transfer ─► decode engine ─► first t
                                               a worker went away ─► decide again
 """
 
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -23,6 +22,7 @@ from gateway.core.worker import WorkerId
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.job import Job
+from gateway.replay.profile import Profile
 from gateway.router import Router
 
 MODEL = "m"
@@ -37,12 +37,13 @@ class Gateway(Protocol):
     router: Router
     transfer: TransferSpeed
     may_split: bool
-    chance: random.Random
     look: Callable[[Job, Tokens], None] | None
     engines: dict[WorkerId, Engine]
     open: "dict[VirtualExchange, None]"
 
     def began(self, exchange: "VirtualExchange") -> None: ...
+
+    def noise_of(self, profile: Profile) -> float: ...
 
 
 class VirtualExchange:
@@ -77,8 +78,7 @@ class VirtualExchange:
         self._began_s = now
         if decision.prefill is None:
             profile = gateway.engines[decision.worker.id].profile
-            noise_s = gateway.chance.choice(profile.noise_s) if profile.noise_s else 0.0
-            overhead_s = profile.overhead_s + noise_s
+            overhead_s = profile.overhead_s + gateway.noise_of(profile)
             if overhead_s > 0.0:
                 gateway.clock.at(now + overhead_s, partial(self._arrive, decision, tokens))
             else:

@@ -98,7 +98,8 @@ class VirtualFleet:
             disaggregation=Disaggregation(self.transfer, {"": setup.mode}),
         )
         self.engines: dict[WorkerId, Engine] = {}
-        self.chance = random.Random(setup.seed + 1)
+        self._chance = random.Random(setup.seed + 1)
+        self._noise: list[float] = []
         self._scrapes = False
         self.open: dict[VirtualExchange, None] = {}
         for number in range(setup.num_workers):
@@ -175,6 +176,15 @@ class VirtualFleet:
         if not self._scrapes:
             self._scrapes = True
             self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
+
+    def noise_of(self, profile: Profile) -> float:
+        """Dealt as cards are: all of it comes once before any comes again, so that few requests have what
+        many would have."""
+        if not profile.noise_s:
+            return 0.0
+        if not self._noise:
+            self._noise = self._chance.sample(profile.noise_s, len(profile.noise_s))
+        return self._noise.pop()
 
     def _restart(self, restart: Restart) -> None:
         name = worker_of(restart.worker)

@@ -13,8 +13,8 @@ from gateway.core.errors import ConfigError
 @dataclass(frozen=True, slots=True)
 class Profile:
     """`step_s` is a step that decodes one sequence alone, `seq_s` what each more adds; `kv_tokens` fit its
-    cache. `overhead_s` is what a request takes beside the engine's steps: connections, parsing, words;
-    one of `noise_s` is added by chance."""
+    cache. `overhead_s` is what a request takes beside the engine's steps: connections, parsing, words; one
+    of `noise_s` is added by chance."""
 
     name: str
     prefill_tokens_per_s: float

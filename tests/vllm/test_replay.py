@@ -9,7 +9,7 @@ from loadtest.workloads.talkers import Talkers
 from tests.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker, wait_until
 
-SECONDS = 60.0
+SECONDS = 100.0
 MAX_POINTS = 3.0
 
 
@@ -22,7 +22,7 @@ def test_the_hit_rate_comes_out_and_times_are_told(
     with GatewayProcess(*workers, "--tokenizer", str(vllm_model), "--record", str(path)) as gateway:
         wait_until(lambda: len(gateway.streams()) == 2, timeout_s=30)
         talkers = Talkers(
-            gateway.url, seconds=SECONDS, rate=0.5, system_chars=1500, turn_chars=800, max_tokens=40
+            gateway.url, seconds=SECONDS, rate=0.25, system_chars=5000, turn_chars=3500, max_turns=4
         )
         asyncio.run(talkers.talk())
     known = calibrated(path)
