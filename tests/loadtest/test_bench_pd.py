@@ -71,17 +71,18 @@ def test_each_trace_is_played_in_each_mode(
         for trace in traces
         for name in (
             f"pd.goodput_auto_over_best.{trace}",
-            f"pd.goodput_auto_over_best.{trace}.all_do_both",
+            f"pd.goodput_auto_over_best.{trace}.roles",
+            f"pd.goodput_roles_over_both.{trace}",
             f"pd.turn2_ttft_auto_over_always.{trace}",
         )
     ]
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    split = [(mode, float(share)) for mode, *_, share, _ in rows]
-    assert [mode for mode, _ in split] == ["never", "always", "auto", "auto_all_do_both"] * len(traces)
-    assert {share for mode, share in split if mode == "never"} == {0.0}
-    assert {share for mode, share in split if mode == "always"} == {1.0}
+    split = {(fleet, mode, float(share)) for fleet, mode, *_, share, _ in rows}
+    assert len(rows) == 6 * len(traces)
+    assert {share for _, mode, share in split if mode == "never"} == {0.0}
+    assert {share for fleet, mode, share in split if (fleet, mode) == ("roles", "always")} == {1.0}
     assert all(figure.value > 0 for figure in published)
-    assert [figure.is_floor for figure in published] == [True, True, False] * len(traces)
+    assert [figure.is_floor for figure in published] == [True, True, True, False] * len(traces)
 
 
 def test_a_trace_without_second_turns_is_said_to_be_too_short(
