@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-pd bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
+.PHONY: run test lint check wheel test-wheel test-vllm bench bench-bookings bench-heal bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)

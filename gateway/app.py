@@ -267,8 +267,7 @@ class Gateway:
             disaggregation=self.splits.policy,
             paces=Paces.of(self.config.prefill_tokens_per_s),
         )
-        router.tells_prefix = self.choosing.reads_prefix
-        self.choosing.changed = partial(setattr, router, "policy")
+        self.choosing.drive(router)
         router.witnesses += [self.losses, self.verifier, self.healer]
         if self.choosing.trials.is_on:
             router.witnesses.append(self.choosing.trials)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -35,6 +35,13 @@ class Made(NamedTuple):
     shadows: Mapping[str, Shadow]
 
 
+class Driven(Protocol):
+    """Who decides by a policy; `tells_prefix` where it is to say how a prompt begins."""
+
+    policy: Policy
+    tells_prefix: bool
+
+
 class Choosing:
     """`policy` is the one in use; `changed` is told of another one when the file was read anew."""
 
@@ -55,6 +62,15 @@ class Choosing:
     @property
     def policy(self) -> Policy:
         return self._made.policy
+
+    def drive(self, router: Driven) -> None:
+        """By the policy in use, and by each one that comes behind it."""
+
+        def use(policy: Policy) -> None:
+            router.policy, router.tells_prefix = policy, self.reads_prefix
+
+        self.changed = use
+        use(self.policy)
 
     @property
     def reads_prefix(self) -> bool:

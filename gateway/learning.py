@@ -53,6 +53,8 @@ class Learning:
     def began(self, lesson: Lesson, seconds: float | None, now: float) -> None:
         """Its first token came, `seconds` after it was sent where that is known."""
         paces, worker = self.paces, lesson.worker
+        if self._fleet.get(worker) is None:
+            return  # it left meanwhile, and nobody would drop what is learnt of it now
         if seconds is None:
             paces.computed(worker, lesson.num_tokens)
             return
@@ -62,6 +64,8 @@ class Learning:
 
     def ended(self, lesson: Lesson, num_tokens: int, seconds: float, now: float) -> None:
         """So many tokens came behind the first one, in that time."""
+        if self._fleet.get(lesson.worker) is None:
+            return
         computed = self.paces.num_computed(lesson.worker) - lesson.num_computed
         self.paces.ended(lesson.worker, num_tokens, lesson.num_running, computed, seconds, now)
         self._tell(lesson.worker)

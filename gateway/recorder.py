@@ -148,8 +148,13 @@ class Recorder:
             lines = self._take()
             is_open = lines[-1] is not None
             full = [line for line in lines if line is not None]
-            if full:
-                self._write([msgspec.json.encode(_recorded(line)) + b"\n" for line in full])
+            try:
+                if full:
+                    self._write([msgspec.json.encode(_recorded(line)) + b"\n" for line in full])
+            except Exception:  # noqa: BLE001  a bug costs these lines, not all that come behind them
+                log.exception("%d requests could not be recorded", len(full))
+                self._metrics.num_unwritten += len(full)
+            finally:
                 self._done_bytes += sum(line.num_bytes for line in full)
 
     def _take(self) -> list[_Line | None]:

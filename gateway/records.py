@@ -56,8 +56,12 @@ class Records:
         """`lasted_s` from the request's arrival; None where another worker is tried."""
         if decision.id in self._ring:
             self._ring[decision.id] = (decision, Outcome(how, status, ttft_s, usage))
-        for watcher in self.watchers:
-            watcher(decision, how, status, ttft_s, lasted_s, usage)
+        for watcher in tuple(self.watchers):
+            try:
+                watcher(decision, how, status, ttft_s, lasted_s, usage)
+            except Exception:  # noqa: BLE001  a bug in one who only looks on must not keep an answer open
+                self.watchers.remove(watcher)
+                log.exception("%r failed, and sees no more requests until the gateway is restarted", watcher)
 
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
         """The record as plain JSON values, or None if it is unknown or has been dropped."""

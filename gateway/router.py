@@ -157,7 +157,7 @@ class Router:
         if is_bound and not prefills:
             eligible = self.fleet.alone(eligible, request.model)
         if self.spare is not None and attempt == 1:
-            eligible = self.spare(eligible)
+            eligible, prefills = self.spare(eligible), self.spare(list(prefills)) if prefills else ()
         hashed = self._lookups.hash_all(request, prompt, [*eligible, *prefills] if prefills else eligible)
         marks = began, has_prompt, time.perf_counter()
         with self.ledger.turn(prompt.num_tokens):

@@ -172,7 +172,7 @@ class SplitExchange(InferenceExchange):
         self._proxy.router.prefilled(decision, was_run=False)
 
         def is_late() -> None:
-            if not self._is_closed and not self._answer:
+            if self._decision is decision and not self._is_closed and not self._answer:
                 self.fail(InvalidRequest(f"the prefill worker {reason}"))
 
         self._loop.call_later(REFUSAL_S, is_late)
@@ -233,6 +233,11 @@ class SplitExchange(InferenceExchange):
     @property
     def _is_split(self) -> bool:
         return self._leg is not None
+
+    def upstream_lost(self, reason: str) -> None:
+        if self._held is not None:  # it had begun, on a connection that was open: what it was told is used up
+            self._is_fresh = True
+        super().upstream_lost(reason)
 
     def upstream_head(self, head: ResponseHead) -> None:
         if self._is_split and head.status >= 500 and not (head.status == 503 and self._may_try_another()):
@@ -314,7 +319,7 @@ class SplitExchange(InferenceExchange):
             self._splits.compare(decision, self._handed.num_prompt_tokens, usage.prompt_tokens)
         if self._doubted:
             pair, num_tokens = self._doubted
-            if (pair.decode.id, num_tokens) == (decision.worker.id, usage.prompt_tokens):
+            if num_tokens == usage.prompt_tokens:
                 self._splits.acquit(pair.prefill.id, decision, usage.prompt_tokens)
 
 

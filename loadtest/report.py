@@ -52,8 +52,8 @@ def publish(bench: str, figures: Sequence[Figure]) -> None:
     print(f"\n{bench}\n{'figure':{width}}  {'value':>12} {'unit':8} {'goal':>10}  verdict   rounds")
     for figure in figures:
         goal = "" if figure.goal is None else f"{figure.goal:,g}"
-        rounds = ", ".join(f"{value:,.1f}" for value in figure.rounds)
-        row = f"{figure.name:{width}}  {figure.value:>12,.1f} {figure.unit:8} {goal:>10}"
+        rounds = ", ".join(f"{value:,.4g}" for value in figure.rounds)
+        row = f"{figure.name:{width}}  {figure.value:>12,.4g} {figure.unit:8} {goal:>10}"
         print(f"{row}  {figure.verdict:8}  {rounds}")
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{bench}.json"

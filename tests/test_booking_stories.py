@@ -113,6 +113,7 @@ async def several(
                     "port": 0,
                     "admin_port": 0,
                     "expose_headers": True,
+                    "policy": "prefix_overlap",  # one that learns decides anew with each answer
                     "redis": server.url,
                     "booking": booking,
                 },

@@ -14,6 +14,7 @@ from gateway.core.errors import ConfigError
 from gateway.policies.base import Policy
 from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.guard import Guard
+from gateway.policies.least_load import LeastLoad
 from tests.fakes import decision
 from tests.policies.contract import candidate
 
@@ -192,3 +193,19 @@ def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -
     assert choosing(shadow=["consistent_hash"]).reads_prefix
     assert choosing(policy="mine", policies={"mine": {"scorers": {"consistent_hash": 1.0}}}).reads_prefix
     assert with_file(tmp_path, LAST).reads_prefix
+
+
+def test_who_decides_gets_each_policy_and_says_what_it_asks_for(tmp_path: Path) -> None:
+    class Decides:
+        policy: Policy = LeastLoad()
+        tells_prefix = True
+
+    router, plain = Decides(), choosing()
+    plain.drive(router)
+    assert (router.policy, router.tells_prefix) == (plain.policy, False)
+    own, router = with_file(tmp_path, LAST), Decides()
+    router.tells_prefix = False
+    own.drive(router)
+    assert router.tells_prefix
+    own.changed(plain.policy)
+    assert (router.policy, router.tells_prefix) == (plain.policy, True)

@@ -265,6 +265,21 @@ def test_a_stream_that_begins_with_an_error_is_never_seen(world: World, before: 
     assert world.is_clean()
 
 
+def test_a_held_stream_that_is_lost_on_an_old_connection_is_not_asked_for_again(world: World) -> None:
+    """Its connection was open, so what was handed is used up."""
+    world.ask()
+    prefilled(world)
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    _, answered = world.ask()
+    prefilled(world)
+    assert len(world.pools["d:1"].transports) == 1
+    world.transport("d:1").feed(HEAD, chunk(ROLE))
+    world.transport("d:1").lose()
+    assert len(world.pools["d:1"].transports) == 1
+    assert answered.events[0] == 502 and 200 not in answered.events
+    assert world.is_clean()
+
+
 def test_a_decode_worker_that_dies_before_its_first_token_costs_a_fresh_prefill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

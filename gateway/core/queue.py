@@ -129,6 +129,8 @@ class Band:
         """What its requests cost beyond what was known before."""
         if line := self._lines.get(tenant):
             line.served += num_tokens
+            if not self.num_waiting:  # nobody was kept from anything by it
+                self._now = max(self._now, line.served)
 
     def newest_of_longest(self) -> Entry:
         line = next(iter(self._by_length[-1].values()))

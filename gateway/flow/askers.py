@@ -22,6 +22,7 @@ from gateway.core.tenants import ANONYMOUS
 
 UNIX = "unix"
 MAX_NAME_CHARS = 64
+MAX_KEY_BYTES = 256
 KEY_DIGITS = 10
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -91,10 +92,15 @@ def tenant_of_key(headers: Iterable[Header]) -> str:
     for name, value in headers:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
-            return _hashed(key.strip()) if scheme.lower() == b"bearer" else _hashed(value)
+            return _named(key.strip() if scheme.lower() == b"bearer" else value)
         if name == b"x-api-key":
-            return _hashed(value)
+            return _named(value)
     return ANONYMOUS
+
+
+def _named(key: bytes) -> str:
+    """Only keys as they are made are remembered: whoever sends longer ones must not fill the memory."""
+    return _hashed(key) if len(key) <= MAX_KEY_BYTES else _hashed.__wrapped__(key)
 
 
 @lru_cache(4096)

@@ -128,6 +128,9 @@ def as_choice(answer: Any, num_candidates: int) -> Choice:
     index: object = choice.index  # what is said of its type, nobody has checked
     if not isinstance(index, int) or not 0 <= index < num_candidates:
         raise PartError(f"it chose {index!r:.80} of {num_candidates} candidates")
+    told: tuple[object, object] = choice.ttft_s, choice.reason
+    if not isinstance(told[0], int | float | None) or not isinstance(told[1], str):
+        raise PartError(f"its choice has the ttft_s {told[0]!r:.80} and the reason {told[1]!r:.80}")
     if choice.terms and len(choice.terms) != num_candidates:
         raise PartError(f"it gave {len(choice.terms)} terms for {num_candidates} candidates")
     return choice

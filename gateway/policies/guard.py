@@ -74,7 +74,7 @@ class Guard:
         except PartError as exc:
             self._failed(str(exc))
             return self._fall_back(NONSENSE, query, candidates, rng)
-        except Exception as exc:  # noqa: BLE001  it is not ours: whatever it raises costs no request
+        except (Exception, SystemExit) as exc:  # noqa: BLE001  it is not ours: what it raises costs no request
             self._failed(where(exc))
             return self._fall_back(RAISED, query, candidates, rng)
         took_s = self._clock() - began

@@ -74,8 +74,10 @@ class EmbeddedServer:
                 return
             time.sleep(0.01)
         told = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        status = self.process.poll()
+        how = f"no answer in {START_S:g} s" if status is None else f"it ended with status {status}"
         self.stop()
-        raise ConfigError(f"redis: the embedded server did not start: {told[0]}")
+        raise ConfigError(f"redis: the embedded server did not start, {how}: {told[0]}")
 
     def stop(self) -> None:
         """And what it had is gone."""

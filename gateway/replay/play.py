@@ -133,10 +133,10 @@ def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
         return None
     jobs = replace(run.trace, speed=1.0).jobs()
     rows = recorded_of(jobs)
-    num_workers = run.num_workers or len({row.worker for row in rows})
+    num_workers = len({row.worker for row in rows})
     policy = policy_of_recording(jobs)
     sized = base or replace(run.profile, kv_tokens=_kv_tokens(rows, run.profile))
-    run = replace(run, profile=sized, num_workers=num_workers, policy=policy)
+    run = replace(run, profile=sized, num_workers=num_workers, policy=policy, kv_blocks=0, block_size=0)
     is_known = policy in library_of(run.policy_file).names("policy")
     setup = setup_of(run if is_known else replace(run, policy=STAND_IN), jobs)
     with few_collections():
@@ -171,8 +171,11 @@ def setup_of(run: Run, jobs: list[Job]) -> Setup:
 
 
 def block_size_of(jobs: list[Job]) -> int:
-    prompts = [job.prompt for job in jobs if isinstance(job.prompt, HashedPrompt)]
-    return prompts[0].block_size if prompts else TEXT_BLOCK_SIZE
+    """What the recorded workers had, else the trace's."""
+    told = Counter(job.recorded.block_size for job in jobs if job.recorded and job.recorded.block_size)
+    hashed = Counter(job.prompt.block_size for job in jobs if isinstance(job.prompt, HashedPrompt))
+    sizes = (told or hashed).most_common(1)
+    return sizes[0][0] if sizes else TEXT_BLOCK_SIZE
 
 
 def maker_of(policy: str, path: str = "") -> Callable[[], Policy]:

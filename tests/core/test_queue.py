@@ -80,6 +80,16 @@ def test_what_an_answer_cost_counts_later() -> None:
     queue.charge("a", 7, 30)
 
 
+def test_what_was_used_while_nobody_waited_is_no_debt() -> None:
+    queue = filled(of("a"), of("b"))
+    served(queue)
+    queue.charge("a", 0, 2_000_000)
+    for _ in range(30):
+        queue.push(of("a"))
+        queue.push(of("b"))
+    assert Counter(served(queue, 30)) == {"a": 15, "b": 15}
+
+
 # who gives way --------------------------------------------------------------------------------------
 
 

@@ -88,7 +88,7 @@ def test_each_trace_is_played_in_each_mode(
 def test_a_trace_without_second_turns_is_said_to_be_too_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / bench_pd.CONVERSATION, conversations(8))
+    play(monkeypatch, tmp_path, conversations(8), sessions(4))
     monkeypatch.setattr(bench_pd, "LIMIT", 1)
     with pytest.raises(SystemExit, match="none of 1 requests is a second turn"):
         bench_pd.main()

@@ -55,7 +55,7 @@ def test_one_that_is_paused_is_ended_too() -> None:
 
 def test_why_it_does_not_start_is_said() -> None:
     server = EmbeddedServer("--no-such-flag", "1")
-    with pytest.raises(ConfigError, match="the embedded server did not start: ."):
+    with pytest.raises(ConfigError, match="the embedded server did not start, it ended with status 1: ."):
         server.start()
     assert not server.directory.exists()
 
