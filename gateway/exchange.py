@@ -385,7 +385,7 @@ class InferenceExchange:
         proxy.metrics.responses[self._status] += 1
         answer = self._answer
         usage = answer.usage() if answer and how == "ended" else None
-        proxy.ended(self, self._request, answer, usage)
+        proxy.ended(self, self._request, answer, usage, decision is not None)
         if decision is None:
             return
         proxy.router.finish(decision, usage, answer.lasted_s if answer else 0.0)

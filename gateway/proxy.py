@@ -164,11 +164,12 @@ class Proxy:
         request: InferenceRequest,
         answer: Answer | None,
         usage: Usage | None,
+        was_sent: bool,
     ) -> None:
         """An exchange is over; what it booked is released next."""
         self.exchanges.discard(exchange)
         if self.gate is not None:
-            self.gate.ended(request, answer, usage)
+            self.gate.ended(request, answer, usage, was_sent=was_sent)
 
     def takes_time(self, request: InferenceRequest) -> bool:
         """Whether a decision has to wait for its prompt, or for what others know of it."""

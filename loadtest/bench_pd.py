@@ -41,15 +41,15 @@ def main() -> None:
     for name, profile, num_prefill, jobs in (
         ("conversation_8b", H100_8B, 3, lambda: mooncake(CONVERSATION, speed=3.0, limit=LIMIT)),
         ("conversation_70b", H100_70B, 3, lambda: mooncake(CONVERSATION, speed=0.7, limit=LIMIT)),
-        (
-            "agent_8b",
-            H100_8B,
-            2,
-            lambda: agent(AGENT, bundled_encode(), copies=max(LIMIT // 400, 1), speed=1.0),
-        ),
+        ("agent_8b", H100_8B, 2, agents),
+        ("agent_70b", H100_70B, 2, agents),
     ):
         figures += compare(name, profile, num_prefill, jobs)
     publish("bench_pd", figures)
+
+
+def agents() -> Iterable[Job]:
+    return agent(AGENT, bundled_encode(), copies=max(LIMIT // 400, 1))
 
 
 def compare(name: str, profile: Profile, num_prefill: int, jobs: Callable[[], Iterable[Job]]) -> list[Figure]:

@@ -45,14 +45,16 @@ class DynamoCost:
 
     def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
         worker, used = self._open.pop(decision.id)
-        in_use = self._in_use[worker]
+        in_use = self._in_use.get(worker, Counter())
         for block in used:
             in_use[block] -= 1
-            if not in_use[block]:
+            if in_use[block] <= 0:
                 del in_use[block]
 
     def _cost(self, query: Query, candidate: Candidate) -> float:
         size = candidate.worker.block_size or 1
+        if not candidate.num_in_flight:  # also what was lost with a worker that restarted
+            self._in_use.pop(candidate.id, None)
         in_use = len(self._in_use.get(candidate.id, ()))
         to_compute = candidate.booked_tokens + candidate.uncached_tokens
         return (OVERLAP_WEIGHT * to_compute + query.num_tokens) / size + in_use

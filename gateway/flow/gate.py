@@ -98,8 +98,15 @@ class Gate:
         self.lines.go(waiter, request, prompt)
         return None
 
-    def ended(self, request: InferenceRequest, answer: Answer | None, usage: Usage | None) -> None:
-        """However it did. Nothing happens where it was told before."""
+    def ended(
+        self,
+        request: InferenceRequest,
+        answer: Answer | None,
+        usage: Usage | None,
+        *,
+        was_sent: bool = True,
+    ) -> None:
+        """However it did, also before any worker got it. Nothing happens where it was told before."""
         ticket = request.ticket
         if ticket is None:
             return
@@ -108,6 +115,7 @@ class Gate:
         tenant.ended()
         if ticket.entry is not None:
             self.lines.leave(request, ticket.entry)
+        if ticket.entry is not None or not was_sent:
             self._give_back(ticket)
         num_output = usage.completion_tokens if usage else answer.num_pieces if answer else 0
         num_prompt = usage.prompt_tokens if usage else 0

@@ -126,6 +126,15 @@ def test_what_was_not_computed_costs_no_tokens() -> None:
     assert tokens is not None and tokens.level(world.loop.now) == 1000
 
 
+@pytest.mark.parametrize(("was_sent", "left"), [(True, 600), (False, 1000)])
+def test_what_no_worker_got_costs_no_tokens(was_sent: bool, left: int) -> None:
+    world = World(NO_QUEUE, tenants={"t": Limits(tokens_per_min=1000)})
+    asked = world.ask(num_tokens=400)
+    world.gate.ended(asked.request, None, None, was_sent=was_sent)
+    tokens = world.gate.tenants.of("t", world.loop.now).tokens
+    assert tokens is not None and tokens.level(world.loop.now) == left
+
+
 def test_who_generates_more_has_fewer_turns() -> None:
     world = World(ONE_EACH, "a:1")
     running = world.ask("talks")

@@ -65,7 +65,7 @@ def test_each_trace_is_played_in_each_mode(
     monkeypatch.setattr(bench_pd, "LIMIT", 16)
     monkeypatch.setattr(bench_pd, "publish", lambda bench, figures: published.extend(figures))
     bench_pd.main()
-    traces = ("conversation_8b", "conversation_70b", "agent_8b")
+    traces = ("conversation_8b", "conversation_70b", "agent_8b", "agent_70b")
     assert [figure.name for figure in published] == [
         name
         for trace in traces

@@ -34,12 +34,12 @@ def test_what_is_to_compute_and_what_is_in_use_count() -> None:
 
 def test_blocks_in_use_are_counted_once_until_the_last_answer_ends() -> None:
     policy, rng = DynamoCost(), random.Random(0)
-    idle = candidate("a", prompt=160)
+    busy = candidate("a", prompt=160, in_flight=1)
     first, second = decided(policy, "a", 0), decided(policy, "a", 0, 1)
     other = decided(policy, "a", 1000)
 
     def in_use() -> float:
-        return policy.choose(QUERY, [idle], rng).terms[0] - 20
+        return policy.choose(QUERY, [busy], rng).terms[0] - 20
 
     assert in_use() == 20
     policy.answered(*first, Usage(160))
@@ -48,3 +48,11 @@ def test_blocks_in_use_are_counted_once_until_the_last_answer_ends() -> None:
     assert in_use() == 10
     policy.answered(*other, Usage(160))
     assert in_use() == 0
+
+
+def test_what_a_restarted_worker_lost_is_not_in_use() -> None:
+    policy, rng = DynamoCost(), random.Random(0)
+    lost = decided(policy, "a", 0)
+    assert policy.choose(QUERY, [candidate("a", prompt=160)], rng).terms == (20,)
+    policy.answered(*lost, Usage(160))
+    assert policy.choose(QUERY, [candidate("a", prompt=160, in_flight=1)], rng).terms == (20,)
