@@ -29,7 +29,9 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/bookings/shared.py": "tests/test_booking_stories.py runs all of it, with gateways and Redis",
     "gateway/ingest/tree.py": "tests/test_tree_stories.py",
     "gateway/child.py": "tests/blackbox/test_processes.py runs all of it, in processes of its own",
-    "gateway/app.py": "tests/blackbox, tests/test_stories.py and tests/test_library.py run all of it",
+    "gateway/app/gateway.py": "tests/blackbox, tests/test_stories.py and tests/test_library.py run all of it",
+    "gateway/app/told.py": "tests/test_admin.py asks for all of it",
+    "gateway/app/checking.py": "tests/test_check.py, and tests/test_verify_stories.py",
 }
 """Beside maps of packages and entry points (`__init__`, `__main__`), which hold no logic."""
 

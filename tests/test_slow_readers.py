@@ -75,7 +75,7 @@ async def hold_and_take(script: Callable[[Call], Awaitable[None]]) -> None:
         await until(
             lambda: len(exchanges) == NUM_CLIENTS and all(map(is_paused, exchanges)), "every worker waits"
         )
-        held = [held_bytes(connection) for connection in gateway._connections]
+        held = [held_bytes(connection) for connection in gateway.connections]
         assert len(held) == NUM_CLIENTS
         assert 0 < min(held) <= max(held) <= MAX_HELD_BYTES
         for client in clients:  # nothing is lost by it

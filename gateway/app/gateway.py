@@ -1,4 +1,4 @@
-"""The composition root: the only module that knows every concrete class.
+"""A gateway of one process: all of its parts, put together, started and stopped.
 
 Config ─► fleet, index, policy, prompts ─► Router ─► Proxy ─► Api ─► listening side
                 ▲                                                └─► admin
@@ -12,17 +12,12 @@ import socket
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from engines import CONNECTORS, ENGINES, HANDOFFS
-from gateway.admin import Admin
-from gateway.agreement import Agreement
 from gateway.api import Api
-from gateway.check import Checker, check_all, pair_lines
-from gateway.choosing import Choosing, PolicyCollector
+from gateway.app.told import admin_of
+from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
@@ -32,32 +27,27 @@ from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
-from gateway.discovery.facts import event_source, worker_urls
+from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.discovery.said import said_of
 from gateway.flow.gate import gate_of
-from gateway.flow.told import FlowCollector, describe_flow
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
 from gateway.index.sweeper import keep_swept
-from gateway.ingest.agents import AgentFeeds, agents_of, reach_agent
+from gateway.ingest.agents import AgentFeeds, agents_of
 from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds, shared_index, shared_tree
 from gateway.ingest.healer import Healer, keep_healing
-from gateway.ingest.metrics import HealerCollector
-from gateway.ingest.tree_metrics import TreeCollector
 from gateway.keyfile import worker_headers
 from gateway.lag import Lag
-from gateway.loss.metrics import LossCollector
 from gateway.loss.witness import CacheLoss, keep_explained
-from gateway.metrics import Collector, Metrics, registry_of
+from gateway.metrics import Metrics
 from gateway.others import Others
 from gateway.pairing import Pairing
-from gateway.preview import Preview
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
 from gateway.proxy import Proxy, proxy_options
 from gateway.recorder import recorder_of
@@ -67,14 +57,11 @@ from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
-from gateway.split_metrics import SplitsCollector
 from gateway.splits import splits_of
 from gateway.tasks import Tasks
-from gateway.tls import Tls, follow, listening_tls, worker_tls
-from gateway.trials.metrics import TrialsCollector
+from gateway.tls import follow, listening_tls, worker_tls
 from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
-from gateway.verify.metrics import VerifyCollector, describe, summary
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
 
@@ -82,6 +69,11 @@ if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
 
 log = logging.getLogger("kvgate")
+
+
+def shown_to_workers(config: Config) -> tuple[str, str, str]:
+    """The files by which workers are verified, and we by them."""
+    return config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file
 
 
 class Gateway:
@@ -113,36 +105,36 @@ class Gateway:
         self.records = Records()
         self.router = self._make_router(place.ledger if place else Ledger())
         self.recorder = recorder_of(config, self.metrics, self.router, self.records)
-        self._said = said_of(config, HANDOFFS, CONNECTORS)
-        self._worker_urls = worker_urls([*config.worker, *self._said.roles])
+        self.said = said_of(config, HANDOFFS, CONNECTORS)
+        self.worker_urls = worker_urls([*config.worker, *self.said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.worker_tls = worker_tls_of(config)
-        self._worker_headers = worker_headers(config.worker_key_file)
+        self.worker_tls = worker_tls(*shown_to_workers(config))
+        self.worker_headers = worker_headers(config.worker_key_file)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
         self._tasks = Tasks()
         self.shared = shared_index(config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
-        self._sharing = [each for each in (self.shared, self.bookings) if each]
+        self.sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
-        self._connections: set[ClientConnection] = set() if connections is None else connections
+        self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
         config = self.config
         self._session = ControlSession(self.worker_tls, timeout_s=config.probe_timeout_s)
-        self._worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=self.worker_tls)
+        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=self.worker_tls)
         self.proxy = self._make_proxy()
         self.lag = Lag(self.metrics.loop_lag_s, self.metrics.loop_lag_cpu_s)
         self.lag.start()
-        ask = partial(self._session.post, headers=self._worker_headers)
+        ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)
         self.front = self._make_front()
         await self.front.open()
-        for sharing in self._sharing:
+        for sharing in self.sharing:
             await sharing.start(self._tasks)
         if self.tree:
             self._tasks.start("tree in redis", self.tree.run())
@@ -155,7 +147,7 @@ class Gateway:
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
         self._tasks.start("compare policies", keep_compared(self.choosing.trials))
-        for url in self._worker_urls:
+        for url in self.worker_urls:
             self.roster.add(url)
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
@@ -187,13 +179,13 @@ class Gateway:
             self._sockets.close()  # where the start came no further than this
         await self.roster.stop()
         await self._tasks.stop()
-        for sharing in self._sharing:
+        for sharing in self.sharing:
             await sharing.close()
         self.lag.stop()
         self.proxy.long_prompts.close()
         for pool in self.proxy.pools.values():
             pool.close()
-        await self._worker_tokenizer.close()
+        await self.worker_tokenizer.close()
         await self._session.close()
         self.close_context()
 
@@ -212,48 +204,8 @@ class Gateway:
 
     def _make_front(self) -> Front:
         return Front(
-            self.config, self._connections, self.api.handle, self.api.refused, self._make_admin(), self._tls
+            self.config, self.connections, self.api.handle, self.api.refused, admin_of(self), self._tls
         )
-
-    def _make_admin(self) -> web.Application:
-        gate = self.proxy.gate
-        collectors = (
-            Collector(
-                self.metrics,
-                self.fleet,
-                self.router.ledger,
-                self.index,
-                self.assumed,
-                self.roster.stream_counts,
-                lambda: len(self._connections),
-            ),
-            LossCollector(self.losses),
-            VerifyCollector(self.verifier),
-            HealerCollector(self.healer),
-            SplitsCollector(self.splits, self.router),
-            *[sharing.collector() for sharing in self._sharing],
-            *([TreeCollector(self.tree)] if self.tree else []),
-            PolicyCollector(self.choosing),
-            TrialsCollector(self.choosing.trials),
-            *([FlowCollector(gate)] if gate else []),
-        )
-        return Admin(
-            api=self.api,
-            router=self.router,
-            roster=self.roster,
-            records=self.records,
-            registry=registry_of(collectors),
-            losses=self.losses,
-            describe_tokenizer=lambda: {
-                **self.prompts.describe(),
-                "asked_of_workers": self._worker_tokenizer.describe(),
-            },
-            describe_verify=lambda: describe(self.verifier, self.metrics, self.prompts.decode),
-            verified=lambda worker: summary(self.verifier, worker),
-            describe_flow=lambda: describe_flow(gate),
-            policies=self.choosing,
-            preview=Preview(self.proxy, self.choosing.parts_of),
-        ).app()
 
     def _make_router(self, ledger: Ledger) -> Router:
         router = Router(
@@ -286,7 +238,7 @@ class Gateway:
             engine_of=self.engines.named,
             index=Overheard(self.index, self.verifier.heard),
             assumed=self.assumed,
-            headers=self._worker_headers,
+            headers=self.worker_headers,
             tasks=self._tasks,
             agents=AgentFeeds(self.agents, index=self.index, assumed=self.assumed, tasks=self._tasks),
             healer=self.healer,
@@ -299,7 +251,7 @@ class Gateway:
         return Proxy(
             router=self.router,
             prompts=self.prompts,
-            worker_tokenizer=self._worker_tokenizer,
+            worker_tokenizer=self.worker_tokenizer,
             metrics=self.metrics,
             records=self.records,
             tasks=self._tasks,
@@ -323,15 +275,15 @@ class Gateway:
             assumed=self.assumed,
             metrics=self.metrics,
             make_probe=lambda url: Probe(
-                url, self.engines, self._session, self._worker_headers, config.events_port
+                url, self.engines, self._session, self.worker_headers, config.events_port
             ),
             open_feed=self._open_feed,
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
-            said=self._said,
+            said=self.said,
             on_joined=self.pairing.joined,
             on_left=[self.splits.drop_worker, self.router.learning.drop],
-            complete=lambda probe, facts: with_engine_ids(facts, self._said, HANDOFFS, probe),
+            complete=lambda probe, facts: with_engine_ids(facts, self.said, HANDOFFS, probe),
             on_look=self.verifier.scraped,
             options=RosterOptions(
                 probe_interval_s=config.probe_interval_s,
@@ -353,47 +305,3 @@ class Gateway:
     def close_context(self) -> None:
         self._feeds.close()
         self.recorder.close()
-
-
-def worker_tls_of(config: Config) -> Tls:
-    """How workers are verified, and what is shown to them."""
-    return worker_tls(config.worker_ca_file, config.worker_cert_file, config.worker_cert_key_file)
-
-
-async def check(config: Config) -> int:
-    """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
-    gateway = Gateway(config)
-    timeout_s, headers = config.probe_timeout_s, gateway._worker_headers
-    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers) as session:
-        checker = Checker(
-            session=session,
-            engines=gateway.engines,
-            source_of=lambda facts, rank: event_source(facts, rank, config.events_port, config.replay_port),
-            reach_events=gateway.reach_events,
-            has_tokenizer=gateway.prompts.has_local,
-            events_port=config.events_port,
-            reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
-            agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
-            said=gateway._said,
-        )
-        findings = await check_all(checker, gateway._worker_urls)
-    redis_answers = all([await sharing.tell() for sharing in gateway._sharing])
-    gateway.close_context()
-    lines = [line for finding in findings for line in finding.lines()]
-    lines += pair_lines(finding.worker for finding in findings)
-    print("\n".join(lines) or "the configuration is valid; no --worker is given, so none was reached")
-    return 0 if redis_answers and all(finding.is_good for finding in findings) else 1
-
-
-def simulate(arguments: Sequence[str]) -> int:
-    """`kvgate sim`: the simulated engine in this process."""
-    from engines.sim.cli import main
-
-    return main(arguments)
-
-
-def bundled_tokenizer() -> Path:
-    """The small tokenizer that comes with the simulated engine."""
-    import engines
-
-    return Path(engines.__file__).parent / "sim" / "tokenizer"
