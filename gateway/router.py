@@ -16,7 +16,7 @@ from itertools import islice, pairwise
 from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash, root_hash
-from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query, Split, Timings, Witness
+from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query, Split, Timings
 from gateway.core.errors import NoWorker
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
@@ -36,7 +36,7 @@ from gateway.lookups import Lookup, Lookups
 from gateway.policies.base import Policy
 from gateway.policies.composed import twin_of
 from gateway.policies.disaggregation import Disaggregation
-from gateway.witnesses import tell_answered, tell_decided
+from gateway.witnesses import Witnesses
 
 MAX_LOOKED_AT = 256
 """Open requests whose prefill is looked after at once; each costs a fraction of a microsecond."""
@@ -105,6 +105,7 @@ class Router:
         keep_sent_s: float = 600.0,
         disaggregation: Disaggregation | None = None,
         paces: Paces | None = None,
+        witnesses: Witnesses | None = None,
     ) -> None:
         self.fleet = fleet
         self.index = index
@@ -121,7 +122,7 @@ class Router:
         self._sent = SentLinks(assumed, keep_sent_s)
         self.learning = Learning(fleet, index, paces)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
-        self.witnesses: list[Witness] = []
+        self.witnesses = witnesses or Witnesses()
         self.tells_prefix = True
         self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
         self.on_freed: Callable[[WorkerId], None] | None = None
@@ -205,7 +206,7 @@ class Router:
         )
         if twin is None:
             self._book(decision, chosen, lookups, group, prompt.links)
-            tell_decided(self.witnesses, decision, prompt, _blocks(lookups.get(group)), request)
+            self.witnesses.tell_decided(decision, prompt, _blocks(lookups.get(group)), request)
         return decision
 
     def _weigh(
@@ -290,7 +291,7 @@ class Router:
         if usage is not None:
             if answer_s and usage.completion_tokens:
                 self.learning.ended(opened.lesson, usage.completion_tokens - 1, answer_s, now)
-            tell_answered(self.witnesses, decision, opened.prompt, usage)
+            self.witnesses.tell_answered(decision, opened.prompt, usage)
         return True
 
     def _see_prefilled(self, now: float) -> None:
