@@ -20,7 +20,7 @@ from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
 from gateway.core.pairs import nearness
 from gateway.core.transfer_speed import TransferSpeed
-from gateway.core.worker import Role, WorkerId
+from gateway.core.worker import FULL_KV, Role, WorkerId
 from gateway.policies.base import pick_lowest
 from gateway.policies.prefix_overlap import WORTH
 from gateway.policies.seconds import BASE, Price, mean_token_s, others_s, running_s, ttft_s
@@ -29,8 +29,8 @@ Mode = Literal["auto", "always", "never"]
 
 MODES: Mapping[str, Mode] = {"auto": "auto", "always": "always", "never": "never"}
 
-FULL, FULL_COST = 0.95, 10
-"""KV usage from which a decode worker has no room for another prompt's blocks, and what that multiplies."""
+FULL_COST = 10
+"""What having no room for the prompt's blocks multiplies a decode worker's cost by."""
 
 Partners = Sequence[Sequence[int]]
 """For each decode candidate the positions of the prefill candidates that fit it; those with the same partners
@@ -163,7 +163,7 @@ class Disaggregation:
                 best = near[pick_lowest([cost_s[j] for j in near], rng)]
                 behind_s = move_s * (1 + distance) + max(ahead_s - prefill_s[best], 0.0) + decode.pace.start_s
                 pairs.append(_Pair(i, best, prefill_s[best] + behind_s, cost_s[best] + behind_s + decode_s))
-                costs.append(pairs[-1].cost_s if decode.kv_usage < FULL else pairs[-1].cost_s * FULL_COST)
+                costs.append(pairs[-1].cost_s if decode.kv_usage < FULL_KV else pairs[-1].cost_s * FULL_COST)
         return pairs[pick_lowest(costs, rng)] if pairs else None
 
 
