@@ -184,7 +184,7 @@ class Router:
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
         query = query_of(request, prompt, eligible[0].group, hashed if self.tells_prefix else None)
-        made = self._weigh(twin or self.policy, query, prompt, eligible, prefills, lookups, now)
+        made = self._weigh(twin, query, prompt, eligible, prefills, lookups, now)
         choice, chosen, group = made.choice, made.candidates[made.index], eligible[made.index].group
         decision = Decision(
             id=new_id(12),
@@ -211,7 +211,7 @@ class Router:
 
     def _weigh(
         self,
-        policy: Policy,
+        twin: Policy | None,
         query: Query,
         prompt: Prompt,
         eligible: Sequence[Eligible],
@@ -220,9 +220,10 @@ class Router:
         now: float,
     ) -> _Weighed:
         candidates = self._lookups.candidates(eligible, lookups, prompt, now)
-        choice = policy.choose(query, candidates, self._rng)
+        choice = (twin or self.policy).choose(query, candidates, self._rng)
         others = self._lookups.candidates(prefills, lookups, prompt, now) if prefills else ()
-        index, split = self._split(query, partners_of(eligible, prefills), candidates, choice.index, others)
+        partners, is_real = partners_of(eligible, prefills), twin is None
+        index, split = self._split(query, partners, candidates, choice.index, others, is_real=is_real)
         return _Weighed(candidates, choice, index, split)
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
@@ -322,11 +323,15 @@ class Router:
         candidates: tuple[Candidate, ...],
         direct: int,
         there: tuple[Candidate, ...],
+        *,
+        is_real: bool,
     ) -> tuple[int, Split | None]:
         """Which candidate answers, and who computes its prompt. Raises NoWorker."""
         if not there or self.disaggregation is None:
             return direct, None
-        plan = self.disaggregation.choose(query, candidates, direct, there, partners, self._rng)
+        plan = self.disaggregation.choose(
+            query, candidates, direct, there, partners, self._rng, is_real=is_real
+        )
         if plan.prefill is None and candidates[plan.decode].worker.is_bound:
             raise NoWorker(
                 f"{plan.reason}: {candidates[plan.decode].id} answers nothing alone", retry_after_s=1

@@ -102,8 +102,11 @@ class Disaggregation:
         prefills: Sequence[Candidate],
         partners: Partners,
         rng: random.Random,
+        *,
+        is_real: bool = True,
     ) -> Plan:
-        """`direct` is the policy's choice among `decodes` for a request that is not split."""
+        """`direct` is the policy's choice among `decodes` for a request that is not split; one that is not
+        real leaves no trace."""
         alone, mode = decodes[direct], self.modes.get(query.model, self.modes[""])
         is_bound = alone.worker.is_bound
         direct_s = None if is_bound else ttft_s(alone, self.worth)
@@ -112,8 +115,9 @@ class Disaggregation:
         if not prefills:
             return Plan(direct, None, "no prefill worker fits", direct_s)
         here, there = query.model, f"{query.model} (prefill)"
-        self.price.see(here, decodes)
-        self.price.see(there, prefills)
+        if is_real:
+            self.price.see(here, decodes)
+            self.price.see(there, prefills)
         # what only prefills keeps a copy that takes nobody's place; the one of the decode worker does
         base = 0.0 if prefills[0].worker.role is Role.PREFILL else BASE
         price = self.price.per_token_s(there, prefills, base)

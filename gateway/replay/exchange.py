@@ -105,7 +105,7 @@ class VirtualExchange:
         self._at.clear()
         self._gateway.router.finish(decision)
         del self._gateway.open[self]
-        self.job.first_s = None
+        self.job.first_s = self.job.decision = None
         self.start(frozenset({worker}))
 
     @property
