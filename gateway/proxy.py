@@ -17,9 +17,12 @@ from gateway.core.answer import Answer
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
+from gateway.core.errors import ModelMissing
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
+from gateway.core.multipart import MARK, parse_form
 from gateway.core.request import InferenceRequest, Kind, parse_request
+from gateway.core.routes import model_asked
 from gateway.core.session import session_of
 from gateway.core.sse import Usage
 from gateway.core.unasked import UnaskedScanner, with_usage
@@ -133,11 +136,20 @@ class Proxy:
     def request_of(self, http: HttpRequest) -> InferenceRequest:
         """As it was sent. Raises InvalidRequest."""
         options = self.options
-        keeps = options.allow_transfer_fields
-        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
+        try:
+            request = self._parse(http, None)
+        except ModelMissing:
+            request = self._parse(http, model_asked(http, self.router.fleet.served()))
         if session := session_of(http, options.session_header, options.session_cookie):
             request.session = session
         return request
+
+    def _parse(self, http: HttpRequest, model: str | None) -> InferenceRequest:
+        keeps, body = self.options.allow_transfer_fields, http.body
+        if body[:2] == MARK:
+            kind = http.header(b"content-type")
+            return parse_form(http.path, body, kind, keeps_transfer=keeps, model=model)
+        return parse_request(http.path, body, self.prompts.runs, keeps_transfer=keeps, model=model)
 
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send, once it may."""

@@ -24,6 +24,7 @@ from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
+from gateway.core.routes import Routes
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
@@ -131,7 +132,7 @@ class Gateway:
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics)
+        self.api = Api(self.proxy, self.fleet, self.metrics, Routes(config.route, config.refuse_route))
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:

@@ -44,9 +44,24 @@ class UnknownRoute(InvalidRequest):
     code = "unknown_route"
 
 
+class RouteRefused(InvalidRequest):
+    """A route that workers may have, and that is not for clients."""
+
+    status = 403
+    code = "route_refused"
+    kind = "permission_error"
+
+
 class UnknownModel(InvalidRequest):
     status = 404
     code = "model_not_found"
+
+
+class ModelMissing(InvalidRequest):
+    """Neither the body nor anything else says for which model it is."""
+
+    def __init__(self, message: str = "you must provide a model parameter") -> None:
+        super().__init__(message, param="model")
 
 
 class MethodNotAllowed(InvalidRequest):

@@ -15,7 +15,7 @@ from gateway.core.answer import Answer
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.http import HttpRequest
-from gateway.core.request import InferenceRequest
+from gateway.core.request import ROUTES, InferenceRequest
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
@@ -28,7 +28,9 @@ from gateway.flow.waiter import Waiter
 from gateway.responder import Responder
 from gateway.router import Router
 
-UNQUEUED = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
+UNQUEUED = frozenset(
+    path for path in ROUTES if path.endswith(("tokenize", "/render")) or path == "/v1/messages/count_tokens"
+)
 """What engines answer beside their work."""
 
 STOP_MARGIN_S = 1.0

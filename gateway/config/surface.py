@@ -1,0 +1,33 @@
+"""The options of what clients may ask for, how often it is tried, and how much of it is held; all are fields
+of `Config`."""
+
+from typing import Annotated
+
+import msgspec
+
+from gateway.config.reaching import Reaching
+from gateway.core.routes import Routes
+from gateway.options import option
+
+
+class Surface(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    route: Annotated[
+        list[str],
+        option(
+            "Pass this route on too, to one worker for the model (in the body or as ?model=): a path, or a "
+            "method and a path, as in 'GET /load'; POST where none is said. Inference is open anyway; what "
+            "changes an engine for all its clients is not.",
+            "route",
+        ),
+    ] = msgspec.field(default_factory=list)
+    refuse_route: Annotated[
+        list[str],
+        option("Do not pass this route on, though it is inference, as in /generate.", "route"),
+    ] = msgspec.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            Routes(self.route, self.refuse_route)
+        except ValueError as exc:
+            raise ValueError(f"route: {exc}") from exc
