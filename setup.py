@@ -75,6 +75,7 @@ COMPILED = [
     "gateway/proxy.py",
     "gateway/records.py",
     "gateway/responder.py",
+    "gateway/responses.py",
     "gateway/router.py",
     "gateway/server.py",
     "gateway/split_exchange.py",

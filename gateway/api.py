@@ -17,6 +17,7 @@ from gateway.core.errors import (
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.http import Header, HttpRequest
+from gateway.core.request import RESPONSES
 from gateway.core.routes import Routes
 from gateway.core.worker import Served
 from gateway.metrics import Metrics
@@ -28,6 +29,7 @@ log = logging.getLogger("kvgate.api")
 
 _JSON: Header = (b"content-type", b"application/json")
 _MODELS = "/v1/models"
+_STORED = RESPONSES + "/"
 
 
 class Api:
@@ -59,6 +61,8 @@ class Api:
             return self._tunnel(http, responder)
         if self._routes.find(http.method, http.path):
             return self._proxy.handle(http, responder)
+        if http.path.startswith(_STORED) and RESPONSES in self._routes:
+            return self._proxy.about_response(http, responder)
         answer = self._own_routes(http.path)
         if answer is None:
             raise self._routes.why_not(http.path)

@@ -22,7 +22,7 @@ from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.media import BEFORE_MEDIA
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
-from gateway.core.unasked import UnaskedScanner
+from gateway.core.sse import SseScanner
 from gateway.core.worker import Worker, WorkerId
 from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
@@ -70,7 +70,7 @@ class InferenceExchange:
         self._failed: dict[WorkerId, str] = {}
         self._is_closed = False
         self._answer: Answer | None = None
-        self._unasked: UnaskedScanner | None = None
+        self._unasked: SseScanner | None = None
         self._status = 0
         self._is_fresh = True
         self._timer: asyncio.TimerHandle | None = None

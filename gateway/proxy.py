@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from gateway import responses
 from gateway.config import Config
 from gateway.core import report
 from gateway.core.answer import Answer
@@ -21,7 +22,8 @@ from gateway.core.errors import ModelMissing
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
 from gateway.core.multipart import MARK, parse_form
-from gateway.core.request import InferenceRequest, Kind, parse_request
+from gateway.core.request import RESPONSES, InferenceRequest, Kind, parse_request
+from gateway.core.response_ids import ResponseIds
 from gateway.core.routes import model_asked
 from gateway.core.session import session_of
 from gateway.core.sse import Usage
@@ -107,6 +109,7 @@ class Proxy:
     handoffs: Mapping[str, Handoff] = field(default_factory=dict)
     splits: Splits | None = None
     gate: Gate | None = None
+    response_ids: ResponseIds = field(default_factory=ResponseIds)
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -118,18 +121,34 @@ class Proxy:
             self.gate.lines.go = self.go
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
-        """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read, and
-        TooManyRequests; all later errors are answered by the exchange."""
+        """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
+        and TooManyRequests; all later errors are answered by the exchange."""
         request = self.request_of(http)
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
+        fleet, model = self.router.fleet, request.model
+        is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
+        may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
+        if request.path == RESPONSES:
+            exchange = responses.created(self, http, responder, request)
+        else:
+            exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)
+        return self._admitted(exchange, http, responder, request)
+
+    def about_response(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
+        """Take a request about a response that a worker keeps. Raises UnknownResponse, UnknownRoute,
+        MethodNotAllowed and TooManyRequests."""
+        request, own, worker = responses.about(self, http)
+        exchange = responses.ResponsesExchange(self, http, responder, request)
+        exchange.pin(own, worker)
+        return self._admitted(exchange, http, responder, request)
+
+    def _admitted(
+        self, exchange: InferenceExchange, http: HttpRequest, responder: Responder, request: InferenceRequest
+    ) -> InferenceExchange:
         if self.gate is not None:
             self.gate.admit(http, request, responder)
         elif request.priority is not None and request.priority < 0:
             request.priority = 0  # nobody says here who may step ahead
-        fleet, model = self.router.fleet, request.model
-        is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
-        may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
-        exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)
         exchange.begin()
         return exchange
 

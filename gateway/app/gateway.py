@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
+from gateway.app.surface import surface_of
 from gateway.app.told import admin_of
 from gateway.choosing import Choosing
 from gateway.config import Config
@@ -24,7 +25,6 @@ from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
-from gateway.core.routes import Routes
 from gateway.core.stream import StreamState
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
@@ -111,8 +111,8 @@ class Gateway:
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(*shown_to_workers(config))
         self.worker_headers = worker_headers(config.worker_key_file)
-        self.engines = Engines(ENGINES, config.engine)
-        self.agents = agents_of(config)
+        self.surface = surface_of(config)
+        self.engines, self.agents = Engines(ENGINES, config.engine), agents_of(config)
         self._tasks = Tasks()
         self.shared = shared_index(config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
@@ -132,7 +132,7 @@ class Gateway:
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics, Routes(config.route, config.refuse_route))
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -265,6 +265,7 @@ class Gateway:
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
+            response_ids=self.surface.response_ids,
             gate=gate_of(config, self.router, self._place.used_of if self._place else None),
         )
 

@@ -24,6 +24,14 @@ class Surface(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[str],
         option("Do not pass this route on, though it is inference, as in /generate.", "route"),
     ] = msgspec.field(default_factory=list)
+    response_key_file: Annotated[
+        str,
+        option(
+            "File with a secret by which the workers' names in ids of /v1/responses are keyed, the same for "
+            "all gateways before them: then nobody can make an id that leads to a worker of his choice.",
+            "path",
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

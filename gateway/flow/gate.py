@@ -16,6 +16,7 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.http import HttpRequest
 from gateway.core.request import ROUTES, InferenceRequest
+from gateway.core.response_ids import STORED
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
@@ -29,7 +30,11 @@ from gateway.responder import Responder
 from gateway.router import Router
 
 UNQUEUED = frozenset(
-    path for path in ROUTES if path.endswith(("tokenize", "/render")) or path == "/v1/messages/count_tokens"
+    {
+        *[path for path in ROUTES if path.endswith(("tokenize", "/render"))],
+        "/v1/messages/count_tokens",
+        STORED,
+    }
 )
 """What engines answer beside their work."""
 
