@@ -35,6 +35,7 @@ COMPILED = [
     "gateway/core/queue.py",
     "gateway/core/query.py",
     "gateway/core/request.py",
+    "gateway/core/retries.py",
     "gateway/core/saturation.py",
     "gateway/core/settings.py",
     "gateway/core/template.py",

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from gateway.core.answer import Answer, Piece
 from gateway.core.decision import Decision, Prompt
-from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
+from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.media import BEFORE_MEDIA
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
+from gateway.core.retries import Tries
 from gateway.core.sse import SseScanner
 from gateway.core.worker import Worker, WorkerId
 from gateway.ids import new_id
@@ -48,7 +49,7 @@ class InferenceExchange:
     # fmt: off
     __slots__ = (
         "_proxy", "_http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
-        "_decision", "_worker_metrics", "_upstream", "_failed", "_is_closed", "_status", "_answer",
+        "_decision", "_worker_metrics", "_upstream", "_tries", "_is_closed", "_status", "_answer",
         "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s",
     )
     # fmt: on
@@ -67,7 +68,7 @@ class InferenceExchange:
         self._decision: Decision | None = None
         self._worker_metrics: WorkerMetrics | None = None
         self._upstream: UpstreamConnection | None = None
-        self._failed: dict[WorkerId, str] = {}
+        self._tries = Tries(proxy.retries, may_repeat=request.may_repeat)
         self._is_closed = False
         self._answer: Answer | None = None
         self._unasked: SseScanner | None = None
@@ -90,6 +91,7 @@ class InferenceExchange:
         """Route at once where the prompt is tokenized here and short, else in a task."""
         proxy, request = self._proxy, self._request
         proxy.exchanges.add(self)
+        proxy.retries.began(self._started)
         if proxy.takes_time(request):
             self._start("make a prompt", self._tokenize())
         else:
@@ -120,7 +122,7 @@ class InferenceExchange:
     def _route(self, prompt: Prompt | None) -> None:
         """Decide, and send to the chosen worker. Raises NoWorker or UnknownModel."""
         proxy = self._proxy
-        decision = self._decide(prompt, len(self._failed) + 1)
+        decision = self._decide(prompt, len(self._tries.failed) + 1)
         self._decision = decision
         self._prompt = prompt
         self._worker_metrics = proxy.metrics.decided(decision)
@@ -129,11 +131,13 @@ class InferenceExchange:
 
     def _decide(self, prompt: Prompt | None, attempt: int) -> Decision:
         """Raises NoWorker or UnknownModel."""
-        return self._proxy.router.decide(self._request, prompt=prompt, exclude=self._failed, attempt=attempt)
+        failed, router = self._tries.failed, self._proxy.router
+        return router.decide(self._request, prompt=prompt, exclude=failed, attempt=attempt)
 
     def _reach(self, decision: Decision) -> None:
-        self._is_fresh = False
-        connection = self._proxy.pool(decision.worker.url).take()
+        self._is_fresh = self._tries.was_sent = False
+        # One that rests and is closed meanwhile may have taken the request, or not: no place for some.
+        connection = self._proxy.pool(decision.worker.url).take() if self._tries.may_repeat else None
         if connection is None:
             self._start("connect", self._connect())
         else:
@@ -163,6 +167,7 @@ class InferenceExchange:
         decision = self._decision
         assert decision is not None
         self._upstream = connection
+        self._tries.was_sent = True
         self._sent_s = self._last_activity = self._loop.time()
         self._arm()
         body = self._body(decision)
@@ -215,6 +220,7 @@ class InferenceExchange:
         if self._answer:
             self._cut(f"the worker died: {reason}")
         elif not self._is_fresh:
+            self._tries.was_sent = False
             self._start("connect", self._connect())  # it had closed the resting connection: try anew
         else:
             self._attempt_failed(reason)
@@ -243,17 +249,15 @@ class InferenceExchange:
             self._abandon("it does not answer its probes")
 
     def _abandon(self, reason: str) -> None:
-        if self._upstream:
-            self._upstream.abort()
-            self._upstream = None
+        upstream, self._upstream = self._upstream, None
+        if upstream:
+            upstream.abort()
         self._attempt_failed(reason)
 
     def _may_try_another(self) -> bool:
-        decision, proxy = self._decision, self._proxy
-        assert decision is not None
-        if len(self._failed) + 1 >= proxy.options.max_attempts:
-            return False
-        return proxy.router.fleet.has_another(self._request.model, {*self._failed, decision.worker.id})
+        assert self._decision is not None
+        others, fleet = {*self._tries.failed, self._decision.worker.id}, self._proxy.router.fleet
+        return self._tries.may_ask_another() and fleet.has_another(self._request.model, others)
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
         """Nothing of an answer has come: the next worker gets the request, if one is left."""
@@ -266,21 +270,19 @@ class InferenceExchange:
         proxy.router.finish(decision)
         proxy.records.finish(decision, "failed", 0, None, None)
         proxy.suspect(worker, reason, is_refused)
-        self._failed[worker] = reason
-        if len(self._failed) >= proxy.options.max_attempts:
-            return self.fail(self._gave_up())
+        if why := self._tries.lost(worker, reason, is_refused=is_refused):
+            return self.fail(self._gave_up(why))
         try:
             self._route(self._prompt)
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
-            return self.fail(self._gave_up())
+            return self.fail(self._gave_up("no other is up"))
         proxy.metrics.retries["worker_failed"] += 1
         log.info("request %s: worker %s failed (%s), trying another", self._log_id, worker, reason)
         return None
 
-    def _gave_up(self) -> WorkerFailed:
-        tried = "; ".join(f"{worker}: {reason}" for worker, reason in self._failed.items())
-        log.warning("request %s: no worker answered: %s", self._log_id, tried)
-        return WorkerFailed(f"no worker answered, {len(self._failed)} tried", retry_after_s=1)
+    def _gave_up(self, why: str) -> WorkerFailed:
+        log.warning("request %s: no worker answered: %s; %s", self._log_id, self._tries, why)
+        return self._tries.gave_up(why)
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """No more of the answer will come: a stream ends with an error event, anything else is cut."""
@@ -363,7 +365,7 @@ class InferenceExchange:
         if self._answer:
             is_over = self._proxy.options.deadlines.is_total_over(self._loop.time(), self._started)
             return self._cut("its time is over" if is_over else "it stalled", is_workers_fault=not is_over)
-        return self.fail(WorkerTimeout("the worker did not begin to answer in time"))
+        return self.fail(self._tries.was_late())
 
     # the end -----------------------------------------------------------------------------------
 
@@ -376,12 +378,12 @@ class InferenceExchange:
             return
         self._is_closed = True
         proxy, decision = self._proxy, self._decision
-        for pending in (self._timer, self._task):
-            if pending:
-                pending.cancel()
+        for pending in filter(None, (self._timer, self._task)):
+            pending.cancel()
         if self._upstream:
             self._upstream.abort()
             self._upstream = None
+        proxy.retries.ended(self._tries)
         proxy.metrics.responses[self._status] += 1
         answer = self._answer
         usage = answer.usage() if answer and how == "ended" else None

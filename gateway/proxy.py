@@ -24,6 +24,7 @@ from gateway.core.http import HttpRequest
 from gateway.core.multipart import MARK, parse_form
 from gateway.core.request import RESPONSES, InferenceRequest, Kind, parse_request
 from gateway.core.response_ids import ResponseIds
+from gateway.core.retries import Retries
 from gateway.core.routes import model_asked
 from gateway.core.session import session_of
 from gateway.core.sse import Usage
@@ -55,7 +56,8 @@ class ProxyOptions:
     connect_timeout_s: float = 5.0
     deadlines: Deadlines = Deadlines()
     pool_idle_s: float = 4.0
-    max_attempts: int = 3
+    max_attempts: int = 2
+    retry_share: float = 0.2
     expose_headers: bool = False
     log_requests: bool = False
     prefill_timeout_s: float = 60.0
@@ -70,6 +72,7 @@ def proxy_options(config: Config) -> ProxyOptions:
         deadlines=Deadlines(config.first_byte_timeout_s, config.idle_timeout_s, config.total_timeout_s),
         pool_idle_s=config.pool_idle_s,
         max_attempts=config.max_attempts,
+        retry_share=config.retry_share,
         expose_headers=config.expose_headers,
         log_requests=config.log_requests,
         prefill_timeout_s=config.prefill_timeout_s,
@@ -114,9 +117,11 @@ class Proxy:
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
     long_prompts: LongPrompts = field(init=False)
+    retries: Retries = field(init=False)
 
     def __post_init__(self) -> None:
         self.long_prompts = LongPrompts(self.prompts)
+        self.retries = Retries(max_attempts=self.options.max_attempts, share=self.options.retry_share)
         if self.gate is not None:
             self.gate.lines.go = self.go
 

@@ -56,6 +56,7 @@ class TunnelExchange(InferenceExchange):
         decision = self._decision
         assert decision is not None
         self._upstream = connection
+        self._tries.was_sent = True
         self._touch()
         self._arm()
         pool = self._proxy.pool(decision.worker.url)

@@ -254,6 +254,52 @@ def test_the_next_worker_gets_the_same_request(monkeypatch: pytest.MonkeyPatch) 
     assert world.is_clean()
 
 
+RESPONSES = b"/v1/responses"
+
+
+def test_what_a_worker_may_keep_is_sent_to_one_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    body = b'{"model":"m","input":"x","store":true}'
+    _, answered = world.ask(body, RESPONSES)
+    world.transport("w:1").lose(ConnectionResetError())
+    assert answered.events == [502, "worker_failed"]
+    assert [error.should_retry for error in answered.errors] == [False]
+    assert not world.pools["w:2"].transports
+    assert world.is_clean()
+
+
+def test_what_a_worker_may_keep_goes_on_where_a_connection_was_refused(world: World) -> None:
+    world.pools["w:1"].error = ConnectionRefusedError(111, "Connection refused")
+    _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    assert answered.events == [502, "worker_failed"]  # there is no other
+    assert [error.should_retry for error in answered.errors] == [True]
+
+
+def test_what_a_worker_may_keep_takes_no_resting_connection(world: World) -> None:
+    world.ask()
+    world.transport().feed(PLAIN)
+    world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    assert len(world.pools["w:1"].transports) == 2
+
+
+def test_a_503_to_what_may_be_kept_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    world.transport("w:1").feed(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+    assert answered.events == [503, "end"]
+
+
+def test_a_budget_that_is_spent_ends_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2", retry_share=0.0)
+    _, answered = world.ask()
+    world.transport("w:1").lose(ConnectionResetError())
+    assert answered.events == [502, "worker_failed"]
+    assert [error.should_retry for error in answered.errors] == [True]
+    assert "too many" in answered.errors[0].message
+    assert (world.proxy.retries.num_denied, world.metrics.retries) == (1, {})
+    assert world.is_clean()
+
+
 def test_no_more_than_the_allowed_number_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2", "w:3", max_attempts=2)
     for pool in world.pools.values():

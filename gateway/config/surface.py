@@ -32,6 +32,16 @@ class Surface(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "path",
         ),
     ] = ""
+    retry_share: Annotated[
+        float,
+        option(
+            "At most this share of the requests in flight are retries (but for ten, so that a quiet gateway "
+            "has some); what is over is answered with 502. Without a bound half a dead fleet doubles "
+            "the load of the other half. Refused connections are free. 0: no retries but after those.",
+            ge=0,
+            le=1,
+        ),
+    ] = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
