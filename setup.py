@@ -16,6 +16,7 @@ COMPILED = [
     "gateway/beyond.py",
     "gateway/core/answer.py",
     "gateway/core/blocks.py",
+    "gateway/core/bodies.py",
     "gateway/core/booked.py",
     "gateway/core/bucket.py",
     "gateway/core/conversations.py",

@@ -15,6 +15,7 @@ from gateway import responses
 from gateway.config import Config
 from gateway.core import report
 from gateway.core.answer import Answer
+from gateway.core.bodies import Bodies
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
@@ -113,6 +114,7 @@ class Proxy:
     splits: Splits | None = None
     gate: Gate | None = None
     response_ids: ResponseIds = field(default_factory=ResponseIds)
+    bodies: Bodies = field(default_factory=Bodies)
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -204,6 +206,8 @@ class Proxy:
     ) -> None:
         """An exchange is over; what it booked is released next."""
         self.exchanges.discard(exchange)
+        self.retries.ended(exchange.tries)
+        self.bodies.let_go(exchange.http)
         if self.gate is not None:
             self.gate.ended(request, answer, usage, was_sent=was_sent)
 

@@ -60,7 +60,7 @@ class ResponsesExchange(InferenceExchange):
             others = {member.worker.id for member in router.fleet if member.worker.id != pin}
             try:
                 decision = router.decide(
-                    self._request, prompt=prompt, exclude={*others, *self._tries.failed}, attempt=attempt
+                    self._request, prompt=prompt, exclude={*others, *self.tries.failed}, attempt=attempt
                 )
             except NoWorker as exc:
                 why = "the worker that made this response does not answer"

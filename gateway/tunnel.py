@@ -56,12 +56,12 @@ class TunnelExchange(InferenceExchange):
         decision = self._decision
         assert decision is not None
         self._upstream = connection
-        self._tries.was_sent = True
+        self.tries.was_sent = True
         self._touch()
         self._arm()
         pool = self._proxy.pool(decision.worker.url)
         head = upgrade_to_worker(
-            self._http,
+            self.http,
             decision.worker,
             netloc=pool.netloc,
             prefix=pool.path_prefix,

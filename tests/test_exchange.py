@@ -74,7 +74,7 @@ def test_an_answer_that_has_begun_holds_no_prompt(world: World) -> None:
     exchange, answered = world.ask()
     assert exchange._request.body == BODY  # another worker may have to be asked
     world.transport().feed(HEAD, chunk(EVENT))
-    assert (exchange._request.body, exchange._request.fields, exchange._http.body) == (b"", {}, b"")
+    assert (exchange._request.body, exchange._request.fields, exchange.http.body) == (b"", {}, b"")
     world.transport().feed(END)
     assert answered.events == [200, EVENT, "end"]
     assert world.is_clean()
@@ -459,3 +459,50 @@ def test_a_client_that_leaves_ends_what_is_done_for_it(monkeypatch: pytest.Monke
     exchange.client_gone()
     assert tasks.cancelled == ["connect"]
     assert world.is_clean()
+
+
+# the room for bodies -----------------------------------------------------------------------------
+
+
+def held(world: World, exchange: InferenceExchange) -> int:
+    """As if its connection had counted it."""
+    exchange.http.num_held = world.proxy.bodies.num_bytes = 1000
+    return 1000
+
+
+def test_a_body_is_let_go_when_its_answer_begins(world: World) -> None:
+    exchange, _ = world.ask()
+    held(world, exchange)
+    world.transport().feed(PLAIN[:-1])
+    assert world.proxy.bodies.num_bytes == 0
+    world.transport().feed(PLAIN[-1:])
+    assert world.proxy.bodies.num_bytes == 0
+
+
+@pytest.mark.parametrize("end", ["failed", "client gone", "cut", "too late"])
+def test_a_body_is_let_go_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5.0))
+    exchange, answered = world.ask()
+    held(world, exchange)
+    if end == "failed":
+        world.transport().lose(ConnectionResetError())
+    elif end == "client gone":
+        exchange.client_gone()
+    elif end == "cut":
+        exchange.cancel("the gateway stopped")
+    else:
+        world.loop.advance(6.0)
+        assert answered.events == [504, "worker_timeout"]
+        assert answered.errors[0].should_retry
+    assert world.proxy.bodies.num_bytes == 0
+    assert world.is_clean()
+
+
+def test_a_body_is_held_while_another_worker_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    exchange, _ = world.ask()
+    held(world, exchange)
+    world.transport("w:1").lose(ConnectionResetError())
+    assert world.proxy.bodies.num_bytes == 1000
+    world.transport("w:2").feed(PLAIN)
+    assert world.proxy.bodies.num_bytes == 0

@@ -205,7 +205,13 @@ class Gateway:
 
     def _make_front(self) -> Front:
         return Front(
-            self.config, self.connections, self.api.handle, self.api.refused, admin_of(self), self._tls
+            self.config,
+            self.connections,
+            self.api.handle,
+            self.api.refused,
+            admin_of(self),
+            self._tls,
+            self.surface.bodies,
         )
 
     def _make_router(self, ledger: Ledger) -> Router:
@@ -266,6 +272,7 @@ class Gateway:
             handoffs=HANDOFFS,
             splits=self.splits,
             response_ids=self.surface.response_ids,
+            bodies=self.surface.bodies,
             gate=gate_of(config, self.router, self._place.used_of if self._place else None),
         )
 

@@ -39,7 +39,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
         SplitsCollector(gateway.splits, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
-        RetriesCollector(gateway.proxy.retries),
+        RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
         *([FlowCollector(gate)] if gate else []),

@@ -42,6 +42,15 @@ class Surface(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
             le=1,
         ),
     ] = 0.2
+    max_bodies_bytes: Annotated[
+        int,
+        option(
+            "Request bodies held at once by a process, until their workers begin to answer; then 503 with "
+            "Retry-After, before memory is gone. Reading one takes about as much again.",
+            "bytes",
+            ge=1,
+        ),
+    ] = 1 << 30
 
     def __post_init__(self) -> None:
         super().__post_init__()

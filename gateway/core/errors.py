@@ -149,6 +149,14 @@ class NoWorker(GatewayError):
     should_retry = True
 
 
+class NoRoomForBody(GatewayError):
+    """What is held of requests already is all that there is memory for."""
+
+    status = 503
+    code = "no_room_for_body"
+    should_retry = True
+
+
 class WorkerTimeout(GatewayError):
     status = 504
     code = "worker_timeout"
