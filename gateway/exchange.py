@@ -183,7 +183,6 @@ class InferenceExchange:
         )
 
     def _body(self, decision: Decision) -> bytes:
-        """What the worker gets."""
         body, self._unasked = self._proxy.body_for(self._request, decision)
         return body
 

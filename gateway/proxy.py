@@ -19,7 +19,7 @@ from gateway.core.bodies import Bodies
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
-from gateway.core.errors import ModelMissing
+from gateway.core.errors import GatewayError, ModelMissing
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
 from gateway.core.multipart import MARK, parse_form
@@ -179,10 +179,13 @@ class Proxy:
 
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send, once it may."""
-        if self.gate is not None:
-            self.gate.route(exchange, request, prompt)
-        else:
-            self.go(exchange, request, prompt)
+        try:
+            if self.gate is not None:
+                self.gate.route(exchange, request, prompt)
+            else:
+                self.go(exchange, request, prompt)
+        except Exception:  # noqa: BLE001  see _failed
+            _failed(exchange)
 
     def go(self, exchange: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
         """Now; or in this gateway's turn, a prompt that is worth one: False, it is not decided yet."""
@@ -283,8 +286,13 @@ class Proxy:
 def _route(exchange: Waiter, prompt: Prompt, gate: Gate | None) -> None:
     try:
         exchange.route_or_fail(prompt)
-    except Exception:  # noqa: BLE001  a bug must not cost the others their turn, nor leave its client waiting
-        log.exception("%r failed", exchange)
-        exchange.cancel("the gateway failed on this request")
+    except Exception:  # noqa: BLE001  see _failed
+        _failed(exchange)
     if gate is not None:
         gate.lines.decided()
+
+
+def _failed(exchange: Waiter) -> None:
+    """A bug must not leave its client waiting, keep what was taken for it, nor cost the others their turn."""
+    log.exception("%r failed", exchange)
+    exchange.fail(GatewayError("the gateway failed on this request; see its log"))

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.config import Config
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Prompt
 from gateway.core.request import InferenceRequest
@@ -49,6 +50,21 @@ def test_an_answer(world: World) -> None:
     assert world.metrics.responses == {200: 1}
     world.ask()
     assert len(world.pools["w:1"].transports) == 1  # the connection is used again
+
+
+@pytest.mark.parametrize("flow", [None, Config(max_in_flight_per_worker=1)], ids=["plain", "flow"])
+def test_a_bug_on_the_way_to_a_decision_is_answered_and_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, flow: Config | None
+) -> None:
+    world = World(monkeypatch, "w:1", flow=flow)
+    policy = world.router.policy
+    world.router.policy = cast(Any, SimpleNamespace(name="broken"))
+    _, answered = world.ask()
+    assert answered.events[0] == 500 and world.is_clean() and "failed" in caplog.text
+    world.router.policy = policy
+    exchange, answered = world.ask()
+    assert world.in_flight() == 1  # nothing is in its way
+    exchange.cancel("the end of the test")
 
 
 def test_a_request_asks_for_an_announcement_where_its_decision_does(

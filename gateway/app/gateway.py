@@ -65,6 +65,7 @@ from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
+from gateway.witnesses import Witnesses
 
 if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
@@ -103,23 +104,33 @@ class Gateway:
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
-        self.records = Records()
+        self.witnesses = Witnesses()
+        self.records = Records(self.witnesses)
         self.router = self._make_router(place.ledger if place else Ledger())
-        self.recorder = recorder_of(config, self.metrics, self.router, self.records)
+        self.recorder = recorder_of(config, self.metrics, self.witnesses)
+        self._tasks = Tasks()
+        self.connections: set[ClientConnection] = set() if connections is None else connections
+        self._sockets: Sockets | None = None
+        self._find_workers(config)
+        self._join(place)
+
+    def _find_workers(self, config: Config) -> None:
+        """Who they are, what they run, and how they are reached."""
         self.said = said_of(config, HANDOFFS, CONNECTORS)
         self.worker_urls = worker_urls([*config.worker, *self.said.roles])
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(*shown_to_workers(config))
         self.worker_headers = worker_headers(config.worker_key_file)
         self.surface = surface_of(config)
-        self.engines, self.agents = Engines(ENGINES, config.engine), agents_of(config)
-        self._tasks = Tasks()
-        self.shared = shared_index(config, self.index, self.assumed, self.tree)
+        self.engines = Engines(ENGINES, config.engine)
+        self.agents = agents_of(config)
+
+    def _join(self, place: Place | None) -> None:
+        """What other processes and gateways share with this one."""
+        self.shared = shared_index(self.config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
         self.sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
-        self.connections: set[ClientConnection] = set() if connections is None else connections
-        self._sockets: Sockets | None = None
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
@@ -225,12 +236,15 @@ class Gateway:
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
             paces=Paces.of(self.config.prefill_tokens_per_s),
+            witnesses=self.witnesses,
         )
         self.choosing.drive(router)
-        router.witnesses += [self.losses, self.verifier, self.healer]
+        for witness in (self.losses, self.verifier, self.healer):
+            self.witnesses.decided.append(witness.decided)
+            self.witnesses.answered.append(witness.answered)
         if self.choosing.trials.is_on:
-            router.witnesses.append(self.choosing.trials)
-            self.records.watchers.append(self.choosing.trials.finished)
+            self.witnesses.decided.append(self.choosing.trials.decided)
+            self.witnesses.finished.append(self.choosing.trials.finished)
         return router
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
