@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
+from gateway.app.surface import surface_of
 from gateway.app.told import admin_of
 from gateway.choosing import Choosing
 from gateway.config import Config
@@ -120,6 +121,7 @@ class Gateway:
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.worker_tls = worker_tls(*shown_to_workers(config))
         self.worker_headers = worker_headers(config.worker_key_file)
+        self.surface = surface_of(config)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
 
@@ -141,7 +143,7 @@ class Gateway:
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics)
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -214,7 +216,13 @@ class Gateway:
 
     def _make_front(self) -> Front:
         return Front(
-            self.config, self.connections, self.api.handle, self.api.refused, admin_of(self), self._tls
+            self.config,
+            self.connections,
+            self.api.handle,
+            self.api.refused,
+            admin_of(self),
+            self._tls,
+            self.surface.bodies,
         )
 
     def _make_router(self, ledger: Ledger) -> Router:
@@ -277,6 +285,8 @@ class Gateway:
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
+            response_ids=self.surface.response_ids,
+            bodies=self.surface.bodies,
             gate=gate_of(config, self.router, self._place.used_of if self._place else None),
         )
 

@@ -12,6 +12,7 @@ from gateway.ingest.tree_metrics import TreeCollector
 from gateway.loss.metrics import LossCollector
 from gateway.metrics import Collector, registry_of
 from gateway.preview import Preview
+from gateway.retry_metrics import RetriesCollector
 from gateway.split_metrics import SplitsCollector
 from gateway.trials.metrics import TrialsCollector
 from gateway.verify.metrics import VerifyCollector, describe, summary
@@ -38,6 +39,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
         SplitsCollector(gateway.splits, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
+        RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
         *([FlowCollector(gate)] if gate else []),

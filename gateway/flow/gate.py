@@ -16,7 +16,8 @@ from gateway.core.answer import Answer
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.http import HttpRequest
-from gateway.core.request import InferenceRequest
+from gateway.core.request import ROUTES, InferenceRequest
+from gateway.core.response_ids import STORED
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
@@ -29,7 +30,13 @@ from gateway.flow.waiter import Waiter
 from gateway.responder import Responder
 from gateway.router import Router
 
-UNQUEUED = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
+UNQUEUED = frozenset(
+    {
+        *[path for path in ROUTES if path.endswith(("tokenize", "/render"))],
+        "/v1/messages/count_tokens",
+        STORED,
+    }
+)
 """What engines answer beside their work."""
 
 STOP_MARGIN_S = 1.0
