@@ -31,6 +31,7 @@ from gateway.messages import (
     encode,
 )
 from gateway.server import ClientConnection
+from gateway.telling.logs import set_up
 
 log = logging.getLogger("kvgate")
 
@@ -74,12 +75,16 @@ class Child:
         if begun is None:
             return 0  # the supervisor is gone already
         begin, memory = begun
-        set_up_logging(begin)
+        sink = set_up(begin.config.log_level, begin.config.log_format, begin.row)
         place = shared.place_beside(begin.config, memory, begin.row, begin.num_rows)
         connections = Connections(place.table, begin.row)
         try:
             gateway = Gateway(
-                begin.config, place=place, connections=connections, policy_source=begin.policy_source
+                begin.config,
+                place=place,
+                connections=connections,
+                policy_source=begin.policy_source,
+                sink=sink,
             )
         except ConfigError as exc:
             self._channel.send(encode(Refused(str(exc))))
@@ -149,14 +154,6 @@ class Child:
         """One that is asked to stop by itself asks for no more connections, and is told to leave behind the
         last one."""
         self._loop.add_signal_handler(signal.SIGTERM, lambda: self._channel.send(encode(Leaving())))
-
-
-def set_up_logging(begin: Begin) -> None:
-    """As one process logs, with the process's number."""
-    logging.basicConfig(
-        level=begin.config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s [{begin.row}] %(name)s: %(message)s",
-    )
 
 
 async def serve_child(file: int) -> int:

@@ -17,6 +17,7 @@ from gateway.agent.config import load as load_agent
 from gateway.config import Config, load
 from gateway.core.errors import ConfigError
 from gateway.options import add_flags, options
+from gateway.telling.logs import set_up
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,23 +129,26 @@ def _add_options(parser: argparse.ArgumentParser, prefix: str = "") -> None:
 
 
 def _config(args: argparse.Namespace) -> Config:
-    flags = {option.name: getattr(args, option.name, None) for option in options(Config)}
-    config = load(flags, path=args.config)
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    config = _load(args)
+    set_up(config.log_level, config.log_format)
     return config
+
+
+def _load(args: argparse.Namespace) -> Config:
+    flags = {option.name: getattr(args, option.name, None) for option in options(Config)}
+    return load(flags, path=args.config)
 
 
 def _serve(args: argparse.Namespace) -> int:
     from gateway.discovery.said import specs_of
     from gateway.serving import serve
 
-    config = _config(args)
+    config = _load(args)
+    sink = set_up(config.log_level, config.log_format)
     if not specs_of(config):
         logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
     logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
-    return run(lambda: serve(config))
+    return run(lambda: serve(config, sink))
 
 
 def _process(file: int) -> int:
@@ -182,9 +186,7 @@ def _policy(args: argparse.Namespace) -> int:
 
 def _agent(args: argparse.Namespace) -> int:
     config = load_agent({option.name: getattr(args, option.name) for option in options(AgentConfig)})
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up(config.log_level, "text")
     from gateway.agent.sidecar import run as run_agent
 
     return run(lambda: run_agent(config, f"kvgate {__version__}"))

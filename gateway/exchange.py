@@ -26,8 +26,8 @@ from gateway.core.unasked import UnaskedScanner
 from gateway.core.worker import Worker, WorkerId
 from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
-from gateway.records import log_request
 from gateway.responder import Responder
+from gateway.telling.end import CUT, OUT_OF_TIME, STOPPED, End, tell
 from gateway.upstream import OUR_ERRNOS, UpstreamConnection
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class InferenceExchange:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)
         answer = self._answer
-        self._close("cut")
+        self._close("cut", CUT if is_workers_fault else OUT_OF_TIME)
         if answer is not None and answer.can_be_ended:
             error = WorkerFailed(f"the answer was cut before it was complete: {reason}")
             self._responder.end(answer.held() + b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
@@ -302,7 +302,7 @@ class InferenceExchange:
         if self._is_closed:
             return
         self._status = error.status
-        self._close("failed")
+        self._close("failed", error.code)
         if self._responder.has_begun:
             self._responder.abort()
         else:
@@ -329,7 +329,7 @@ class InferenceExchange:
         """The server stops and its drain time is over."""
         if not self._is_closed:
             log.warning("request %s cut: %s", self._log_id, reason)
-            self._close("cut")
+            self._close("cut", STOPPED)
             self._responder.abort()
 
     # time --------------------------------------------------------------------------------------
@@ -370,8 +370,8 @@ class InferenceExchange:
     def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
         self._task = self._proxy.tasks.start(name, coro)
 
-    def _close(self, how: str) -> None:
-        """Give back everything that was taken; the first call counts."""
+    def _close(self, how: str, fault: str = "") -> None:
+        """Give back everything that was taken; the first call counts. `fault`: what went wrong, a code."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -386,13 +386,14 @@ class InferenceExchange:
         answer = self._answer
         usage = answer.usage() if answer and how == "ended" else None
         proxy.ended(self, self._request, answer, usage, decision is not None)
+        now = self._loop.time()
+        ttft_s = answer.ttft_s(self._started) if answer else None
+        if proxy.tellers:
+            tell(proxy.tellers, End(self._http, self._request, decision, how, self._status, fault,
+                self._request_id, self._started, self._sent_s, now, ttft_s, usage))  # fmt: skip
         if decision is None:
             return
         proxy.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
-        ttft_s = answer.ttft_s(self._started) if answer else None
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
-        lasted_s = self._loop.time() - self._started
-        proxy.records.finish(decision, how, self._status, ttft_s, usage, lasted_s)
-        if proxy.options.log_requests:
-            log_request(self._request.model, decision, self._status, how, ttft_s, lasted_s, usage)
+        proxy.records.finish(decision, how, self._status, ttft_s, usage, now - self._started)

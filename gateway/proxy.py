@@ -37,6 +37,7 @@ from gateway.router import Router
 from gateway.split_exchange import SplitExchange
 from gateway.splits import Splits
 from gateway.tasks import Tasks
+from gateway.telling.end import Teller
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
 
@@ -52,7 +53,6 @@ class ProxyOptions:
     pool_idle_s: float = 4.0
     max_attempts: int = 3
     expose_headers: bool = False
-    log_requests: bool = False
     prefill_timeout_s: float = 60.0
     allow_transfer_fields: bool = False
     session_header: bytes = b""
@@ -66,7 +66,6 @@ def proxy_options(config: Config) -> ProxyOptions:
         pool_idle_s=config.pool_idle_s,
         max_attempts=config.max_attempts,
         expose_headers=config.expose_headers,
-        log_requests=config.log_requests,
         prefill_timeout_s=config.prefill_timeout_s,
         allow_transfer_fields=config.allow_transfer_fields,
         session_header=config.session_header.lower().encode(),
@@ -104,6 +103,8 @@ class Proxy:
     handoffs: Mapping[str, Handoff] = field(default_factory=dict)
     splits: Splits | None = None
     gate: Gate | None = None
+    tellers: list[Teller] = field(default_factory=list)
+    """Are told of each request that has ended."""
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())

@@ -22,6 +22,7 @@ from gateway.processes import Supervisor
 from gateway.redis.server import embedded
 from gateway.sockets import Sockets
 from gateway.tasks import Tasks, on_hangup, stop_event
+from gateway.telling.sink import Sink
 
 log = logging.getLogger("kvgate")
 
@@ -45,11 +46,11 @@ class Service(Protocol):
 class Alone:
     """One process: the gateway itself. Imported here, since a supervisor has no use for its libraries."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, sink: Sink | None = None) -> None:
         from gateway.app import Gateway
         from gateway.garbage import Garbage
 
-        self._gateway = Gateway(config)
+        self._gateway = Gateway(config, sink=sink)
         self._garbage = Garbage(self._gateway.metrics.gc_pause_s)
         self.listen, self.leave = self._gateway.listen, self._gateway.leave
         host.prepare()
@@ -80,7 +81,7 @@ class Alone:
         self._garbage.release()
 
 
-async def serve(config: Config) -> int:
+async def serve(config: Config, sink: Sink | None = None) -> int:
     """Until it is told to stop, or has finished after another gateway took over. Raises ConfigError."""
     stop, path = stop_event(), config.takeover_socket
     host.raise_open_files()  # processes that it starts have the limit too
@@ -91,7 +92,7 @@ async def serve(config: Config) -> int:
             opened.callback(predecessor.close)
         sockets = Sockets(config, predecessor.sockets if predecessor else {})
         opened.callback(sockets.close)
-        service: Service = Supervisor(config) if config.processes > 1 else Alone(config)
+        service: Service = Supervisor(config) if config.processes > 1 else Alone(config, sink)
         drain_s: float | None = 0.0
         reloads = Tasks()
         if config.policy_file:

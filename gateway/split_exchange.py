@@ -301,7 +301,7 @@ class SplitExchange(InferenceExchange):
             self._tried.blame(self._decision.worker.id)
         super()._attempt_failed(reason, is_refused=is_refused)
 
-    def _close(self, how: str) -> None:
+    def _close(self, how: str, fault: str = "") -> None:
         if self._is_closed:
             return
         if how == "ended" and self._answer and self._decision and (usage := self._answer.usage()):
@@ -310,7 +310,7 @@ class SplitExchange(InferenceExchange):
             self._leg.cancel()
         if self._handed and self._decision:
             self._splits.let_go(self._decision)
-        super()._close(how)
+        super()._close(how, fault)
 
     def _told(self, decision: Decision, usage: Usage) -> None:
         """By the end of its answer, what the decode worker took the prompt for."""

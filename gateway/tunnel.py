@@ -21,6 +21,7 @@ from gateway.core.request import InferenceRequest, Kind
 from gateway.core.worker import Served
 from gateway.exchange import InferenceExchange
 from gateway.responder import Responder
+from gateway.telling.end import CUT, OUT_OF_TIME
 from gateway.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class TunnelExchange(InferenceExchange):
         if is_workers_fault:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)
-        self._close("cut")
+        self._close("cut", CUT if is_workers_fault else OUT_OF_TIME)
         self._responder.end()
 
     def _on_timer(self) -> None:
@@ -161,11 +162,11 @@ class TunnelExchange(InferenceExchange):
             return None
         return self._cut_off(f"nothing moved for {idle_s:g} s", is_workers_fault=False)
 
-    def _close(self, how: str) -> None:
+    def _close(self, how: str, fault: str = "") -> None:
         if self._worker and not self._is_closed:
             self._proxy.metrics.num_tunnels_open -= 1
             self._worker.close()
-        super()._close(how)
+        super()._close(how, fault)
 
 
 class WorkerEnd(asyncio.Protocol):

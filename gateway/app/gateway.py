@@ -59,6 +59,8 @@ from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
 from gateway.splits import splits_of
 from gateway.tasks import Tasks
+from gateway.telling.sink import Sink
+from gateway.telling.told import Telling
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
@@ -67,6 +69,7 @@ from gateway.verify.verifier import Verifier
 
 if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
+    from gateway.ingest.replicas import Shared
 
 log = logging.getLogger("kvgate")
 
@@ -86,13 +89,13 @@ class Gateway:
         place: Place | None = None,
         connections: set[ClientConnection] | None = None,
         policy_source: str | None = None,
+        sink: Sink | None = None,
     ) -> None:
-        """All but `config` is for one of several processes. Raises ConfigError, with nothing opened."""
+        """`sink` takes lines of the log; the rest is for one of several processes. Raises ConfigError."""
         self.config = config
         self.choosing = Choosing(config, policy_source)
         self._place = place = place or place_alone(config)
-        self.metrics = Metrics()
-        self.fleet = Fleet()
+        self.metrics, self.fleet = Metrics(), Fleet()
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
         log_templates(self.prompts)
@@ -113,12 +116,16 @@ class Gateway:
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
         self._tasks = Tasks()
+        self.telling = Telling(config, sink)
         self.shared = shared_index(config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
-        self.sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
+
+    @property
+    def sharing(self) -> "list[Shared | SharedBookings]":
+        return [each for each in (self.shared, self.bookings) if each]
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
@@ -131,7 +138,7 @@ class Gateway:
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics)
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.telling.tellers)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -265,6 +272,7 @@ class Gateway:
             handoffs=HANDOFFS,
             splits=self.splits,
             gate=gate_of(config, self.router, self._place.used_of if self._place else None),
+            tellers=self.telling.tellers,
         )
 
     def _make_roster(self) -> Roster:

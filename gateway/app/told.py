@@ -41,6 +41,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
         *([FlowCollector(gate)] if gate else []),
+        *gateway.telling.collectors,
     )
     return Admin(
         api=gateway.api,

@@ -19,6 +19,8 @@ class GatewayError(Exception):
     code = "internal_error"
     kind = "server_error"
     retry_after_ms: int | None = None
+    request: object = None
+    """The InferenceRequest that it refuses, where that was read; for the log."""
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message)

@@ -73,6 +73,7 @@ class Gate:
             tenant.admit(now)
         except TooManyRequests as error:
             self.told.refuse(request, tenant, error, http)
+            error.request = request
             raise
         finally:
             if tenant.has_limits:
@@ -217,6 +218,6 @@ def gate_of(
         names=Names(*[name.lower().encode() for name in names]),
         trusted=trusted,
         tokenize=router.tokenize,
-        told=Told(logs=config.log_requests),
+        told=Told(),
         loop=loop,
     )
