@@ -5,6 +5,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from platform import python_implementation, python_version
 from typing import Any
@@ -15,6 +16,7 @@ from gateway import __version__, is_compiled
 from gateway.agent.config import AgentConfig
 from gateway.agent.config import load as load_agent
 from gateway.config import Config, load
+from gateway.config.live import LIVE
 from gateway.core.errors import ConfigError
 from gateway.options import add_flags, options
 from gateway.telling.logs import set_up
@@ -148,7 +150,9 @@ def _serve(args: argparse.Namespace) -> int:
     if not specs_of(config):
         logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
     logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
-    return run(lambda: serve(config, sink))
+    # From a terminal, with nothing to read anew, a hang-up ends us as it ends any program.
+    has_files = args.config or config.policy_file or not sys.stderr.isatty()
+    return run(lambda: serve(config, sink, partial(_load, args) if has_files else None))
 
 
 def _process(file: int) -> int:
@@ -222,10 +226,11 @@ def reference_page() -> str:
         "",
         "Generated from `gateway/config.py` by `make docs`. Flags win over the environment, the",
         "environment over the file given with `--config`, the file over the defaults. Lists are separated",
-        "by commas in the environment and repeated as flags.",
+        "by commas in the environment and repeated as flags. What is live is changed by SIGHUP or",
+        "`POST /admin/config/reload` ([operating](operating.md)); the rest by a restart.",
         "",
-        "| flag | file | environment | unit | default | what and why |",
-        "|---|---|---|---|---|---|",
+        "| flag | file | environment | unit | default | reload | what and why |",
+        "|---|---|---|---|---|---|---|",
     ]
     for option in options(Config):
         default = (
@@ -238,7 +243,8 @@ def reference_page() -> str:
         unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
         names = f"`{option.flag}` | `{option.name}` | `{option.variable}`"
         names = f" | `[{option.name}.NAME]` | " if option.is_table else names
-        lines.append(f"| {names} | {unit} | {default} | {option.reason} |")
+        change = f"live: {LIVE[option.name]}" if option.name in LIVE else "restart"
+        lines.append(f"| {names} | {unit} | {default} | {change} | {option.reason} |")
     return "\n".join([*lines, *_agent_page()]) + "\n"
 
 

@@ -49,14 +49,14 @@ class InferenceExchange:
     __slots__ = (
         "_proxy", "_http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
         "_decision", "_worker_metrics", "_upstream", "_failed", "_is_closed", "_status", "_answer",
-        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s",
+        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s", "_options",
     )
     # fmt: on
 
     def __init__(
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
     ) -> None:
-        self._proxy = proxy
+        self._proxy, self._options = proxy, proxy.options  # those that it begins with
         self._http = http
         self._responder = responder
         self._request = request
@@ -193,7 +193,7 @@ class InferenceExchange:
         self._request.let_go()
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
-        exposed = self._decision if self._proxy.options.expose_headers else None
+        exposed = self._decision if self._options.expose_headers else None
         is_stream = self._answer.is_stream
         self._responder.head(head_to_client(head, self._request_id, exposed, is_stream=is_stream))
         return None
@@ -251,7 +251,7 @@ class InferenceExchange:
     def _may_try_another(self) -> bool:
         decision, proxy = self._decision, self._proxy
         assert decision is not None
-        if len(self._failed) + 1 >= proxy.options.max_attempts:
+        if len(self._failed) + 1 >= self._options.max_attempts:
             return False
         return proxy.router.fleet.has_another(self._request.model, {*self._failed, decision.worker.id})
 
@@ -267,7 +267,7 @@ class InferenceExchange:
         proxy.records.finish(decision, "failed", 0, None, None)
         proxy.suspect(worker, reason, is_refused)
         self._failed[worker] = reason
-        if len(self._failed) >= proxy.options.max_attempts:
+        if len(self._failed) >= self._options.max_attempts:
             return self.fail(self._gave_up())
         try:
             self._route(self._prompt)
@@ -343,7 +343,7 @@ class InferenceExchange:
             self._timer = self._loop.call_later(max(left, 0.001), self._on_timer)
 
     def _time_left(self) -> float | None:
-        return self._proxy.options.deadlines.left(
+        return self._options.deadlines.left(
             self._loop.time(),
             started=self._started,
             last_activity=self._last_activity,
@@ -361,7 +361,7 @@ class InferenceExchange:
             self.client_gone()
             return self._responder.abort()
         if self._answer:
-            is_over = self._proxy.options.deadlines.is_total_over(self._loop.time(), self._started)
+            is_over = self._options.deadlines.is_total_over(self._loop.time(), self._started)
             return self._cut("its time is over" if is_over else "it stalled", is_workers_fault=not is_over)
         return self.fail(WorkerTimeout("the worker did not begin to answer in time"))
 

@@ -112,8 +112,19 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self.long_prompts = LongPrompts(self.prompts)
-        if self.gate is not None:
-            self.gate.lines.go = self.go
+        self.open_gate(self.gate)
+
+    def take(self, options: ProxyOptions) -> None:
+        """For requests that begin from now on."""
+        self.options = options
+        for pool in self.pools.values():
+            pool.connect_timeout_s, pool.idle_s = options.connect_timeout_s, options.pool_idle_s
+
+    def open_gate(self, gate: Gate | None) -> None:
+        """What has begun without one ends without it."""
+        self.gate = gate
+        if gate is not None:
+            gate.lines.go = self.go
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read, and
@@ -142,7 +153,7 @@ class Proxy:
 
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send, once it may."""
-        if self.gate is not None:
+        if self.gate is not None and request.ticket is not None:
             self.gate.route(exchange, request, prompt)
         else:
             self.go(exchange, request, prompt)

@@ -94,7 +94,7 @@ class SplitExchange(InferenceExchange):
             body,
             loop=self._loop,
             start=proxy.tasks.start,
-            timeout_s=proxy.options.prefill_timeout_s,
+            timeout_s=self._options.prefill_timeout_s,
             on_handed=self._answered,
             on_failed=self._prefill_failed,
         )
@@ -200,7 +200,7 @@ class SplitExchange(InferenceExchange):
             without = {decode, *self._failed, *tried.left_out}
             if self._proxy.router.fleet.has_another(self._request.model, without):
                 tried.blame(decode)
-        self._may_split = tried.num < self._proxy.options.max_attempts
+        self._may_split = tried.num < self._options.max_attempts
         self._again(decision)
 
     def _again(self, decision: Decision) -> None:

@@ -86,7 +86,7 @@ class TunnelExchange(InferenceExchange):
         self._proxy.metrics.num_tunnels_open += 1
         if self._responder.client_is_full:
             self._worker.hold(True)
-        exposed = self._decision if self._proxy.options.expose_headers else None
+        exposed = self._decision if self._options.expose_headers else None
         self._responder.switch(upgrade_to_client(head, self._request_id, exposed), self._from_client)
         if data:
             self.from_worker(data)
@@ -153,7 +153,7 @@ class TunnelExchange(InferenceExchange):
         if not self._worker:
             return super()._on_timer()
         self._timer = None
-        idle_s = self._proxy.options.deadlines.idle_s
+        idle_s = self._options.deadlines.idle_s
         left = self._last_activity + idle_s - self._loop.time()
         if self._is_closed or not idle_s:
             return None

@@ -10,21 +10,26 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.registry import Collector
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
+from gateway.app import changing
 from gateway.app.told import admin_of
 from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
+from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
+from gateway.core.used import Used
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
 from gateway.discovery.facts import worker_urls
@@ -49,10 +54,12 @@ from gateway.metrics import Metrics
 from gateway.others import Others
 from gateway.pairing import Pairing
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
-from gateway.proxy import Proxy, proxy_options
+from gateway.proxy import AskUsage, Proxy, proxy_options
 from gateway.recorder import recorder_of
 from gateway.records import Records
 from gateway.redis.options import redis_of
+from gateway.reloading.difference import Difference
+from gateway.reloading.reloads import Reloads
 from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
@@ -81,6 +88,9 @@ def shown_to_workers(config: Config) -> tuple[str, str, str]:
 
 class Gateway:
     """Everything of one process, put together; `start` opens it, `stop` closes it."""
+
+    reloads: Reloads | None = None
+    """Where the configuration is read anew; of several processes their supervisor does."""
 
     def __init__(
         self,
@@ -209,6 +219,22 @@ class Gateway:
         port: int = self._sockets.admin.getsockname()[1]
         return port
 
+    async def reload(self) -> dict[str, Any]:
+        """Take the configuration as it is now. Raises ConfigError, with nothing changed."""
+        if self.reloads is None:
+            raise ConfigError("it was not read from anywhere: give it to a new gateway")
+
+        async def apply(difference: Difference) -> None:
+            new = difference.applied_to(self.config)
+            (await changing.prepare(self, new, difference.added, difference.dropped))()
+
+        return await self.reloads.reload(apply)
+
+    @property
+    def collectors(self) -> Sequence[Collector]:
+        """Of what is told, and of what is read anew."""
+        return [*self.telling.collectors, *([self.reloads] if self.reloads else [])]
+
     def _make_front(self) -> Front:
         return Front(
             self.config, self.connections, self.api.handle, self.api.refused, admin_of(self), self._tls
@@ -228,10 +254,26 @@ class Gateway:
         )
         self.choosing.drive(router)
         router.witnesses += [self.losses, self.verifier, self.healer]
-        if self.choosing.trials.is_on:
-            router.witnesses.append(self.choosing.trials)
-            self.records.watchers.append(self.choosing.trials.finished)
+        self.watch_trials(router)
         return router
+
+    def watch_trials(self, router: Router) -> None:
+        """Where there is something to compare; nobody is told otherwise."""
+        trials = self.choosing.trials
+        if trials.is_on and trials not in router.witnesses:
+            router.witnesses.append(trials)
+            self.records.watchers.append(trials.finished)
+
+    def asking(self) -> AskUsage:
+        """Of which streams the usage is asked."""
+        usages = {engine.name: engine.usage for engine in ENGINES.values()}
+        mode = "all" if self.config.record else self.config.verify
+        return Asking(mode, usages, self.verifier.in_doubt).ask
+
+    @property
+    def used_of(self) -> Callable[[str], Used | None] | None:
+        """What other processes of this host let a tenant use."""
+        return self._place.used_of if self._place else None
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
         if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
@@ -254,7 +296,6 @@ class Gateway:
 
     def _make_proxy(self) -> Proxy:
         config = self.config
-        usages = {engine.name: engine.usage for engine in ENGINES.values()}
         return Proxy(
             router=self.router,
             prompts=self.prompts,
@@ -266,12 +307,12 @@ class Gateway:
             suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
+            ask_usage=self.asking(),
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
-            gate=gate_of(config, self.router, self._place.used_of if self._place else None),
+            gate=gate_of(config, self.router, self.used_of),
             tellers=self.telling.tellers,
         )
 

@@ -1,8 +1,11 @@
 """What a gateway tells on its admin port: each part's collector, each part's description."""
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.admin import Admin
 from gateway.choosing import PolicyCollector
@@ -20,8 +23,21 @@ if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
 
 
+class _Flow(RegistryCollector):
+    """Of the gate, once there is one: limits may come with a reload of the configuration."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        if gate := self._gateway.proxy.gate:
+            yield from FlowCollector(gate).collect()
+
+
 def admin_of(gateway: "Gateway") -> web.Application:
-    gate = gateway.proxy.gate
     collectors = (
         Collector(
             gateway.metrics,
@@ -40,8 +56,8 @@ def admin_of(gateway: "Gateway") -> web.Application:
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
-        *([FlowCollector(gate)] if gate else []),
-        *gateway.telling.collectors,
+        _Flow(gateway),
+        *gateway.collectors,
     )
     return Admin(
         api=gateway.api,
@@ -56,7 +72,8 @@ def admin_of(gateway: "Gateway") -> web.Application:
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
         verified=lambda worker: summary(gateway.verifier, worker),
-        describe_flow=lambda: describe_flow(gate),
+        describe_flow=lambda: describe_flow(gateway.proxy.gate),
+        reload=gateway.reload,
         policies=gateway.choosing,
         preview=Preview(gateway.proxy, gateway.choosing.parts_of),
     ).app()

@@ -17,5 +17,12 @@ class Telling:
         """`sink` takes lines of the log; without one lines of requests are messages."""
         self.tellers: list[Teller] = []
         self.collectors: Sequence[Collector] = [LogCollector(sink)] if sink else []
-        if config.log_requests:
-            self.tellers.append(request_teller(config.log_format, sink))
+        self._lines = request_teller(config.log_format, sink)
+        self.take(config)
+
+    def take(self, config: Config) -> None:
+        """Whether requests are logged, from now on."""
+        if config.log_requests and self._lines not in self.tellers:
+            self.tellers.append(self._lines)
+        elif not config.log_requests and self._lines in self.tellers:
+            self.tellers.remove(self._lines)
