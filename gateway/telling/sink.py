@@ -1,13 +1,15 @@
-"""Where lines of the log go: a bounded queue, and a thread that writes it out.
+"""Where lines of the log go: out at once where that cannot block, else by a bounded queue and a thread.
 
-    loop, threads ─► queue, bounded in bytes ─► thread: write        (a full pipe holds the thread only)
-                       └─ full: dropped, counted, and said so with the next line that goes out
+    loop, threads ─► a pipe with room, a file: written
+                       └─► queue, bounded in bytes ─► thread: write  (a full pipe holds the thread only)
+                             └─ full: dropped, counted, and said so with the next line that goes out
 
 A pipe whose reader is slow, or a disk that stands still, must cost lines, not requests.
 """
 
 import os
 import select
+import stat
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -25,6 +27,39 @@ def plain_notice(num: int) -> bytes:
     return b"%d lines of the log were dropped here: nobody took them in time\n" % num
 
 
+class Direct:
+    """Writes a whole line at once, or nothing. A pipe is opened once more for it: whether it blocks is an
+    affair of all who have the same opening of it."""
+
+    def __init__(self, file: int) -> None:
+        self._file: int | None = None
+        self._own: int | None = None
+        try:
+            mode = os.fstat(file).st_mode
+            if stat.S_ISFIFO(mode):
+                self._own = os.open(f"/proc/self/fd/{file}", os.O_WRONLY | os.O_NONBLOCK)
+                self._file = self._own
+            elif stat.S_ISREG(mode):
+                self._file = file
+        except OSError:  # not Linux, or another user's pipe
+            pass
+
+    def write(self, line: bytes) -> bool:
+        """False where it would block, or does not fit."""
+        if self._file is None or len(line) > select.PIPE_BUF:
+            return False
+        try:
+            return os.write(self._file, line) == len(line)
+        except OSError:  # it is full: what comes goes by the queue
+            return False
+
+    def close(self) -> None:
+        self._file = None
+        if self._own is not None:
+            os.close(self._own)
+            self._own = None
+
+
 class Sink:
     """`write` whole lines from any thread. `notice` is the line that says how many are missing."""
 
@@ -40,6 +75,7 @@ class Sink:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._direct = Direct(file)
 
     def __repr__(self) -> str:
         return f"Sink({self._num_queued_bytes} bytes queued, {self.num_dropped} lines dropped)"
@@ -47,6 +83,8 @@ class Sink:
     def write(self, line: bytes) -> None:
         """Never waits for who reads."""
         with self._lock:
+            if not self._num_queued_bytes and self._direct.write(line):
+                return
             if self._is_closed or self._num_queued_bytes + len(line) > self._max_queued_bytes:
                 self.num_dropped += 1
                 return
@@ -60,6 +98,7 @@ class Sink:
         """What is queued goes out, if somebody takes it in that time."""
         with self._lock:
             self._is_closed = True
+            self._direct.close()
             thread = self._thread
         if thread is not None:
             self._queue.put(None)
