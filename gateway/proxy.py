@@ -19,6 +19,7 @@ from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
+from gateway.core.outcome import SERVER_ERROR
 from gateway.core.request import InferenceRequest, Kind, parse_request
 from gateway.core.session import session_of
 from gateway.core.sse import Usage
@@ -28,7 +29,7 @@ from gateway.exchange import InferenceExchange
 from gateway.flow.gate import Gate
 from gateway.flow.waiter import Waiter
 from gateway.long_prompts import LongPrompts
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, WorkerMetrics
 from gateway.others import Others
 from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.records import Records
@@ -95,6 +96,8 @@ class Proxy:
     tasks: Tasks
     options: ProxyOptions
     suspect: Callable[[WorkerId, str, bool], None]
+    blame: Callable[[WorkerId, str], None] = lambda worker, reason: None
+    """Told of a request that failed, where there is no reason to look whether the worker is there."""
     tls_context: TlsContext = lambda: None
     in_turn: InTurn | None = None
     ask_usage: AskUsage = lambda worker, is_needed: None
@@ -207,6 +210,17 @@ class Proxy:
         if decision.id in self.to_report:
             body = report.asking(body)
         return with_usage(body) if unasked else body, unasked
+
+    def heard(self, worker: WorkerId, metrics: WorkerMetrics, status: int) -> None:
+        """A worker has answered, to the end."""
+        if status < SERVER_ERROR:
+            metrics.num_answered += 1
+        else:
+            self.blame(worker, f"it answered {status}")
+
+    def num_fetching(self, worker: WorkerId) -> int:
+        """Requests whose answers need what this one computed, and holds until they have it."""
+        return sum(isinstance(each, SplitExchange) and each.needs(worker) for each in self.exchanges)
 
     def worker_down(self, worker: WorkerId) -> None:
         """What it has not begun to answer goes to another one."""

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,21 @@ from gateway.app.told import admin_of
 from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.control import ControlSession
-from gateway.core.engine import EventSource
+from gateway.core.conduct import Rules
+from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
-from gateway.core.worker import Worker
+from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.bootstrap import with_engine_ids
+from gateway.discovery.endpoint import Subscribed
 from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
-from gateway.discovery.roster import Roster, RosterOptions, Subscribed
+from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.said import said_of
+from gateway.discovery.standings import Left, Standings, keep_leaving
 from gateway.flow.gate import gate_of
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
@@ -104,14 +107,10 @@ class Gateway:
         self.splits = splits_of(config)
         self.records = Records()
         self.router = self._make_router(place.ledger if place else Ledger())
+        self.standings = self._make_standings()
         self.recorder = recorder_of(config, self.metrics, self.router, self.records)
-        self.said = said_of(config, HANDOFFS, CONNECTORS)
-        self.worker_urls = worker_urls([*config.worker, *self.said.roles])
+        self._read_workers()
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.worker_tls = worker_tls(*shown_to_workers(config))
-        self.worker_headers = worker_headers(config.worker_key_file)
-        self.engines = Engines(ENGINES, config.engine)
-        self.agents = agents_of(config)
         self._tasks = Tasks()
         self.shared = shared_index(config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
@@ -119,6 +118,16 @@ class Gateway:
         self._feeds = self._make_feeds()
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
+
+    def _read_workers(self) -> None:
+        """What the configuration says of them. Raises ConfigError."""
+        config = self.config
+        self.said = said_of(config, HANDOFFS, CONNECTORS)
+        self.worker_urls = worker_urls([*config.worker, *self.said.roles])
+        self.worker_tls = worker_tls(*shown_to_workers(config))
+        self.worker_headers = worker_headers(config.worker_key_file)
+        self.engines = Engines(ENGINES, config.engine)
+        self.agents = agents_of(config)
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
@@ -146,6 +155,7 @@ class Gateway:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
+        self._tasks.start("let go of workers", keep_leaving(self.standings, self.roster))
         self._tasks.start("compare policies", keep_compared(self.choosing.trials))
         for url in self.worker_urls:
             self.roster.add(url)
@@ -226,6 +236,22 @@ class Gateway:
             self.records.watchers.append(self.choosing.trials.finished)
         return router
 
+    def _make_standings(self) -> Standings:
+        config, ledger = self.config, self.router.ledger
+        return Standings(
+            self.fleet,
+            Left(
+                in_flight=lambda worker: ledger.load(worker).num_in_flight,
+                unstarted_tokens=lambda worker: ledger.load(worker).booked_tokens,
+                fetching=lambda worker: self.proxy.num_fetching(worker),
+            ),
+            num_answered=lambda worker: self.metrics.worker(worker).num_answered,
+            witnesses=self.router.witnesses,
+            on_ejected=lambda worker: self.proxy.worker_down(worker),
+            rules=Rules(config.eject_after_failures, config.eject_s, config.stalled_after_s),
+            warm_up_s=config.warm_up_s,
+        )
+
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
         if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
             return None
@@ -256,7 +282,8 @@ class Gateway:
             records=self.records,
             tasks=self._tasks,
             options=proxy_options(config),
-            suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
+            suspect=self._suspect,
+            blame=self.standings.failed,
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
             ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
@@ -278,13 +305,13 @@ class Gateway:
                 url, self.engines, self._session, self.worker_headers, config.events_port
             ),
             open_feed=self._open_feed,
-            on_gone=self.proxy.drop_pool,
+            on_gone=self._gone,
             on_down=self.proxy.worker_down,
             said=self.said,
-            on_joined=self.pairing.joined,
-            on_left=[self.splits.drop_worker, self.router.learning.drop],
+            on_joined=self._joined,
+            on_left=[self.splits.drop_worker, self.router.learning.drop, self.standings.left],
             complete=lambda probe, facts: with_engine_ids(facts, self.said, HANDOFFS, probe),
-            on_look=self.verifier.scraped,
+            on_look=self._looked,
             options=RosterOptions(
                 probe_interval_s=config.probe_interval_s,
                 assumed_keep_s=config.assumed_keep_s,
@@ -293,6 +320,22 @@ class Gateway:
                 replay_port=config.replay_port,
             ),
         )
+
+    def _suspect(self, worker: WorkerId, why: str, is_refused: bool) -> None:
+        self.roster.suspect(worker, why, is_refused=is_refused)
+        self.standings.failed(worker, why)
+
+    def _gone(self, url: str, workers: Collection[WorkerId]) -> None:
+        self.proxy.drop_pool(url)
+        self.standings.dropped(url, workers)
+
+    def _joined(self, workers: Sequence[Worker]) -> None:
+        self.standings.joined(workers)
+        self.pairing.joined(workers)
+
+    def _looked(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
+        self.verifier.scraped(worker, metrics)
+        self.standings.looked(worker, metrics)
 
     def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed

@@ -1,6 +1,7 @@
 """Asks an endpoint: which engine it is, what it serves, whether it is up, how loaded it is."""
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,12 +14,17 @@ from gateway.core.events import DecodeError
 from gateway.discovery.facts import Facts, known_ranks
 from gateway.discovery.identify import HEALTH, METRICS, MODELS, Engines
 
+UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
 CONNECT_TIMEOUT_S = 1.0
 """A publisher is in the worker's own network, and it listens before the worker is healthy."""
 
 
 class ProbeError(Exception):
     """An endpoint that does not answer as an engine does: says which path and how."""
+
+
+class Silence(ProbeError):
+    """Nobody answers there at all, not even with a refusal: it hangs, or is gone with its host."""
 
 
 class Probe:
@@ -135,6 +141,7 @@ class Probe:
             async with self._session.call("GET", url or self.url, path, headers=headers) as answer:
                 return answer.status, await read_all(answer)
         except TimeoutError as exc:
-            raise ProbeError(f"{url or self.url}{path} did not answer in time") from exc
+            raise Silence(f"{url or self.url}{path} did not answer in time") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise ProbeError(f"{url or self.url}{path}: {failure(exc)}") from exc
+            kind = Silence if getattr(exc, "errno", None) in UNREACHABLE else ProbeError
+            raise kind(f"{url or self.url}{path}: {failure(exc)}") from exc

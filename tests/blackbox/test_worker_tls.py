@@ -120,7 +120,7 @@ async def reason(bench: Bench, worker: FakeWorker) -> str:
 
     await until(is_told, "a reason")
     endpoint = await bench.gateway.endpoint(worker)
-    assert endpoint and endpoint["state"] == "waiting"
+    assert endpoint and endpoint["state"] == "joining"
     told = str(endpoint["last_error"])
     await bench.gateway.logged(rf"waiting for worker {worker.url}: .*{told[-20:]}")
     return told.removeprefix(f"{worker.url}/health: ")

@@ -83,7 +83,7 @@ class World:
             metrics=self.metrics,
             make_probe=lambda url: cast(Probe, self.probe(url)),
             open_feed=self._open_feed,
-            on_gone=self.gone.append,
+            on_gone=lambda url, workers: self.gone.append(url),
             on_down=lambda worker: None,
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
