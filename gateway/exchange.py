@@ -169,8 +169,9 @@ class InferenceExchange:
         """Of this request as a worker gets it, before a body of so many bytes."""
         pool, name = self._proxy.pool(worker.url), self._request_id
         return head_to_worker(
-            self._http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name
-        )
+            self._http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name,
+            key=pool.key,
+        )  # fmt: skip
 
     def _body(self, decision: Decision) -> bytes:
         """What the worker gets."""

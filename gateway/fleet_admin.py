@@ -6,13 +6,16 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import web
 
+from gateway.core.address import DNS, Address
 from gateway.core.worker import Role, WorkerId
 from gateway.discovery.endpoint import Endpoint, Subscribed
 from gateway.discovery.facts import endpoint_url
+from gateway.discovery.resolver import Resolver, resolve
 from gateway.discovery.roster import Roster
 from gateway.discovery.said import spec_of
 from gateway.discovery.standings import Standings
 from gateway.router import Router
+from gateway.ways import Ways
 
 
 class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,12 +37,16 @@ class FleetAdmin:
         router: Router,
         roster: Roster,
         standings: Standings,
+        resolver: Resolver,
+        ways: Ways,
         verified: Callable[[WorkerId], Mapping[str, Any]],
     ) -> None:
         self._router = router
         self._fleet = router.fleet
         self._roster = roster
         self._standings = standings
+        self._resolver = resolver
+        self._ways = ways
         self._verified = verified
 
     def routes(self) -> list[web.RouteDef]:
@@ -57,7 +64,17 @@ class FleetAdmin:
             for each in self._standings.gone
         ]
         endpoints = [self._endpoint(endpoint) for endpoint in self._roster]
-        return as_json({"endpoints": endpoints, "drains": self._standings.specs, "gone": gone})
+        names = [
+            {
+                "url": name.url,
+                "given_as": spec_of(name.url, name.role),
+                "members": sorted(name.members),
+                "last_error": name.last_error,
+            }
+            for name in self._resolver.names.values()
+        ]
+        drains = self._standings.specs
+        return as_json({"endpoints": endpoints, "names": names, "drains": drains, "gone": gone})
 
     async def _add(self, request: web.Request) -> web.Response:
         """JSON only: a page in an operator's browser cannot send it here unasked."""
@@ -68,12 +85,27 @@ class FleetAdmin:
             url = endpoint_url(new.url)
         except (msgspec.DecodeError, ValueError) as exc:
             return as_error(400, str(exc))
-        is_new = self._roster.add(url, Role(new.role) if new.role else None)
+        if refusal := await self._refusal(url):
+            return as_error(403, f"{url}: {refusal}")
+        adds = self._resolver.add if url.startswith(DNS) else self._roster.add
+        is_new = adds(url, Role(new.role) if new.role else None)
         return as_json({"url": url, "added": is_new}, 201 if is_new else 200)
+
+    async def _refusal(self, url: str) -> str | None:
+        """Why no worker may be there, by the addresses that it stands for now. The one that is connected to
+        is looked at again."""
+        if url.startswith("unix:"):
+            return None
+        address = Address.of(url.removeprefix(DNS))
+        try:
+            found = await resolve(address.host, address.port)
+        except OSError:
+            return None
+        return next(filter(None, map(self._ways.reachable.refusal, found)), None)
 
     async def _drop(self, request: web.Request) -> web.Response:
         name = _name(request)
-        if not self._roster.drop(name):
+        if not (self._roster.drop(name) or self._resolver.drop(name)):
             return _unknown(name)
         return as_json({"dropped": name})
 
@@ -112,6 +144,7 @@ class FleetAdmin:
             "version": facts.version if facts else None,
             "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
             "given_as": spec_of(endpoint.url, self._roster.said.roles.get(endpoint.url)),
+            "is_member": self._resolver.is_member(endpoint.url),
             "last_error": endpoint.last_error,
             "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
         }

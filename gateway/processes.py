@@ -382,7 +382,8 @@ class Supervisor:
             try:
                 reply = await process.ask(Question("GET", "/admin/workers"))
                 told = msgspec.json.decode(reply.body)
-                self._workers = [*[e["given_as"] for e in told["endpoints"]], *told["drains"]]
+                each = [*[e for e in told["endpoints"] if not e["is_member"]], *told["names"]]
+                self._workers = [*[e["given_as"] for e in each], *told["drains"]]
                 return
             except (OSError, msgspec.DecodeError, KeyError, TypeError) as exc:
                 log.warning("process %d does not tell its workers: %s", process.row, exc)

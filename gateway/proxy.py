@@ -40,6 +40,7 @@ from gateway.splits import Splits
 from gateway.tasks import Tasks
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
+from gateway.ways import Ways
 
 log = logging.getLogger("kvgate.proxy")
 
@@ -99,6 +100,7 @@ class Proxy:
     blame: Callable[[WorkerId, str], None] = lambda worker, reason: None
     """Told of a request that failed, where there is no reason to look whether the worker is there."""
     tls_context: TlsContext = lambda: None
+    ways: Ways = field(default_factory=Ways)
     in_turn: InTurn | None = None
     ask_usage: AskUsage = lambda worker, is_needed: None
     to_report: Collection[str] = ()
@@ -246,6 +248,8 @@ class Proxy:
                 connect_timeout_s=options.connect_timeout_s,
                 idle_s=options.pool_idle_s,
                 tls_context=self.tls_context,
+                way=self.ways.of(url),
+                reachable=self.ways.reachable,
             )
         return pool
 

@@ -58,19 +58,22 @@ class Alone:
     @property
     def added_workers(self) -> list[str]:
         roles = self._gateway.roster.said.roles
-        urls = [endpoint.url for endpoint in self._gateway.roster if endpoint.url not in self._configured]
-        return [*[spec_of(url, roles.get(url)) for url in urls], *self._gateway.standings.specs]
+        gateway, resolver = self._gateway, self._gateway.resolver
+        known = [e.url for e in gateway.roster if not resolver.is_member(e.url)]
+        urls = [url for url in known if url not in self._configured]
+        names = [spec_of(n.url, n.role) for n in resolver.names.values() if n.url not in self._configured]
+        return [*[spec_of(url, roles.get(url)) for url in urls], *names, *gateway.standings.specs]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
         await self._gateway.start(serve=False)
-        self._configured = {endpoint.url for endpoint in self._gateway.roster}
+        self._configured = set(self._gateway.worker_urls)
         await self.add_workers(workers)
         await self._gateway.warm_up(warm_up_s)
 
     async def add_workers(self, specs: Sequence[str]) -> None:
         gateway = self._gateway
         for spec in without_drains(specs):
-            gateway.roster.add(*parse_spec(spec))
+            gateway.add_worker(*parse_spec(spec))
         gateway.standings.resume(drains_of(specs), gateway.roster)
 
     async def reload_policies(self) -> None:

@@ -19,6 +19,7 @@ from gateway.core.conduct import Rules
 from gateway.core.decision import Prompt
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, WorkerId
+from gateway.discovery.resolver import Resolver
 from gateway.discovery.standings import Left, Standings
 from gateway.fleet_admin import FleetAdmin
 from gateway.loss.witness import CacheLoss
@@ -29,6 +30,7 @@ from gateway.proxy import Proxy
 from gateway.records import Records
 from gateway.router import Router
 from gateway.splits import splits_of
+from gateway.ways import Ways
 from tests.discovery.test_roster import RANK, URL, W, World
 from tests.fakes import decision
 
@@ -56,6 +58,14 @@ class Admined:
             rules=Rules(),
             warm_up_s=10.0,
         )
+        self.ways = Ways()
+        self.resolver = Resolver(
+            world.roster,
+            self.standings,
+            inherit=self.ways.inherit,
+            reachable=self.ways.reachable,
+            interval_s=1000.0,
+        )
         self.api = Api(cast(Proxy, None), world.fleet, world.metrics)
         registry = CollectorRegistry()
         registry.register(
@@ -73,7 +83,14 @@ class Admined:
         admin = Admin(
             api=self.api,
             router=self.router,
-            workers=FleetAdmin(self.router, world.roster, self.standings, lambda worker: {"compared": 7}),
+            workers=FleetAdmin(
+                self.router,
+                world.roster,
+                self.standings,
+                self.resolver,
+                self.ways,
+                lambda worker: {"compared": 7},
+            ),
             records=self.records,
             registry=registry,
             losses=CacheLoss(lambda model, tokens: None),
@@ -142,6 +159,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
     await world.add("http://late:1")
     assert await admined.get("/admin/workers") == {
         "drains": [],
+        "names": [],
         "gone": [],
         "endpoints": [
             {
@@ -152,6 +170,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "version": "1",
                 "role": "both",
                 "given_as": URL,
+                "is_member": False,
                 "last_error": None,
                 "workers": [
                     {
@@ -190,6 +209,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "version": None,
                 "role": None,
                 "given_as": "http://late:1",
+                "is_member": False,
                 "last_error": "refused",
                 "workers": [],
             },

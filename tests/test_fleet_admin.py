@@ -64,3 +64,47 @@ async def test_nobody_drains_by_accident(admined: Admined, how: dict[str, Any], 
     answer = await admined.client.post(f"/admin/workers/{URL}/drain", **how)
     assert answer.status == status
     assert await state(admined) == (False, "active", None, 0)
+
+
+# where workers may be ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254",
+        "http://[fd00:ec2::254]",
+        "http://[fe80::1]:8000",
+        "http://0.0.0.0:8000",
+        "http://224.0.0.1:8000",
+        "http://2852039166",  # 169.254.169.254 to whoever resolves it
+        "dns+http://169.254.169.254",
+    ],
+)
+async def test_nobody_sends_us_where_no_worker_is(admined: Admined, url: str) -> None:
+    answer = await admined.client.post("/admin/workers", json={"url": url})
+    assert answer.status == 403
+    message = (await answer.json())["error"]["message"]
+    assert message.startswith(url) and "is no address for a worker" in message
+    assert len(list(admined.world.roster)) == 1
+
+
+async def test_a_name_is_looked_at_first(admined: Admined, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["10.0.0.1", "169.254.169.254"]
+
+    monkeypatch.setattr("gateway.fleet_admin.resolve", resolve)
+    answer = await admined.client.post("/admin/workers", json={"url": "http://rebound:80"})
+    assert answer.status == 403
+
+
+async def test_a_name_with_several_addresses_comes_and_goes(admined: Admined) -> None:
+    url = "dns+http://localhost:1"
+    for status in (201, 200):
+        assert (await admined.client.post("/admin/workers", json={"url": url})).status == status
+    await admined.resolver.look()
+    (name,) = (await admined.get("/admin/workers"))["names"]
+    assert (name["url"], name["given_as"], "http://127.0.0.1:1" in name["members"]) == (url, url, True)
+    assert (await admined.client.delete(f"/admin/workers/{url}")).status == 200
+    assert (await admined.get("/admin/workers"))["names"] == []
+    assert len(list(admined.world.roster)) == 1

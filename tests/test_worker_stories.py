@@ -1,8 +1,10 @@
 """Workers come, are told to stop, hang and drain, under requests: simulated ones behind a real gateway."""
 
 import asyncio
+import contextlib
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway
 from gateway.config import Config
+from gateway.core.worker import WorkerId
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -25,9 +28,12 @@ class Story:
         self.answered: Counter[str] = Counter()
         self.failed: list[str] = []
 
-    async def ask(self, num_tokens: int = 10, *, stream: bool = True, seed: int = 0) -> str:
+    async def ask(
+        self, num_tokens: int = 10, *, stream: bool = True, seed: int = 0, prompt: Sequence[int] = ()
+    ) -> str:
         """The worker that answered, the whole answer."""
-        body = {"model": "m", "prompt": [seed + 3, 4, 5], "max_tokens": num_tokens, "ignore_eos": True}
+        ids = [*prompt] or [seed + 3, 4, 5]
+        body = {"model": "m", "prompt": ids, "max_tokens": num_tokens, "ignore_eos": True}
         url = f"http://127.0.0.1:{self.gateway.port}/v1/completions"
         async with self.session.post(url, json=body | {"stream": stream}) as answer:
             data = await answer.read()
@@ -75,14 +81,15 @@ class Story:
 
 
 @asynccontextmanager
-async def story(num: int, sim: SimConfig = SIM, **options: Any) -> AsyncIterator[Story]:
+async def story(num: int, *each: SimConfig, **options: Any) -> AsyncIterator[Story]:
     async with AsyncExitStack() as stack:
         sims = []
         for seed in range(num):
+            sim = each[seed % len(each)] if each else SIM
             sims.append(await Sim(msgspec.structs.replace(sim, seed=seed)).start())
             stack.push_async_callback(sims[-1].stop)
         told = {"probe_interval_s": 0.2, "expose_headers": True, "policy": "least_load", **options}
-        gateway = Gateway(Config(worker=[each.url for each in sims], port=0, admin_port=0, **told))
+        gateway = Gateway(Config(worker=[sim.url for sim in sims], port=0, admin_port=0, **told))
         await gateway.start()
         stack.push_async_callback(gateway.stop, 0.0)
         session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -188,3 +195,70 @@ async def test_one_that_answers_probes_and_fails_requests_is_left_out_for_a_whil
         out = await told.worker(told.sims[0])
         assert (out["state"], out["is_up"]) == ("ejected", True)
         assert "3 in a row" in out["why"]
+
+
+async def test_engines_of_two_versions_that_write_events_in_two_ways_are_both_known_exactly() -> None:
+    old = msgspec.structs.replace(SIM, event_wire="array", hash="bytes")
+    async with story(2, SIM, old, policy="round_robin") as told:
+        versions = {e["version"] for e in (await told.admin("/admin/workers"))["endpoints"]}
+        assert len(versions) == 2
+        prompt = list(range(3, 67))
+        for _ in range(2):
+            await told.ask(1, prompt=prompt)
+        names = [WorkerId(sim.url.removeprefix("http://")) for sim in told.sims]
+        await told.until(lambda: all(told.gateway.index.num_blocks(name) == 4 for name in names))
+        assert [(await told.worker(sim))["stream"] for sim in told.sims] == ["exact", "exact"]
+        assert told.failed == []
+
+
+@asynccontextmanager
+async def balancer(*urls: str) -> AsyncIterator[str]:
+    """One address, behind which connections go to each in turn."""
+    turns = itertools.cycle(int(url.rpartition(":")[2]) for url in urls)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", next(turns))
+        for coro in (copy(reader, back), copy(there, writer)):
+            tasks.add(asyncio.get_running_loop().create_task(coro))
+
+    server = await asyncio.start_server(take, "127.0.0.1")
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_balancer_is_no_worker_and_that_is_said() -> None:
+    async with story(2) as told, balancer(*(sim.url for sim in told.sims)) as url:
+        assert told.sims[0].engine is not None
+        told.sims[0].engine.started += 100.0  # the other one began before it
+        await told.admin("/admin/workers", "POST", json={"url": url})
+
+        async def is_refused() -> bool:
+            endpoint = next(e for e in (await told.admin("/admin/workers"))["endpoints"] if e["url"] == url)
+            return "several engines answer here" in (endpoint["last_error"] or "") and not endpoint["workers"]
+
+        await told.until(is_refused)
+        assert {member.worker.url for member in told.gateway.fleet} == {sim.url for sim in told.sims}
+
+
+async def test_addresses_that_are_none_of_a_worker_are_not_connected_to() -> None:
+    async with story(1, worker_networks=["127.0.0.1"]) as told:
+        assert await told.ask()
+        answer = await told.admin("/admin/workers", "POST", json={"url": "http://127.0.0.2:1"})
+        assert "127.0.0.2 is in none of --worker-networks" in answer["error"]["message"]
+        told.gateway.roster.add("http://127.0.0.2:1")
+        await told.gateway.roster.first_look()
+        errors = {e["url"]: e["last_error"] for e in (await told.admin("/admin/workers"))["endpoints"]}
+        assert "127.0.0.2 is in none of --worker-networks" in errors["http://127.0.0.2:1"]

@@ -10,31 +10,30 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
 from gateway.app.told import admin_of
+from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
 from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.control import ControlSession
-from gateway.core.conduct import Rules
-from gateway.core.engine import EngineMetrics, EventSource
+from gateway.core.address import DNS
+from gateway.core.engine import EventSource
+from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
-from gateway.core.worker import Worker, WorkerId
-from gateway.discovery.bootstrap import with_engine_ids
+from gateway.core.worker import Role, Worker
 from gateway.discovery.endpoint import Subscribed
 from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
-from gateway.discovery.probe import Probe
-from gateway.discovery.roster import Roster, RosterOptions
 from gateway.discovery.said import said_of
-from gateway.discovery.standings import Left, Standings, keep_leaving
+from gateway.discovery.standings import keep_leaving
 from gateway.flow.gate import gate_of
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
@@ -67,6 +66,7 @@ from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
+from gateway.ways import ways_of, with_tables
 
 if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
@@ -107,7 +107,7 @@ class Gateway:
         self.splits = splits_of(config)
         self.records = Records()
         self.router = self._make_router(place.ledger if place else Ledger())
-        self.standings = self._make_standings()
+        self.standings = standings_of(self)
         self.recorder = recorder_of(config, self.metrics, self.router, self.records)
         self._read_workers()
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
@@ -121,9 +121,13 @@ class Gateway:
 
     def _read_workers(self) -> None:
         """What the configuration says of them. Raises ConfigError."""
-        config = self.config
+        config = with_tables(self.config)
         self.said = said_of(config, HANDOFFS, CONNECTORS)
         self.worker_urls = worker_urls([*config.worker, *self.said.roles])
+        self.ways = ways_of(config)
+        for url in self.worker_urls:
+            if not url.startswith(DNS) and (refusal := self.ways.refusal(url)):
+                raise ConfigError(f"worker: {url}: {refusal}")
         self.worker_tls = worker_tls(*shown_to_workers(config))
         self.worker_headers = worker_headers(config.worker_key_file)
         self.engines = Engines(ENGINES, config.engine)
@@ -132,14 +136,16 @@ class Gateway:
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
         config = self.config
-        self._session = ControlSession(self.worker_tls, timeout_s=config.probe_timeout_s)
-        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=self.worker_tls)
+        tls, ways = self.worker_tls, self.ways
+        self.session = ControlSession(tls, timeout_s=config.probe_timeout_s, ways=ways)
+        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=tls, ways=ways)
         self.proxy = self._make_proxy()
         self.lag = Lag(self.metrics.loop_lag_s, self.metrics.loop_lag_cpu_s)
         self.lag.start()
-        ask = partial(self._session.post, headers=self.worker_headers)
+        ask = partial(self.session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
-        self.roster = self._make_roster()
+        self.roster = roster_of(self)
+        self.resolver = resolver_of(self)
         self.api = Api(self.proxy, self.fleet, self.metrics)
         self.front = self._make_front()
         await self.front.open()
@@ -158,7 +164,13 @@ class Gateway:
         self._tasks.start("let go of workers", keep_leaving(self.standings, self.roster))
         self._tasks.start("compare policies", keep_compared(self.choosing.trials))
         for url in self.worker_urls:
-            self.roster.add(url)
+            self.add_worker(url, self.said.roles.get(url))
+        self._tasks.start("resolve names", self.resolver.run())
+
+    def add_worker(self, url: str, role: Role | None = None) -> bool:
+        """Begin to wait for a worker, or for those of a name; False if that is so already."""
+        adds = self.resolver.add if url.startswith(DNS) else self.roster.add
+        return adds(url, role)
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Begin to accept from listening sockets, which are closed by `leave` and `stop`."""
@@ -168,6 +180,7 @@ class Gateway:
         """Until every worker has been asked once and replays of their events are in, or for so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
+                await self.resolver.has_looked.wait()
                 await self.roster.first_look()
                 while any(member.stream is StreamState.CATCHING_UP for member in self.fleet):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
@@ -196,7 +209,7 @@ class Gateway:
         for pool in self.proxy.pools.values():
             pool.close()
         await self.worker_tokenizer.close()
-        await self._session.close()
+        await self.session.close()
         self.close_context()
 
     @property
@@ -236,22 +249,6 @@ class Gateway:
             self.records.watchers.append(self.choosing.trials.finished)
         return router
 
-    def _make_standings(self) -> Standings:
-        config, ledger = self.config, self.router.ledger
-        return Standings(
-            self.fleet,
-            Left(
-                in_flight=lambda worker: ledger.load(worker).num_in_flight,
-                unstarted_tokens=lambda worker: ledger.load(worker).booked_tokens,
-                fetching=lambda worker: self.proxy.num_fetching(worker),
-            ),
-            num_answered=lambda worker: self.metrics.worker(worker).num_answered,
-            witnesses=self.router.witnesses,
-            on_ejected=lambda worker: self.proxy.worker_down(worker),
-            rules=Rules(config.eject_after_failures, config.eject_s, config.stalled_after_s),
-            warm_up_s=config.warm_up_s,
-        )
-
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
         if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
             return None
@@ -282,9 +279,10 @@ class Gateway:
             records=self.records,
             tasks=self._tasks,
             options=proxy_options(config),
-            suspect=self._suspect,
+            suspect=partial(suspect, self),
             blame=self.standings.failed,
             tls_context=lambda: self.worker_tls.context,
+            ways=self.ways,
             in_turn=self.bookings.in_turn if self.bookings else None,
             ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
             to_report=self.healer.asking,
@@ -294,52 +292,9 @@ class Gateway:
             gate=gate_of(config, self.router, self._place.used_of if self._place else None),
         )
 
-    def _make_roster(self) -> Roster:
-        config = self.config
-        return Roster(
-            fleet=self.fleet,
-            index=self.index,
-            assumed=self.assumed,
-            metrics=self.metrics,
-            make_probe=lambda url: Probe(
-                url, self.engines, self._session, self.worker_headers, config.events_port
-            ),
-            open_feed=self._open_feed,
-            on_gone=self._gone,
-            on_down=self.proxy.worker_down,
-            said=self.said,
-            on_joined=self._joined,
-            on_left=[self.splits.drop_worker, self.router.learning.drop, self.standings.left],
-            complete=lambda probe, facts: with_engine_ids(facts, self.said, HANDOFFS, probe),
-            on_look=self._looked,
-            options=RosterOptions(
-                probe_interval_s=config.probe_interval_s,
-                assumed_keep_s=config.assumed_keep_s,
-                use_events=config.events == "auto",
-                events_port=config.events_port,
-                replay_port=config.replay_port,
-            ),
-        )
-
-    def _suspect(self, worker: WorkerId, why: str, is_refused: bool) -> None:
-        self.roster.suspect(worker, why, is_refused=is_refused)
-        self.standings.failed(worker, why)
-
-    def _gone(self, url: str, workers: Collection[WorkerId]) -> None:
-        self.proxy.drop_pool(url)
-        self.standings.dropped(url, workers)
-
-    def _joined(self, workers: Sequence[Worker]) -> None:
-        self.standings.joined(workers)
-        self.pairing.joined(workers)
-
-    def _looked(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
-        self.verifier.scraped(worker, metrics)
-        self.standings.looked(worker, metrics)
-
-    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
+    def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
-        return self._feeds.open(worker, source, self._session, on_state, start_time_s)
+        return self._feeds.open(worker, source, self.session, on_state, start_time_s)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""

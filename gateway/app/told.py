@@ -71,5 +71,11 @@ def _standings_of(gateway: "Gateway") -> StandingsCollector:
 
 
 def _workers_of(gateway: "Gateway") -> FleetAdmin:
-    verifier, standings = gateway.verifier, gateway.standings
-    return FleetAdmin(gateway.router, gateway.roster, standings, lambda worker: summary(verifier, worker))
+    return FleetAdmin(
+        gateway.router,
+        gateway.roster,
+        gateway.standings,
+        gateway.resolver,
+        gateway.ways,
+        lambda worker: summary(gateway.verifier, worker),
+    )

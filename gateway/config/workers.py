@@ -2,8 +2,28 @@
 
 from typing import Annotated
 
+import msgspec
+
 from gateway.config.reaching import Reaching
+from gateway.core.address import worker_url
+from gateway.core.networks import network
 from gateway.options import option
+
+
+class WorkerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said of one worker, of one prefill or decode worker, or of each address of one dns+ name.
+
+    `key_file`, or `key_env` (a variable's name), is its API key: for probes, and in place of what a client
+    sent. `server_name` is by which its certificate is verified. The others are as the options of that name.
+    """
+
+    key_file: str = ""
+    key_env: str = ""
+    server_name: str = ""
+    engine: str = ""
+    connector: str = ""
+    topology: str = ""
+    agent: str = ""
 
 
 class Workers(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,3 +65,42 @@ class Workers(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
             ge=0,
         ),
     ] = 60.0
+    workers: Annotated[
+        dict[str, WorkerTable],
+        option(
+            'Tables [workers."URL"], all that is said of one worker: key_file or key_env (its API key), '
+            "server_name, engine, connector, topology, agent; docs/workers.md."
+        ),
+    ] = msgspec.field(default_factory=dict)
+    worker_networks: Annotated[
+        list[str],
+        option(
+            "Networks in which workers may be, wherever their addresses come from (here, the admin API, "
+            "DNS). Without it: all, but link-local ones, metadata services of clouds, multicast and "
+            "unspecified ones, which are only where they are named here.",
+            "network",
+        ),
+    ] = msgspec.field(default_factory=list)
+    dns_interval_s: Annotated[
+        float,
+        option(
+            "Between two looks at the addresses of a worker dns+http(s)://NAME:PORT: each is a worker. One "
+            "that is gone from there drains; a name that cannot be resolved changes nothing.",
+            "seconds",
+            gt=0,
+        ),
+    ] = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for text in self.worker_networks:
+            try:
+                network(text)
+            except ValueError as exc:
+                raise ValueError(f"worker_networks: {exc}") from exc
+        for url in self.workers:
+            try:
+                if worker_url(url) != url:
+                    raise ValueError(f"'{url}' is kept as '{worker_url(url)}'; write it so")
+            except ValueError as exc:
+                raise ValueError(f"workers: {exc}") from exc

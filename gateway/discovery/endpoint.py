@@ -6,13 +6,22 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.engine import EngineMetrics
+from gateway.core.identity import Identity
 from gateway.core.stream import StreamCounts, StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.facts import Facts
-from gateway.discovery.probe import Probe
+from gateway.discovery.probe import Probe, ProbeError
 from gateway.ingest.feed import Feed
 
 FAILURES_TO_DOWN = 2
+LOOKS_TO_JOIN = 3
+"""Over a connection each: a balancer may send each to another engine."""
+FRESH_EVERY = 8
+"""Looks over a connection of their own are so rare: with TLS each costs a handshake."""
+
+
+class SeveralEngines(ProbeError):
+    """Behind one address: what they hold cannot be told apart."""
 
 
 class Read(Protocol):
@@ -49,6 +58,8 @@ class Endpoint:
     num_silences: int = 0
     last_error: str | None = None
     is_misplaced: bool = False
+    identity: Identity = field(default_factory=Identity)
+    num_looks: int = 0
     task: asyncio.Task[None] | None = None
 
 
@@ -88,3 +99,13 @@ def is_doubtful(endpoint: Endpoint) -> bool:
     return endpoint.facts.sources is not None and not all(
         feed.is_connected for feed, _ in endpoint.feeds.values()
     )
+
+
+def see(endpoint: Endpoint, *looks: Mapping[int, EngineMetrics]) -> None:
+    """What was told, one after the other. Raises SeveralEngines."""
+    for ranks in looks:
+        began_s = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)
+        has_fallen = began_s is None and has_gone_back(endpoint, ranks)
+        endpoint.identity.saw(began_s, has_fallen=has_fallen)
+    if why := endpoint.identity.reason:
+        raise SeveralEngines(why)

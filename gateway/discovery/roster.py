@@ -19,12 +19,16 @@ from gateway.core.stream import StreamCounts, StreamState
 from gateway.core.worker import Role, Worker, WorkerId
 from gateway.discovery.endpoint import (
     FAILURES_TO_DOWN,
+    FRESH_EVERY,
+    LOOKS_TO_JOIN,
     Endpoint,
+    SeveralEngines,
     Subscribed,
     has_begun_anew,
     has_gone_back,
     is_doubtful,
     num_resets,
+    see,
     streams,
 )
 from gateway.discovery.facts import Facts, event_source, has_changed, reported
@@ -187,7 +191,7 @@ class Roster:
             try:
                 await self._look(endpoint)
             except ProbeError as exc:
-                endpoint.is_misplaced = isinstance(exc, WrongRole)
+                endpoint.is_misplaced = isinstance(exc, WrongRole | SeveralEngines)
                 self._failed(endpoint, str(exc), is_silent=isinstance(exc, Silence))
             endpoint.has_looked.set()
             try:
@@ -199,8 +203,15 @@ class Roster:
     async def _look(self, endpoint: Endpoint) -> None:
         await endpoint.probe.check_health()
         if endpoint.facts is None:
-            return self._join(endpoint, await self._complete(endpoint.probe, await endpoint.probe.facts()))
+            facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
+            await self._see_one(endpoint, facts)
+            return self._join(endpoint, facts)
         ranks = await self._load(endpoint)
+        try:
+            see(endpoint, ranks)
+        except SeveralEngines:
+            self._leave(endpoint)
+            raise
         if has_changed(endpoint.facts, ranks) or has_gone_back(endpoint, ranks):
             await self._ask_anew(endpoint, endpoint.facts)
         elif is_doubtful(endpoint):
@@ -233,10 +244,18 @@ class Roster:
             log.info("worker %s: it is not what it was, asking it anew", endpoint.url)
             self._rejoin(endpoint, facts)
 
+    async def _see_one(self, endpoint: Endpoint, facts: Facts) -> None:
+        """Look again, and over other connections. Raises SeveralEngines."""
+        seen = [facts.ranks]
+        if facts.start_time_s is not None:
+            seen += [await endpoint.probe.metrics(is_last=True) for _ in range(LOOKS_TO_JOIN - 1)]
+        see(endpoint, *seen)
+
     async def _load(self, endpoint: Endpoint) -> Mapping[int, EngineMetrics]:
         """A busy engine may be late with its metrics and healthy all the same."""
         try:
-            return await endpoint.probe.metrics()
+            endpoint.num_looks += 1
+            return await endpoint.probe.metrics(is_last=endpoint.num_looks % FRESH_EVERY == 0)
         except ProbeError as exc:
             log.debug("load of %s stays as it was: %s", endpoint.url, exc)
             return {}

@@ -26,10 +26,16 @@ class Said:
     URL. Roles are changed when workers are added."""
 
     roles: dict[str, Role] = field(default_factory=dict)
-    connectors: Mapping[str, str] = field(default_factory=dict)
+    connectors: dict[str, str] = field(default_factory=dict)
     connector: str | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
-    topology: Mapping[str, str] = field(default_factory=dict)
+    topology: dict[str, str] = field(default_factory=dict)
+
+    def inherit(self, url: str, source: str) -> None:
+        """What is said of a name is said of each of its addresses."""
+        for table in (self.connectors, self.topology):
+            if source in table:
+                table[url] = table[source]
 
     def workers_of(self, facts: Facts) -> tuple[Worker, ...]:
         """Raises WrongRole."""

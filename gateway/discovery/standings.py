@@ -152,6 +152,11 @@ class Standings:
         """The URLs of those that are, and whether they are to be dropped then."""
         return {url: drain.is_last for url, drain in self._drains.items()}
 
+    def why(self, url: str) -> str | None:
+        """It drains; None where it does not."""
+        drain = self._drains.get(url)
+        return drain.why if drain else None
+
     @property
     def specs(self) -> list[str]:
         """The same for another gateway, see `said.drains_of`."""
@@ -296,4 +301,5 @@ async def keep_leaving(standings: Standings, roster: Roster, interval_s: float =
     while True:
         await asyncio.sleep(interval_s)
         for url in standings.to_drop(workers_of):
-            roster.drop(url)
+            if not roster.drop(url):
+                standings.undo(url, ())  # it was another process's
