@@ -31,6 +31,7 @@ async def prepare(
 ) -> Swap:
     """Raises ConfigError, with nothing changed."""
     Trusted(config.trust_headers_from)
+    gateway.check_workers([parse_spec(spec)[0] for spec in added])
     said_of(config, HANDOFFS, CONNECTORS)
     chosen = await gateway.choosing.prepare(config, policy_source)
     return partial(_swap, gateway, config, added, dropped, partial(gateway.choosing.use, *chosen))
@@ -55,6 +56,6 @@ def _swap(
     gateway.telling.take(config)
     logging.getLogger().setLevel(config.log_level.upper())
     for spec in dropped:
-        gateway.roster.drop(parse_spec(spec)[0])
+        gateway.drop_worker(parse_spec(spec)[0])
     for spec in added:
-        gateway.roster.add(*parse_spec(spec))
+        gateway.add_worker(*parse_spec(spec))
