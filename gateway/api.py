@@ -1,7 +1,7 @@
 """The OpenAI surface: which route is answered how. Everything that is not here is refused."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -12,6 +12,7 @@ from gateway.core.errors import (
     MethodNotAllowed,
     NotSupported,
     NoWorker,
+    Unauthorized,
     UnknownModel,
     UnknownRoute,
     UpgradeRequired,
@@ -20,6 +21,7 @@ from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.http import Header, HttpRequest
 from gateway.core.request import ROUTES
 from gateway.core.worker import Served
+from gateway.keys.guard import Guard
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
 from gateway.responder import Exchange, Responder, request_id
@@ -29,15 +31,19 @@ log = logging.getLogger("kvgate.api")
 
 _JSON: Header = (b"content-type", b"application/json")
 _MODELS = "/v1/models"
+_OPEN = frozenset({"/health", "/ready"})
+"""For load balancers, which have no key."""
 
 
 class Api:
-    """Takes each parsed request of the listening side. `is_stopping` makes /ready say no."""
+    """Takes each parsed request of the listening side. `is_stopping` makes /ready say no. `guard` is there
+    where it matters who asks."""
 
-    def __init__(self, proxy: Proxy, fleet: Fleet, metrics: Metrics) -> None:
+    def __init__(self, proxy: Proxy, fleet: Fleet, metrics: Metrics, guard: Guard | None = None) -> None:
         self._proxy = proxy
         self._fleet = fleet
         self._metrics = metrics
+        self._guard = guard
         self.is_stopping = False
 
     def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
@@ -55,6 +61,8 @@ class Api:
         self._metrics.responses[status] += 1
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+        if self._guard is not None and http.path not in _OPEN:
+            http.who = self._guard.ask(http, responder.peer if self._guard.asks_peer else None)
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
         if http.path in ROUTES:
@@ -89,20 +97,28 @@ class Api:
             headers.append((b"allow", error.param.encode()))
         elif isinstance(error, UpgradeRequired):
             headers.append((b"upgrade", b"websocket"))
+        elif isinstance(error, Unauthorized):
+            headers.append((b"www-authenticate", b"Bearer"))
         responder.fail(error, headers)
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
-        """The union over the fleet, whether their workers are up or not."""
-        data = [_as_model(served) for served in self._fleet.served().values()]
+        """The union over the fleet, whether their workers are up or not; of what whoever asks may use."""
+        data = [_as_model(served) for served in self._served(http).values()]
         return 200, {"object": "list", "data": data}
 
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
         name = unquote(http.path.removeprefix(_MODELS + "/"))
-        served = self._fleet.served()
+        served = self._served(http)
         if name not in served:
             known = ", ".join(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
         return 200, _as_model(served[name])
+
+    def _served(self, http: HttpRequest) -> Mapping[str, Served]:
+        served, who = self._fleet.served(), http.who
+        if who is None:
+            return served
+        return {name: one for name, one in served.items() if who.may_use(name)}
 
     def _health(self, http: HttpRequest) -> tuple[int, Any]:
         return 200, {"status": "alive"}

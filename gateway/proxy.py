@@ -131,10 +131,15 @@ class Proxy:
         return exchange
 
     def request_of(self, http: HttpRequest) -> InferenceRequest:
-        """As it was sent. Raises InvalidRequest."""
+        """As it was sent, by whoever has shown who they are. Raises InvalidRequest or Forbidden."""
         options = self.options
         keeps = options.allow_transfer_fields
-        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
+        who = http.who
+        salt = who.salt if who is not None else None
+        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps, salt=salt)
+        if who is not None:
+            who.check(request.model)
+            request.tenant = who.tenant
         if session := session_of(http, options.session_header, options.session_cookie):
             request.session = session
         return request
@@ -190,7 +195,7 @@ class Proxy:
         return await self.others.tell(request, prompt) if self.others else prompt
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
-        """Take a WebSocket to a worker. Raises InvalidRequest or TooManyRequests."""
+        """Take a WebSocket to a worker. Raises InvalidRequest, Forbidden or TooManyRequests."""
         request = parse_tunnel(http, self.router.fleet.served())
         if self.gate is not None:
             self.gate.admit(http, request, responder)

@@ -38,6 +38,7 @@ class Service(Protocol):
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None: ...
     async def add_workers(self, urls: Sequence[str]) -> None: ...
     async def reload_policies(self) -> object: ...
+    async def reload_keys(self) -> None: ...
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool: ...
     async def stop(self, drain_s: float | None = None) -> None: ...
 
@@ -75,6 +76,10 @@ class Alone:
         with contextlib.suppress(ConfigError):  # which it has logged
             await self._gateway.choosing.reload()
 
+    async def reload_keys(self) -> None:
+        with contextlib.suppress(ConfigError):  # which it has logged
+            await self._gateway.keeper.reload()
+
     async def stop(self, drain_s: float | None = None) -> None:
         await self._gateway.stop(drain_s)
         self._garbage.release()
@@ -94,8 +99,8 @@ async def serve(config: Config) -> int:
         service: Service = Supervisor(config) if config.processes > 1 else Alone(config)
         drain_s: float | None = 0.0
         reloads = Tasks()
-        if config.policy_file:
-            on_hangup(lambda: reloads.start("reload policies", service.reload_policies()))
+        if config.policy_file or config.key_file:
+            on_hangup(lambda: reloads.start("reload", _reload(config, service)))
         try:
             start = service.start(
                 predecessor.workers if predecessor else (), WARM_UP_S if predecessor else 0.0
@@ -107,6 +112,13 @@ async def serve(config: Config) -> int:
             await reloads.stop()
             await service.stop(drain_s)
     return 0
+
+
+async def _reload(config: Config, service: Service) -> None:
+    if config.policy_file:
+        await service.reload_policies()
+    if config.key_file:
+        await service.reload_keys()
 
 
 async def _serve(

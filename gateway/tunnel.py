@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
-from gateway.core.errors import InvalidRequest
+from gateway.core.errors import InvalidRequest, NotSupported
 from gateway.core.headers import upgrade_to_client, upgrade_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.request import InferenceRequest, Kind
@@ -35,7 +35,14 @@ FLUSH_S = 10.0
 
 def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRequest:
     """A request of no body, for the model that its query names; a fleet of one model needs no name.
-    Raises InvalidRequest."""
+    Raises InvalidRequest, Forbidden, or NotSupported where tenants' caches are kept apart."""
+    who = http.who
+    if who is not None:
+        if who.salt is not None:
+            raise NotSupported(
+                "what goes over a WebSocket cannot be salted, so it would share tenants' caches"
+            )
+        served = {name: one for name, one in served.items() if who.may_use(name)}
     query = parse_qs(http.target.partition(b"?")[2].decode("latin-1"))
     model = query.get("model", [""])[0]
     if not model:
@@ -43,7 +50,11 @@ def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRe
             names = ", ".join(served)
             raise InvalidRequest(f"say which model: {http.path}?model=NAME, of {names}", param="model")
         model = next((name for name, one in served.items() if one.adapter is None), "")
-    return InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
+    request = InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
+    if who is not None:
+        who.check(model)
+        request.tenant = who.tenant
+    return request
 
 
 class TunnelExchange(InferenceExchange):

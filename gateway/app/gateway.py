@@ -43,6 +43,7 @@ from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds, shared_index, shared_tree
 from gateway.ingest.healer import Healer, keep_healing
 from gateway.keyfile import worker_headers
+from gateway.keys.keeper import Keeper
 from gateway.lag import Lag
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Metrics
@@ -107,9 +108,7 @@ class Gateway:
         self.recorder = recorder_of(config, self.metrics, self.router, self.records)
         self.said = said_of(config, HANDOFFS, CONNECTORS)
         self.worker_urls = worker_urls([*config.worker, *self.said.roles])
-        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.worker_tls = worker_tls(*shown_to_workers(config))
-        self.worker_headers = worker_headers(config.worker_key_file)
+        self._read_secrets(config)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
         self._tasks = Tasks()
@@ -131,7 +130,7 @@ class Gateway:
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics)
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.keeper.guard)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -143,6 +142,7 @@ class Gateway:
         if serve:
             self._sockets = Sockets(config)
             await self.listen(self._sockets.traffic, self._sockets.admin)
+        self.keeper.start(self._tasks)
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
@@ -201,6 +201,13 @@ class Gateway:
         assert self._sockets is not None
         port: int = self._sockets.admin.getsockname()[1]
         return port
+
+    def _read_secrets(self, config: Config) -> None:
+        """Files with certificates and keys. Raises ConfigError."""
+        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self.worker_tls = worker_tls(*shown_to_workers(config))
+        self.worker_headers = worker_headers(config.worker_key_file)
+        self.keeper = Keeper(config)
 
     def _make_front(self) -> Front:
         return Front(

@@ -1,14 +1,18 @@
 """What a gateway tells on its admin port: each part's collector, each part's description."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.admin import Admin
 from gateway.choosing import PolicyCollector
 from gateway.flow.told import FlowCollector, describe_flow
 from gateway.ingest.metrics import HealerCollector
 from gateway.ingest.tree_metrics import TreeCollector
+from gateway.keys.admin import add_guard, add_routes
+from gateway.keys.told import KeysCollector
 from gateway.loss.metrics import LossCollector
 from gateway.metrics import Collector, registry_of
 from gateway.preview import Preview
@@ -21,8 +25,32 @@ if TYPE_CHECKING:
 
 
 def admin_of(gateway: "Gateway") -> web.Application:
+    app = Admin(
+        api=gateway.api,
+        router=gateway.router,
+        roster=gateway.roster,
+        records=gateway.records,
+        registry=registry_of(_collectors(gateway)),
+        losses=gateway.losses,
+        describe_tokenizer=lambda: {
+            **gateway.prompts.describe(),
+            "asked_of_workers": gateway.worker_tokenizer.describe(),
+        },
+        describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
+        verified=lambda worker: summary(gateway.verifier, worker),
+        describe_flow=lambda: describe_flow(gateway.proxy.gate),
+        policies=gateway.choosing,
+        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.keeper.guard),
+    ).app()
+    add_routes(app, gateway.keeper)
+    if gateway.config.processes == 1:  # else the supervisor asks who it is
+        add_guard(app, gateway.keeper, gateway.config.admin_key)
+    return app
+
+
+def _collectors(gateway: "Gateway") -> Iterable[RegistryCollector]:
     gate = gateway.proxy.gate
-    collectors = (
+    return (
         Collector(
             gateway.metrics,
             gateway.fleet,
@@ -41,21 +69,5 @@ def admin_of(gateway: "Gateway") -> web.Application:
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
         *([FlowCollector(gate)] if gate else []),
+        KeysCollector(gateway.keeper),
     )
-    return Admin(
-        api=gateway.api,
-        router=gateway.router,
-        roster=gateway.roster,
-        records=gateway.records,
-        registry=registry_of(collectors),
-        losses=gateway.losses,
-        describe_tokenizer=lambda: {
-            **gateway.prompts.describe(),
-            "asked_of_workers": gateway.worker_tokenizer.describe(),
-        },
-        describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
-        verified=lambda worker: summary(gateway.verifier, worker),
-        describe_flow=lambda: describe_flow(gate),
-        policies=gateway.choosing,
-        preview=Preview(gateway.proxy, gateway.choosing.parts_of),
-    ).app()

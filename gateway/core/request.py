@@ -2,7 +2,8 @@
 
 The body is passed on as it came, unknown fields too, but for the fields by which a client could
 steer an engine: to other hosts (`kv_transfer_params`, `bootstrap_*`, `disaggregated_params`), to
-other tokens, or to other events (`kv_cache_report_mode`, as a field or in `vllm_xargs`).
+other tokens, or to other events (`kv_cache_report_mode`, as a field or in `vllm_xargs`). Where tenants'
+caches are kept apart, `cache_salt` is the gateway's.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -43,10 +44,14 @@ ROUTES: Mapping[str, Kind] = {
 }
 """Inference routes by path; all are POST. What is not here is not forwarded."""
 
+UNSALTED = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
+"""What engines answer without a look at their caches."""
+
 _REPORT = "kv_cache_report_mode"
 _STEERING_FIELDS = frozenset({"kv_transfer_params", "disaggregated_params", _REPORT})
 _STEERING_PREFIX = "bootstrap_"
 _XARGS = "vllm_xargs"
+_SALT = "cache_salt"
 
 _Value = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
 
@@ -150,10 +155,15 @@ class InferenceRequest:
 
 
 def parse_request(
-    path: str, body: bytes, known: Container[bytes] = frozenset(), *, keeps_transfer: bool = False
+    path: str,
+    body: bytes,
+    known: Container[bytes] = frozenset(),
+    *,
+    keeps_transfer: bool = False,
+    salt: str | None = None,
 ) -> InferenceRequest:
     """Raises InvalidRequest that names the field at fault. `keeps_transfer`: clients may split requests
-    themselves, and say so to the workers.
+    themselves, and say so to the workers. `salt` goes to the worker in place of the client's.
 
     `known` has the names (see Messages) of conversations whose messages passed these checks before:
     they are not decoded again. Everything else is.
@@ -163,7 +173,7 @@ def parse_request(
     fields: dict[str, Any] | None = None
     if kind is Kind.PASS:
         top: Mapping[str, Any] = _scalars(body)
-    elif kind is Kind.CHAT and (messages := _messages(body, known)):
+    elif kind is Kind.CHAT and (messages := _messages(body, known, salt)):
         top = messages.top
     else:
         top = fields = _decode(body)
@@ -173,20 +183,26 @@ def parse_request(
         else:
             _check_prompt(fields)
     sent = _without_steering(top, body, keeps_transfer)
+    if salt is not None and path not in UNSALTED:
+        sent = _salted(sent, salt, has_one=_SALT in top)
     request = InferenceRequest(kind, path, sent, top, fields=fields, messages=messages)
+    if salt is not None:
+        request.cache_salt = salt
+        if fields is not None:
+            fields[_SALT] = salt  # they are those of the body that goes on
     if keeps_transfer and any([_steers(name) and not _steers_events(name) for name in top]):
         request.may_split = False  # its client splits it
     return request
 
 
-def _messages(body: bytes, known: Container[bytes]) -> Messages | None:
+def _messages(body: bytes, known: Container[bytes], salt: str | None) -> Messages | None:
     """The messages of a chat; None where the full check will have something to say."""
     try:
         top = _decode_top(body)
         raws, model = top.get("messages"), top.get("model")
         if type(raws) is not list or type(model) is not str or not model:
             return None
-        setting, names = _names(model, top, raws)
+        setting, names = _names(model, top, raws, salt)
         num_known = max(len(raws) - 1, 0)  # the last message is never before a cut
         while num_known and names[num_known - 1] not in known:
             num_known -= 1
@@ -199,11 +215,16 @@ def _messages(body: bytes, known: Container[bytes]) -> Messages | None:
     return Messages(raws, names, setting, num_known, top, new)
 
 
-def _names(model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw]) -> tuple[bytes, Sequence[bytes]]:
-    """JSON values end where they end, so that one after the other is told from any other sequence."""
+def _names(
+    model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw], salt: str | None
+) -> tuple[bytes, Sequence[bytes]]:
+    """JSON values end where they end, so that one after the other is told from any other sequence. What is
+    known of one tenant's conversations makes no other's faster."""
     given = {name: top[name] for name in PROMPT_FIELDS if name in top}
     chain = xxh3_128(msgspec.json.encode((model, given)))
     setting, names = chain.digest(), []
+    if salt is not None:
+        chain.update(salt.encode())
     for raw in raws:
         chain.update(raw)
         names.append(chain.digest())
@@ -316,6 +337,14 @@ def _without_steering(fields: Mapping[str, Any], body: bytes, keeps_transfer: bo
         inner = {name: raw for name, raw in _decode_raw(kept[_XARGS]).items() if not steers(name)}
         kept[_XARGS] = msgspec.Raw(msgspec.json.encode(inner))
     return msgspec.json.encode(kept)
+
+
+def _salted(body: bytes, salt: str, *, has_one: bool) -> bytes:
+    """With ours as its last field: one copy of the body, where the client sent none."""
+    if has_one:
+        body = msgspec.json.encode({name: raw for name, raw in _decode_raw(body).items() if name != _SALT})
+    end = body.rindex(b"}")
+    return b'%b,"cache_salt":"%b"}' % (body[:end], salt.encode())
 
 
 def _any_steers(names: Iterable[str]) -> bool:

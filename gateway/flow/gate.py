@@ -142,7 +142,10 @@ class Gate:
         told = said(http.headers, self._names) if self._is_trusting else None
         if told is not None and not self._trusted.trusts(responder.peer):
             told = None
-        name = told.tenant if told else None
+        if http.who is not None:
+            name: str | None = http.who.tenant  # shown, not said
+        else:
+            name = told.tenant if told else None
         tenant = self.tenants.of(name or tenant_of_key(http.headers), now)
         limits = tenant.limits
         if told is not None and told.priority is not None:

@@ -1,0 +1,90 @@
+"""What the guard goes by, made of the configuration and kept as new as its files are.
+
+key file ──► Ring ──┐
+secret ──► salts ───┼──► Guard ──► each request
+JWKS ──► Jwt ───────┘
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.core.salts import MIN_SECRET_CHARS, Salts
+from gateway.flow.askers import Names, Trusted
+from gateway.keyfile import read_key
+from gateway.keys.file import KeyFile
+from gateway.keys.guard import Guard
+from gateway.tasks import Tasks
+
+LOOK_INTERVAL_S = 1.0
+"""Between two looks at the file."""
+
+_NO_GROUPS: Mapping[str, str] = {}
+
+
+class Keeper:
+    """`guard` is None where it does not matter who asks."""
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
+        """Raises ConfigError."""
+        if config.admin_key != "off" and not config.key_file:
+            raise ConfigError("admin_key: needs key_file, with a key that has admin scope")
+        self._salts = _salts(config)
+        self.file = KeyFile(config.key_file, self._salt_in) if config.key_file else None
+        self.guard: Guard | None = None
+        if self.file or self._salts:
+            self.guard = guard = Guard(
+                clock=clock,
+                names=_names(config),
+                trusted=Trusted(config.trust_headers_from),
+                salt_of=self._salt_of,
+                passes_key=config.pass_client_key,
+            )
+            guard.set_ring(self.file.ring if self.file else None)
+
+    def __repr__(self) -> str:
+        return f"Keeper({self.guard!r})"
+
+    def start(self, tasks: Tasks) -> None:
+        """Keep it new, until the tasks end."""
+        if self.file:
+            tasks.start("follow keys", self._follow(self.file))
+
+    async def reload(self) -> None:
+        """Read the keys anew, whether they seem changed or not. Raises ConfigError, with nothing changed."""
+        if self.file and self.guard:
+            self.guard.set_ring(await asyncio.to_thread(self.file.reload))
+
+    async def _follow(self, file: KeyFile) -> None:
+        """In a thread: it may lie on a network."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            if (ring := await asyncio.to_thread(file.look)) and self.guard:
+                self.guard.set_ring(ring)
+
+    def _salt_of(self, tenant: str) -> str | None:
+        return self._salt_in(tenant, self.file.ring.groups if self.file else _NO_GROUPS)
+
+    def _salt_in(self, tenant: str, groups: Mapping[str, str]) -> str | None:
+        return self._salts.of(tenant, groups) if self._salts else None
+
+
+def _salts(config: Config) -> Salts | None:
+    if not config.tenant_salt:
+        return None
+    if not config.tenant_salt_file:
+        raise ConfigError("tenant_salt: needs tenant_salt_file; make one with `openssl rand -hex 32`")
+    secret = read_key(config.tenant_salt_file, "tenant_salt_file")
+    if len(secret) < MIN_SECRET_CHARS:
+        raise ConfigError(
+            f"tenant_salt_file: {config.tenant_salt_file} holds {len(secret)} characters, and a secret has "
+            f"{MIN_SECRET_CHARS} or more; make one with `openssl rand -hex 32`"
+        )
+    return Salts(secret.encode())
+
+
+def _names(config: Config) -> Names:
+    names = [config.tenant_header, config.priority_header, config.slo_header]
+    return Names(*[name.lower().encode() for name in names])
