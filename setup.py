@@ -28,6 +28,7 @@ COMPILED = [
     "gateway/core/http.py",
     "gateway/core/keys.py",
     "gateway/core/ledger.py",
+    "gateway/core/masked.py",
     "gateway/core/outcome.py",
     "gateway/core/promised.py",
     "gateway/core/paces.py",

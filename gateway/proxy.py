@@ -57,6 +57,7 @@ class ProxyOptions:
     allow_transfer_fields: bool = False
     session_header: bytes = b""
     session_cookie: bytes = b""
+    mask_cached_tokens: bool = False
 
 
 def proxy_options(config: Config) -> ProxyOptions:
@@ -71,6 +72,7 @@ def proxy_options(config: Config) -> ProxyOptions:
         allow_transfer_fields=config.allow_transfer_fields,
         session_header=config.session_header.lower().encode(),
         session_cookie=config.session_cookie.encode(),
+        mask_cached_tokens=config.mask_cached_tokens,
     )
 
 
@@ -118,6 +120,8 @@ class Proxy:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read, and
         TooManyRequests; all later errors are answered by the exchange."""
         request = self.request_of(http)
+        if self.options.mask_cached_tokens:  # in a compressed answer nothing could be
+            http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         if self.gate is not None:
             self.gate.admit(http, request, responder)

@@ -142,7 +142,7 @@ class Gateway:
         if serve:
             self._sockets = Sockets(config)
             await self.listen(self._sockets.traffic, self._sockets.admin)
-        self.keeper.start(self._tasks)
+        self.keeper.start(self._tasks, self.router)
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))

@@ -34,7 +34,7 @@ class Keyed(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
         option(
             "Each request goes to its worker with a cache_salt of its tenant's, in place of the client's: "
             "nobody can tell by timing what another tenant has asked. It costs the hits between tenants, see "
-            "docs/keys.md."
+            "kvgate_salt_given_up_tokens_total."
         ),
     ] = False
     tenant_salt_file: Annotated[
@@ -45,3 +45,10 @@ class Keyed(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "path",
         ),
     ] = ""
+    mask_cached_tokens: Annotated[
+        bool,
+        option(
+            "Tell clients 0 in place of how many of their prompt's tokens were cached, in answers and "
+            "streams. The gateway's own metrics still have it."
+        ),
+    ] = False

@@ -8,6 +8,7 @@ JWKS ──► Jwt ───────┘
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from gateway.config import Config
 from gateway.core.errors import ConfigError
@@ -17,6 +18,10 @@ from gateway.keyfile import read_key
 from gateway.keys.file import KeyFile
 from gateway.keys.guard import Guard
 from gateway.tasks import Tasks
+
+if TYPE_CHECKING:
+    from gateway.keys.given_up import SaltWitness
+    from gateway.router import Router
 
 LOOK_INTERVAL_S = 1.0
 """Between two looks at the file."""
@@ -31,8 +36,11 @@ class Keeper:
         """Raises ConfigError."""
         if config.admin_key != "off" and not config.key_file:
             raise ConfigError("admin_key: needs key_file, with a key that has admin scope")
+        if config.mask_cached_tokens and config.expose_headers:
+            raise ConfigError("mask_cached_tokens: expose_headers tells clients what it hides; choose one")
         self._salts = _salts(config)
         self.file = KeyFile(config.key_file, self._salt_in) if config.key_file else None
+        self.witness: SaltWitness | None = None
         self.guard: Guard | None = None
         if self.file or self._salts:
             self.guard = guard = Guard(
@@ -47,8 +55,14 @@ class Keeper:
     def __repr__(self) -> str:
         return f"Keeper({self.guard!r})"
 
-    def start(self, tasks: Tasks) -> None:
-        """Keep it new, until the tasks end."""
+    def start(self, tasks: Tasks, router: "Router | None" = None) -> None:
+        """Keep it new, until the tasks end; and count what salts cost of what a router decides."""
+        if self._salts and router:
+            from gateway.keys.given_up import SaltWitness, keep_counted  # a supervisor does without
+
+            self.witness = SaltWitness(router.fleet)
+            router.witnesses.append(self.witness)
+            tasks.start("count what salts cost", keep_counted(self.witness))
         if self.file:
             tasks.start("follow keys", self._follow(self.file))
 

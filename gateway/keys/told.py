@@ -34,3 +34,19 @@ class KeysCollector(Collector):
             for result in ("loaded", "refused"):
                 loads.add_metric([result], file.loads[result])
             yield loads
+        if witness := self._keeper.witness:
+            yield CounterMetricFamily(
+                "kvgate_salt_given_up_tokens",
+                "Prompt tokens that would have been cached if tenants shared, about",
+                value=witness.given_up.num_tokens,
+            )
+            yield CounterMetricFamily(
+                "kvgate_salt_prompt_tokens",
+                "Prompt tokens that were looked at for it",
+                value=witness.given_up.num_seen,
+            )
+            yield CounterMetricFamily(
+                "kvgate_salt_left_out_requests",
+                "Requests that there was no time to look at for it",
+                value=witness.num_left_out,
+            )

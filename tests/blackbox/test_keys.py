@@ -10,15 +10,21 @@ import pytest
 
 from loadtest.fleet import GATEWAY
 from tests.blackbox.harness import (
+    DONE,
+    SSE_HEAD,
     Answer,
     Gateway,
     Header,
+    chunked,
     completion,
+    event,
     post,
     refusal,
     request,
     running,
+    says,
     until,
+    wire,
 )
 
 CANARY = "canary-4711"
@@ -176,3 +182,24 @@ async def test_the_workers_get_their_tenants_salt(tmp_path: Path) -> None:
         assert "mine" not in salts and all(len(salt) == 43 for salt in salts)
         offer = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), bearer(one)]
         assert (await bench.ask(request("GET", "/v1/realtime?model=m", None, *offer))).status == 501
+
+
+USAGE = b'"usage":{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":%d}}'
+JSON_TYPE = (b"Content-Type", b"application/json")
+
+
+async def test_clients_are_not_told_what_was_cached() -> None:
+    async with running("--mask-cached-tokens") as bench:
+        whole = b'{"object":"text_completion","choices":[{"text":"hi"}],' + USAGE % 8 + b"}"
+        worker = await bench.worker(script=says(wire(200, whole, JSON_TYPE)))
+        answer = await bench.ask(post(completion(), (b"Accept-Encoding", b"gzip")))
+        assert answer.body == whole.replace(USAGE % 8, USAGE % 0)
+        assert answer.value(b"content-length") is None
+        assert worker.calls[0].value(b"accept-encoding") is None
+        stream = event("hi") + b"data: {" + USAGE % 8 + b',"choices":[]}\n\n' + DONE
+        worker.script = says(SSE_HEAD + chunked(stream[:90], stream[90:150], stream[150:]))
+        body = completion(stream=True, stream_options={"include_usage": True})
+        assert (await bench.ask(post(body))).body == stream.replace(USAGE % 8, USAGE % 0)
+        metrics = await bench.gateway.metrics()
+        told = [value for name, value in metrics.items() if name.startswith("kvgate_reported_cached_tokens")]
+        assert sum(told) == 16

@@ -75,6 +75,8 @@ def test_what_needs_something_else() -> None:
         Keeper(Config(tenant_salt=True))
     with pytest.raises(ConfigError, match="admin_key: needs key_file"):
         Keeper(Config(admin_key="all"))
+    with pytest.raises(ConfigError, match="mask_cached_tokens: expose_headers"):
+        Keeper(Config(mask_cached_tokens=True, expose_headers=True))
 
 
 async def test_the_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:

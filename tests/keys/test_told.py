@@ -5,12 +5,19 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
 from gateway.config import Config
+from gateway.core.decision import Prompt
 from gateway.core.errors import Unauthorized
+from gateway.core.fleet import Fleet
 from gateway.core.http import HttpRequest
 from gateway.core.keylines import line_of
 from gateway.core.keys import make_key
+from gateway.index.assumed import AssumedIndex
+from gateway.index.memory import MemoryIndex
 from gateway.keys.keeper import Keeper
 from gateway.keys.told import KeysCollector
+from gateway.policies.least_load import LeastLoad
+from gateway.router import Router
+from gateway.tasks import Tasks
 
 
 def page(keeper: Keeper) -> str:
@@ -21,6 +28,29 @@ def page(keeper: Keeper) -> str:
 
 def test_nothing_is_told_where_nobody_is_asked() -> None:
     assert page(Keeper(Config())) == ""
+
+
+async def test_what_salts_cost(tmp_path: Path) -> None:
+    secret, tasks = tmp_path / "secret", Tasks()
+    secret.write_text("s" * 32)
+    keeper = Keeper(Config(tenant_salt=True, tenant_salt_file=str(secret)))
+    assert "kvgate_salt" not in page(keeper)
+    router = Router(
+        fleet=Fleet(),
+        index=MemoryIndex(),
+        assumed=AssumedIndex(),
+        policy=LeastLoad(),
+        tokenize=lambda request: Prompt(),
+    )
+    keeper.start(tasks, router)
+    assert keeper.witness and router.witnesses == [keeper.witness]
+    keeper.witness.given_up.num_tokens, keeper.witness.given_up.num_seen = 5, 9
+    keeper.witness.num_left_out = 2
+    told = page(keeper)
+    assert "kvgate_salt_given_up_tokens_total 5.0" in told
+    assert "kvgate_salt_prompt_tokens_total 9.0" in told
+    assert "kvgate_salt_left_out_requests_total 2.0" in told
+    await tasks.stop()
 
 
 def test_refusals_keys_and_loads(tmp_path: Path) -> None:
