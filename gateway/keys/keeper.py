@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config import Config
 from gateway.core.errors import ConfigError
+from gateway.core.keys import Ring
 from gateway.core.salts import MIN_SECRET_CHARS, Salts
 from gateway.flow.askers import Names, Trusted
 from gateway.keyfile import read_key
@@ -21,6 +22,8 @@ from gateway.tasks import Tasks
 
 if TYPE_CHECKING:
     from gateway.keys.given_up import SaltWitness
+    from gateway.keys.jwks import Jwks
+    from gateway.keys.jwt import Jwt
     from gateway.router import Router
 
 LOOK_INTERVAL_S = 1.0
@@ -39,10 +42,13 @@ class Keeper:
         if config.mask_cached_tokens and config.expose_headers:
             raise ConfigError("mask_cached_tokens: expose_headers tells clients what it hides; choose one")
         self._salts = _salts(config)
+        self._clock = clock
         self.file = KeyFile(config.key_file, self._salt_in) if config.key_file else None
         self.witness: SaltWitness | None = None
         self.guard: Guard | None = None
-        if self.file or self._salts:
+        self.jwt: Jwt | None = None
+        self.jwks: Jwks | None = None
+        if self.file or config.jwt_keys or self._salts:
             self.guard = guard = Guard(
                 clock=clock,
                 names=_names(config),
@@ -51,6 +57,8 @@ class Keeper:
                 passes_key=config.pass_client_key,
             )
             guard.set_ring(self.file.ring if self.file else None)
+            if config.jwt_keys:
+                self._take_tokens(config, guard)
 
     def __repr__(self) -> str:
         return f"Keeper({self.guard!r})"
@@ -63,20 +71,49 @@ class Keeper:
             self.witness = SaltWitness(router.fleet)
             router.witnesses.append(self.witness)
             tasks.start("count what salts cost", keep_counted(self.witness))
+        if self.jwks and router:  # whoever asks a supervisor has a key
+            tasks.start("fetch keys for tokens", self.jwks.keep())
         if self.file:
             tasks.start("follow keys", self._follow(self.file))
 
     async def reload(self) -> None:
         """Read the keys anew, whether they seem changed or not. Raises ConfigError, with nothing changed."""
         if self.file and self.guard:
-            self.guard.set_ring(await asyncio.to_thread(self.file.reload))
+            self._use(self.guard, await asyncio.to_thread(self.file.reload))
 
     async def _follow(self, file: KeyFile) -> None:
         """In a thread: it may lie on a network."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             if (ring := await asyncio.to_thread(file.look)) and self.guard:
-                self.guard.set_ring(ring)
+                self._use(self.guard, ring)
+
+    def _use(self, guard: Guard, ring: Ring) -> None:
+        guard.set_ring(ring)
+        if self.jwt:
+            self.jwt.forget()  # the groups of their tenants
+
+    def _take_tokens(self, config: Config, guard: Guard) -> None:
+        """Raises ConfigError."""
+        from gateway.keys.jwks import Jwks  # and their libraries
+        from gateway.keys.jwt import DEFAULT_ALGORITHMS, Jwt
+
+        for name, value in (("jwt_issuer", config.jwt_issuer), ("jwt_audience", config.jwt_audience)):
+            if not value:
+                raise ConfigError(f"jwt_keys: needs {name}, or tokens for others would be taken")
+        self.jwt = Jwt(
+            algorithms=config.jwt_algorithms or DEFAULT_ALGORITHMS,
+            issuer=config.jwt_issuer,
+            audience=config.jwt_audience,
+            leeway_s=config.jwt_leeway_s,
+            tenant_claim=config.jwt_tenant_claim,
+            models_claim=config.jwt_models_claim,
+            salt_of=self._salt_of,
+            clock=self._clock,
+        )
+        self.jwks = Jwks(config.jwt_keys, self.jwt.use, refresh_s=config.jwt_refresh_s)
+        self.jwt.want_keys = self.jwks.want
+        guard.jwt = self.jwt.who
 
     def _salt_of(self, tenant: str) -> str | None:
         return self._salt_in(tenant, self.file.ring.groups if self.file else _NO_GROUPS)

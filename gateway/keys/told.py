@@ -1,6 +1,6 @@
 """What is told of who asks: refusals by reason, and what the guard goes by."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -17,36 +17,44 @@ class KeysCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        guard, file = self._keeper.guard, self._keeper.file
-        if guard is None:
-            return
-        refusals = CounterMetricFamily(
-            "kvgate_auth_refusals", "Requests of whom we do not know, or who may not", labels=["reason"]
-        )
-        for reason, num in sorted(guard.refusals.items()):
-            refusals.add_metric([reason], num)
-        yield refusals
-        if file:
+        if self._keeper.guard is not None:
+            yield _counters(
+                "kvgate_auth_refusals",
+                "Requests of whom we do not know, or who may not",
+                "reason",
+                self._keeper.guard.refusals,
+            )
+            yield from self._files()
+            yield from self._salts()
+
+    def _files(self) -> Iterator[Metric]:
+        if file := self._keeper.file:
             yield GaugeMetricFamily("kvgate_keys", "API keys in the file", value=len(file.ring.entries))
-            loads = CounterMetricFamily(
-                "kvgate_key_loads", "Changed key files that were loaded or refused", labels=["result"]
+            loads = {result: file.loads[result] for result in ("loaded", "refused")}
+            yield _counters(
+                "kvgate_key_loads", "Changed key files that were loaded or refused", "result", loads
             )
-            for result in ("loaded", "refused"):
-                loads.add_metric([result], file.loads[result])
-            yield loads
+        if (jwt := self._keeper.jwt) and (jwks := self._keeper.jwks):
+            yield GaugeMetricFamily("kvgate_jwt_keys", "Public keys for tokens", value=jwt.num_keys)
+            fetches = {result: jwks.fetches[result] for result in ("fetched", "failed")}
+            yield _counters("kvgate_jwt_key_fetches", "Fetches of public keys for tokens", "result", fetches)
+
+    def _salts(self) -> Iterator[Metric]:
         if witness := self._keeper.witness:
-            yield CounterMetricFamily(
-                "kvgate_salt_given_up_tokens",
-                "Prompt tokens that would have been cached if tenants shared, about",
-                value=witness.given_up.num_tokens,
-            )
-            yield CounterMetricFamily(
-                "kvgate_salt_prompt_tokens",
-                "Prompt tokens that were looked at for it",
-                value=witness.given_up.num_seen,
-            )
-            yield CounterMetricFamily(
-                "kvgate_salt_left_out_requests",
-                "Requests that there was no time to look at for it",
-                value=witness.num_left_out,
-            )
+            for name, text, value in (
+                (
+                    "given_up_tokens",
+                    "Prompt tokens that would have been cached if tenants shared, about",
+                    witness.given_up.num_tokens,
+                ),
+                ("prompt_tokens", "Prompt tokens that were looked at for it", witness.given_up.num_seen),
+                ("left_out_requests", "Requests that there was no time to look at", witness.num_left_out),
+            ):
+                yield CounterMetricFamily(f"kvgate_salt_{name}", text, value=value)
+
+
+def _counters(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, num in sorted(counts.items()):
+        family.add_metric([key], num)
+    return family

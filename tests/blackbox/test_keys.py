@@ -26,6 +26,7 @@ from tests.blackbox.harness import (
     until,
     wire,
 )
+from tests.keys import issuers
 
 CANARY = "canary-4711"
 
@@ -203,3 +204,27 @@ async def test_clients_are_not_told_what_was_cached() -> None:
         metrics = await bench.gateway.metrics()
         told = [value for name, value in metrics.items() if name.startswith("kvgate_reported_cached_tokens")]
         assert sum(told) == 16
+
+
+async def test_tokens_of_an_issuer(tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_bytes(issuers.jwks(issuers.public("ec")))
+    flags = ["--jwt-keys", str(file), "--jwt-issuer", issuers.ISSUER, "--jwt-audience", issuers.AUDIENCE]
+    async with running(*flags) as bench:
+        worker = await bench.worker()
+        good = issuers.token("ec", models=["m"]).decode()
+        assert (await bench.ask(post(completion(), bearer(good)))).status == 200
+        assert worker.calls[0].value(b"authorization") is None
+        elsewhere = issuers.token("ec", models=["n"]).decode()
+        assert status_code(await bench.ask(post(completion(), bearer(elsewhere)))) == (
+            403,
+            "model_not_allowed",
+        )
+        unknown = bearer(issuers.token("rsa").decode())
+        assert status_code(await bench.ask(post(completion(), unknown))) == (401, "invalid_token")
+        file.write_bytes(issuers.jwks(issuers.public("ec"), issuers.public("rsa")))
+
+        async def is_taken() -> bool:
+            return (await bench.ask(post(completion(), unknown))).status == 200
+
+        await until(is_taken, "the key it names is fetched")

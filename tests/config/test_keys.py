@@ -18,6 +18,8 @@ def test_nobody_needs_a_key_unless_it_is_said() -> None:
     ("text", "words"),
     [
         ("key_file = 'k'\nadmin_key = 'some'", ["admin_key", "all, changes or off"]),
+        ("jwt_algorithms = ['HS256']", ["jwt_algorithms: 'HS256' is none of RS256"]),
+        ("jwt_algorithms = ['none']", ["jwt_algorithms: 'none'"]),
         ("trust_headers_from = ['here']", ["trust_headers_from"]),  # what comes before is still looked at
     ],
 )

@@ -13,6 +13,7 @@ from gateway.core.keys import make_key
 from gateway.keys import keeper as module
 from gateway.keys.keeper import Keeper
 from gateway.tasks import Tasks
+from tests.keys.issuers import AUDIENCE, ISSUER, jwks, public, token
 
 KEY, OTHER = (make_key(bytes([n] * 6), bytes(32)) for n in range(2))
 
@@ -77,6 +78,23 @@ def test_what_needs_something_else() -> None:
         Keeper(Config(admin_key="all"))
     with pytest.raises(ConfigError, match="mask_cached_tokens: expose_headers"):
         Keeper(Config(mask_cached_tokens=True, expose_headers=True))
+
+
+async def test_tokens_are_taken_beside_keys(keys: Path, tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_bytes(jwks(public("ec")))
+    said = {"jwt_keys": str(file), "jwt_issuer": ISSUER, "jwt_audience": AUDIENCE}
+    for needed in ("jwt_issuer", "jwt_audience"):
+        with pytest.raises(ConfigError, match=f"jwt_keys: needs {needed}"):
+            Keeper(Config(**(said | {needed: ""})))  # type: ignore[arg-type]
+    for config in (Config(**said), Config(key_file=str(keys), **said)):  # type: ignore[arg-type]
+        keeper = Keeper(config)
+        assert keeper.guard and keeper.guard.wants_key
+        assert ask(keeper, token("ec"))[0] == "acme"
+    assert ask(keeper)[0] == "acme"
+    assert keeper.jwt and keeper.jwt._known
+    await keeper.reload()
+    assert not keeper.jwt._known  # the groups of their tenants may be others
 
 
 async def test_the_file_is_followed(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from gateway.keys.told import KeysCollector
 from gateway.policies.least_load import LeastLoad
 from gateway.router import Router
 from gateway.tasks import Tasks
+from tests.keys.issuers import AUDIENCE, ISSUER, jwks, public
 
 
 def page(keeper: Keeper) -> str:
@@ -28,6 +29,17 @@ def page(keeper: Keeper) -> str:
 
 def test_nothing_is_told_where_nobody_is_asked() -> None:
     assert page(Keeper(Config())) == ""
+
+
+def test_keys_for_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "jwks"
+    path.write_bytes(jwks(public("ec")))
+    keeper = Keeper(Config(jwt_keys=str(path), jwt_issuer=ISSUER, jwt_audience=AUDIENCE))
+    assert keeper.jwks
+    keeper.jwks.fetches["failed"] = 2
+    told = page(keeper)
+    assert "kvgate_jwt_keys 1.0" in told and "kvgate_keys" not in told
+    assert 'kvgate_jwt_key_fetches_total{result="failed"} 2.0' in told
 
 
 async def test_what_salts_cost(tmp_path: Path) -> None:
