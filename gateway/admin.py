@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.aggregate import MAX_EXPLAINED_BYTES
 from gateway.api import Api, ready
 from gateway.choosing import Choosing
 from gateway.core.errors import ConfigError, GatewayError
@@ -30,8 +31,6 @@ from gateway.router import Router
 log = logging.getLogger("kvgate.admin")
 
 MAX_RECENT = 100
-MAX_BODY_BYTES = 64 << 20
-"""Of a request that is explained: as much as clients may send."""
 MAX_LISTED_BLOCKS = 200_000
 """To list them holds the loop for some 10 ms."""
 
@@ -186,7 +185,7 @@ class Admin:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """What would be done with the request in the body, which is neither sent nor booked."""
-        body = await request.clone(client_max_size=MAX_BODY_BYTES).read()
+        body = await request.clone(client_max_size=MAX_EXPLAINED_BYTES).read()
         try:
             told = await self._preview.explain(body, request.query.get("path"), request.headers)
         except GatewayError as exc:

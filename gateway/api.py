@@ -1,7 +1,7 @@
 """The OpenAI surface: which route is answered how. Everything that is not here is refused."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -14,12 +14,13 @@ from gateway.core.errors import (
     NoWorker,
     Unauthorized,
     UnknownModel,
-    UnknownRoute,
     UpgradeRequired,
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.http import Header, HttpRequest
-from gateway.core.request import ROUTES
+from gateway.core.keys import usable
+from gateway.core.request import RESPONSES
+from gateway.core.routes import Routes
 from gateway.core.worker import Served
 from gateway.keys.guard import Guard
 from gateway.metrics import Metrics
@@ -33,13 +34,22 @@ _JSON: Header = (b"content-type", b"application/json")
 _MODELS = "/v1/models"
 _OPEN = frozenset({"/health", "/ready"})
 """For load balancers, which have no key."""
+_STORED = RESPONSES + "/"
 
 
 class Api:
     """Takes each parsed request of the listening side. `is_stopping` makes /ready say no. `guard` is there
     where it matters who asks."""
 
-    def __init__(self, proxy: Proxy, fleet: Fleet, metrics: Metrics, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        fleet: Fleet,
+        metrics: Metrics,
+        routes: Routes | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        self._routes = Routes() if routes is None else routes
         self._proxy = proxy
         self._fleet = fleet
         self._metrics = metrics
@@ -65,12 +75,13 @@ class Api:
             http.who = self._guard.ask(http, responder.peer if self._guard.asks_peer else None)
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
-        if http.path in ROUTES:
-            _require(http, "POST")
+        if self._routes.find(http.method, http.path):
             return self._proxy.handle(http, responder)
+        if http.path.startswith(_STORED) and RESPONSES in self._routes:
+            return self._proxy.about_response(http, responder)
         answer = self._own_routes(http.path)
         if answer is None:
-            raise UnknownRoute(f"there is no route {http.path}; metrics and admin are on the admin port")
+            raise self._routes.why_not(http.path)
         _require(http, "GET", "HEAD")
         status, body = answer(http)
         self._metrics.responses[status] += 1
@@ -103,22 +114,16 @@ class Api:
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """The union over the fleet, whether their workers are up or not; of what whoever asks may use."""
-        data = [_as_model(served) for served in self._served(http).values()]
+        data = [_as_model(served) for served in usable(http.who, self._fleet.served()).values()]
         return 200, {"object": "list", "data": data}
 
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
         name = unquote(http.path.removeprefix(_MODELS + "/"))
-        served = self._served(http)
+        served = usable(http.who, self._fleet.served())
         if name not in served:
             known = ", ".join(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
         return 200, _as_model(served[name])
-
-    def _served(self, http: HttpRequest) -> Mapping[str, Served]:
-        served, who = self._fleet.served(), http.who
-        if who is None:
-            return served
-        return {name: one for name, one in served.items() if who.may_use(name)}
 
     def _health(self, http: HttpRequest) -> tuple[int, Any]:
         return 200, {"status": "alive"}

@@ -74,7 +74,7 @@ class SplitExchange(InferenceExchange):
         decision = self._proxy.router.decide(
             self._request,
             prompt=prompt,
-            exclude={*self._failed, *tried.left_out} if tried.num else self._failed,
+            exclude={*self.tries.failed, *tried.left_out} if tried.num else self.tries.failed,
             attempt=attempt + tried.num,
             may_split=self._may_split,
         )
@@ -197,7 +197,7 @@ class SplitExchange(InferenceExchange):
         if is_prefills_fault:
             tried.prefill_failed(decision.prefill.id)
         elif tried.transfer_failed(decision.prefill.id, decode):
-            without = {decode, *self._failed, *tried.left_out}
+            without = {decode, *self.tries.failed, *tried.left_out}
             if self._proxy.router.fleet.has_another(self._request.model, without):
                 tried.blame(decode)
         self._may_split = tried.num < self._proxy.options.max_attempts

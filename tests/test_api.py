@@ -59,7 +59,7 @@ class World:
         self.fleet, self.metrics, self.proxy = Fleet(), Metrics(), FakeProxy()
         served = Served("org/name", "root", max_model_len=4096), Served("tuned", "root", "tuned")
         self.member = self.fleet.add(worker("w:1", *served))
-        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics, guard)
+        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics, guard=guard)
 
     def ask(self, method: str, target: str, *headers: Header, is_upgrade: bool = False) -> Kept:
         kept = Kept()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
+from gateway.app.surface import surface_of
 from gateway.app.told import admin_of
 from gateway.choosing import Choosing
 from gateway.config import Config
@@ -65,6 +66,7 @@ from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
+from gateway.witnesses import Witnesses
 
 if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
@@ -103,21 +105,31 @@ class Gateway:
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
-        self.records = Records()
+        self.witnesses = Witnesses()
+        self.records = Records(self.witnesses)
         self.router = self._make_router(place.ledger if place else Ledger())
-        self.recorder = recorder_of(config, self.metrics, self.router, self.records)
+        self.recorder = recorder_of(config, self.metrics, self.witnesses)
+        self._tasks = Tasks()
+        self.connections: set[ClientConnection] = set() if connections is None else connections
+        self._sockets: Sockets | None = None
+        self._find_workers(config)
+        self._join(place)
+
+    def _find_workers(self, config: Config) -> None:
+        """Who they are, what they run, and how they are reached."""
         self.said = said_of(config, HANDOFFS, CONNECTORS)
         self.worker_urls = worker_urls([*config.worker, *self.said.roles])
         self._read_secrets(config)
+        self.surface = surface_of(config)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
-        self._tasks = Tasks()
-        self.shared = shared_index(config, self.index, self.assumed, self.tree)
+
+    def _join(self, place: Place | None) -> None:
+        """What other processes and gateways share with this one."""
+        self.shared = shared_index(self.config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
         self.sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
-        self.connections: set[ClientConnection] = set() if connections is None else connections
-        self._sockets: Sockets | None = None
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
@@ -130,7 +142,7 @@ class Gateway:
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics, self.keeper.guard)
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, self.keeper.guard)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -211,7 +223,13 @@ class Gateway:
 
     def _make_front(self) -> Front:
         return Front(
-            self.config, self.connections, self.api.handle, self.api.refused, admin_of(self), self._tls
+            self.config,
+            self.connections,
+            self.api.handle,
+            self.api.refused,
+            admin_of(self),
+            self._tls,
+            self.surface.bodies,
         )
 
     def _make_router(self, ledger: Ledger) -> Router:
@@ -225,12 +243,15 @@ class Gateway:
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
             paces=Paces.of(self.config.prefill_tokens_per_s),
+            witnesses=self.witnesses,
         )
         self.choosing.drive(router)
-        router.witnesses += [self.losses, self.verifier, self.healer]
+        for witness in (self.losses, self.verifier, self.healer):
+            self.witnesses.decided.append(witness.decided)
+            self.witnesses.answered.append(witness.answered)
         if self.choosing.trials.is_on:
-            router.witnesses.append(self.choosing.trials)
-            self.records.watchers.append(self.choosing.trials.finished)
+            self.witnesses.decided.append(self.choosing.trials.decided)
+            self.witnesses.finished.append(self.choosing.trials.finished)
         return router
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
@@ -271,6 +292,8 @@ class Gateway:
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
+            response_ids=self.surface.response_ids,
+            bodies=self.surface.bodies,
             gate=gate_of(config, self.router, self._place.used_of if self._place else None),
         )
 

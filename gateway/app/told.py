@@ -16,6 +16,7 @@ from gateway.keys.told import KeysCollector
 from gateway.loss.metrics import LossCollector
 from gateway.metrics import Collector, registry_of
 from gateway.preview import Preview
+from gateway.retry_metrics import RetriesCollector
 from gateway.split_metrics import SplitsCollector
 from gateway.trials.metrics import TrialsCollector
 from gateway.verify.metrics import VerifyCollector, describe, summary
@@ -66,6 +67,7 @@ def _collectors(gateway: "Gateway") -> Iterable[RegistryCollector]:
         SplitsCollector(gateway.splits, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
+        RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
         *([FlowCollector(gate)] if gate else []),

@@ -10,7 +10,6 @@ from gateway.core.http import ResponseHead
 from gateway.core.masked import Masker
 from gateway.core.plain import PlainScanner
 from gateway.core.sse import SseScanner, Usage
-from gateway.core.unasked import UnaskedScanner
 
 
 class Piece(Enum):
@@ -26,11 +25,9 @@ class Answer:
 
     __slots__ = ("status", "first_token_s", "last_token_s", "_scanner", "_plain", "_masker")
 
-    def __init__(
-        self, head: ResponseHead, unasked: UnaskedScanner | None = None, *, masks: bool = False
-    ) -> None:
-        """`unasked` is for the stream of a client that is not to see the usage that we asked for; `masks`:
-        nor how much of its prompt was cached."""
+    def __init__(self, head: ResponseHead, unasked: SseScanner | None = None, *, masks: bool = False) -> None:
+        """`unasked` changes the stream: what its client is not to see is taken out, or named otherwise.
+        `masks`: it is not to see how much of its prompt was cached."""
         self.status = head.status
         self.first_token_s: float | None = None
         self.last_token_s = 0.0

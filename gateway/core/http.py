@@ -38,11 +38,18 @@ class HttpRequest:
     """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
     wants to go on as a WebSocket. `who` is filled in where it is known who asks (`keys/guard.py`)."""
 
-    # fmt: off
     __slots__ = (
-        "method", "target", "headers", "body", "is_http10", "keep_alive", "is_upgrade", "path", "who",
+        "method",
+        "target",
+        "headers",
+        "body",
+        "is_http10",
+        "keep_alive",
+        "is_upgrade",
+        "path",
+        "num_held",
+        "who",
     )
-    # fmt: on
 
     def __init__(
         self,
@@ -61,6 +68,7 @@ class HttpRequest:
         self.is_http10 = is_http10
         self.keep_alive = keep_alive
         self.is_upgrade = is_upgrade
+        self.num_held = 0  # bytes of its body in the budget (`bodies.py`)
         self.path = self.target.partition(b"?")[0].decode("latin-1")
         self.who: Who | None = None
 

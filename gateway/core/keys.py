@@ -21,6 +21,7 @@ from hmac import compare_digest
 from mypy_extensions import mypyc_attr
 
 from gateway.core.errors import Forbidden
+from gateway.core.worker import Served
 
 PREFIX = b"kvg-"
 ID_DIGITS = 12
@@ -69,6 +70,13 @@ class Who:
                 code="model_not_allowed",
                 param="model",
             )
+
+
+def usable(who: Who | None, served: Mapping[str, Served]) -> Mapping[str, Served]:
+    """What of it somebody may use; all where it does not matter who asks."""
+    if who is None or who.models is None:
+        return served
+    return {name: one for name, one in served.items() if who.may_use(name)}
 
 
 class Entry:

@@ -181,10 +181,6 @@ class Tenants:
     def __repr__(self) -> str:
         return f"Tenants({len(self._tenants)}, configured={sorted(self._limits)})"
 
-    @property
-    def counts_tokens(self) -> bool:
-        return any([limits.tokens_per_min for limits in self._limits.values()])
-
     def of(self, name: str, now: float) -> Tenant:
         return self._tenants.get(name) or self._meet(name, now)
 

@@ -10,7 +10,6 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.given_up import GivenUp
 from gateway.core.request import InferenceRequest
-from gateway.core.sse import Usage
 
 MAX_QUEUED = 1_000
 MAX_QUEUED_TOKENS = 1 << 20
@@ -22,7 +21,7 @@ _Seen = tuple[str, Sequence[Tokens], str, int]
 
 
 class SaltWitness:
-    """A `core.decision.Witness`: on the data path a request is only queued, less than 1 us."""
+    """One of `Router.witnesses`: on the data path a request is only queued, less than 1 us."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.given_up = GivenUp()
@@ -48,9 +47,6 @@ class SaltWitness:
             return
         self._num_queued_tokens += decision.num_tokens
         self._queue.append((decision.model, prompt.tokens, request.cache_salt, decision.overlap_tokens))
-
-    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
-        """What was predicted is what counts: an answer is not always told of."""
 
     def step(self) -> bool:
         """Look at one that is queued; False if none is."""

@@ -69,7 +69,7 @@ class Keeper:
             from gateway.keys.given_up import SaltWitness, keep_counted  # a supervisor does without
 
             self.witness = SaltWitness(router.fleet)
-            router.witnesses.append(self.witness)
+            router.witnesses.decided.append(self.witness.decided)
             tasks.start("count what salts cost", keep_counted(self.witness))
         if self.jwks and router:  # whoever asks a supervisor has a key
             tasks.start("fetch keys for tokens", self.jwks.keep())

@@ -13,7 +13,9 @@ from gateway.core.keys import (
     digest_of,
     id_of,
     make_key,
+    usable,
 )
+from gateway.core.worker import Served
 
 SALT = bytes(range(16))
 KEY = make_key(bytes.fromhex("0b1c2d3e4f50"), bytes(range(32)))
@@ -80,3 +82,9 @@ def test_no_key_shows_in_what_is_printed() -> None:
     shown = repr(ring()) + repr(ring().find(KEY))
     assert KEY[17:].decode() not in shown and digest_of(KEY, SALT).hex() not in shown
     assert shown == "Ring(1 keys, 0 groups)Who('acme', '0b1c2d3e4f50', admin=False)"
+
+
+def test_what_somebody_may_use_of_what_is_served() -> None:
+    served = {name: Served(name, "root") for name in ("m", "n", "o")}
+    assert usable(None, served) is served and usable(Who("t"), served) is served
+    assert list(usable(Who("t", "id", ["n", "x"]), served)) == ["n"]

@@ -9,7 +9,6 @@ from gateway.core.decision import Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.given_up import CHUNK_TOKENS, MAX_CHUNKS
 from gateway.core.request import InferenceRequest, Kind
-from gateway.core.sse import Usage
 from gateway.keys import given_up as module
 from gateway.keys.given_up import SaltWitness
 from tests.fakes import decision, worker
@@ -29,7 +28,6 @@ def test_what_is_queued_is_counted_aside() -> None:
     assert witness.given_up.num_seen == 0
     assert [witness.step() for _ in range(3)] == [True, True, False]
     assert witness.given_up.num_tokens > 0 and witness.given_up.num_seen == 8 * CHUNK_TOKENS
-    witness.answered(decision("d"), [], Usage())
 
 
 def test_what_has_no_salt_or_no_tokens_costs_nothing() -> None:

@@ -55,7 +55,7 @@ async def test_what_salts_cost(tmp_path: Path) -> None:
         tokenize=lambda request: Prompt(),
     )
     keeper.start(tasks, router)
-    assert keeper.witness and router.witnesses == [keeper.witness]
+    assert keeper.witness and router.witnesses.decided == [keeper.witness.decided]
     keeper.witness.given_up.num_tokens, keeper.witness.given_up.num_seen = 5, 9
     keeper.witness.num_left_out = 2
     told = page(keeper)
