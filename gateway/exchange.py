@@ -188,15 +188,16 @@ class InferenceExchange:
         self._touch()
         if head.status == UNAVAILABLE and self._may_try_another():
             return self._abandon("answered 503")
-        self._status, self._answer = head.status, Answer(head, self._unasked)
+        masks = self._proxy.options.mask_cached_tokens
+        self._status, self._answer = head.status, Answer(head, self._unasked, masks=masks)
         self._prompt = None  # there will be no other attempt, and a stream may last for an hour
         self._request.let_go()
         self._proxy.bodies.let_go(self.http)
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
         exposed = self._decision if self._options.expose_headers else None
-        is_stream = self._answer.is_stream
-        self._responder.head(head_to_client(head, self._request_id, exposed, is_stream=is_stream))
+        is_reframed = self._answer.is_reframed
+        self._responder.head(head_to_client(head, self._request_id, exposed, is_stream=is_reframed))
         return None
 
     def upstream_data(self, data: bytes) -> None:

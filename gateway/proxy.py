@@ -22,12 +22,14 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, ModelMissing
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
+from gateway.core.keys import usable
 from gateway.core.multipart import MARK, parse_form
 from gateway.core.outcome import SERVER_ERROR
 from gateway.core.request import RESPONSES, InferenceRequest, Kind, parse_request
 from gateway.core.response_ids import ResponseIds
 from gateway.core.retries import Retries
 from gateway.core.routes import model_asked
+from gateway.core.salted import refused
 from gateway.core.session import session_of
 from gateway.core.sse import Usage
 from gateway.core.unasked import UnaskedScanner, with_usage
@@ -67,6 +69,7 @@ class ProxyOptions:
     allow_transfer_fields: bool = False
     session_header: bytes = b""
     session_cookie: bytes = b""
+    mask_cached_tokens: bool = False
 
 
 def proxy_options(config: Config) -> ProxyOptions:
@@ -81,6 +84,7 @@ def proxy_options(config: Config) -> ProxyOptions:
         allow_transfer_fields=config.allow_transfer_fields,
         session_header=config.session_header.lower().encode(),
         session_cookie=config.session_cookie.encode(),
+        mask_cached_tokens=config.mask_cached_tokens,
     )
 
 
@@ -150,6 +154,8 @@ class Proxy:
         """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
         and TooManyRequests; all later errors are answered by the exchange."""
         request = self.request_of(http)
+        if self.options.mask_cached_tokens:  # in a compressed answer nothing could be
+            http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         fleet, model = self.router.fleet, request.model
         is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
@@ -164,6 +170,8 @@ class Proxy:
         """Take a request about a response that a worker keeps. Raises UnknownResponse, UnknownRoute,
         MethodNotAllowed and TooManyRequests."""
         request, own, worker = responses.about(self, http)
+        if (who := http.who) is not None:
+            request.tenant = who.tenant
         exchange = responses.ResponsesExchange(self, http, responder, request)
         exchange.pin(own, worker)
         return self._admitted(exchange, http, responder, request)
@@ -179,22 +187,29 @@ class Proxy:
         return exchange
 
     def request_of(self, http: HttpRequest) -> InferenceRequest:
-        """As it was sent. Raises InvalidRequest."""
+        """As it was sent, by whoever has shown who they are. Raises InvalidRequest or Forbidden."""
         options = self.options
         try:
             request = self._parse(http, None)
         except ModelMissing:
-            request = self._parse(http, model_asked(http, self.router.fleet.served()))
+            served = usable(http.who, self.router.fleet.served())
+            request = self._parse(http, model_asked(http, served))
+        if (who := http.who) is not None:
+            who.check(request.model)
+            request.tenant = who.tenant
         if session := session_of(http, options.session_header, options.session_cookie):
             request.session = session
         return request
 
     def _parse(self, http: HttpRequest, model: str | None) -> InferenceRequest:
-        keeps, body = self.options.allow_transfer_fields, http.body
+        keeps, body, who = self.options.allow_transfer_fields, http.body, http.who
+        salt = who.salt if who is not None else None
         if body[:2] == MARK:
+            if salt is not None:
+                raise refused(http.path)
             kind = http.header(b"content-type")
             return parse_form(http.path, body, kind, keeps_transfer=keeps, model=model)
-        return parse_request(http.path, body, self.prompts.runs, keeps_transfer=keeps, model=model)
+        return parse_request(http.path, body, self.prompts.runs, keeps_transfer=keeps, model=model, salt=salt)
 
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send, once it may."""
@@ -252,7 +267,7 @@ class Proxy:
         return await self.others.tell(request, prompt) if self.others else prompt
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
-        """Take a WebSocket to a worker. Raises InvalidRequest or TooManyRequests."""
+        """Take a WebSocket to a worker. Raises InvalidRequest, Forbidden or TooManyRequests."""
         request = parse_tunnel(http, self.router.fleet.served())
         if self.gate is not None:
             self.gate.admit(http, request, responder)

@@ -50,6 +50,7 @@ from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds, shared_index, shared_tree
 from gateway.ingest.healer import Healer, keep_healing
 from gateway.keyfile import worker_headers
+from gateway.keys.keeper import Keeper
 from gateway.lag import Lag
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Metrics
@@ -129,6 +130,7 @@ class Gateway:
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self.keeper = Keeper(config)
         self.surface = surface_of(config)
         self._read_workers()
         self._join(place)
@@ -174,7 +176,8 @@ class Gateway:
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
-        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, self.telling.tellers)
+        tellers, guard = self.telling.tellers, self.keeper.guard
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, tellers, guard)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -186,6 +189,7 @@ class Gateway:
         if serve:
             self._sockets = Sockets(config)
             await self.listen(self._sockets.traffic, self._sockets.admin)
+        self.keeper.start(self._tasks, self.router)
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))

@@ -14,6 +14,8 @@ from gateway.fleet_admin import FleetAdmin
 from gateway.flow.told import FlowCollector, describe_flow
 from gateway.ingest.metrics import HealerCollector
 from gateway.ingest.tree_metrics import TreeCollector
+from gateway.keys.admin import add_guard, add_routes
+from gateway.keys.told import KeysCollector
 from gateway.loss.metrics import LossCollector
 from gateway.metrics import Collector, registry_of
 from gateway.preview import Preview
@@ -62,12 +64,13 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
         _Flow(gateway),
+        KeysCollector(gateway.keeper),
         *gateway.collectors,
     )
 
 
 def admin_of(gateway: "Gateway") -> web.Application:
-    return Admin(
+    app = Admin(
         api=gateway.api,
         router=gateway.router,
         workers=_workers_of(gateway),
@@ -82,8 +85,12 @@ def admin_of(gateway: "Gateway") -> web.Application:
         describe_flow=lambda: describe_flow(gateway.proxy.gate),
         reload=gateway.reload,
         policies=gateway.choosing,
-        preview=Preview(gateway.proxy, gateway.choosing.parts_of),
+        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.keeper.guard),
     ).app()
+    add_routes(app, gateway.keeper)
+    if gateway.config.processes == 1:  # else the supervisor asks who it is
+        add_guard(app, gateway.keeper, gateway.config.admin_key)
+    return app
 
 
 def _standings_of(gateway: "Gateway") -> StandingsCollector:

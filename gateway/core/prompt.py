@@ -305,7 +305,8 @@ class Prompts:
         is_plain = body.get("prompt_embeds") is None and body.get("suffix") is None
         if self._texts is None or type(text) is not str or len(text) < STRIDE or not is_plain:
             return None
-        found = self._texts.tokens(text)
+        salt = body.get("cache_salt")
+        found = self._texts.tokens(text, salt if type(salt) is str else None)
         self._num_known += 1
         if not self._num_known % CHECK_EVERY and self.encode(text, False) != found.tokens:
             self._texts = None

@@ -2,7 +2,8 @@
 
 The body is passed on as it came, unknown fields too, but for the fields by which a client could
 steer an engine: to other hosts (`kv_transfer_params`, `bootstrap_*`, `disaggregated_params`), to
-other tokens, or to other events (`kv_cache_report_mode`, as a field or in `vllm_xargs`).
+other tokens, or to other events (`kv_cache_report_mode`, as a field or in `vllm_xargs`). Where tenants'
+caches are kept apart, `cache_salt` is the gateway's.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from xxhash import xxh3_128
 
 from gateway.core.chat import Messages
 from gateway.core.errors import InvalidRequest, ModelMissing
+from gateway.core.salted import SALT, salted
 from gateway.core.session import short
 from gateway.core.tenants import Ticket
 
@@ -183,9 +185,11 @@ def parse_request(
     *,
     keeps_transfer: bool = False,
     model: str | None = None,
+    salt: str | None = None,
 ) -> InferenceRequest:
     """Raises InvalidRequest that names the field at fault; ModelMissing where the body names none and no
     `model` is given. `keeps_transfer`: clients may split requests themselves, and say so to the workers.
+    `salt` goes to the worker in place of the client's.
 
     `known` has the names (see Messages) of conversations whose messages passed these checks before:
     they are not decoded again. Everything else is.
@@ -195,7 +199,7 @@ def parse_request(
     fields: dict[str, Any] | None = None
     if kind is Kind.PASS:
         top: Mapping[str, Any] = _scalars(path, body, model)
-    elif kind is Kind.CHAT and (messages := _messages(body, known)):
+    elif kind is Kind.CHAT and (messages := _messages(body, known, salt)):
         top = messages.top
     else:
         top = fields = _decode(body)
@@ -206,19 +210,23 @@ def parse_request(
             _check_prompt(fields)
     sent = _without_steering(top, body, keeps_transfer)
     request = InferenceRequest(kind, path, sent, top, fields=fields, messages=messages)
+    if salt is not None:
+        request.body, request.cache_salt = salted(path, sent, salt, top), salt
+        if fields is not None:
+            fields[SALT] = salt  # they are those of the body that goes on
     if keeps_transfer and any([steers(name) and not steers_events(name) for name in top]):
         request.may_split = False  # its client splits it
     return request
 
 
-def _messages(body: bytes, known: Container[bytes]) -> Messages | None:
+def _messages(body: bytes, known: Container[bytes], salt: str | None) -> Messages | None:
     """The messages of a chat; None where the full check will have something to say."""
     try:
         top = _decode_top(body)
         raws, model = top.get("messages"), top.get("model")
         if type(raws) is not list or type(model) is not str or not model:
             return None
-        setting, names = _names(model, top, raws)
+        setting, names = _names(model, top, raws, salt)
         num_known = max(len(raws) - 1, 0)  # the last message is never before a cut
         while num_known and names[num_known - 1] not in known:
             num_known -= 1
@@ -231,11 +239,16 @@ def _messages(body: bytes, known: Container[bytes]) -> Messages | None:
     return Messages(raws, names, setting, num_known, top, new)
 
 
-def _names(model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw]) -> tuple[bytes, Sequence[bytes]]:
-    """JSON values end where they end, so that one after the other is told from any other sequence."""
+def _names(
+    model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw], salt: str | None
+) -> tuple[bytes, Sequence[bytes]]:
+    """JSON values end where they end, so that one after the other is told from any other sequence. What is
+    known of one tenant's conversations makes no other's faster."""
     given = {name: top[name] for name in PROMPT_FIELDS if name in top}
     chain = xxh3_128(msgspec.json.encode((model, given)))
     setting, names = chain.digest(), []
+    if salt is not None:
+        chain.update(salt.encode())
     for raw in raws:
         chain.update(raw)
         names.append(chain.digest())
