@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -64,11 +64,13 @@ class Admin:
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
         verified: Callable[[WorkerId], Mapping[str, Any]],
+        tokens_at: Callable[[str], Sequence[Mapping[str, str]]],
         describe_flow: Callable[[], Mapping[str, Any]],
         policies: Choosing,
         preview: Preview,
     ) -> None:
-        """`verified` sums up how right the predictions about a worker are."""
+        """`verified` sums up how right the predictions about a worker are, `tokens_at` tells by whom prompts
+        for an endpoint are tokenized."""
         self._api = api
         self._router = router
         self._fleet: Fleet = router.fleet
@@ -79,6 +81,7 @@ class Admin:
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
         self._verified = verified
+        self._tokens_at = tokens_at
         self._describe_flow = describe_flow
         self._policies = policies
         self._preview = preview
@@ -212,6 +215,7 @@ class Admin:
             "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
             "given_as": spec_of(endpoint.url, self._roster.said.roles.get(endpoint.url)),
             "last_error": endpoint.last_error,
+            "tokens": self._tokens_at(endpoint.url),
             "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
         }
 

@@ -7,16 +7,18 @@ answer has ended.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from gateway.config import Config
 from gateway.core import report
+from gateway.core.aliases import renamed
 from gateway.core.answer import Answer
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
+from gateway.core.fleet import Eligible
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
 from gateway.core.request import InferenceRequest, Kind, parse_request
@@ -179,15 +181,23 @@ class Proxy:
     async def prompt_of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
         """By whoever makes it, and with what others know of it. Raises PromptError, UnknownModel or
         NoWorker."""
-        worker = random.choice(self.router.fleet.eligible(request.model)).member.worker
+        eligible = self.router.fleet.eligible(request.model)
         if not self.prompts.is_local(request):
             key = authorization.decode("latin-1") if authorization else None
-            prompt = await self.worker_tokenizer.ask(worker.url, request, key)
+            chosen = self._tokenizing(eligible)
+            url, name = chosen.member.worker.url, chosen.served.name
+            prompt = await self.worker_tokenizer.ask(url, request, key, name)
         elif self.long_prompts.is_long(request):
             prompt = await self.long_prompts.ask(request, self.router.hasher(request))
         else:
             prompt = self.router.tokenize(request)
         return await self.others.tell(request, prompt) if self.others else prompt
+
+    def _tokenizing(self, eligible: Sequence[Eligible]) -> Eligible:
+        """Any whose tokens are those of the others, and that is not left alone if another one is not."""
+        some = [e for e in eligible if not e.is_apart] or eligible
+        asked = self.worker_tokenizer
+        return random.choice([e for e in some if not asked.is_resting(e.member.worker.url)] or some)
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
         """Take a WebSocket to a worker. Raises InvalidRequest or TooManyRequests."""
@@ -198,9 +208,16 @@ class Proxy:
         exchange.begin()
         return exchange
 
+    def body_at(self, request: InferenceRequest, worker: Worker) -> bytes:
+        """By the name that the worker knows the model by."""
+        fleet = self.router.fleet
+        if request.model not in fleet.aliases or not request.body:
+            return request.body
+        return renamed(request.body, fleet.name_at(worker, request.model))
+
     def body_for(self, request: InferenceRequest, decision: Decision) -> tuple[bytes, UnaskedScanner | None]:
         """What the worker gets, and what then takes out of its stream what was asked for us."""
-        body, unasked = request.body, None
+        body, unasked = self.body_at(request, decision.worker), None
         if request.may_ask_usage:
             is_needed = self.gate is not None and self.gate.needs_usage(request)
             unasked = self.ask_usage(decision.worker, is_needed)

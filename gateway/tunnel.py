@@ -42,7 +42,7 @@ def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRe
         if len({one.root for one in served.values() if one.adapter is None}) > 1:
             names = ", ".join(served)
             raise InvalidRequest(f"say which model: {http.path}?model=NAME, of {names}", param="model")
-        model = next((name for name, one in served.items() if one.adapter is None), "")
+        model = next((n for n, one in served.items() if one.adapter is None and n == one.name), "")
     return InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
 
 

@@ -19,6 +19,7 @@ from gateway.api import Api
 from gateway.app.told import admin_of
 from gateway.choosing import Choosing
 from gateway.config import Config
+from gateway.config.models import aliases_of
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.fleet import Fleet
@@ -46,9 +47,10 @@ from gateway.keyfile import worker_headers
 from gateway.lag import Lag
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Metrics
+from gateway.models.given import catalog_of
 from gateway.others import Others
 from gateway.pairing import Pairing
-from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
+from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.proxy import Proxy, proxy_options
 from gateway.recorder import recorder_of
 from gateway.records import Records
@@ -92,10 +94,10 @@ class Gateway:
         self.choosing = Choosing(config, policy_source)
         self._place = place = place or place_alone(config)
         self.metrics = Metrics()
-        self.fleet = Fleet()
+        self.fleet = Fleet(aliases_of(config.models))
         self.assumed = place.assumed if place else AssumedIndex()
-        self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
-        log_templates(self.prompts)
+        self.prompts = PromptSource({}, self.metrics)
+        self.catalog = catalog_of(config, self.prompts, self.fleet)
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
         self.tree = shared_tree(config, self.losses)
         self.index: Index = self.tree.index if self.tree else MemoryIndex(self.losses)
@@ -130,6 +132,7 @@ class Gateway:
         self.lag.start()
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
+        self.catalog.open(self._tasks.start, ask, self.worker_tokenizer)
         self.roster = self._make_roster()
         self.api = Api(self.proxy, self.fleet, self.metrics)
         self.front = self._make_front()
@@ -281,8 +284,8 @@ class Gateway:
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
             said=self.said,
-            on_joined=self.pairing.joined,
-            on_left=[self.splits.drop_worker, self.router.learning.drop],
+            on_joined=[self.catalog.joined, self.pairing.joined],
+            on_left=[self.splits.drop_worker, self.router.learning.drop, self.catalog.left],
             complete=lambda probe, facts: with_engine_ids(facts, self.said, HANDOFFS, probe),
             on_look=self.verifier.scraped,
             options=RosterOptions(
@@ -303,5 +306,6 @@ class Gateway:
         return await self._feeds.reach(worker, source, self.config.probe_timeout_s)
 
     def close_context(self) -> None:
+        self.catalog.close()
         self._feeds.close()
         self.recorder.close()

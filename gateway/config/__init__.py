@@ -2,8 +2,8 @@
 
 Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
 Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
-they work together is in `fleet.py`, how they are reached in `reaching.py`, how one is chosen in
-`choosing.py`, who is let in in `flow.py`, what several gateways share in `sharing.py`.
+they work together is in `fleet.py`, how they are reached in `reaching.py`, what they serve in `models.py`,
+how one is chosen in `choosing.py`, who is let in in `flow.py`, what several gateways share in `sharing.py`.
 """
 
 import os
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from gateway.config.reaching import Reaching
+from gateway.config.models import Models
 from gateway.core.errors import ConfigError
 from gateway.options import convert, from_environment, from_flags, option
 
 
-class Config(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Models, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),

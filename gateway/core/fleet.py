@@ -1,7 +1,7 @@
 """All known workers, and which of them are eligible for a model now."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,16 +42,23 @@ class Group(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Eligible:
     """A worker that can answer for a model, and under which of its names; `kind` where its cache can go to
-    others, or come from them. Kinds and groups are one object each in a fleet."""
+    others, or come from them. Kinds and groups are one object each in a fleet. `is_apart`: it makes other
+    tokens of a prompt than those that it is routed by."""
 
     member: Member
     served: Served
     group: Group
     kind: Kind | None = None
+    is_apart: bool = False
 
 
 class Fleet:
-    def __init__(self) -> None:
+    """`aliases` are names that clients may use, and what they stand for: a name that workers serve, or their
+    root. A name that some worker serves itself is no alias."""
+
+    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+        self.aliases: Mapping[str, str] = aliases or {}
+        self._apart: Set[tuple[WorkerId, str]] = frozenset()
         self._members: dict[WorkerId, Member] = {}
         self._by_model: dict[str, list[Eligible]] = {}
         self._prefills: dict[str, list[Eligible]] = {}
@@ -81,8 +88,24 @@ class Fleet:
         if self._members.pop(worker, None):
             self._index_models()
 
+    def set_apart(self, apart: Set[tuple[WorkerId, str]]) -> None:
+        """Workers, and roots of which they make other tokens: nothing is looked up for these."""
+        if apart != self._apart:
+            self._apart = apart
+            self._index_models()
+
+    def name_at(self, worker: Worker, model: str) -> str:
+        """What a worker calls a model that clients call so."""
+        target = self.aliases.get(model)
+        if target is None or worker.find(model) is not None:
+            return model
+        if worker.find(target) is not None:
+            return target
+        meant = [served.name for served in worker.served if served.adapter is None and served.root == target]
+        return meant[0] if meant else model
+
     def served(self) -> dict[str, Served]:
-        """Every name that some worker of the fleet answers to, up or not."""
+        """Every name that some worker of the fleet answers to, up or not, and aliases of these."""
         some = {name: (*eligible, *self._prefills.get(name, ())) for name, eligible in self._by_model.items()}
         return {name: eligible[0].served for name, eligible in sorted(some.items()) if eligible}
 
@@ -145,16 +168,32 @@ class Fleet:
             kind = kind_of(worker)
             kind = kinds.setdefault(kind, kind)
             for served in worker.served:
-                group = Group(served.root, served.adapter, worker.block_size or 0)
+                is_apart = (worker.id, served.root) in self._apart
+                group = Group(served.root, served.adapter, 0 if is_apart else worker.block_size or 0)
                 group = groups.setdefault(group, group)
-                eligible = Eligible(member, served, group, kind)
-                there = self._by_model.setdefault(served.name, [])  # known, though nobody decodes for it
-                if worker.role is not Role.PREFILL:
-                    there.append(eligible)
-                    if worker.is_bound:
-                        self._bound.add(served.name)
-                if kind is not None and worker.role is not Role.DECODE:
-                    self._prefills.setdefault(served.name, []).append(eligible)
+                self._index_as(served.name, Eligible(member, served, group, kind, is_apart))
+        own = list(self._by_model)
+        for alias in self.aliases:
+            if alias not in own:
+                self._index_alias(alias, own)
+
+    def _index_as(self, name: str, eligible: Eligible) -> None:
+        worker = eligible.member.worker
+        there = self._by_model.setdefault(name, [])  # known, though nobody decodes for it
+        if worker.role is not Role.PREFILL:
+            there.append(eligible)
+            if worker.is_bound:
+                self._bound.add(name)
+        if eligible.kind is not None and worker.role is not Role.DECODE:
+            self._prefills.setdefault(name, []).append(eligible)
+
+    def _index_alias(self, alias: str, own: Sequence[str]) -> None:
+        """Each worker once, though it may serve the root by several names."""
+        for name in own:
+            both = (*self._by_model[name], *self._prefills.get(name, ()))
+            for eligible in {id(each): each for each in both}.values():
+                if self.name_at(eligible.member.worker, alias) == name:
+                    self._index_as(alias, eligible)
 
 
 RETRY_AFTER_S = 2

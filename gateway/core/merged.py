@@ -39,6 +39,7 @@ ADDED = frozenset(
     {
         "failures",
         "assumed_blocks",
+        "calls",
         "entries",
         "bytes",
         "max_bytes",
@@ -72,7 +73,20 @@ AVERAGED = frozenset(
 )
 """Of processes with the same share of the load, nearly what one would tell of all."""
 MOST_FIRST = "recomputed_tokens"
-WORST_FIRST = ("waiting", "blind", "catching_up", "exact", "joined", "differ", "agree")
+WORST_FIRST = (
+    "broken",
+    "sought",
+    "absent",
+    "none",
+    "remote",
+    "waiting",
+    "blind",
+    "catching_up",
+    "exact",
+    "joined",
+    "differ",
+    "agree",
+)
 
 
 def merge(values: Sequence[Any], name: str = "") -> Any:

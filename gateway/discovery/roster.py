@@ -104,14 +104,14 @@ class Roster:
         options: RosterOptions,
         said: Said | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _as_told,
-        on_joined: Callable[[Sequence[Worker]], None] = lambda workers: None,
+        on_joined: Iterable[Callable[[Sequence[Worker]], None]] = (),
         on_left: Iterable[Callable[[WorkerId], None]] = (),
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
         """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail,
         `on_look` what a worker that answers told of itself, None where its metrics did not come. `complete`
-        asks elsewhere for what an endpoint does not tell itself. `on_joined` is told of the workers of one,
-        `on_left` are told of a worker whose process is another one, or that was dropped."""
+        asks elsewhere for what an endpoint does not tell itself. `on_joined` are told of the workers of one,
+        `on_left` told of a worker whose process is another one, or that was dropped."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -275,7 +275,8 @@ class Roster:
         log.info(
             "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
         )
-        self._on_joined(workers)
+        for joined in self._on_joined:
+            joined(workers)
 
     def _rejoin(self, endpoint: Endpoint, facts: Facts) -> None:
         """Another process behind the address: its cache is empty, its settings may differ."""

@@ -87,7 +87,7 @@ class World:
             on_down=lambda worker: None,
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
-            on_joined=lambda workers: self.joined.append([worker.id for worker in workers]),
+            on_joined=[lambda workers: self.joined.append([worker.id for worker in workers])],
             on_left=[self.left.append],
         )
 

@@ -1,0 +1,20 @@
+"""Who makes a family's prompts: a registry that is a dict. What is in none of them is asked of the workers.
+
+jinja      a chat template and tokenizer.json, as nearly all models have (`core/prompt.py`)
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gateway.core.prompt import Prompts
+from gateway.core.renderer import Renderer
+
+Load = Callable[[Path, str | None], Renderer]
+"""From a model's directory, and the text of a chat template in place of its own. Raises PromptError."""
+
+RENDERERS: Mapping[str, Load] = {"jinja": Prompts.load}
+
+
+def renderer_of(directory: Path) -> str:
+    """The name of the renderer that a model's files ask for."""
+    return "jinja"
