@@ -19,6 +19,8 @@ from msgspec import structs
 from xxhash import xxh3_128_digest
 
 from gateway.control import ControlSession
+from gateway.core.agents import as_chat, dialect_of
+from gateway.core.anthropic import Dialect
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.breaker import Breaker
 from gateway.core.decision import Prompt
@@ -76,6 +78,7 @@ class PromptSource:
         self._metrics = metrics
         self._clock = clock
         self._logged: set[tuple[str, str]] = set()
+        self._dialects: dict[Renderer, Dialect] = {}
         self.runs = Runs()
         for model, prompts in local.items():
             self.prepare(model, prompts)
@@ -87,6 +90,7 @@ class PromptSource:
     def set_all(self, local: Mapping[str, Renderer | None]) -> None:
         """By model; None for one that is not tokenized here, whatever serves all others."""
         self._local = dict(local)
+        self._dialects = {each: known for each, known in self._dialects.items() if each in local.values()}
 
     def describe(self) -> dict[str, Any]:
         """Which encoder and templates each model has and why, and what is remembered, in bytes."""
@@ -123,6 +127,8 @@ class PromptSource:
     def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
         """Raises PromptError."""
         try:
+            if request.kind is Kind.AGENT:
+                request = as_chat(request, self._dialect(prompts), self.runs)
             if request.kind is Kind.CHAT:
                 tokens, run = prompts.tokens(request, self._clock())
                 return Prompt((tokens,), prompts.kind, run)
@@ -136,6 +142,13 @@ class PromptSource:
         """The text of some of a prompt's tokens; None where the model has no local tokenizer."""
         prompts = self._find(model)
         return prompts.decode(tokens) if prompts else None
+
+    def _dialect(self, prompts: Renderer) -> Dialect:
+        """Found out at its first use."""
+        dialect = self._dialects.get(prompts)
+        if dialect is None:
+            dialect = self._dialects[prompts] = dialect_of(prompts, self._clock())
+        return dialect
 
     def _before_media(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
         fields = request.fields

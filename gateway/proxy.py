@@ -13,6 +13,7 @@ from functools import partial
 
 from gateway.config import Config
 from gateway.core import report
+from gateway.core.agents import as_chat
 from gateway.core.aliases import renamed
 from gateway.core.answer import Answer
 from gateway.core.booked import TURN_TOKENS
@@ -126,7 +127,8 @@ class Proxy:
         elif request.priority is not None and request.priority < 0:
             request.priority = 0  # nobody says here who may step ahead
         fleet, model = self.router.fleet, request.model
-        is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
+        is_prompt = request.kind is Kind.CHAT or request.kind is Kind.COMPLETION
+        is_splittable = request.may_split or (fleet.is_bound(model) and is_prompt)
         may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
         exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)
         exchange.begin()
@@ -186,6 +188,7 @@ class Proxy:
             key = authorization.decode("latin-1") if authorization else None
             chosen = self._tokenizing(eligible)
             url, name = chosen.member.worker.url, chosen.served.name
+            request = as_chat(request) if request.kind is Kind.AGENT else request
             prompt = await self.worker_tokenizer.ask(url, request, key, name)
         elif self.long_prompts.is_long(request):
             prompt = await self.long_prompts.ask(request, self.router.hasher(request))

@@ -23,6 +23,10 @@ class Renderer(Protocol):
     def why(self) -> str:
         """Why by it."""
 
+    @property
+    def sources(self) -> Sequence[str]:
+        """The texts of its chat templates, where it has some."""
+
     def describe(self) -> dict[str, Any]:
         """What is in use and why, in plain values; `templates` have a `name`, `rendering` and `why`."""
 

@@ -14,6 +14,7 @@ class Nobody:
     """`why` is what is logged, and told."""
 
     kind = "nobody"
+    sources: Sequence[str] = ()
 
     def __init__(self, why: str) -> None:
         self.why = why
