@@ -34,6 +34,7 @@ COMPILED = [
     "gateway/core/prompt.py",
     "gateway/core/queue.py",
     "gateway/core/query.py",
+    "gateway/core/refusal.py",
     "gateway/core/request.py",
     "gateway/core/saturation.py",
     "gateway/core/settings.py",

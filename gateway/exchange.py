@@ -21,6 +21,7 @@ from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.media import BEFORE_MEDIA
 from gateway.core.prompt import PromptError
+from gateway.core.refusal import refusal_of
 from gateway.core.request import InferenceRequest
 from gateway.core.unasked import UnaskedScanner
 from gateway.core.worker import Worker, WorkerId
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from gateway.proxy import Proxy
 
 log = logging.getLogger("kvgate.proxy")
-
-UNAVAILABLE = 503
-"""An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
 
 CLIENT_GONE = 499
 """The status under which a request is counted whose client left (nginx's number for it)."""
@@ -186,8 +184,10 @@ class InferenceExchange:
 
     def upstream_head(self, head: ResponseHead) -> None:
         self._touch()
-        if head.status == UNAVAILABLE and self._may_try_another():
-            return self._abandon("answered 503")
+        if head.status >= 400:
+            refused = refusal_of(head.status, self._decision, self._failed.values())
+            if refused and self._may_try_another():
+                return self._abandon(refused)
         self._status, self._answer = head.status, Answer(head, self._unasked)
         self._prompt = None  # there will be no other attempt, and a stream may last for an hour
         self._request.let_go()

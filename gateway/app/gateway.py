@@ -30,6 +30,7 @@ from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
 from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
+from gateway.discovery.names import Names
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.discovery.said import said_of
@@ -284,6 +285,7 @@ class Gateway:
             on_gone=self.proxy.drop_pool,
             on_down=self.proxy.worker_down,
             said=self.said,
+            names=Names(self.fleet, self.catalog.renamed),
             on_joined=[self.catalog.joined, self.pairing.joined],
             on_left=[self.splits.drop_worker, self.router.learning.drop, self.catalog.left],
             complete=lambda probe, facts: with_engine_ids(facts, self.said, HANDOFFS, probe),

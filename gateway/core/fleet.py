@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gateway.core.errors import NoWorker, UnknownModel
@@ -83,6 +83,15 @@ class Fleet:
         self._members[worker.id] = member
         self._index_models()
         return member
+
+    def serve(self, worker: WorkerId, served: tuple[Served, ...]) -> Worker | None:
+        """It answers to other names than it did, and is the same all the same: as it is now."""
+        member = self._members.get(worker)
+        if member is None:
+            return None
+        member.worker = replace(member.worker, served=served)
+        self._index_models()
+        return member.worker
 
     def drop(self, worker: WorkerId) -> None:
         if self._members.pop(worker, None):

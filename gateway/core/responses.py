@@ -1,6 +1,6 @@
 """A body of /v1/responses as the chat that vLLM makes of it. Pure; checked against the engine by tests/vllm.
 
-Items become messages: what an assistant thought, said and called in one turn are several items, and one message.
+Items become messages: what an assistant thought, said and called in one turn are several items, one message.
 What only the worker knows (a response before it) cannot be told.
 """
 
@@ -13,7 +13,7 @@ from gateway.core.template import PromptError
 BEFORE = ("previous_response_id", "previous_input_messages", "prompt", "conversation")
 """Fields that bring in what is not in the body."""
 NOT_RENDERED = ("custom", "namespace", "mcp")
-"""Tools that the engine makes functions of, by rules of their own; other ones that are no functions it leaves out."""
+"""Tools that the engine makes functions of, by rules of their own; it leaves out what else is no function."""
 TEXTS = ("input_text", "output_text", "text")
 
 

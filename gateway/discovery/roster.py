@@ -19,6 +19,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.stream import StreamCounts, StreamState
 from gateway.core.worker import Role, Worker, WorkerId
 from gateway.discovery.facts import Facts, event_source, has_changed, reported
+from gateway.discovery.names import Names
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.said import Said, WrongRole
 from gateway.index.assumed import AssumedIndex
@@ -106,6 +107,7 @@ class Roster:
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _as_told,
         on_joined: Iterable[Callable[[Sequence[Worker]], None]] = (),
         on_left: Iterable[Callable[[WorkerId], None]] = (),
+        names: Names | None = None,
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
         """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail,
@@ -123,6 +125,7 @@ class Roster:
         self._on_look = on_look
         self._on_joined = on_joined
         self._on_left = on_left
+        self._names = Names(fleet) if names is None else names
         self._options = options
         self.said = Said() if said is None else said
         self._complete = complete
@@ -179,6 +182,7 @@ class Roster:
         endpoint = self._endpoints.get(member.worker.url)
         if endpoint is None:
             return
+        self._names.doubt(endpoint.url)
         if is_refused:
             self._set_up(endpoint, False, reason)
         endpoint.wake.set()
@@ -227,6 +231,7 @@ class Roster:
             await self._ask_anew(endpoint, endpoint.facts)
         elif _is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
+        await self._names.ask(endpoint)
         endpoint.last = ranks or endpoint.last
         for worker in endpoint.workers:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -135,7 +135,10 @@ class Catalog:
                 self._settle(entry)
 
     def renamed(self) -> None:
-        """Workers answer to other names than they did."""
+        """Workers answer to other names than they did; their roots are the same."""
+        for member in self._fleet:
+            for root in _roots(member.worker):
+                self._entry(root, member.worker)
         self._tell()
 
     def has_tokenizer(self, model: str) -> bool:
@@ -185,9 +188,9 @@ class Catalog:
             return Prompt()
 
     def _is_here(self, worker: Worker) -> bool:
-        """And the same process as when it joined."""
+        """And the same as when it joined, but for its names."""
         member = self._fleet.get(worker.id)
-        return member is not None and member.worker is worker
+        return member is not None and replace(member.worker, served=worker.served) == worker
 
     # what follows ------------------------------------------------------------------------------
 
