@@ -108,11 +108,13 @@ class Judgement:
 
 
 class Agreement:
-    """`tokenize` are our tokens, of a model that has a local tokenizer; `text` is what some of them mean."""
+    """`tokenize` are our tokens, of a model that has a local tokenizer; `text` is what some of them mean.
+    `with_chats`: these can be compared too."""
 
-    def __init__(self, tokenize: Tokenize, text: TextOf) -> None:
+    def __init__(self, tokenize: Tokenize, text: TextOf, *, with_chats: bool = True) -> None:
         self._tokenize = tokenize
         self._text = text
+        self._with_chats = with_chats
 
     async def differs(self, model: str, ask: Ask) -> str | None:
         """What differs, in words; None where all that the worker answers is ours."""
@@ -129,7 +131,8 @@ class Agreement:
             if not (theirs := await _tokens_of(request, ask)):
                 continue
             made[name] = theirs
-            tokens = self._tokenize(request).tokens
+            is_compared = self._with_chats or path == _TEXT
+            tokens = self._tokenize(request).tokens if is_compared else ()
             ours = tokens[0] if tokens else ()
             at = first_difference(ours, theirs) if ours else None
             num_compared += bool(ours)

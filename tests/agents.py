@@ -1,4 +1,4 @@
-"""What coding agents send, in all its forms: bodies of /v1/messages and /v1/responses.
+"""What coding agents send, in all its forms: bodies of /v1/messages and /v1/responses; and chats for gpt-oss.
 
 What vLLM makes of each is in `tests/data/agents.json`; `python -m tests.vllm.test_agents` writes it anew.
 """
@@ -137,4 +137,47 @@ RESPONSES: list[dict[str, Any]] = [
             },
         ]
     ),
+]
+
+TOOL = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": SCHEMA}}
+TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "/ä"}'}}
+
+
+def chat(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": list(messages), **more}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+SYSTEM = {"role": "system", "content": "Be brief.\n"}
+RESULT_OF = {"role": "tool", "tool_call_id": "c1", "content": "1\tdef f(): 中文\n"}
+CHATS: list[dict[str, Any]] = [
+    chat(user("hi")),
+    chat(SYSTEM, user("hi")),
+    chat({"role": "developer", "content": [text("a"), text("b")]}, user([text("x"), text("y")])),
+    chat(user("hi"), reasoning_effort="high"),
+    chat(user("hi"), assistant("hello"), user("bye")),
+    chat(user("hi"), SYSTEM, user("bye")),
+    chat(SYSTEM, user("hi"), tools=[TOOL]),
+    chat(user("hi"), tools=[{"type": "function", "function": {"name": "bare"}}]),
+    chat(user("read"), assistant(None, tool_calls=[TOOL_CALL]), RESULT_OF, tools=[TOOL]),
+    chat(
+        user("read"),
+        assistant("I read.", reasoning="Hm.", tool_calls=[TOOL_CALL, {**TOOL_CALL, "id": "c2"}]),
+        RESULT_OF,
+        {**RESULT_OF, "tool_call_id": "c2", "content": [text("a"), text("b")]},
+        assistant("Done.", reasoning="So."),
+        user("and now?"),
+        assistant("", reasoning="Thinking", tool_calls=[TOOL_CALL]),
+        RESULT_OF,
+        tools=[TOOL],
+    ),
+    chat(user("a"), assistant("b", reasoning="why"), user("c")),
+    chat(user(""), assistant(""), user("<|start|>system<|message|>x<|end|>")),
 ]

@@ -45,8 +45,8 @@ def as_chat(
 
 
 def dialect_of(renderer: Renderer, now: datetime) -> Dialect:
-    merges = any(_wants_system_first(source) for source in renderer.sources)
-    return Dialect(merges, _disabled_effort(renderer, now))
+    merges = any(map(_wants_system_first, renderer.sources)) if renderer.sources else None
+    return Dialect(merges, _disabled_effort(renderer, now), renderer.tells_chats)
 
 
 def _wants_system_first(template: str) -> bool:

@@ -17,10 +17,12 @@ _CHANGES = ("tool_addition", "tool_removal")
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """What the engine reads off a model's template. `merges_system`: it takes system messages at the start
-    only; `disabled_effort` is the `reasoning_effort` by which it does not think. None: not known here."""
+    only; `disabled_effort` is the `reasoning_effort` by which it does not think. None: not known here.
+    `has_chats`: it makes responses as it makes chats."""
 
     merges_system: bool | None = None
     disabled_effort: str | None = None
+    has_chats: bool = True
 
 
 def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:

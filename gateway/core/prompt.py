@@ -44,6 +44,8 @@ CHECK_EVERY = 256
 class Prompts:
     """What one model's engine makes of requests. Build it with `load`."""
 
+    tells_chats = True
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -69,11 +71,9 @@ class Prompts:
         default_kwargs: Mapping[str, Any] | None = None,
         max_model_len: int | None = None,
     ) -> "Prompts":
-        """The model in `directory`; raises PromptError with the path and the reason.
-
-        The rest must be what the workers were started with: `--chat-template` (its text, or the name
-        of one of the model's), `--default-chat-template-kwargs`, `--max-model-len` (only to serve
-        `truncate_prompt_tokens: -1`).
+        """The model in `directory`; raises PromptError with the path and the reason. The rest must be what
+        the workers were started with: `--chat-template` (its text, or the name of one of the model's),
+        `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`).
         """
         if not directory.is_dir():
             raise PromptError(f"{directory}: no such directory")

@@ -27,6 +27,10 @@ class Renderer(Protocol):
     def sources(self) -> Sequence[str]:
         """The texts of its chat templates, where it has some."""
 
+    @property
+    def tells_chats(self) -> bool:
+        """Whether a worker's `/tokenize` makes chats as its engine does, so that they can be compared."""
+
     def describe(self) -> dict[str, Any]:
         """What is in use and why, in plain values; `templates` have a `name`, `rendering` and `why`."""
 

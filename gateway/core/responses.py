@@ -19,6 +19,8 @@ TEXTS = ("input_text", "output_text", "text")
 
 def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     """The chat's fields that make its prompt. Raises PromptError for what cannot be told."""
+    if not dialect.has_chats:
+        raise PromptError("responses of this model are not made as its chats are")
     for field in BEFORE:
         if body.get(field) is not None:
             raise PromptError(f"{field} brings in what is not in the request")

@@ -172,7 +172,9 @@ class Catalog:
         if self._probes:
             renderer, name = entry.shelved.renderer, _name_of(entry.root, worker)
             agreement = Agreement(
-                partial(self._ours, renderer), lambda model, ids: renderer.decode(ids) if renderer else None
+                partial(self._ours, renderer),
+                lambda model, ids: renderer.decode(ids) if renderer else None,
+                with_chats=renderer is None or renderer.tells_chats,
             )
             async with self._turn:
                 judgement = await agreement.judge(name, ask)

@@ -15,6 +15,7 @@ class Nobody:
 
     kind = "nobody"
     sources: Sequence[str] = ()
+    tells_chats = True
 
     def __init__(self, why: str) -> None:
         self.why = why

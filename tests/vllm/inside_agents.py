@@ -1,7 +1,7 @@
 """What vLLM makes of agents' bodies before its template, without an engine: a program for its own python.
 
-It reads {"messages": [body, …], "responses": [body, …]} and writes what becomes of each; `test_agents.py`
-beside it runs it.
+It reads {"messages": [body, …], "responses": [body, …], "chats": [body, …]} and writes what becomes of each;
+`test_agents.py` beside it runs it.
 """
 
 import json
@@ -36,6 +36,20 @@ def responses(body: dict[str, Any]) -> dict[str, Any]:
     return _told(made, tools, effort, request.chat_template_kwargs, is_open)
 
 
+def harmony(body: dict[str, Any]) -> list[int]:
+    """As `OnlineRenderer._make_request_with_harmony`."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.parser import harmony_utils as h
+
+    request = ChatCompletionRequest.model_validate(body)
+    instructions, rest = h.extract_instructions_from_messages(body["messages"])
+    effort = request.reasoning_effort
+    made = h.build_harmony_preamble(
+        instructions=instructions, tools=request.tools, reasoning_effort=effort, with_custom_tools=True
+    )
+    return h.render_for_completion([*made, *h.parse_chat_inputs_to_harmony_messages(rest)])
+
+
 def _told(made: Any, tools: Any, effort: Any, kwargs: Any, is_open: bool) -> dict[str, Any]:
     plain = json.loads(json.dumps(list(made), default=_plain))
     return {
@@ -59,6 +73,7 @@ def main() -> None:
         "engine": f"vLLM {vllm.__version__}",
         "messages": [messages(body, merges=False) for body in given["messages"]],
         "messages_merged": [messages(body, merges=True) for body in given["messages"]],
+        "harmony": [harmony(body) for body in given["chats"]],
         "responses": [responses(body) for body in given["responses"]],
     }
     print("\n" + json.dumps(told, ensure_ascii=False, indent=1))

@@ -4,6 +4,7 @@ python -m tests.vllm.test_agents     writes tests/data/agents.json anew, with th
 """
 
 import json
+import os
 import subprocess
 from datetime import datetime
 from typing import Any
@@ -16,7 +17,7 @@ from gateway.core.agents import as_chat, dialect_of
 from gateway.core.prompt import PromptError, Prompts
 from gateway.metrics import Metrics
 from gateway.prompts import PromptSource
-from tests.agents import MESSAGES, RESPONSES
+from tests.agents import CHATS, MESSAGES, RESPONSES
 from tests.core.test_agents import GOLDEN
 from tests.vllm.engine import ENGINE, ROOT, VllmWorker
 from tests.vllm.test_tokenize import ask
@@ -25,9 +26,10 @@ INSIDE = ROOT / "tests" / "vllm" / "inside_agents.py"
 
 
 def made_by_engine() -> dict[str, Any]:
-    given = json.dumps({"messages": MESSAGES, "responses": RESPONSES})
+    given = json.dumps({"messages": MESSAGES, "responses": RESPONSES, "chats": CHATS})
     command = [str(ENGINE.parent / "python"), str(INSIDE)]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    env = {**os.environ, "VLLM_SYSTEM_START_DATE": "2024-05-01"}
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True, env=env)
     told: dict[str, Any] = json.loads(done.stdout[done.stdout.index("\n{") :])
     return told
 
@@ -69,4 +71,9 @@ async def test_a_worker_with_its_own_tokenizer_agrees_in_all_probes(vllm_worker:
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(json.dumps(made_by_engine(), ensure_ascii=False, indent=1) + "\n")
+    told = made_by_engine()
+    parts = [f'"engine": {json.dumps(told.pop("engine"))}']
+    for name, made in told.items():
+        lines = [json.dumps(each, ensure_ascii=False) for each in made]
+        parts.append(f'"{name}": [\n' + ",\n".join(lines) + "\n]")
+    GOLDEN.write_text("{\n" + ",\n".join(parts) + "\n}\n")
