@@ -38,6 +38,7 @@ COMPILED = [
     "gateway/core/queue.py",
     "gateway/core/query.py",
     "gateway/core/ramp.py",
+    "gateway/core/refusal.py",
     "gateway/core/request.py",
     "gateway/core/retries.py",
     "gateway/core/salted.py",

@@ -125,7 +125,7 @@ class Api:
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """The union over the fleet, whether their workers are up or not; of what whoever asks may use."""
-        data = [_as_model(served) for served in usable(http.who, self._fleet.served()).values()]
+        data = [_as_model(name, served) for name, served in usable(http.who, self._fleet.served()).items()]
         return 200, {"object": "list", "data": data}
 
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
@@ -134,7 +134,7 @@ class Api:
         if name not in served:
             known = ", ".join(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
-        return 200, _as_model(served[name])
+        return 200, _as_model(name, served[name])
 
     def _health(self, http: HttpRequest) -> tuple[int, Any]:
         return 200, {"status": "alive"}
@@ -161,9 +161,9 @@ def _require(http: HttpRequest, *methods: str) -> None:
         raise MethodNotAllowed(f"{http.path} takes {allowed}, not {http.method}", param=allowed)
 
 
-def _as_model(served: Served) -> dict[str, Any]:
+def _as_model(name: str, served: Served) -> dict[str, Any]:
     return {
-        "id": served.name,
+        "id": name,
         "object": "model",
         "created": 0,
         "owned_by": "kvgate",

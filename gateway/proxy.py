@@ -7,20 +7,24 @@ answer has ended.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from gateway import responses
 from gateway.config import Config
 from gateway.core import report
+from gateway.core.agents import as_chat
+from gateway.core.aliases import renamed
 from gateway.core.answer import Answer
 from gateway.core.bodies import Bodies
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, ModelMissing
+from gateway.core.fleet import Eligible
 from gateway.core.handoff import Handoff
+from gateway.core.headers import head_to_worker
 from gateway.core.http import HttpRequest
 from gateway.core.keys import usable
 from gateway.core.multipart import MARK, parse_form
@@ -158,7 +162,8 @@ class Proxy:
             http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         fleet, model = self.router.fleet, request.model
-        is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
+        is_prompt = request.kind is Kind.CHAT or request.kind is Kind.COMPLETION
+        is_splittable = request.may_split or (fleet.is_bound(model) and is_prompt)
         may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
         if request.path == RESPONSES:
             exchange = responses.created(self, http, responder, request)
@@ -256,15 +261,24 @@ class Proxy:
     async def prompt_of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
         """By whoever makes it, and with what others know of it. Raises PromptError, UnknownModel or
         NoWorker."""
-        worker = random.choice(self.router.fleet.eligible(request.model)).member.worker
+        eligible = self.router.fleet.eligible(request.model)
         if not self.prompts.is_local(request):
             key = authorization.decode("latin-1") if authorization else None
-            prompt = await self.worker_tokenizer.ask(worker.url, request, key)
+            chosen = self._tokenizing(eligible)
+            url, name = chosen.member.worker.url, chosen.served.name
+            request = as_chat(request) if request.kind is Kind.AGENT else request
+            prompt = await self.worker_tokenizer.ask(url, request, key, name)
         elif self.long_prompts.is_long(request):
             prompt = await self.long_prompts.ask(request, self.router.hasher(request))
         else:
             prompt = self.router.tokenize(request)
         return await self.others.tell(request, prompt) if self.others else prompt
+
+    def _tokenizing(self, eligible: Sequence[Eligible]) -> Eligible:
+        """Any whose tokens are those of the others, and that is not left alone if another one is not."""
+        some = [e for e in eligible if not e.is_apart] or eligible
+        asked = self.worker_tokenizer
+        return random.choice([e for e in some if not asked.is_resting(e.member.worker.url)] or some)
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
         """Take a WebSocket to a worker. Raises InvalidRequest, Forbidden or TooManyRequests."""
@@ -275,9 +289,29 @@ class Proxy:
         exchange.begin()
         return exchange
 
+    def head_for(self, http: HttpRequest, worker: Worker, size: int, request_id: bytes) -> bytes:
+        """Of a request as a worker gets it, before a body of so many bytes."""
+        pool = self.pool(worker.url)
+        return head_to_worker(
+            http,
+            worker,
+            netloc=pool.netloc,
+            prefix=pool.path_prefix,
+            num_bytes=size,
+            request_id=request_id,
+            key=pool.key,
+        )
+
+    def body_at(self, request: InferenceRequest, worker: Worker) -> bytes:
+        """By the name that the worker knows the model by."""
+        fleet = self.router.fleet
+        if request.model not in fleet.aliases or not request.body:
+            return request.body
+        return renamed(request.body, fleet.name_at(worker, request.model))
+
     def body_for(self, request: InferenceRequest, decision: Decision) -> tuple[bytes, UnaskedScanner | None]:
         """What the worker gets, and what then takes out of its stream what was asked for us."""
-        body, unasked = request.body, None
+        body, unasked = self.body_at(request, decision.worker), None
         if request.may_ask_usage:
             is_needed = self.gate is not None and self.gate.needs_usage(request)
             unasked = self.ask_usage(decision.worker, is_needed)

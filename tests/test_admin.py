@@ -92,6 +92,7 @@ class Admined:
                 self.resolver,
                 self.ways,
                 lambda worker: {"compared": 7},
+                lambda url: [],
             ),
             records=self.records,
             registry=registry,

@@ -21,7 +21,10 @@ class Asked:
     def __init__(self) -> None:
         self.keys: list[str | None] = []
 
-    async def ask(self, url: str, request: object, key: str | None) -> None:
+    def is_resting(self, url: str) -> bool:
+        return False
+
+    async def ask(self, url: str, request: object, key: str | None, name: str) -> None:
         self.keys.append(key)
         raise PromptError("it has no /tokenize")
 

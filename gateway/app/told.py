@@ -18,6 +18,7 @@ from gateway.keys.admin import add_guard, add_routes
 from gateway.keys.told import KeysCollector
 from gateway.loss.metrics import LossCollector
 from gateway.metrics import Collector, registry_of
+from gateway.models.metrics import ModelsCollector
 from gateway.preview import Preview
 from gateway.retry_metrics import RetriesCollector
 from gateway.split_metrics import SplitsCollector
@@ -62,6 +63,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
         RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
+        ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
         TrialsCollector(gateway.choosing.trials),
         _Flow(gateway),
         KeysCollector(gateway.keeper),
@@ -79,6 +81,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
         losses=gateway.losses,
         describe_tokenizer=lambda: {
             **gateway.prompts.describe(),
+            "models": gateway.catalog.describe(),
             "asked_of_workers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
@@ -108,4 +111,5 @@ def _workers_of(gateway: "Gateway") -> FleetAdmin:
         gateway.resolver,
         gateway.ways,
         lambda worker: summary(gateway.verifier, worker),
+        gateway.catalog.tokens_at,
     )

@@ -21,10 +21,12 @@ from gateway.core.tenants import Ticket
 
 
 class Kind(Enum):
-    """How a route is answered: CHAT and COMPLETION by prefix, PASS by load alone."""
+    """How a route is answered: CHAT and COMPLETION by prefix, AGENT by that of the chat that it comes to
+    (`core/agents.py`), PASS by load alone."""
 
     CHAT = "chat"
     COMPLETION = "completion"
+    AGENT = "agent"
     PASS = "pass"
 
 
@@ -37,8 +39,8 @@ ROUTES: Mapping[str, Kind] = {
     "/rerank": Kind.PASS,
     "/v1/score": Kind.PASS,
     "/score": Kind.PASS,
-    "/v1/responses": Kind.PASS,
-    "/v1/messages": Kind.PASS,
+    "/v1/responses": Kind.AGENT,
+    "/v1/messages": Kind.AGENT,
     "/v1/messages/count_tokens": Kind.PASS,
     "/tokenize": Kind.PASS,
     "/detokenize": Kind.PASS,
@@ -135,8 +137,7 @@ class InferenceRequest:
         `priority`: lower goes first, as in vLLM; None where the body says none. Who asks is filled in by flow
         control, where there is some (`flow/gate.py`).
         """
-        self.kind = kind
-        self.path = path
+        self.kind, self.path = kind, path
         self.model: str = top["model"]
         self.body = body
         self.stream = bool(_typed(top, "stream", bool, "a boolean"))
@@ -146,8 +147,9 @@ class InferenceRequest:
         self.reads_cache = top.get("prompt_logprobs") is None and not (
             top.get("echo") and top.get("logprobs")
         )
-        self.may_ask_usage = self.stream and kind is not Kind.PASS and _asks_for_one(top)
-        self.may_split = kind is not Kind.PASS and self.reads_cache and _has_one_answer(top)
+        is_plain = kind is Kind.CHAT or kind is Kind.COMPLETION
+        self.may_ask_usage = self.stream and is_plain and _asks_for_one(top)
+        self.may_split = is_plain and self.reads_cache and _has_one_answer(top)
         priority = top.get("priority")
         self.priority: int | None = priority if type(priority) is int else None
         self.tenant: str | None = None
@@ -197,7 +199,7 @@ def parse_request(
     kind = ROUTES.get(path, Kind.PASS)
     messages: Messages | None = None
     fields: dict[str, Any] | None = None
-    if kind is Kind.PASS:
+    if kind is Kind.PASS or kind is Kind.AGENT:
         top: Mapping[str, Any] = _scalars(path, body, model)
     elif kind is Kind.CHAT and (messages := _messages(body, known, salt)):
         top = messages.top
