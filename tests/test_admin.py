@@ -181,6 +181,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "given_as": URL,
                 "is_member": False,
                 "last_error": None,
+                "tokens": [],
                 "workers": [
                     {
                         "id": "w:1",
