@@ -305,8 +305,8 @@ class Proxy:
     def body_at(self, request: InferenceRequest, worker: Worker) -> bytes:
         """By the name that the worker knows the model by."""
         fleet = self.router.fleet
-        if request.model not in fleet.aliases or not request.body:
-            return request.body
+        if request.model not in fleet.aliases or not request.body or request.body[:2] == MARK:
+            return request.body  # a form (an upload of a sound) goes on as it came
         return renamed(request.body, fleet.name_at(worker, request.model))
 
     def body_for(self, request: InferenceRequest, decision: Decision) -> tuple[bytes, UnaskedScanner | None]:

@@ -36,7 +36,7 @@ def as_chat(
 ) -> InferenceRequest:
     """The chat with the same prompt; `known` as for `parse_request`. Raises PromptError."""
     try:
-        chat = FORMS[request.path](request.fields, dialect)
+        chat = {"model": request.model, **FORMS[request.path](request.fields, dialect)}
         made = parse_request(CHAT, msgspec.json.encode(chat), known, salt=request.cache_salt)
     except (AttributeError, KeyError, TypeError, InvalidRequest) as exc:
         raise PromptError("a field is of a wrong type", type(exc).__name__) from exc

@@ -41,7 +41,7 @@ def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
             messages += _converted(message)
         elif not merges and (text := _system_text(message)):
             messages.append({"role": "system", "content": text})
-    chat: dict[str, Any] = {"model": body["model"], "messages": messages}
+    chat: dict[str, Any] = {"messages": messages}
     for name, value in (
         ("tools", _tools(body, given)),
         ("chat_template_kwargs", body.get("chat_template_kwargs")),

@@ -39,7 +39,7 @@ def chat_of(body: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
         is_open = bool(given) and _is_open(given[-1])
     else:
         raise PromptError("input is neither text nor a list of items")
-    chat: dict[str, Any] = {"model": body["model"], "messages": messages}
+    chat: dict[str, Any] = {"messages": messages}
     if is_open:
         chat |= {"add_generation_prompt": False, "continue_final_message": True}
     reasoning = body.get("reasoning")

@@ -118,3 +118,18 @@ async def test_a_second_worker_that_does_not_have_it_is_believed() -> None:
         answer = await bench.ask(post(b'{"model":"m","prompt":"x"}'))
         assert answer.status == 404
         assert sum(len(worker.calls) for worker in workers) == 3
+
+
+async def test_a_form_is_routed_by_an_alias_and_goes_on_as_it_came(tmp_path: Path) -> None:
+    config = tmp_path / "kvgate.toml"
+    config.write_text('[models.m]\naliases = ["whisper-1"]\n')
+
+    async def script(call: Call) -> None:
+        await call.send(wire(200, b'{"text":"hi"}'))
+
+    async with running("--config", str(config)) as bench:
+        worker = await bench.worker("m", script=script)
+        form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--x--\r\n'
+        kind = (b"Content-Type", b"multipart/form-data; boundary=x")
+        answer = await bench.ask(post(form, kind, target="/v1/audio/transcriptions"))
+        assert (answer.status, worker.calls[0].wish) == (200, form)

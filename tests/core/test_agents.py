@@ -12,6 +12,7 @@ from gateway.app import bundled_tokenizer
 from gateway.core.agents import as_chat, dialect_of
 from gateway.core.anthropic import Dialect
 from gateway.core.prompt import PromptError, Prompts
+from gateway.core.request import parse_request
 from gateway.core.template import dump_tools
 from gateway.metrics import Metrics
 from gateway.prompts import PromptSource
@@ -138,6 +139,14 @@ def test_a_late_system_message_that_says_nothing_is_no_question() -> None:
 def test_salt_and_session_are_the_requests() -> None:
     chat = as_chat(request("/v1/responses", {"model": "m", "input": "a", "cache_salt": "s", "user": "u"}))
     assert (chat.cache_salt, chat.session, chat.model) == ("s", "u", "m")
+
+
+def test_a_model_that_the_route_names_is_the_chats() -> None:
+    asked = parse_request("/v1/responses", b'{"input": "a"}', model="m")
+    assert (as_chat(asked).model, as_chat(asked).fields["messages"]) == (
+        "m",
+        [{"role": "user", "content": "a"}],
+    )
 
 
 # dialects --------------------------------------------------------------------------------------
