@@ -7,6 +7,7 @@
 Nothing is remembered here.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -67,8 +68,7 @@ class ResponsesExchange(InferenceExchange):
                 raise NoWorker(why, retry_after_s=RETRY_AFTER_S) from exc
         else:
             decision = super()._decide(prompt, attempt)
-        worker, ids = decision.worker.id, self._proxy.response_ids
-        self._renaming = Renaming(lambda own: ids.given(own, worker))
+        self._renaming = Renaming(partial(self._proxy.response_ids.given, worker=decision.worker.id))
         if self._own is not None:
             self._renaming.add(self._own)
         return decision

@@ -110,6 +110,10 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     until_eof: Annotated[
         bool, Meta(description="stop when standard input is closed: whoever started it is gone")
     ] = False
+    drain_s: Annotated[
+        float,
+        Meta(description="on SIGTERM accept no more and finish what is under way, for so long; 0: cut it"),
+    ] = 0.0
     faults: Annotated[str | None, Meta(description="faults from the start: JSON as for POST /sim/faults")] = (
         None
     )

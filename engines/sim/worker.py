@@ -24,6 +24,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 KEEPALIVE_S = 5.0  # uvicorn's
 SHUTDOWN_S = 1.0
+LOOK_EVERY_S = 0.01
 MAX_BODY_BYTES = 64 << 20
 
 
@@ -94,6 +95,19 @@ class Sim:
                 await self._watch
             self._watch = None
         await self._close()
+
+    async def drain(self, seconds: float) -> None:
+        """Accept no more and finish what is under way, as uvicorn does: resting connections are closed, and
+        those at work after their answer. What takes longer is cut, by `stop`."""
+        runner = self._runner
+        if runner is None or runner.server is None:
+            return
+        for site in list(runner.sites):
+            await site.stop()
+        runner.server.pre_shutdown()
+        deadline = asyncio.get_running_loop().time() + seconds
+        while runner.server.connections and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def restart(self, down_s: float = 0.0) -> None:
         """As a crash and a new process on the same ports: empty cache, sequence numbers from 0."""
@@ -185,6 +199,11 @@ async def _refuse(request: web.Request, engine: Engine) -> web.Response | None:
         case "reset":
             abort(request, with_reset=True)
             return web.Response(status=503)  # never sent
+        case "die" if request.method == "POST":
+            await request.read()
+            engine.totals.requests += 1
+            abort(request)
+            return web.Response(status=503)  # never sent
         case "503":
             return web.Response(status=503, text="Service Unavailable")
         case "hang":
@@ -213,6 +232,8 @@ async def serve(config: SimConfig) -> None:
     sys.stdout.write(_ready_line(sim) + "\n")
     sys.stdout.flush()
     await done.wait()
+    if config.drain_s:
+        await sim.drain(config.drain_s)
     await sim.stop()
 
 

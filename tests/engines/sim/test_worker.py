@@ -183,3 +183,20 @@ def _cpu_ticks(pid: int) -> int:
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.process
+async def test_with_time_to_drain_what_is_under_way_ends_and_nothing_is_accepted(http: ClientSession) -> None:
+    process, url = await spawn("--drain-s", "20", "--decode-tokens-per-s", "20")
+    body = {"model": "m", "prompt": "hi", "max_tokens": 8, "ignore_eos": True, "stream": True}
+    async with http.post(url + "/v1/completions", json=body) as answer:
+        await answer.content.readline()  # it has begun
+        process.terminate()
+        while True:  # until the port is closed
+            try:
+                async with aiohttp.ClientSession() as other, other.get(url + "/health"):
+                    pass
+            except aiohttp.ClientConnectionError:
+                break
+        assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+    assert await process.wait() == 0
