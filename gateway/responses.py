@@ -137,7 +137,9 @@ def about(proxy: "Proxy", http: HttpRequest) -> tuple[InferenceRequest, str, Wor
     _, mark, query = http.target.partition(b"?")
     http.target = stored_path(own, behind) + mark + query
     top = {"model": member.worker.served[0].name}
-    return InferenceRequest(Kind.PASS, STORED, http.body, top, fields=top), own, worker
+    request = InferenceRequest(Kind.PASS, STORED, http.body, top, fields=top)
+    request.may_repeat = http.method == "GET"
+    return request, own, worker
 
 
 def _find(proxy: "Proxy", given: str, model: str | None) -> tuple[str, WorkerId]:
