@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,6 +66,7 @@ class Admin:
         describe_flow: Callable[[], Mapping[str, Any]],
         policies: Choosing,
         preview: Preview,
+        reload: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:
         """`verified` sums up how right the predictions about a worker are."""
         self._api = api
@@ -81,6 +82,7 @@ class Admin:
         self._describe_flow = describe_flow
         self._policies = policies
         self._preview = preview
+        self._reload = reload
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
@@ -100,6 +102,7 @@ class Admin:
                 web.get("/admin/flow", self._flow),
                 web.get("/admin/policies", self._show_policies),
                 web.post("/admin/policies/reload", self._reload_policies),
+                web.post("/admin/config/reload", self._reload_config),
                 web.post("/admin/explain", self._explain),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
@@ -183,6 +186,10 @@ class Admin:
             return _error(400, str(exc))
         return _json(self._policies.describe())
 
+    async def _reload_config(self, request: web.Request) -> web.Response:
+        """As for policies: what is read is what the gateway was started with, never what is sent."""
+        return await reloaded(request, self._reload)
+
     async def _explain(self, request: web.Request) -> web.Response:
         """What would be done with the request in the body, which is neither sent nor booked."""
         body = await request.clone(client_max_size=MAX_EXPLAINED_BYTES).read()
@@ -261,6 +268,16 @@ def _blind(subscribed: Subscribed) -> dict[str, Any] | None:
         return None
     healing = getattr(subscribed, "healing", None)  # none where an agent tells
     return {"reason": reason} | (healing.describe() if healing else {})
+
+
+async def reloaded(request: web.Request, reload: Callable[[], Awaitable[Mapping[str, Any]]]) -> web.Response:
+    """The answer of POST /admin/config/reload. JSON only, as above."""
+    if request.content_type != "application/json":
+        return _error(415, "send application/json, as in {}")
+    try:
+        return _json(await reload())
+    except ConfigError as exc:
+        return _error(400, str(exc))
 
 
 def _json(body: Any, status: int = 200) -> web.Response:

@@ -44,6 +44,7 @@ from gateway.router import Router
 from gateway.split_exchange import SplitExchange
 from gateway.splits import Splits
 from gateway.tasks import Tasks
+from gateway.telling.end import Teller
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
 
@@ -60,7 +61,6 @@ class ProxyOptions:
     max_attempts: int = 2
     retry_share: float = 0.2
     expose_headers: bool = False
-    log_requests: bool = False
     prefill_timeout_s: float = 60.0
     allow_transfer_fields: bool = False
     session_header: bytes = b""
@@ -75,7 +75,6 @@ def proxy_options(config: Config) -> ProxyOptions:
         max_attempts=config.max_attempts,
         retry_share=config.retry_share,
         expose_headers=config.expose_headers,
-        log_requests=config.log_requests,
         prefill_timeout_s=config.prefill_timeout_s,
         allow_transfer_fields=config.allow_transfer_fields,
         session_header=config.session_header.lower().encode(),
@@ -115,6 +114,8 @@ class Proxy:
     gate: Gate | None = None
     response_ids: ResponseIds = field(default_factory=ResponseIds)
     bodies: Bodies = field(default_factory=Bodies)
+    tellers: list[Teller] = field(default_factory=list)
+    """Are told of each request that has ended."""
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -123,9 +124,22 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self.long_prompts = LongPrompts(self.prompts)
-        self.retries = Retries(max_attempts=self.options.max_attempts, share=self.options.retry_share)
-        if self.gate is not None:
-            self.gate.lines.go = self.go
+        self.retries = Retries()
+        self.take(self.options)
+        self.open_gate(self.gate)
+
+    def take(self, options: ProxyOptions) -> None:
+        """For requests that begin from now on."""
+        self.options = options
+        self.retries.limit(max_attempts=options.max_attempts, share=options.retry_share)
+        for pool in self.pools.values():
+            pool.connect_timeout_s, pool.idle_s = options.connect_timeout_s, options.pool_idle_s
+
+    def open_gate(self, gate: Gate | None) -> None:
+        """What has begun without one ends without it."""
+        self.gate = gate
+        if gate is not None:
+            gate.lines.go = self.go
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
@@ -180,7 +194,7 @@ class Proxy:
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send, once it may."""
         try:
-            if self.gate is not None:
+            if self.gate is not None and request.ticket is not None:
                 self.gate.route(exchange, request, prompt)
             else:
                 self.go(exchange, request, prompt)

@@ -10,22 +10,27 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.registry import Collector
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
+from gateway.app import changing
 from gateway.app.surface import surface_of
 from gateway.app.told import admin_of
 from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
+from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
+from gateway.core.used import Used
 from gateway.core.worker import Worker
 from gateway.discovery.bootstrap import with_engine_ids
 from gateway.discovery.facts import worker_urls
@@ -50,16 +55,20 @@ from gateway.metrics import Metrics
 from gateway.others import Others
 from gateway.pairing import Pairing
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
-from gateway.proxy import Proxy, proxy_options
+from gateway.proxy import AskUsage, Proxy, proxy_options
 from gateway.recorder import recorder_of
 from gateway.records import Records
 from gateway.redis.options import redis_of
+from gateway.reloading.difference import Difference
+from gateway.reloading.reloads import Reloads
 from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
 from gateway.splits import splits_of
 from gateway.tasks import Tasks
+from gateway.telling.sink import Sink
+from gateway.telling.told import Telling
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
@@ -69,6 +78,7 @@ from gateway.witnesses import Witnesses
 
 if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
+    from gateway.ingest.replicas import Shared
 
 log = logging.getLogger("kvgate")
 
@@ -81,6 +91,9 @@ def shown_to_workers(config: Config) -> tuple[str, str, str]:
 class Gateway:
     """Everything of one process, put together; `start` opens it, `stop` closes it."""
 
+    reloads: Reloads | None = None
+    """Where the configuration is read anew; of several processes their supervisor does."""
+
     def __init__(
         self,
         config: Config,
@@ -88,13 +101,13 @@ class Gateway:
         place: Place | None = None,
         connections: set[ClientConnection] | None = None,
         policy_source: str | None = None,
+        sink: Sink | None = None,
     ) -> None:
-        """All but `config` is for one of several processes. Raises ConfigError, with nothing opened."""
+        """`sink` takes lines of the log; the rest is for one of several processes. Raises ConfigError."""
         self.config = config
         self.choosing = Choosing(config, policy_source)
         self._place = place = place or place_alone(config)
-        self.metrics = Metrics()
-        self.fleet = Fleet()
+        self.metrics, self.fleet = Metrics(), Fleet()
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
         log_templates(self.prompts)
@@ -109,6 +122,7 @@ class Gateway:
         self.router = self._make_router(place.ledger if place else Ledger())
         self.recorder = recorder_of(config, self.metrics, self.witnesses)
         self._tasks = Tasks()
+        self.telling = Telling(config, sink)
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
         self._find_workers(config)
@@ -129,8 +143,11 @@ class Gateway:
         """What other processes and gateways share with this one."""
         self.shared = shared_index(self.config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
-        self.sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
+
+    @property
+    def sharing(self) -> "list[Shared | SharedBookings]":
+        return [each for each in (self.shared, self.bookings) if each]
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
@@ -143,7 +160,7 @@ class Gateway:
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes)
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, self.telling.tellers)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -214,6 +231,22 @@ class Gateway:
         port: int = self._sockets.admin.getsockname()[1]
         return port
 
+    async def reload(self) -> dict[str, Any]:
+        """Take the configuration as it is now. Raises ConfigError, with nothing changed."""
+        if self.reloads is None:
+            raise ConfigError("it was not read from anywhere: give it to a new gateway")
+
+        async def apply(difference: Difference) -> None:
+            new = difference.applied_to(self.config)
+            (await changing.prepare(self, new, difference.added, difference.dropped))()
+
+        return await self.reloads.reload(apply)
+
+    @property
+    def collectors(self) -> Sequence[Collector]:
+        """Of what is told, and of what is read anew."""
+        return [*self.telling.collectors, *([self.reloads] if self.reloads else [])]
+
     def _make_front(self) -> Front:
         return Front(
             self.config,
@@ -242,10 +275,26 @@ class Gateway:
         for witness in (self.losses, self.verifier, self.healer):
             self.witnesses.decided.append(witness.decided)
             self.witnesses.answered.append(witness.answered)
-        if self.choosing.trials.is_on:
-            self.witnesses.decided.append(self.choosing.trials.decided)
-            self.witnesses.finished.append(self.choosing.trials.finished)
+        self.watch_trials()
         return router
+
+    def watch_trials(self) -> None:
+        """Where there is something to compare; nobody is told otherwise."""
+        trials, told = self.choosing.trials, self.witnesses
+        if trials.is_on and trials.decided not in told.decided:
+            told.decided.append(trials.decided)
+            told.finished.append(trials.finished)
+
+    def asking(self) -> AskUsage:
+        """Of which streams the usage is asked."""
+        usages = {engine.name: engine.usage for engine in ENGINES.values()}
+        mode = "all" if self.config.record else self.config.verify
+        return Asking(mode, usages, self.verifier.in_doubt).ask
+
+    @property
+    def used_of(self) -> Callable[[str], Used | None] | None:
+        """What other processes of this host let a tenant use."""
+        return self._place.used_of if self._place else None
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
         if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
@@ -268,7 +317,6 @@ class Gateway:
 
     def _make_proxy(self) -> Proxy:
         config = self.config
-        usages = {engine.name: engine.usage for engine in ENGINES.values()}
         return Proxy(
             router=self.router,
             prompts=self.prompts,
@@ -280,14 +328,15 @@ class Gateway:
             suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
             tls_context=lambda: self.worker_tls.context,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
+            ask_usage=self.asking(),
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
             response_ids=self.surface.response_ids,
             bodies=self.surface.bodies,
-            gate=gate_of(config, self.router, self._place.used_of if self._place else None),
+            gate=gate_of(config, self.router, self.used_of),
+            tellers=self.telling.tellers,
         )
 
     def _make_roster(self) -> Roster:

@@ -1,8 +1,11 @@
 """What a gateway tells on its admin port: each part's collector, each part's description."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.admin import Admin
 from gateway.choosing import PolicyCollector
@@ -21,9 +24,22 @@ if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
 
 
-def admin_of(gateway: "Gateway") -> web.Application:
-    gate = gateway.proxy.gate
-    collectors = (
+class _Flow(RegistryCollector):
+    """Of the gate, once there is one: limits may come with a reload of the configuration."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        if gate := self._gateway.proxy.gate:
+            yield from FlowCollector(gate).collect()
+
+
+def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
+    return (
         Collector(
             gateway.metrics,
             gateway.fleet,
@@ -42,14 +58,18 @@ def admin_of(gateway: "Gateway") -> web.Application:
         RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
-        *([FlowCollector(gate)] if gate else []),
+        _Flow(gateway),
+        *gateway.collectors,
     )
+
+
+def admin_of(gateway: "Gateway") -> web.Application:
     return Admin(
         api=gateway.api,
         router=gateway.router,
         roster=gateway.roster,
         records=gateway.records,
-        registry=registry_of(collectors),
+        registry=registry_of(collectors_of(gateway)),
         losses=gateway.losses,
         describe_tokenizer=lambda: {
             **gateway.prompts.describe(),
@@ -57,7 +77,8 @@ def admin_of(gateway: "Gateway") -> web.Application:
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
         verified=lambda worker: summary(gateway.verifier, worker),
-        describe_flow=lambda: describe_flow(gate),
+        describe_flow=lambda: describe_flow(gateway.proxy.gate),
+        reload=gateway.reload,
         policies=gateway.choosing,
         preview=Preview(gateway.proxy, gateway.choosing.parts_of),
     ).app()

@@ -4,7 +4,7 @@ Each field carries its unit and its reason; `--help` and `docs/options.md` are g
 Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
 they work together is in `fleet.py`, how they are reached in `reaching.py`, how one is chosen in
 `choosing.py`, who is let in in `flow.py`, what several gateways share in `sharing.py`, what clients may
-ask for in `surface.py`.
+ask for in `surface.py`, what is told in `telling.py`.
 """
 
 import os
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from gateway.config.surface import Surface
+from gateway.config.telling import Telling
 from gateway.core.errors import ConfigError
 from gateway.options import convert, from_environment, from_flags, option
 
 
-class Config(Surface, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Telling, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),
@@ -67,9 +67,6 @@ class Config(Surface, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Answer with x-kvgate-worker, -overlap-tokens and -decision. Off: they tell a tenant what "
             "others have cached."
         ),
-    ] = False
-    log_requests: Annotated[
-        bool, option("Log a line per request: worker, overlap, TTFT. Never the prompt.")
     ] = False
     record: Annotated[
         str,

@@ -9,7 +9,7 @@ waiting ──answers──► joined: its workers are in fleet and index, their
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gateway.core.address import Address
@@ -159,6 +159,9 @@ class Roster:
         self._on_gone(url)
         log.info("worker %s dropped", url)
         return True
+
+    def look_every(self, seconds: float) -> None:
+        self._options = replace(self._options, probe_interval_s=seconds)
 
     async def first_look(self) -> None:
         """Until each endpoint has been asked once, whether it answered or not."""
