@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
 from gateway.app import changing
-from gateway.app.surface import surface_of
+from gateway.app.surface import routes_of, surface_of
 from gateway.app.told import admin_of
 from gateway.choosing import Choosing
 from gateway.config import Config
@@ -160,7 +160,7 @@ class Gateway:
         ask = partial(self._session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, self.telling.tellers)
+        self.api = Api(self.proxy, self.fleet, self.metrics, routes_of(config), self.telling.tellers)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
