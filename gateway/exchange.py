@@ -20,6 +20,7 @@ from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.media import BEFORE_MEDIA
+from gateway.core.outcome import CLIENT_GONE, UNAVAILABLE
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
 from gateway.core.retries import Tries
@@ -35,12 +36,6 @@ if TYPE_CHECKING:
     from gateway.proxy import Proxy
 
 log = logging.getLogger("kvgate.proxy")
-
-UNAVAILABLE = 503
-"""An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
-
-CLIENT_GONE = 499
-"""The status under which a request is counted whose client left (nginx's number for it)."""
 
 
 class InferenceExchange:
@@ -179,8 +174,9 @@ class InferenceExchange:
         """Of this request as a worker gets it, before a body of so many bytes."""
         pool, name = self._proxy.pool(worker.url), self._request_id
         return head_to_worker(
-            self.http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name
-        )
+            self.http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name,
+            key=pool.key,
+        )  # fmt: skip
 
     def _body(self, decision: Decision) -> bytes:
         body, self._unasked = self._proxy.body_for(self._request, decision)
@@ -243,9 +239,10 @@ class InferenceExchange:
     # failures ----------------------------------------------------------------------------------
 
     def worker_down(self, worker: WorkerId) -> None:
-        """Its probes fail: what it has not begun to answer another one can."""
-        if self._decision and self._decision.worker.id == worker and self._upstream and not self._answer:
-            self._abandon("it does not answer its probes")
+        """It says nothing any more: what it has not begun to answer another one can, if there is one."""
+        is_waiting = self._decision and self._decision.worker.id == worker and self._upstream
+        if is_waiting and not self._answer and self._may_try_another():
+            self._abandon("it does nothing any more")
 
     def _abandon(self, reason: str) -> None:
         upstream, self._upstream = self._upstream, None
@@ -395,6 +392,8 @@ class InferenceExchange:
         if decision is None:
             return
         proxy.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
+        if how == "ended" and self._worker_metrics:
+            proxy.heard(decision.worker.id, self._worker_metrics, self._status)
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
         proxy.records.finish(decision, how, self._status, ttft_s, usage, now - self._started)

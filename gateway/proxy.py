@@ -23,6 +23,7 @@ from gateway.core.errors import GatewayError, ModelMissing
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
 from gateway.core.multipart import MARK, parse_form
+from gateway.core.outcome import SERVER_ERROR
 from gateway.core.request import RESPONSES, InferenceRequest, Kind, parse_request
 from gateway.core.response_ids import ResponseIds
 from gateway.core.retries import Retries
@@ -35,7 +36,7 @@ from gateway.exchange import InferenceExchange
 from gateway.flow.gate import Gate
 from gateway.flow.waiter import Waiter
 from gateway.long_prompts import LongPrompts
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, WorkerMetrics
 from gateway.others import Others
 from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.records import Records
@@ -47,6 +48,7 @@ from gateway.tasks import Tasks
 from gateway.telling.end import Teller
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
+from gateway.ways import Ways
 
 log = logging.getLogger("kvgate.proxy")
 
@@ -103,7 +105,10 @@ class Proxy:
     tasks: Tasks
     options: ProxyOptions
     suspect: Callable[[WorkerId, str, bool], None]
+    blame: Callable[[WorkerId, str], None] = lambda worker, reason: None
+    """Told of a request that failed, where there is no reason to look whether the worker is there."""
     tls_context: TlsContext = lambda: None
+    ways: Ways = field(default_factory=Ways)
     in_turn: InTurn | None = None
     ask_usage: AskUsage = lambda worker, is_needed: None
     to_report: Collection[str] = ()
@@ -265,6 +270,17 @@ class Proxy:
             body = report.asking(body)
         return with_usage(body) if unasked else body, unasked
 
+    def heard(self, worker: WorkerId, metrics: WorkerMetrics, status: int) -> None:
+        """A worker has answered, to the end."""
+        if status < SERVER_ERROR:
+            metrics.num_answered += 1
+        else:
+            self.blame(worker, f"it answered {status}")
+
+    def num_fetching(self, worker: WorkerId) -> int:
+        """Requests whose answers need what this one computed, and holds until they have it."""
+        return sum(isinstance(each, SplitExchange) and each.needs(worker) for each in self.exchanges)
+
     def worker_down(self, worker: WorkerId) -> None:
         """What it has not begun to answer goes to another one."""
         for exchange in list(self.exchanges):
@@ -289,6 +305,8 @@ class Proxy:
                 connect_timeout_s=options.connect_timeout_s,
                 idle_s=options.pool_idle_s,
                 tls_context=self.tls_context,
+                way=self.ways.of(url),
+                reachable=self.ways.reachable,
             )
         return pool
 

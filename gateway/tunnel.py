@@ -67,6 +67,7 @@ class TunnelExchange(InferenceExchange):
             netloc=pool.netloc,
             prefix=pool.path_prefix,
             request_id=self._request_id,
+            key=pool.key,
         )
         connection.send(head, b"", self)
         if self._responder.client_is_full:

@@ -2,7 +2,8 @@
 
 Simulated workers of which one at a time is sent SIGTERM: it accepts no more, finishes what it has begun,
 ends, and another process takes its port. Clients ask for streams and plain answers, on connections that they
-keep; a request failed where its answer is not 200 and complete. Nobody tells the gateway anything.
+keep; a request failed where its answer is not 200 and complete. Nobody tells the gateway anything. A second
+run has two gateway processes, and workers that answer 503 while they end.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ BETWEEN_S = 0.3
 """From one worker's return to the next one's end."""
 WORKER = (
     *("--kv-blocks", "20000", "--prefill-tokens-per-s", "50000", "--decode-tokens-per-s", "200"),
-    *("--drain-s", f"{DRAIN_S:g}"),
+    *("--shutdown-s", f"{DRAIN_S:g}"),
 )
 STAY_S = 0.02
 """Clients pause so long at most: connections to workers rest too, and are closed there."""
@@ -49,15 +50,15 @@ class Tally:
 class Rolling:
     """A worker whose process comes and goes on one port."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, shutdown: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
-        self._seed = seed
+        self._flags = ("--seed", str(seed), "--shutdown", shutdown)
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
 
     def start(self) -> None:
-        flags = ("--port", str(self._port), "--seed", str(self._seed), *WORKER)
+        flags = ("--port", str(self._port), *self._flags, *WORKER)
         self._process = subprocess.Popen(
             [*GATEWAY, "sim", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -76,8 +77,8 @@ class Rolling:
 
 
 @contextmanager
-def rolling(num: int) -> Iterator[Sequence[Rolling]]:
-    workers = [Rolling(seed) for seed in range(num)]
+def rolling(num: int, shutdown: str) -> Iterator[Sequence[Rolling]]:
+    workers = [Rolling(seed, shutdown) for seed in range(num)]
     with ExitStack() as stack:
         for worker in workers:
             stack.callback(worker.kill)
@@ -144,17 +145,18 @@ async def restarts(fleet: RunningFleet, workers: Sequence[Rolling], num: int) ->
     return tally
 
 
-def run(num_restarts: int, *flags: str) -> Tally:
+def run(num_restarts: int, *flags: str, shutdown: str = "refuse") -> Tally:
+    """`shutdown` is what workers that end do with what comes then (`engines/sim`)."""
     gateway = ("--tokenizer", str(bundled_tokenizer()), "--probe-interval-s", "0.5", *flags)
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
-        workers = stack.enter_context(rolling(NUM_WORKERS))
+        workers = stack.enter_context(rolling(NUM_WORKERS, shutdown))
         fleet = stack.enter_context(gateway_before([worker.url for worker in workers], gateway))
         return runner.run(restarts(fleet, workers, num_restarts))
 
 
 def measure() -> list[Figure]:
-    tallies = [run(NUM_RESTARTS), run(NUM_RESTARTS // 2, "--processes", "2")]
+    tallies = [run(NUM_RESTARTS), run(NUM_RESTARTS // 2, "--processes", "2", shutdown="503")]
     for tally in tallies:
         print(f"{tally.num_asked} requests, {sum(tally.failed.values())} failed")
         for what, num in tally.failed.most_common(5):

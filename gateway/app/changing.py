@@ -32,6 +32,7 @@ async def prepare(
 ) -> Swap:
     """Raises ConfigError, with nothing changed."""
     Trusted(config.trust_headers_from)
+    gateway.check_workers([parse_spec(spec)[0] for spec in added])
     said_of(config, HANDOFFS, CONNECTORS)
     check_bodies(config)
     chosen = await gateway.choosing.prepare(config, policy_source)
@@ -59,6 +60,6 @@ def _swap(
     gateway.telling.take(config)
     logging.getLogger().setLevel(config.log_level.upper())
     for spec in dropped:
-        gateway.roster.drop(parse_spec(spec)[0])
+        gateway.drop_worker(parse_spec(spec)[0])
     for spec in added:
-        gateway.roster.add(*parse_spec(spec))
+        gateway.add_worker(*parse_spec(spec))

@@ -9,6 +9,8 @@ from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.admin import Admin
 from gateway.choosing import PolicyCollector
+from gateway.discovery.standing_metrics import StandingsCollector
+from gateway.fleet_admin import FleetAdmin
 from gateway.flow.told import FlowCollector, describe_flow
 from gateway.ingest.metrics import HealerCollector
 from gateway.ingest.tree_metrics import TreeCollector
@@ -49,6 +51,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
             gateway.roster.stream_counts,
             lambda: len(gateway.connections),
         ),
+        _standings_of(gateway),
         LossCollector(gateway.losses),
         VerifyCollector(gateway.verifier),
         HealerCollector(gateway.healer),
@@ -67,7 +70,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
     return Admin(
         api=gateway.api,
         router=gateway.router,
-        roster=gateway.roster,
+        workers=_workers_of(gateway),
         records=gateway.records,
         registry=registry_of(collectors_of(gateway)),
         losses=gateway.losses,
@@ -76,9 +79,26 @@ def admin_of(gateway: "Gateway") -> web.Application:
             "asked_of_workers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
-        verified=lambda worker: summary(gateway.verifier, worker),
         describe_flow=lambda: describe_flow(gateway.proxy.gate),
         reload=gateway.reload,
         policies=gateway.choosing,
         preview=Preview(gateway.proxy, gateway.choosing.parts_of),
     ).app()
+
+
+def _standings_of(gateway: "Gateway") -> StandingsCollector:
+    def joining() -> list[str]:
+        return [endpoint.url for endpoint in gateway.roster if endpoint.facts is None]
+
+    return StandingsCollector(gateway.fleet, gateway.standings, joining)
+
+
+def _workers_of(gateway: "Gateway") -> FleetAdmin:
+    return FleetAdmin(
+        gateway.router,
+        gateway.roster,
+        gateway.standings,
+        gateway.resolver,
+        gateway.ways,
+        lambda worker: summary(gateway.verifier, worker),
+    )
