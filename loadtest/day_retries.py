@@ -3,7 +3,8 @@
 Six simulated workers, of which three accept, read the request, and close before the first byte, while their
 probes are green: the worst that a gateway can meet, since nothing but lost requests tells. Clients do not try
 again by themselves. The factor is requests that reached workers by requests of clients, once the budget of
-retries has settled. A second run loses probes too.
+retries has settled. A second run has nothing but that budget: workers that lose requests are not left out; in
+a third they lose probes too.
 """
 
 import asyncio
@@ -97,8 +98,12 @@ def run(fault: str, num_asked: int = NUM_ASKED, *flags: str) -> Outcome:
 
 def measure() -> list[Figure]:
     figures = []
-    for suffix, fault in (("", "die"), (".probes_fail", "reset")):
-        told = run(fault)
+    for suffix, fault, *flags in (
+        ("", "die"),
+        (".no_ejection", "die", "--eject-after-failures", "0"),
+        (".probes_fail", "reset"),
+    ):
+        told = run(fault, NUM_ASKED, *flags)
         print(told)
         factor, lost = round(told.load_factor, 4), round(told.lost_share * 100, 2)
         figures.append(Figure(f"day.retry_load_factor{suffix}", factor, "x", GOAL, [factor]))
