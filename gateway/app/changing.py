@@ -55,6 +55,7 @@ def _swap(
         proxy.open_gate(gate_of(config, gateway.router, gateway.used_of))
     gateway.api.routes = routes_of(config)
     gateway.surface.bodies.max_bytes = config.max_bodies_bytes
+    gateway.keeper.take(config)
     gateway.front.take(config)
     gateway.roster.look_every(config.probe_interval_s)
     gateway.telling.take(config)
