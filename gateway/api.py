@@ -53,7 +53,7 @@ class Api:
         guard: Guard | None = None,
     ) -> None:
         """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
-        self._routes = Routes() if routes is None else routes
+        self.routes = Routes() if routes is None else routes
         self._proxy = proxy
         self._tellers = [] if tellers is None else tellers
         self._fleet = fleet
@@ -81,13 +81,13 @@ class Api:
             http.who = self._guard.ask(http, responder.peer if self._guard.asks_peer else None)
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
-        if self._routes.find(http.method, http.path):
+        if self.routes.find(http.method, http.path):
             return self._proxy.handle(http, responder)
-        if http.path.startswith(_STORED) and RESPONSES in self._routes:
+        if http.path.startswith(_STORED) and RESPONSES in self.routes:
             return self._proxy.about_response(http, responder)
         answer = self._own_routes(http.path)
         if answer is None:
-            raise self._routes.why_not(http.path)
+            raise self.routes.why_not(http.path)
         _require(http, "GET", "HEAD")
         status, body = answer(http)
         self._metrics.responses[status] += 1

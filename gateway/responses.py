@@ -7,6 +7,7 @@
 Nothing is remembered here.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -67,8 +68,7 @@ class ResponsesExchange(InferenceExchange):
                 raise NoWorker(why, retry_after_s=RETRY_AFTER_S) from exc
         else:
             decision = super()._decide(prompt, attempt)
-        worker, ids = decision.worker.id, self._proxy.response_ids
-        self._renaming = Renaming(lambda own: ids.given(own, worker))
+        self._renaming = Renaming(partial(self._proxy.response_ids.given, worker=decision.worker.id))
         if self._own is not None:
             self._renaming.add(self._own)
         return decision
@@ -137,7 +137,9 @@ def about(proxy: "Proxy", http: HttpRequest) -> tuple[InferenceRequest, str, Wor
     _, mark, query = http.target.partition(b"?")
     http.target = stored_path(own, behind) + mark + query
     top = {"model": member.worker.served[0].name}
-    return InferenceRequest(Kind.PASS, STORED, http.body, top, fields=top), own, worker
+    request = InferenceRequest(Kind.PASS, STORED, http.body, top, fields=top)
+    request.may_repeat = http.method == "GET"
+    return request, own, worker
 
 
 def _find(proxy: "Proxy", given: str, model: str | None) -> tuple[str, WorkerId]:

@@ -2,7 +2,8 @@
 
 events        lost between engine and subscriber (a replay still has them), late, twice, out of order
 replays       kept back: answered as of now, but what they say arrives with the next plan
-connections   refused with a reset or a 503, or accepted and never answered; cut after k chunks
+connections   refused with a reset or a 503, or accepted and never answered, or lost with what was asked while
+              probes are answered; cut after k chunks
 blocks        so many, anywhere in the cache, are lost with the next plan, as after failed loads
 engine        slower by a factor, or hanging: HTTP answers, steps do not end
 prefill       refused; answered without transfer parameters; what it pinned is gone, or the whole process
@@ -46,7 +47,7 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     duplicate: Chance = Chance()
     reorder: Chance = Chance()
     hold_replays: bool = False
-    connections: Literal["accept", "reset", "503", "hang"] = "accept"
+    connections: Literal["accept", "reset", "503", "hang", "die"] = "accept"
     cut: Cut = Cut()
     slow: float = 1.0
     hang: bool = False

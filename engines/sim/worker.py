@@ -201,6 +201,11 @@ async def _refuse(request: web.Request, engine: Engine) -> web.Response | None:
         case "reset":
             abort(request, with_reset=True)
             return web.Response(status=503)  # never sent
+        case "die" if request.method == "POST":
+            await request.read()
+            engine.totals.requests += 1
+            abort(request)
+            return web.Response(status=503)  # never sent
         case "503":
             return web.Response(status=503, text="Service Unavailable")
         case "hang":

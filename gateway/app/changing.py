@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from engines import CONNECTORS, HANDOFFS
+from gateway.app.surface import check_bodies, routes_of
 from gateway.config import Config
 from gateway.discovery.said import parse_spec, said_of
 from gateway.flow.askers import Trusted
@@ -33,6 +34,7 @@ async def prepare(
     Trusted(config.trust_headers_from)
     gateway.check_workers([parse_spec(spec)[0] for spec in added])
     said_of(config, HANDOFFS, CONNECTORS)
+    check_bodies(config)
     chosen = await gateway.choosing.prepare(config, policy_source)
     return partial(_swap, gateway, config, added, dropped, partial(gateway.choosing.use, *chosen))
 
@@ -51,6 +53,8 @@ def _swap(
         follow(gateway.router, proxy.gate.lines)
     else:
         proxy.open_gate(gate_of(config, gateway.router, gateway.used_of))
+    gateway.api.routes = routes_of(config)
+    gateway.surface.bodies.max_bytes = config.max_bodies_bytes
     gateway.keeper.take(config)
     gateway.front.take(config)
     gateway.roster.look_every(config.probe_interval_s)

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
 from gateway.app import changing
-from gateway.app.surface import surface_of
+from gateway.app.surface import routes_of, surface_of
 from gateway.app.told import admin_of
 from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
 from gateway.choosing import Choosing
@@ -180,7 +180,7 @@ class Gateway:
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
         tellers, guard = self.telling.tellers, self.keeper.guard
-        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, tellers, guard)
+        self.api = Api(self.proxy, self.fleet, self.metrics, routes_of(config), tellers, guard)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:

@@ -12,20 +12,28 @@ from gateway.keyfile import response_ids
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    routes: Routes
     response_ids: ResponseIds
     bodies: Bodies
 
 
 def surface_of(config: Config) -> Surface:
     """Raises ConfigError."""
+    check_bodies(config)
+    return Surface(
+        response_ids=response_ids(config.response_key_file),
+        bodies=Bodies(config.max_bodies_bytes),
+    )
+
+
+def routes_of(config: Config) -> Routes:
+    """The configuration has looked at them."""
+    return Routes(config.route, config.refuse_route)
+
+
+def check_bodies(config: Config) -> None:
+    """Raises ConfigError."""
     if config.max_bodies_bytes < config.max_body_bytes:
         raise ConfigError(
             f"max_bodies_bytes: {config.max_bodies_bytes} is no room for one of max_body_bytes "
             f"({config.max_body_bytes})"
         )
-    return Surface(
-        routes=Routes(config.route, config.refuse_route),
-        response_ids=response_ids(config.response_key_file),
-        bodies=Bodies(config.max_bodies_bytes),
-    )

@@ -41,6 +41,8 @@ LIVE: Mapping[str, str] = {
     ),
     "probe_interval_s": AT_ONCE,
     "verify": REQUESTS,
+    # what clients may ask, and how much of it is held
+    **dict.fromkeys(("route", "refuse_route", "max_bodies_bytes"), REQUESTS),
     # how clients are read
     **dict.fromkeys(
         (

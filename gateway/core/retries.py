@@ -34,12 +34,12 @@ class Retries:
 
     def limit(self, *, max_attempts: int, share: float) -> None:
         self.max_attempts = max_attempts
-        self._share = share
+        self.share = share
 
     def began(self, now: float) -> None:
         """A request has come; `ended` is told of it once."""
         self.num_in_flight += 1
-        self._left = min(self._left + self._share, FLOOR + self._share * self.num_in_flight)
+        self._left = min(self._left + self.share, FLOOR + self.share * self.num_in_flight)
         second = int(now)
         if second != self._second:
             self._num_before = self._num_now if second == self._second + 1 else 0
@@ -52,9 +52,9 @@ class Retries:
 
     def has_room(self, *, is_retry: bool = False) -> bool:
         """For one more try, of a request that is a retry already or not."""
-        if not self._share or (self._left < 1.0 and not self._has_extra()):
+        if not self.share or (self._left < 1.0 and not self._has_extra()):
             return False
-        return is_retry or self.num_retrying < max(FLOOR, self._share * self.num_in_flight)
+        return is_retry or self.num_retrying < max(FLOOR, self.share * self.num_in_flight)
 
     def take(self, *, is_retry: bool) -> None:
         if self._left >= 1.0:
@@ -65,7 +65,7 @@ class Retries:
 
     def _has_extra(self) -> bool:
         """What requests earn in a second is less than the floor."""
-        return self._num_extra < FLOOR - self._share * max(self._num_before, self._num_now)
+        return self._num_extra < FLOOR - self.share * max(self._num_before, self._num_now)
 
 
 class Tries:

@@ -108,6 +108,20 @@ async def test_refused_connections(start_sim: StartSim, http: ClientSession) -> 
     assert (await complete(http, sim))[0] == 200
 
 
+async def test_what_is_asked_is_lost_while_probes_are_answered(
+    start_sim: StartSim, http: ClientSession
+) -> None:
+    sim = await start_sim()
+    await plan(http, sim, connections="die")
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await complete(http, sim)
+    for path in ("/health", "/metrics", "/v1/models"):
+        async with http.get(sim.url + path) as answer:
+            assert answer.status == 200
+    async with http.get(sim.url + "/sim/stats") as answer:
+        assert (await answer.json())["requests"] == 1
+
+
 async def test_a_connection_that_hangs_is_left_by_the_client(
     start_sim: StartSim, http: ClientSession
 ) -> None:

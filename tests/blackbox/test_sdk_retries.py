@@ -1,0 +1,67 @@
+"""What the SDKs make of our errors: they try again what does no harm, and nothing else."""
+
+import anthropic
+import openai
+import pytest
+
+from tests.blackbox.harness import Bench, Call
+
+
+async def dies(call: Call) -> None:
+    call.reset()
+
+
+def of_openai(bench: Bench) -> openai.AsyncOpenAI:
+    url = f"http://127.0.0.1:{bench.gateway.port}/v1"
+    return openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=1)
+
+
+def of_anthropic(bench: Bench) -> anthropic.AsyncAnthropic:
+    url = f"http://127.0.0.1:{bench.gateway.port}"
+    return anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=1)
+
+
+async def test_what_a_worker_lost_is_tried_again(bench: Bench) -> None:
+    worker = await bench.worker(script=dies)
+    async with of_openai(bench) as client:
+        with pytest.raises(openai.APIStatusError) as lost:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+    assert (lost.value.status_code, len(worker.calls)) == (502, 2)
+    async with of_anthropic(bench) as claude:
+        with pytest.raises(anthropic.APIStatusError):
+            await claude.messages.create(
+                model="m", max_tokens=5, messages=[{"role": "user", "content": "hi"}]
+            )
+    assert len(worker.calls) == 4
+
+
+async def test_what_it_may_have_kept_is_not(bench: Bench) -> None:
+    worker = await bench.worker(script=dies)
+    async with of_openai(bench) as client:
+        with pytest.raises(openai.APIStatusError) as lost:
+            await client.responses.create(model="m", input="hi", store=True)
+    assert (lost.value.status_code, len(worker.calls)) == (502, 1)
+
+
+async def test_nor_what_would_fail_again(bench: Bench) -> None:
+    await bench.worker()
+    before = await bench.gateway.total("kvgate_responses_total")
+    async with of_openai(bench) as client:
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="other", messages=[{"role": "user", "content": "hi"}])
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve("resp_1")
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.post("/load_lora_adapter", cast_to=object, body={"lora_name": "x"})
+    assert await bench.gateway.total("kvgate_responses_total") == before + 3
+
+
+async def test_a_worker_that_is_not_there_yet_is_waited_for(bench: Bench) -> None:
+    before = await bench.gateway.total("kvgate_responses_total")
+    async with of_anthropic(bench) as claude:
+        with pytest.raises(anthropic.APIStatusError) as lost:
+            await claude.messages.create(
+                model="m", max_tokens=5, messages=[{"role": "user", "content": "hi"}]
+            )
+    assert lost.value.status_code == 503
+    assert await bench.gateway.total("kvgate_responses_total") == before + 2
