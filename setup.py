@@ -37,6 +37,7 @@ COMPILED = [
     "gateway/core/prompt.py",
     "gateway/core/queue.py",
     "gateway/core/query.py",
+    "gateway/core/ramp.py",
     "gateway/core/request.py",
     "gateway/core/retries.py",
     "gateway/core/salted.py",

@@ -1,6 +1,7 @@
 """The OpenAI surface: which route is answered how. Everything that is not here is refused."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -26,6 +27,7 @@ from gateway.keys.guard import Guard
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
 from gateway.responder import Exchange, Responder, request_id
+from gateway.telling.end import Teller, refusal, tell
 from gateway.tunnel import REALTIME
 
 log = logging.getLogger("kvgate.api")
@@ -47,10 +49,13 @@ class Api:
         fleet: Fleet,
         metrics: Metrics,
         routes: Routes | None = None,
+        tellers: list[Teller] | None = None,
         guard: Guard | None = None,
     ) -> None:
+        """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
         self._routes = Routes() if routes is None else routes
         self._proxy = proxy
+        self._tellers = [] if tellers is None else tellers
         self._fleet = fleet
         self._metrics = metrics
         self._guard = guard
@@ -69,6 +74,7 @@ class Api:
     def refused(self, status: int) -> None:
         """The listening side answered a request that it could not hand on."""
         self._metrics.responses[status] += 1
+        self._tell(None, None, status)
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if self._guard is not None and http.path not in _OPEN:
@@ -103,6 +109,7 @@ class Api:
 
     def _refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
+        self._tell(http, error, error.status)
         headers = [request_id(http)]
         if isinstance(error, MethodNotAllowed) and error.param:
             headers.append((b"allow", error.param.encode()))
@@ -111,6 +118,10 @@ class Api:
         elif isinstance(error, Unauthorized):
             headers.append((b"www-authenticate", b"Bearer"))
         responder.fail(error, headers)
+
+    def _tell(self, http: HttpRequest | None, error: GatewayError | None, status: int) -> None:
+        if self._tellers:
+            tell(self._tellers, refusal(http, error, status, time.monotonic()))
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """The union over the fleet, whether their workers are up or not; of what whoever asks may use."""

@@ -20,6 +20,7 @@ from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.media import BEFORE_MEDIA
+from gateway.core.outcome import CLIENT_GONE, UNAVAILABLE
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
 from gateway.core.retries import Tries
@@ -27,20 +28,14 @@ from gateway.core.sse import SseScanner
 from gateway.core.worker import Worker, WorkerId
 from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
-from gateway.records import log_request
 from gateway.responder import Responder
+from gateway.telling.end import CUT, OUT_OF_TIME, STOPPED, End, tell
 from gateway.upstream import OUR_ERRNOS, UpstreamConnection
 
 if TYPE_CHECKING:
     from gateway.proxy import Proxy
 
 log = logging.getLogger("kvgate.proxy")
-
-UNAVAILABLE = 503
-"""An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
-
-CLIENT_GONE = 499
-"""The status under which a request is counted whose client left (nginx's number for it)."""
 
 
 class InferenceExchange:
@@ -50,14 +45,14 @@ class InferenceExchange:
     __slots__ = (
         "_proxy", "http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
         "_decision", "_worker_metrics", "_upstream", "tries", "_is_closed", "_status", "_answer",
-        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s",
+        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s", "_options",
     )
     # fmt: on
 
     def __init__(
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
     ) -> None:
-        self._proxy = proxy
+        self._proxy, self._options = proxy, proxy.options  # those that it begins with
         self.http = http
         self._responder = responder
         self._request = request
@@ -179,8 +174,9 @@ class InferenceExchange:
         """Of this request as a worker gets it, before a body of so many bytes."""
         pool, name = self._proxy.pool(worker.url), self._request_id
         return head_to_worker(
-            self.http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name
-        )
+            self.http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name,
+            key=pool.key,
+        )  # fmt: skip
 
     def _body(self, decision: Decision) -> bytes:
         body, self._unasked = self._proxy.body_for(self._request, decision)
@@ -199,7 +195,7 @@ class InferenceExchange:
         self._proxy.bodies.let_go(self.http)
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
-        exposed = self._decision if self._proxy.options.expose_headers else None
+        exposed = self._decision if self._options.expose_headers else None
         is_reframed = self._answer.is_reframed
         self._responder.head(head_to_client(head, self._request_id, exposed, is_stream=is_reframed))
         return None
@@ -244,9 +240,10 @@ class InferenceExchange:
     # failures ----------------------------------------------------------------------------------
 
     def worker_down(self, worker: WorkerId) -> None:
-        """Its probes fail: what it has not begun to answer another one can."""
-        if self._decision and self._decision.worker.id == worker and self._upstream and not self._answer:
-            self._abandon("it does not answer its probes")
+        """It says nothing any more: what it has not begun to answer another one can, if there is one."""
+        is_waiting = self._decision and self._decision.worker.id == worker and self._upstream
+        if is_waiting and not self._answer and self._may_try_another():
+            self._abandon("it does nothing any more")
 
     def _abandon(self, reason: str) -> None:
         upstream, self._upstream = self._upstream, None
@@ -293,7 +290,7 @@ class InferenceExchange:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)
         answer = self._answer
-        self._close("cut")
+        self._close("cut", CUT if is_workers_fault else OUT_OF_TIME)
         if answer is not None and answer.can_be_ended:
             error = WorkerFailed(f"the answer was cut before it was complete: {reason}")
             self._responder.end(answer.held() + b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
@@ -304,7 +301,7 @@ class InferenceExchange:
         if self._is_closed:
             return
         self._status = error.status
-        self._close("failed")
+        self._close("failed", error.code)
         if self._responder.has_begun:
             self._responder.abort()
         else:
@@ -331,7 +328,7 @@ class InferenceExchange:
         """The server stops and its drain time is over."""
         if not self._is_closed:
             log.warning("request %s cut: %s", self._log_id, reason)
-            self._close("cut")
+            self._close("cut", STOPPED)
             self._responder.abort()
 
     # time --------------------------------------------------------------------------------------
@@ -345,7 +342,7 @@ class InferenceExchange:
             self._timer = self._loop.call_later(max(left, 0.001), self._on_timer)
 
     def _time_left(self) -> float | None:
-        return self._proxy.options.deadlines.left(
+        return self._options.deadlines.left(
             self._loop.time(),
             started=self._started,
             last_activity=self._last_activity,
@@ -363,7 +360,7 @@ class InferenceExchange:
             self.client_gone()
             return self._responder.abort()
         if self._answer:
-            is_over = self._proxy.options.deadlines.is_total_over(self._loop.time(), self._started)
+            is_over = self._options.deadlines.is_total_over(self._loop.time(), self._started)
             return self._cut("its time is over" if is_over else "it stalled", is_workers_fault=not is_over)
         return self.fail(self.tries.was_late())
 
@@ -372,8 +369,8 @@ class InferenceExchange:
     def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
         self._task = self._proxy.tasks.start(name, coro)
 
-    def _close(self, how: str) -> None:
-        """Give back everything that was taken; the first call counts."""
+    def _close(self, how: str, fault: str = "") -> None:
+        """Give back everything that was taken; the first call counts. `fault`: what went wrong, a code."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -388,13 +385,16 @@ class InferenceExchange:
         answer = self._answer
         usage = answer.usage() if answer and how == "ended" else None
         proxy.ended(self, self._request, answer, usage, decision is not None)
+        now = self._loop.time()
+        ttft_s = answer.ttft_s(self._started) if answer else None
+        if proxy.tellers:
+            tell(proxy.tellers, End(self.http, self._request, decision, how, self._status, fault,
+                self._request_id, self._started, self._sent_s, now, ttft_s, usage))  # fmt: skip
         if decision is None:
             return
         proxy.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
-        ttft_s = answer.ttft_s(self._started) if answer else None
+        if how == "ended" and self._worker_metrics:
+            proxy.heard(decision.worker.id, self._worker_metrics, self._status)
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
-        lasted_s = self._loop.time() - self._started
-        proxy.records.finish(decision, how, self._status, ttft_s, usage, lasted_s)
-        if proxy.options.log_requests:
-            log_request(self._request.model, decision, self._status, how, ttft_s, lasted_s, usage)
+        proxy.records.finish(decision, how, self._status, ttft_s, usage, now - self._started)

@@ -35,6 +35,17 @@ ADMIN_IDLE_S = 75.0
 LOOK_EVERY_S = 0.02
 
 
+def limits_of(config: Config) -> Limits:
+    return Limits(
+        max_body_bytes=config.max_body_bytes,
+        max_head_bytes=config.max_head_bytes,
+        head_timeout_s=config.head_timeout_s,
+        body_timeout_s=config.body_timeout_s,
+        min_body_rate=config.min_body_rate,
+        keep_alive_s=config.keep_alive_s,
+    )
+
+
 class Front:
     """`open`, `listen` or `take`, then `leave` or `drain`, then `close`. `connections` holds the clients."""
 
@@ -50,14 +61,7 @@ class Front:
     ) -> None:
         self._connections = connections
         self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
-        self._limits = Limits(
-            max_body_bytes=config.max_body_bytes,
-            max_head_bytes=config.max_head_bytes,
-            head_timeout_s=config.head_timeout_s,
-            body_timeout_s=config.body_timeout_s,
-            min_body_rate=config.min_body_rate,
-            keep_alive_s=config.keep_alive_s,
-        )
+        self._limits = limits_of(config)
         self._tls = listening_context(tls) if tls else None
         self._handshake_timeout_s = config.tls_handshake_timeout_s
         self._is_leaving = False
@@ -70,6 +74,10 @@ class Front:
 
     def __repr__(self) -> str:
         return f"Front(open={len(self._connections)}, opening={len(self._opening)})"
+
+    def take(self, config: Config) -> None:
+        """For connections that come from now on."""
+        self._limits, self._handshake_timeout_s = limits_of(config), config.tls_handshake_timeout_s
 
     async def open(self) -> None:
         await self._admin_runner.setup()

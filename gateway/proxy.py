@@ -24,6 +24,7 @@ from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
 from gateway.core.keys import usable
 from gateway.core.multipart import MARK, parse_form
+from gateway.core.outcome import SERVER_ERROR
 from gateway.core.request import RESPONSES, InferenceRequest, Kind, parse_request
 from gateway.core.response_ids import ResponseIds
 from gateway.core.retries import Retries
@@ -37,7 +38,7 @@ from gateway.exchange import InferenceExchange
 from gateway.flow.gate import Gate
 from gateway.flow.waiter import Waiter
 from gateway.long_prompts import LongPrompts
-from gateway.metrics import Metrics
+from gateway.metrics import Metrics, WorkerMetrics
 from gateway.others import Others
 from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.records import Records
@@ -46,8 +47,10 @@ from gateway.router import Router
 from gateway.split_exchange import SplitExchange
 from gateway.splits import Splits
 from gateway.tasks import Tasks
+from gateway.telling.end import Teller
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
+from gateway.ways import Ways
 
 log = logging.getLogger("kvgate.proxy")
 
@@ -62,7 +65,6 @@ class ProxyOptions:
     max_attempts: int = 2
     retry_share: float = 0.2
     expose_headers: bool = False
-    log_requests: bool = False
     prefill_timeout_s: float = 60.0
     allow_transfer_fields: bool = False
     session_header: bytes = b""
@@ -78,7 +80,6 @@ def proxy_options(config: Config) -> ProxyOptions:
         max_attempts=config.max_attempts,
         retry_share=config.retry_share,
         expose_headers=config.expose_headers,
-        log_requests=config.log_requests,
         prefill_timeout_s=config.prefill_timeout_s,
         allow_transfer_fields=config.allow_transfer_fields,
         session_header=config.session_header.lower().encode(),
@@ -108,7 +109,10 @@ class Proxy:
     tasks: Tasks
     options: ProxyOptions
     suspect: Callable[[WorkerId, str, bool], None]
+    blame: Callable[[WorkerId, str], None] = lambda worker, reason: None
+    """Told of a request that failed, where there is no reason to look whether the worker is there."""
     tls_context: TlsContext = lambda: None
+    ways: Ways = field(default_factory=Ways)
     in_turn: InTurn | None = None
     ask_usage: AskUsage = lambda worker, is_needed: None
     to_report: Collection[str] = ()
@@ -119,6 +123,8 @@ class Proxy:
     gate: Gate | None = None
     response_ids: ResponseIds = field(default_factory=ResponseIds)
     bodies: Bodies = field(default_factory=Bodies)
+    tellers: list[Teller] = field(default_factory=list)
+    """Are told of each request that has ended."""
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -127,9 +133,22 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self.long_prompts = LongPrompts(self.prompts)
-        self.retries = Retries(max_attempts=self.options.max_attempts, share=self.options.retry_share)
-        if self.gate is not None:
-            self.gate.lines.go = self.go
+        self.retries = Retries()
+        self.take(self.options)
+        self.open_gate(self.gate)
+
+    def take(self, options: ProxyOptions) -> None:
+        """For requests that begin from now on."""
+        self.options = options
+        self.retries.limit(max_attempts=options.max_attempts, share=options.retry_share)
+        for pool in self.pools.values():
+            pool.connect_timeout_s, pool.idle_s = options.connect_timeout_s, options.pool_idle_s
+
+    def open_gate(self, gate: Gate | None) -> None:
+        """What has begun without one ends without it."""
+        self.gate = gate
+        if gate is not None:
+            gate.lines.go = self.go
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
@@ -195,7 +214,7 @@ class Proxy:
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send, once it may."""
         try:
-            if self.gate is not None:
+            if self.gate is not None and request.ticket is not None:
                 self.gate.route(exchange, request, prompt)
             else:
                 self.go(exchange, request, prompt)
@@ -266,6 +285,17 @@ class Proxy:
             body = report.asking(body)
         return with_usage(body) if unasked else body, unasked
 
+    def heard(self, worker: WorkerId, metrics: WorkerMetrics, status: int) -> None:
+        """A worker has answered, to the end."""
+        if status < SERVER_ERROR:
+            metrics.num_answered += 1
+        else:
+            self.blame(worker, f"it answered {status}")
+
+    def num_fetching(self, worker: WorkerId) -> int:
+        """Requests whose answers need what this one computed, and holds until they have it."""
+        return sum(isinstance(each, SplitExchange) and each.needs(worker) for each in self.exchanges)
+
     def worker_down(self, worker: WorkerId) -> None:
         """What it has not begun to answer goes to another one."""
         for exchange in list(self.exchanges):
@@ -290,6 +320,8 @@ class Proxy:
                 connect_timeout_s=options.connect_timeout_s,
                 idle_s=options.pool_idle_s,
                 tls_context=self.tls_context,
+                way=self.ways.of(url),
+                reachable=self.ways.reachable,
             )
         return pool
 

@@ -144,28 +144,3 @@ def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
         "reported_prompt_tokens": outcome.reported_prompt_tokens,
         "reported_cached_tokens": outcome.reported_cached_tokens,
     }
-
-
-def log_request(
-    model: str,
-    decision: Decision,
-    status: int,
-    how: str,
-    ttft_s: float | None,
-    total_s: float,
-    usage: Usage | None,
-) -> None:
-    """A line for people, without the prompt."""
-    log.info(
-        "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s, in all %s  %s  [%s]",
-        model,
-        decision.worker.id,
-        status or "-",
-        decision.overlap_tokens,
-        decision.num_tokens,
-        usage.cached_tokens if usage and usage.cached_tokens is not None else "?",
-        f"{ttft_s * 1000:.0f} ms" if ttft_s is not None else "unstreamed",
-        f"{total_s * 1000:.0f} ms",
-        how if how != "ended" else decision.reason,
-        decision.id,
-    )

@@ -10,18 +10,20 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway import host
 from gateway.config import Config
 from gateway.core.errors import ConfigError
-from gateway.discovery.said import parse_spec, spec_of
+from gateway.discovery.said import drains_of, parse_spec, spec_of, without_drains
 from gateway.handover import Predecessor, TakeoverPoint
 from gateway.processes import Supervisor
 from gateway.redis.server import embedded
+from gateway.reloading.reloads import Reloads, Reread
 from gateway.sockets import Sockets
 from gateway.tasks import Tasks, on_hangup, stop_event
+from gateway.telling.sink import Sink
 
 log = logging.getLogger("kvgate")
 
@@ -37,7 +39,10 @@ class Service(Protocol):
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None: ...
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None: ...
     async def add_workers(self, urls: Sequence[str]) -> None: ...
-    async def reload_policies(self) -> object: ...
+
+    reloads: Reloads | None
+
+    async def reload(self) -> Mapping[str, Any]: ...
     async def reload_keys(self) -> None: ...
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool: ...
     async def stop(self, drain_s: float | None = None) -> None: ...
@@ -46,11 +51,11 @@ class Service(Protocol):
 class Alone:
     """One process: the gateway itself. Imported here, since a supervisor has no use for its libraries."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, sink: Sink | None = None) -> None:
         from gateway.app import Gateway
         from gateway.garbage import Garbage
 
-        self._gateway = Gateway(config)
+        self._gateway = Gateway(config, sink=sink)
         self._garbage = Garbage(self._gateway.metrics.gc_pause_s)
         self.listen, self.leave = self._gateway.listen, self._gateway.leave
         host.prepare()
@@ -59,22 +64,34 @@ class Alone:
     @property
     def added_workers(self) -> list[str]:
         roles = self._gateway.roster.said.roles
-        urls = [endpoint.url for endpoint in self._gateway.roster if endpoint.url not in self._configured]
-        return [spec_of(url, roles.get(url)) for url in urls]
+        gateway, resolver = self._gateway, self._gateway.resolver
+        known = [e.url for e in gateway.roster if not resolver.is_member(e.url)]
+        urls = [url for url in known if url not in self._configured]
+        names = [spec_of(n.url, n.role) for n in resolver.names.values() if n.url not in self._configured]
+        return [*[spec_of(url, roles.get(url)) for url in urls], *names, *gateway.standings.specs]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
         await self._gateway.start(serve=False)
-        self._configured = {endpoint.url for endpoint in self._gateway.roster}
+        self._configured = set(self._gateway.worker_urls)
         await self.add_workers(workers)
         await self._gateway.warm_up(warm_up_s)
 
     async def add_workers(self, specs: Sequence[str]) -> None:
-        for spec in specs:
-            self._gateway.roster.add(*parse_spec(spec))
+        gateway = self._gateway
+        for spec in without_drains(specs):
+            gateway.add_worker(*parse_spec(spec))
+        gateway.standings.resume(drains_of(specs), gateway.roster)
 
-    async def reload_policies(self) -> None:
-        with contextlib.suppress(ConfigError):  # which it has logged
-            await self._gateway.choosing.reload()
+    @property
+    def reloads(self) -> Reloads | None:
+        return self._gateway.reloads
+
+    @reloads.setter
+    def reloads(self, reloads: Reloads | None) -> None:
+        self._gateway.reloads = reloads
+
+    async def reload(self) -> Mapping[str, Any]:
+        return await self._gateway.reload()
 
     async def reload_keys(self) -> None:
         with contextlib.suppress(ConfigError):  # which it has logged
@@ -85,8 +102,10 @@ class Alone:
         self._garbage.release()
 
 
-async def serve(config: Config) -> int:
-    """Until it is told to stop, or has finished after another gateway took over. Raises ConfigError."""
+async def serve(config: Config, sink: Sink | None = None, reread: Reread | None = None) -> int:
+    """Until it is told to stop, or has finished after another gateway took over. `reread` reads the
+    configuration anew, at each SIGHUP. Raises ConfigError."""
+    given = config
     stop, path = stop_event(), config.takeover_socket
     host.raise_open_files()  # processes that it starts have the limit too
     with contextlib.ExitStack() as opened:
@@ -96,11 +115,12 @@ async def serve(config: Config) -> int:
             opened.callback(predecessor.close)
         sockets = Sockets(config, predecessor.sockets if predecessor else {})
         opened.callback(sockets.close)
-        service: Service = Supervisor(config) if config.processes > 1 else Alone(config)
+        service: Service = Supervisor(config) if config.processes > 1 else Alone(config, sink)
         drain_s: float | None = 0.0
-        reloads = Tasks()
-        if config.policy_file or config.key_file:
-            on_hangup(lambda: reloads.start("reload", _reload(config, service)))
+        hangups = Tasks()
+        if reread is not None:
+            service.reloads = Reloads(given, reread)
+            on_hangup(lambda: hangups.start("reload", _reload(service)))
         try:
             start = service.start(
                 predecessor.workers if predecessor else (), WARM_UP_S if predecessor else 0.0
@@ -109,16 +129,15 @@ async def serve(config: Config) -> int:
                 drain_s = await _serve(config, service, sockets, predecessor, stop)
         finally:
             sockets.remove_files()
-            await reloads.stop()
+            await hangups.stop()
             await service.stop(drain_s)
     return 0
 
 
-async def _reload(config: Config, service: Service) -> None:
-    if config.policy_file:
-        await service.reload_policies()
-    if config.key_file:
-        await service.reload_keys()
+async def _reload(service: Service) -> None:
+    with contextlib.suppress(ConfigError):  # which is logged; a signal gets no other answer
+        await service.reload()
+    await service.reload_keys()
 
 
 async def _serve(

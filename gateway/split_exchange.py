@@ -94,7 +94,7 @@ class SplitExchange(InferenceExchange):
             body,
             loop=self._loop,
             start=proxy.tasks.start,
-            timeout_s=proxy.options.prefill_timeout_s,
+            timeout_s=self._options.prefill_timeout_s,
             on_handed=self._answered,
             on_failed=self._prefill_failed,
         )
@@ -129,6 +129,7 @@ class SplitExchange(InferenceExchange):
             return self._prefill_failed(Failure.REFUSED, str(exc))
         took_s = self._loop.time() - self._began_s
         self._proxy.router.prefilled(decision, took_s)
+        self._proxy.metrics.worker(decision.prefill.id).num_answered += 1
         self._splits.prefilled(took_s)
         if not handoff.is_together and self._differs(decision, handed.num_prompt_tokens):
             self._doubted = self._pair(decision, decision.prefill), handed.num_prompt_tokens
@@ -200,7 +201,7 @@ class SplitExchange(InferenceExchange):
             without = {decode, *self.tries.failed, *tried.left_out}
             if self._proxy.router.fleet.has_another(self._request.model, without):
                 tried.blame(decode)
-        self._may_split = tried.num < self._proxy.options.max_attempts
+        self._may_split = tried.num < self._options.max_attempts
         self._again(decision)
 
     def _again(self, decision: Decision) -> None:
@@ -287,12 +288,18 @@ class SplitExchange(InferenceExchange):
                 took_s = self._last_activity - self._began_s
                 self._splits.transferred(self._decision, took_s, self._ahead_s)
 
+    def needs(self, worker: WorkerId) -> bool:
+        """Whether another one has yet to fetch what that worker computed for it."""
+        if self._answer or self._is_closed or self._decision is None or self._handed is None:
+            return False
+        return self._decision.prefill is not None and self._decision.prefill.id == worker
+
     # failures, and the end ---------------------------------------------------------------------
 
     def worker_down(self, worker: WorkerId) -> None:
         decision = self._decision
         if self._leg and not self._handed and decision and decision.prefill and decision.prefill.id == worker:
-            self._leg.fail(Failure.DIED, "it does not answer its probes")
+            self._leg.fail(Failure.DIED, "it does nothing any more")
         super().worker_down(worker)
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
@@ -301,7 +308,7 @@ class SplitExchange(InferenceExchange):
             self._tried.blame(self._decision.worker.id)
         super()._attempt_failed(reason, is_refused=is_refused)
 
-    def _close(self, how: str) -> None:
+    def _close(self, how: str, fault: str = "") -> None:
         if self._is_closed:
             return
         if how == "ended" and self._answer and self._decision and (usage := self._answer.usage()):
@@ -310,7 +317,7 @@ class SplitExchange(InferenceExchange):
             self._leg.cancel()
         if self._handed and self._decision:
             self._splits.let_go(self._decision)
-        super()._close(how)
+        super()._close(how, fault)
 
     def _told(self, decision: Decision, usage: Usage) -> None:
         """By the end of its answer, what the decode worker took the prompt for."""

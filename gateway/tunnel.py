@@ -22,6 +22,7 @@ from gateway.core.salted import refused
 from gateway.core.worker import Served
 from gateway.exchange import InferenceExchange
 from gateway.responder import Responder
+from gateway.telling.end import CUT, OUT_OF_TIME
 from gateway.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class TunnelExchange(InferenceExchange):
             netloc=pool.netloc,
             prefix=pool.path_prefix,
             request_id=self._request_id,
+            key=pool.key,
         )
         connection.send(head, b"", self)
         if self._responder.client_is_full:
@@ -89,7 +91,7 @@ class TunnelExchange(InferenceExchange):
         self._proxy.metrics.num_tunnels_open += 1
         if self._responder.client_is_full:
             self._worker.hold(True)
-        exposed = self._decision if self._proxy.options.expose_headers else None
+        exposed = self._decision if self._options.expose_headers else None
         self._responder.switch(upgrade_to_client(head, self._request_id, exposed), self._from_client)
         if data:
             self.from_worker(data)
@@ -148,7 +150,7 @@ class TunnelExchange(InferenceExchange):
         if is_workers_fault:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)
-        self._close("cut")
+        self._close("cut", CUT if is_workers_fault else OUT_OF_TIME)
         self._responder.end()
 
     def _on_timer(self) -> None:
@@ -156,7 +158,7 @@ class TunnelExchange(InferenceExchange):
         if not self._worker:
             return super()._on_timer()
         self._timer = None
-        idle_s = self._proxy.options.deadlines.idle_s
+        idle_s = self._options.deadlines.idle_s
         left = self._last_activity + idle_s - self._loop.time()
         if self._is_closed or not idle_s:
             return None
@@ -165,11 +167,11 @@ class TunnelExchange(InferenceExchange):
             return None
         return self._cut_off(f"nothing moved for {idle_s:g} s", is_workers_fault=False)
 
-    def _close(self, how: str) -> None:
+    def _close(self, how: str, fault: str = "") -> None:
         if self._worker and not self._is_closed:
             self._proxy.metrics.num_tunnels_open -= 1
             self._worker.close()
-        super()._close(how)
+        super()._close(how, fault)
 
 
 class WorkerEnd(asyncio.Protocol):

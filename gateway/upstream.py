@@ -18,6 +18,8 @@ from gateway import tls
 from gateway.core.address import Address
 from gateway.core.framing import BadAnswer, check_answer
 from gateway.core.http import Header, ResponseHead
+from gateway.core.networks import Reachable
+from gateway.ways import PLAIN, Way
 
 OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Failures to connect that are this host's and no worker's."""
@@ -75,6 +77,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(body)
         else:
             self._transport.write(head + body)
+
+    @property
+    def peer(self) -> str:
+        """The address at which it ends."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return str(name[0]) if isinstance(name, tuple) else ""
 
     def _leave_http(self) -> Callable[[ResponseHead, bytes], None] | None:
         """What a sink that offered it has for a worker that agrees: it gets the head and what came behind
@@ -218,6 +226,8 @@ def _too_large() -> BadAnswer:
     return BadAnswer(f"its head is over {MAX_HEAD_BYTES} bytes")
 
 
+ANYWHERE = Reachable()
+
 TlsContext = Callable[[], ssl.SSLContext | None]
 """How an https endpoint is verified now; None: as the system does it."""
 
@@ -232,13 +242,18 @@ class Pool:
         connect_timeout_s: float = 5.0,
         idle_s: float = 4.0,
         tls_context: TlsContext = lambda: None,
+        way: Way = PLAIN,
+        reachable: Reachable = ANYWHERE,
     ) -> None:
         self._address = Address.of(url)
-        self.netloc = self._address.netloc.encode()
+        self._server_name = way.server_name
+        self._reachable = reachable
+        self.netloc = way.host(self._address).encode()
+        self.key = way.authorization.encode() if way.authorization else None
         self.path_prefix = self._address.prefix.encode()
         self._tls_context = tls_context
-        self._connect_timeout_s = connect_timeout_s
-        self._idle_s = idle_s
+        self.connect_timeout_s = connect_timeout_s
+        self.idle_s = idle_s
         self._loop = asyncio.get_running_loop()  # kept: asking again costs a system call (Python < 3.12)
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
@@ -249,7 +264,7 @@ class Pool:
 
     def take(self) -> UpstreamConnection | None:
         """A resting connection that is still open; the last used first, so that the others age."""
-        oldest = self._loop.time() - self._idle_s
+        oldest = self._loop.time() - self.idle_s
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open and connection.rested_since >= oldest:
@@ -261,7 +276,7 @@ class Pool:
         """A new connection. Raises OSError (TimeoutError is one), in words where TLS failed."""
         loop, address = self._loop, self._address
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(self.connect_timeout_s):
                 if address.unix_path:
                     _, protocol = await loop.create_unix_connection(
                         lambda: UpstreamConnection(self), address.unix_path
@@ -269,15 +284,22 @@ class Pool:
                     return protocol
                 context = (self._tls_context() or True) if address.is_tls else None
                 _, protocol = await loop.create_connection(
-                    lambda: UpstreamConnection(self), address.host, address.port, ssl=context
+                    lambda: UpstreamConnection(self),
+                    address.host,
+                    address.port,
+                    ssl=context,
+                    server_hostname=self._server_name if context else None,
                 )
         except ssl.SSLError as exc:
             raise ConnectionError(tls.reason(exc)) from exc
+        if protocol.peer and (refusal := self._reachable.refusal(protocol.peer)):
+            protocol.abort()
+            raise ConnectionError(refusal)
         return protocol
 
     def close(self) -> None:
         """Close the resting connections; those in use close when their exchange ends."""
-        self._idle_s = 0.0
+        self.idle_s = 0.0
         while self._idle:
             self._idle.pop().abort()
 
@@ -290,19 +312,19 @@ class Pool:
             self._idle.remove(connection)
 
     def rest(self, connection: UpstreamConnection) -> None:
-        if not self._idle_s:
+        if not self.idle_s:
             return connection.abort()  # the pool was closed meanwhile
         connection.rested_since = self._loop.time()
         self._idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(self._idle_s, self._sweep)
+            self._sweeper = self._loop.call_later(self.idle_s, self._sweep)
         return None
 
     def _sweep(self) -> None:
         """Close what has rested too long; the oldest are in front."""
         self._sweeper = None
-        while self._idle and self._idle[0].rested_since <= self._loop.time() - self._idle_s:
+        while self._idle and self._idle[0].rested_since <= self._loop.time() - self.idle_s:
             self._idle.popleft().abort()
         if self._idle:
-            due = self._idle[0].rested_since + self._idle_s - self._loop.time()
+            due = self._idle[0].rested_since + self.idle_s - self._loop.time()
             self._sweeper = self._loop.call_later(max(due, 0.05), self._sweep)

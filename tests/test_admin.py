@@ -15,9 +15,14 @@ from gateway.admin import MAX_RECENT, Admin
 from gateway.api import Api
 from gateway.choosing import Choosing
 from gateway.config import Config, load
+from gateway.core.conduct import Rules
 from gateway.core.decision import Prompt
+from gateway.core.errors import ConfigError
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, WorkerId
+from gateway.discovery.resolver import Resolver
+from gateway.discovery.standings import Left, Standings
+from gateway.fleet_admin import FleetAdmin
 from gateway.loss.witness import CacheLoss
 from gateway.metrics import Collector
 from gateway.policies.least_load import LeastLoad
@@ -26,6 +31,7 @@ from gateway.proxy import Proxy
 from gateway.records import Records
 from gateway.router import Router
 from gateway.splits import splits_of
+from gateway.ways import Ways
 from tests.discovery.test_roster import RANK, URL, W, World
 from tests.fakes import decision
 
@@ -37,12 +43,30 @@ class Admined:
 
     def __init__(self, world: World) -> None:
         self.world, self.records = world, Records()
+        self.refusal: str | None = None
         self.router = Router(
             fleet=world.fleet,
             index=world.known.index,
             assumed=world.known.assumed,
             policy=LeastLoad(),
             tokenize=lambda request: Prompt(),
+        )
+        self.standings = Standings(
+            world.fleet,
+            Left(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
+            num_answered=lambda worker: 0,
+            witnesses=self.router.witnesses,
+            on_ejected=lambda worker: None,
+            rules=Rules(),
+            warm_up_s=10.0,
+        )
+        self.ways = Ways()
+        self.resolver = Resolver(
+            world.roster,
+            self.standings,
+            inherit=self.ways.inherit,
+            reachable=self.ways.reachable,
+            interval_s=1000.0,
         )
         self.api = Api(cast(Proxy, None), world.fleet, world.metrics)
         registry = CollectorRegistry()
@@ -61,18 +85,30 @@ class Admined:
         admin = Admin(
             api=self.api,
             router=self.router,
-            roster=world.roster,
+            workers=FleetAdmin(
+                self.router,
+                world.roster,
+                self.standings,
+                self.resolver,
+                self.ways,
+                lambda worker: {"compared": 7},
+            ),
             records=self.records,
             registry=registry,
             losses=CacheLoss(lambda model, tokens: None),
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
-            verified=lambda worker: {"compared": 7},
             describe_flow=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.choosing,
             preview=Preview(cast(Proxy, None), lambda decision: ()),
+            reload=self._reload,
         )
         self.client = TestClient(TestServer(admin.app()))
+
+    async def _reload(self) -> dict[str, int]:
+        if self.refusal:
+            raise ConfigError(self.refusal)
+        return {"generation": 2}
 
     async def get(self, path: str, status: int = 200) -> Any:
         answer = await self.client.get(path)
@@ -130,19 +166,28 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
     world.probe("http://late:1").health = "refused"
     await world.add("http://late:1")
     assert await admined.get("/admin/workers") == {
+        "drains": [],
+        "names": [],
+        "gone": [],
         "endpoints": [
             {
                 "url": URL,
                 "state": "joined",
+                "is_draining": False,
                 "engine": "fake",
                 "version": "1",
                 "role": "both",
                 "given_as": URL,
+                "is_member": False,
                 "last_error": None,
                 "workers": [
                     {
                         "id": "w:1",
                         "is_up": True,
+                        "state": "active",
+                        "why": None,
+                        "share": 1.0,
+                        "left": 1,
                         "models": ["m"],
                         "block_size": 4,
                         "num_blocks": 100,
@@ -166,15 +211,17 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
             },
             {
                 "url": "http://late:1",
-                "state": "waiting",
+                "state": "joining",
+                "is_draining": False,
                 "engine": None,
                 "version": None,
                 "role": None,
                 "given_as": "http://late:1",
+                "is_member": False,
                 "last_error": "refused",
                 "workers": [],
             },
-        ]
+        ],
     }
 
 
@@ -356,3 +403,12 @@ async def test_policies_are_shown_and_read_anew(admined: Admined) -> None:
     answer = await admined.client.post("/admin/policies/reload", json={})
     assert (answer.status, (await answer.json())["policy"]) == (200, "least_load")
     assert (await admined.client.post("/admin/policies/reload", data=b"{}")).status == 415
+
+
+async def test_the_configuration_is_read_anew_or_it_says_why_not(admined: Admined) -> None:
+    answer = await admined.client.post("/admin/config/reload", json={})
+    assert (answer.status, await answer.json()) == (200, {"generation": 2})
+    assert (await admined.client.post("/admin/config/reload", data=b"{}")).status == 415
+    admined.refusal = "policy: no"
+    answer = await admined.client.post("/admin/config/reload", json={})
+    assert (answer.status, (await answer.json())["error"]["message"]) == (400, "policy: no")

@@ -172,6 +172,7 @@ def test_names_of_flags_and_variables() -> None:
         "agent",
         "route",
         "refuse_route",
+        "worker_networks",
         "jwt_algorithms",
     ]
     events = next(option for option in OPTIONS if option.name == "events")

@@ -31,6 +31,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/responses.py": "tests/blackbox/test_responses.py runs all of it",
     "gateway/child.py": "tests/blackbox/test_processes.py runs all of it, in processes of its own",
     "gateway/app/gateway.py": "tests/blackbox, tests/test_stories.py and tests/test_library.py run all of it",
+    "gateway/app/workers.py": "tests/test_worker_stories.py, tests/blackbox/test_worker_tls.py",
     "gateway/app/told.py": "tests/test_admin.py asks for all of it",
     "gateway/app/checking.py": "tests/test_check.py, and tests/test_verify_stories.py",
 }

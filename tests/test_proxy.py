@@ -39,7 +39,7 @@ def test_one_pool_for_each_endpoint_with_the_configured_times(world: World) -> N
     pool = world.proxy.pool("http://w:9")
     assert world.proxy.pool("http://w:9") is pool
     assert world.proxy.pool("http://w:8") is not pool
-    assert (pool._idle_s, pool._connect_timeout_s) == (2.0, 3.0)
+    assert (pool.idle_s, pool.connect_timeout_s) == (2.0, 3.0)
 
 
 def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:

@@ -10,29 +10,35 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.registry import Collector
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
+from gateway.app import changing
 from gateway.app.surface import surface_of
 from gateway.app.told import admin_of
+from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
 from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.control import ControlSession
+from gateway.core.address import DNS
 from gateway.core.engine import EventSource
+from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
-from gateway.core.worker import Worker
-from gateway.discovery.bootstrap import with_engine_ids
+from gateway.core.used import Used
+from gateway.core.worker import Role, Worker
+from gateway.discovery.endpoint import Subscribed
 from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
-from gateway.discovery.probe import Probe
-from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.discovery.said import said_of
+from gateway.discovery.standings import keep_leaving
 from gateway.flow.gate import gate_of
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
@@ -51,25 +57,31 @@ from gateway.metrics import Metrics
 from gateway.others import Others
 from gateway.pairing import Pairing
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
-from gateway.proxy import Proxy, proxy_options
+from gateway.proxy import AskUsage, Proxy, proxy_options
 from gateway.recorder import recorder_of
 from gateway.records import Records
 from gateway.redis.options import redis_of
+from gateway.reloading.difference import Difference
+from gateway.reloading.reloads import Reloads
 from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
 from gateway.splits import splits_of
 from gateway.tasks import Tasks
+from gateway.telling.sink import Sink
+from gateway.telling.told import Telling
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
+from gateway.ways import ways_of, with_tables
 from gateway.witnesses import Witnesses
 
 if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
+    from gateway.ingest.replicas import Shared
 
 log = logging.getLogger("kvgate")
 
@@ -82,6 +94,9 @@ def shown_to_workers(config: Config) -> tuple[str, str, str]:
 class Gateway:
     """Everything of one process, put together; `start` opens it, `stop` closes it."""
 
+    reloads: Reloads | None = None
+    """Where the configuration is read anew; of several processes their supervisor does."""
+
     def __init__(
         self,
         config: Config,
@@ -89,13 +104,13 @@ class Gateway:
         place: Place | None = None,
         connections: set[ClientConnection] | None = None,
         policy_source: str | None = None,
+        sink: Sink | None = None,
     ) -> None:
-        """All but `config` is for one of several processes. Raises ConfigError, with nothing opened."""
+        """`sink` takes lines of the log; the rest is for one of several processes. Raises ConfigError."""
         self.config = config
         self.choosing = Choosing(config, policy_source)
         self._place = place = place or place_alone(config)
-        self.metrics = Metrics()
-        self.fleet = Fleet()
+        self.metrics, self.fleet = Metrics(), Fleet()
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
         log_templates(self.prompts)
@@ -108,41 +123,62 @@ class Gateway:
         self.witnesses = Witnesses()
         self.records = Records(self.witnesses)
         self.router = self._make_router(place.ledger if place else Ledger())
+        self.standings = standings_of(self)
         self.recorder = recorder_of(config, self.metrics, self.witnesses)
         self._tasks = Tasks()
+        self.telling = Telling(config, sink)
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
-        self._find_workers(config)
-        self._join(place)
-
-    def _find_workers(self, config: Config) -> None:
-        """Who they are, what they run, and how they are reached."""
-        self.said = said_of(config, HANDOFFS, CONNECTORS)
-        self.worker_urls = worker_urls([*config.worker, *self.said.roles])
-        self._read_secrets(config)
+        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.surface = surface_of(config)
-        self.engines = Engines(ENGINES, config.engine)
-        self.agents = agents_of(config)
+        self._read_workers()
+        self._join(place)
 
     def _join(self, place: Place | None) -> None:
         """What other processes and gateways share with this one."""
         self.shared = shared_index(self.config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
-        self.sharing = [each for each in (self.shared, self.bookings) if each]
         self._feeds = self._make_feeds()
+
+    @property
+    def sharing(self) -> "list[Shared | SharedBookings]":
+        return [each for each in (self.shared, self.bookings) if each]
+
+    def _read_workers(self) -> None:
+        """What the configuration says of them. Raises ConfigError."""
+        config = with_tables(self.config)
+        self.said = said_of(config, HANDOFFS, CONNECTORS)
+        self.worker_urls = worker_urls([*config.worker, *self.said.roles])
+        self.ways = ways_of(config)
+        self.check_workers(self.worker_urls)
+        self.worker_tls = worker_tls(*shown_to_workers(config))
+        self.worker_headers = worker_headers(config.worker_key_file)
+        self.keeper = Keeper(config)
+        self.engines = Engines(ENGINES, config.engine)
+        self.agents = agents_of(config)
+
+    def check_workers(self, urls: Sequence[str]) -> None:
+        """Raises ConfigError for addresses that are no worker's."""
+        for url in urls:
+            if not url.startswith(DNS) and (refusal := self.ways.refusal(url)):
+                raise ConfigError(f"worker: {url}: {refusal}")
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
         config = self.config
-        self._session = ControlSession(self.worker_tls, timeout_s=config.probe_timeout_s)
-        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=self.worker_tls)
+        tls, ways = self.worker_tls, self.ways
+        self.session = ControlSession(tls, timeout_s=config.probe_timeout_s, ways=ways)
+        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=tls, ways=ways)
         self.proxy = self._make_proxy()
         self.lag = Lag(self.metrics.loop_lag_s, self.metrics.loop_lag_cpu_s)
         self.lag.start()
-        ask = partial(self._session.post, headers=self.worker_headers)
+        ask = partial(self.session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
-        self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, self.keeper.guard)
+        self.roster = roster_of(self)
+        self.resolver = resolver_of(self)
+        self.api = Api(
+            self.proxy, self.fleet, self.metrics, self.surface.routes, self.telling.tellers, self.keeper.guard
+        )
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -158,9 +194,20 @@ class Gateway:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
+        self._tasks.start("let go of workers", keep_leaving(self.standings, self.roster))
         self._tasks.start("compare policies", keep_compared(self.choosing.trials))
         for url in self.worker_urls:
-            self.roster.add(url)
+            self.add_worker(url, self.said.roles.get(url))
+        self._tasks.start("resolve names", self.resolver.run())
+
+    def add_worker(self, url: str, role: Role | None = None) -> bool:
+        """Begin to wait for a worker, or for those of a name; False if that is so already."""
+        adds = self.resolver.add if url.startswith(DNS) else self.roster.add
+        return adds(url, role)
+
+    def drop_worker(self, url: str) -> bool:
+        """Forget a worker, or a name and its workers: they get nothing new, and end what they have."""
+        return self.roster.drop(url) or self.resolver.drop(url)
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Begin to accept from listening sockets, which are closed by `leave` and `stop`."""
@@ -170,6 +217,7 @@ class Gateway:
         """Until every worker has been asked once and replays of their events are in, or for so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
+                await self.resolver.has_looked.wait()
                 await self.roster.first_look()
                 while any(member.stream is StreamState.CATCHING_UP for member in self.fleet):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
@@ -198,7 +246,7 @@ class Gateway:
         for pool in self.proxy.pools.values():
             pool.close()
         await self.worker_tokenizer.close()
-        await self._session.close()
+        await self.session.close()
         self.close_context()
 
     @property
@@ -214,12 +262,21 @@ class Gateway:
         port: int = self._sockets.admin.getsockname()[1]
         return port
 
-    def _read_secrets(self, config: Config) -> None:
-        """Files with certificates and keys. Raises ConfigError."""
-        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.worker_tls = worker_tls(*shown_to_workers(config))
-        self.worker_headers = worker_headers(config.worker_key_file)
-        self.keeper = Keeper(config)
+    async def reload(self) -> dict[str, Any]:
+        """Take the configuration as it is now. Raises ConfigError, with nothing changed."""
+        if self.reloads is None:
+            raise ConfigError("it was not read from anywhere: give it to a new gateway")
+
+        async def apply(difference: Difference) -> None:
+            new = difference.applied_to(self.config)
+            (await changing.prepare(self, new, difference.added, difference.dropped))()
+
+        return await self.reloads.reload(apply)
+
+    @property
+    def collectors(self) -> Sequence[Collector]:
+        """Of what is told, and of what is read anew."""
+        return [*self.telling.collectors, *([self.reloads] if self.reloads else [])]
 
     def _make_front(self) -> Front:
         return Front(
@@ -249,10 +306,26 @@ class Gateway:
         for witness in (self.losses, self.verifier, self.healer):
             self.witnesses.decided.append(witness.decided)
             self.witnesses.answered.append(witness.answered)
-        if self.choosing.trials.is_on:
-            self.witnesses.decided.append(self.choosing.trials.decided)
-            self.witnesses.finished.append(self.choosing.trials.finished)
+        self.watch_trials()
         return router
+
+    def watch_trials(self) -> None:
+        """Where there is something to compare; nobody is told otherwise."""
+        trials, told = self.choosing.trials, self.witnesses
+        if trials.is_on and trials.decided not in told.decided:
+            told.decided.append(trials.decided)
+            told.finished.append(trials.finished)
+
+    def asking(self) -> AskUsage:
+        """Of which streams the usage is asked."""
+        usages = {engine.name: engine.usage for engine in ENGINES.values()}
+        mode = "all" if self.config.record else self.config.verify
+        return Asking(mode, usages, self.verifier.in_doubt).ask
+
+    @property
+    def used_of(self) -> Callable[[str], Used | None] | None:
+        """What other processes of this host let a tenant use."""
+        return self._place.used_of if self._place else None
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
         if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
@@ -275,7 +348,6 @@ class Gateway:
 
     def _make_proxy(self) -> Proxy:
         config = self.config
-        usages = {engine.name: engine.usage for engine in ENGINES.values()}
         return Proxy(
             router=self.router,
             prompts=self.prompts,
@@ -284,49 +356,25 @@ class Gateway:
             records=self.records,
             tasks=self._tasks,
             options=proxy_options(config),
-            suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
+            suspect=partial(suspect, self),
+            blame=self.standings.failed,
             tls_context=lambda: self.worker_tls.context,
+            ways=self.ways,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
+            ask_usage=self.asking(),
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
             response_ids=self.surface.response_ids,
             bodies=self.surface.bodies,
-            gate=gate_of(config, self.router, self._place.used_of if self._place else None),
+            gate=gate_of(config, self.router, self.used_of),
+            tellers=self.telling.tellers,
         )
 
-    def _make_roster(self) -> Roster:
-        config = self.config
-        return Roster(
-            fleet=self.fleet,
-            index=self.index,
-            assumed=self.assumed,
-            metrics=self.metrics,
-            make_probe=lambda url: Probe(
-                url, self.engines, self._session, self.worker_headers, config.events_port
-            ),
-            open_feed=self._open_feed,
-            on_gone=self.proxy.drop_pool,
-            on_down=self.proxy.worker_down,
-            said=self.said,
-            on_joined=self.pairing.joined,
-            on_left=[self.splits.drop_worker, self.router.learning.drop],
-            complete=lambda probe, facts: with_engine_ids(facts, self.said, HANDOFFS, probe),
-            on_look=self.verifier.scraped,
-            options=RosterOptions(
-                probe_interval_s=config.probe_interval_s,
-                assumed_keep_s=config.assumed_keep_s,
-                use_events=config.events == "auto",
-                events_port=config.events_port,
-                replay_port=config.replay_port,
-            ),
-        )
-
-    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
+    def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
-        return self._feeds.open(worker, source, self._session, on_state, start_time_s)
+        return self._feeds.open(worker, source, self.session, on_state, start_time_s)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""

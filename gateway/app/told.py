@@ -1,13 +1,16 @@
 """What a gateway tells on its admin port: each part's collector, each part's description."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.admin import Admin
 from gateway.choosing import PolicyCollector
+from gateway.discovery.standing_metrics import StandingsCollector
+from gateway.fleet_admin import FleetAdmin
 from gateway.flow.told import FlowCollector, describe_flow
 from gateway.ingest.metrics import HealerCollector
 from gateway.ingest.tree_metrics import TreeCollector
@@ -25,32 +28,21 @@ if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
 
 
-def admin_of(gateway: "Gateway") -> web.Application:
-    app = Admin(
-        api=gateway.api,
-        router=gateway.router,
-        roster=gateway.roster,
-        records=gateway.records,
-        registry=registry_of(_collectors(gateway)),
-        losses=gateway.losses,
-        describe_tokenizer=lambda: {
-            **gateway.prompts.describe(),
-            "asked_of_workers": gateway.worker_tokenizer.describe(),
-        },
-        describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
-        verified=lambda worker: summary(gateway.verifier, worker),
-        describe_flow=lambda: describe_flow(gateway.proxy.gate),
-        policies=gateway.choosing,
-        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.keeper.guard),
-    ).app()
-    add_routes(app, gateway.keeper)
-    if gateway.config.processes == 1:  # else the supervisor asks who it is
-        add_guard(app, gateway.keeper, gateway.config.admin_key)
-    return app
+class _Flow(RegistryCollector):
+    """Of the gate, once there is one: limits may come with a reload of the configuration."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        if gate := self._gateway.proxy.gate:
+            yield from FlowCollector(gate).collect()
 
 
-def _collectors(gateway: "Gateway") -> Iterable[RegistryCollector]:
-    gate = gateway.proxy.gate
+def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
     return (
         Collector(
             gateway.metrics,
@@ -61,6 +53,7 @@ def _collectors(gateway: "Gateway") -> Iterable[RegistryCollector]:
             gateway.roster.stream_counts,
             lambda: len(gateway.connections),
         ),
+        _standings_of(gateway),
         LossCollector(gateway.losses),
         VerifyCollector(gateway.verifier),
         HealerCollector(gateway.healer),
@@ -70,6 +63,49 @@ def _collectors(gateway: "Gateway") -> Iterable[RegistryCollector]:
         RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
-        *([FlowCollector(gate)] if gate else []),
+        _Flow(gateway),
         KeysCollector(gateway.keeper),
+        *gateway.collectors,
+    )
+
+
+def admin_of(gateway: "Gateway") -> web.Application:
+    app = Admin(
+        api=gateway.api,
+        router=gateway.router,
+        workers=_workers_of(gateway),
+        records=gateway.records,
+        registry=registry_of(collectors_of(gateway)),
+        losses=gateway.losses,
+        describe_tokenizer=lambda: {
+            **gateway.prompts.describe(),
+            "asked_of_workers": gateway.worker_tokenizer.describe(),
+        },
+        describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
+        describe_flow=lambda: describe_flow(gateway.proxy.gate),
+        reload=gateway.reload,
+        policies=gateway.choosing,
+        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.keeper.guard),
+    ).app()
+    add_routes(app, gateway.keeper)
+    if gateway.config.processes == 1:  # else the supervisor asks who it is
+        add_guard(app, gateway.keeper, gateway.config.admin_key)
+    return app
+
+
+def _standings_of(gateway: "Gateway") -> StandingsCollector:
+    def joining() -> list[str]:
+        return [endpoint.url for endpoint in gateway.roster if endpoint.facts is None]
+
+    return StandingsCollector(gateway.fleet, gateway.standings, joining)
+
+
+def _workers_of(gateway: "Gateway") -> FleetAdmin:
+    return FleetAdmin(
+        gateway.router,
+        gateway.roster,
+        gateway.standings,
+        gateway.resolver,
+        gateway.ways,
+        lambda worker: summary(gateway.verifier, worker),
     )

@@ -21,6 +21,8 @@ class GatewayError(Exception):
     kind = "server_error"
     should_retry = False
     retry_after_ms: int | None = None
+    request: object = None
+    """The InferenceRequest that it refuses, where that was read; for the log."""
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message)

@@ -5,6 +5,10 @@ from mypy_extensions import mypyc_attr
 from gateway.core.sse import Usage
 
 SERVER_ERROR = 500
+UNAVAILABLE = 503
+"""An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
+CLIENT_GONE = 499
+"""The status under which a request is counted whose client left (nginx's number for it)."""
 
 
 @mypyc_attr(acyclic=True)

@@ -21,17 +21,20 @@ class Retries:
     """The budget of a process."""
 
     def __init__(self, *, max_attempts: int = 2, share: float = 0.2) -> None:
-        self.max_attempts = max_attempts
+        self.limit(max_attempts=max_attempts, share=share)
         self.num_in_flight = 0
         self.num_retrying = 0
         self.num_denied = 0
-        self._share = share
         self._left = float(FLOOR)
         self._second = 0
         self._num_before = self._num_now = self._num_extra = 0
 
     def __repr__(self) -> str:
         return f"Retries({self.num_retrying} of {self.num_in_flight} in flight, {self._left:.1f} left)"
+
+    def limit(self, *, max_attempts: int, share: float) -> None:
+        self.max_attempts = max_attempts
+        self._share = share
 
     def began(self, now: float) -> None:
         """A request has come; `ended` is told of it once."""

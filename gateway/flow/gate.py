@@ -71,6 +71,15 @@ class Gate:
     def __repr__(self) -> str:
         return f"Gate({self.lines}, {self.tenants})"
 
+    def take(self, config: Config) -> None:
+        """Other rules, for requests that come from now on; what waits goes on waiting. Raises ConfigError,
+        with nothing changed, for networks that are none."""
+        trusted = Trusted(config.trust_headers_from)
+        self._trusted, self._is_trusting, self._names = trusted, bool(trusted), names_of(config)
+        self.lines.take(config)
+        self._queues = self.lines.rule.is_on
+        self.tenants.limit(config.tenants, self.now())
+
     def admit(self, http: HttpRequest, request: InferenceRequest, responder: Responder) -> None:
         """Let it in, until it has `ended`. Raises TooManyRequests, with nothing taken."""
         now = self.now()
@@ -82,6 +91,7 @@ class Gate:
             tenant.admit(now)
         except TooManyRequests as error:
             self.told.refuse(request, tenant, error, http)
+            error.request = request
             raise
         finally:
             if tenant.has_limits:
@@ -218,6 +228,17 @@ class Gate:
         ticket.num_tokens = 0
 
 
+def follow(router: Router, lines: Lines) -> None:
+    """Saturated workers are left out, and freed ones are told of."""
+    if lines.rule.is_on:
+        router.spare, router.on_freed = lines.spare, lines.freed
+
+
+def names_of(config: Config) -> Names:
+    names = [config.tenant_header, config.priority_header, config.slo_header]
+    return Names(*[name.lower().encode() for name in names])
+
+
 def gate_of(
     config: Config, router: Router, used_of: Callable[[str], Used | None] | None = None
 ) -> Gate | None:
@@ -236,15 +257,13 @@ def gate_of(
         timeout_s=config.queue_timeout_s,
         loop=loop,
     )
-    if rule.is_on:
-        router.spare, router.on_freed = lines.spare, lines.freed
-    names = [config.tenant_header, config.priority_header, config.slo_header]
+    follow(router, lines)
     return Gate(
         lines,
         Tenants(config.tenants, used_of=used_of),
-        names=Names(*[name.lower().encode() for name in names]),
+        names=names_of(config),
         trusted=trusted,
         tokenize=router.tokenize,
-        told=Told(logs=config.log_requests),
+        told=Told(),
         loop=loop,
     )

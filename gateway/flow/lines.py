@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.drain_rate import DrainRate
 from gateway.core.errors import GatewayError, TooManyRequests
@@ -114,6 +115,13 @@ class Lines:
 
     def __repr__(self) -> str:
         return f"Lines({self._num_waiting} waiting, {self.rule})"
+
+    def take(self, config: Config) -> None:
+        """Other bounds, also for what waits already."""
+        self.rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
+        self._max_queued, self._timeout_s = config.max_queued, config.queue_timeout_s
+        for known in self.models.values():
+            known.queue.max_waiting = config.max_queued
 
     # loads -------------------------------------------------------------------------------------
 
