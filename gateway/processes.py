@@ -169,17 +169,6 @@ class Supervisor:
             self._policy_source = source
         return reply
 
-    async def reload_keys(self) -> None:
-        """Here and in all processes; each logs what it refuses."""
-        if not self.config.key_file:
-            return
-        question = Question("POST", "/admin/keys/reload", b"{}", {"Content-Type": "application/json"})
-        for process in self._alive():
-            with contextlib.suppress(OSError):  # it is dying: the next one reads the file as it is
-                await process.ask(question)
-        with contextlib.suppress(ConfigError):
-            await self._keeper.reload()
-
     async def reload(self) -> Mapping[str, Any]:
         """Have all processes take the configuration as it is now, or none. Raises ConfigError."""
         assert self.reloads is not None, "whoever serves has them"
@@ -198,6 +187,17 @@ class Supervisor:
         self._configured = [_normal(spec) for spec in specs_of(new)]
         self._workers = [*[spec for spec in self._workers if spec not in (*added, *dropped)], *added]
         change(ready, number)
+
+    async def reload_keys(self) -> None:
+        """Here and in all processes; each logs what it refuses."""
+        if not self.config.key_file:
+            return
+        question = Question("POST", "/admin/keys/reload", b"{}", {"Content-Type": "application/json"})
+        for process in self._alive():
+            with contextlib.suppress(OSError):  # it is dying: the next one reads the file as it is
+                await process.ask(question)
+        with contextlib.suppress(ConfigError):
+            await self._keeper.reload()
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
         """Another gateway accepts from now on: finish what is open here, for so long or until `stop`.

@@ -172,8 +172,8 @@ def test_names_of_flags_and_variables() -> None:
         "agent",
         "route",
         "refuse_route",
-        "worker_networks",
         "jwt_algorithms",
+        "worker_networks",
     ]
     events = next(option for option in OPTIONS if option.name == "events")
     assert events.choices == ("auto", "off")

@@ -130,6 +130,7 @@ class Gateway:
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self.keeper = Keeper(config)
         self.surface = surface_of(config)
         self._read_workers()
         self._join(place)
@@ -153,7 +154,6 @@ class Gateway:
         self.check_workers(self.worker_urls)
         self.worker_tls = worker_tls(*shown_to_workers(config))
         self.worker_headers = worker_headers(config.worker_key_file)
-        self.keeper = Keeper(config)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
 
@@ -176,9 +176,8 @@ class Gateway:
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
-        self.api = Api(
-            self.proxy, self.fleet, self.metrics, self.surface.routes, self.telling.tellers, self.keeper.guard
-        )
+        tellers, guard = self.telling.tellers, self.keeper.guard
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, tellers, guard)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:

@@ -4,14 +4,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gateway.config.workers import Workers
+from gateway.config.surface import Surface
 from gateway.options import option
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """With public keys only: who can verify a token with HS256 can make one, and "none" anybody can."""
 
 
-class Keyed(Workers, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Keyed(Surface, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key_file: Annotated[
         str,
         option(

@@ -76,6 +76,11 @@ class Keeper:
         if self.file:
             tasks.start("follow keys", self._follow(self.file))
 
+    def take(self, config: Config) -> None:
+        """What is live of the configuration."""
+        if self.guard:
+            self.guard.believe(_names(config), Trusted(config.trust_headers_from))
+
     async def reload(self) -> None:
         """Read the keys anew, whether they seem changed or not. Raises ConfigError, with nothing changed."""
         if self.file and self.guard:
