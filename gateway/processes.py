@@ -190,6 +190,8 @@ class Supervisor:
 
     async def reload_keys(self) -> None:
         """Here and in all processes; each logs what it refuses."""
+        if not self.config.key_file:
+            return
         question = Question("POST", "/admin/keys/reload", b"{}", {"Content-Type": "application/json"})
         for process in self._alive():
             with contextlib.suppress(OSError):  # it is dying: the next one reads the file as it is
