@@ -38,6 +38,7 @@ from gateway.split_exchange import SplitExchange
 from gateway.splits import Splits
 from gateway.tasks import Tasks
 from gateway.telling.end import Teller
+from gateway.telling.traces import Traces
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
 
@@ -105,6 +106,7 @@ class Proxy:
     gate: Gate | None = None
     tellers: list[Teller] = field(default_factory=list)
     """Are told of each request that has ended."""
+    traces: Traces | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -129,6 +131,8 @@ class Proxy:
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read, and
         TooManyRequests; all later errors are answered by the exchange."""
+        if self.traces is not None:
+            self.traces.begin(http, responder.peer)
         request = self.request_of(http)
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         if self.gate is not None:
@@ -203,6 +207,8 @@ class Proxy:
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
         """Take a WebSocket to a worker. Raises InvalidRequest or TooManyRequests."""
+        if self.traces is not None:
+            self.traces.begin(http, responder.peer)
         request = parse_tunnel(http, self.router.fleet.served())
         if self.gate is not None:
             self.gate.admit(http, request, responder)

@@ -37,6 +37,7 @@ from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.discovery.said import said_of
+from gateway.flow.askers import Trusted
 from gateway.flow.gate import gate_of
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
@@ -126,7 +127,7 @@ class Gateway:
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
         self._tasks = Tasks()
-        self.telling = Telling(config, sink)
+        self.telling = Telling(config, sink, Trusted(config.trust_headers_from).trusts)
         self.shared = shared_index(config, self.index, self.assumed, self.tree)
         self.bookings = self._make_bookings(place)
         self._feeds = self._make_feeds()
@@ -314,6 +315,7 @@ class Gateway:
             splits=self.splits,
             gate=gate_of(config, self.router, self.used_of),
             tellers=self.telling.tellers,
+            traces=self.telling.traces,
         )
 
     def _make_roster(self) -> Roster:
@@ -354,3 +356,4 @@ class Gateway:
     def close_context(self) -> None:
         self._feeds.close()
         self.recorder.close()
+        self.telling.close()

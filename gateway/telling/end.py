@@ -38,7 +38,6 @@ class End(msgspec.Struct, frozen=True):
     ended_s: float = 0.0
     ttft_s: float | None = None
     usage: Usage | None = None
-    trace_id: str | None = None
 
     @property
     def lasted_s(self) -> float:
