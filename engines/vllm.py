@@ -187,6 +187,10 @@ class Vllm:
         for name, field in GAUGES:
             for labels, value in series(text, name):
                 found.setdefault(_rank(labels), {})[field] = value
+        for name in STEP_TOKENS:
+            for labels, value in series(text, name):
+                rank = found.setdefault(_rank(labels), {})
+                rank["step_tokens_total"] = rank.get("step_tokens_total", 0.0) + value
         for labels, _ in series(text, CACHE_CONFIG):
             found.setdefault(_rank(labels), {}).update(_cache_config(labels))
         start = next((value for _, value in series(text, START_TIME)), None)
@@ -344,6 +348,8 @@ GAUGES = (
     ("vllm:nixl_bytes_transferred_sum{", "transfer_bytes_total"),
     ("vllm:nixl_xfer_time_seconds_sum{", "transfer_seconds_total"),
 )
+STEP_TOKENS = ("vllm:prompt_tokens_total{", "vllm:generation_tokens_total{")
+"""A prompt's when its first token is there: before that, what it takes of the cache grows (v1/metrics)."""
 CACHE_CONFIG = "vllm:cache_config_info{"
 CACHE_CONFIG_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens")
 START_TIME = "process_start_time_seconds "
@@ -375,4 +381,5 @@ def _metrics(values: dict[str, float], start_time_s: float | None) -> EngineMetr
         start_time_s=start_time_s,
         transfer_bytes_total=values.get("transfer_bytes_total"),
         transfer_seconds_total=values.get("transfer_seconds_total"),
+        step_tokens_total=values.get("step_tokens_total"),
     )

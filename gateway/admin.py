@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -14,14 +14,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.aggregate import MAX_EXPLAINED_BYTES
 from gateway.api import Api, ready
 from gateway.choosing import Choosing
 from gateway.core.errors import ConfigError, GatewayError
 from gateway.core.fleet import Fleet, Member
-from gateway.core.worker import Role, WorkerId
-from gateway.discovery.facts import endpoint_url
-from gateway.discovery.roster import Endpoint, Roster, Subscribed
-from gateway.discovery.said import spec_of
+from gateway.fleet_admin import FleetAdmin, as_error, as_json
 from gateway.loss.witness import CacheLoss
 from gateway.preview import Preview
 from gateway.records import Records
@@ -30,15 +28,8 @@ from gateway.router import Router
 log = logging.getLogger("kvgate.admin")
 
 MAX_RECENT = 100
-MAX_BODY_BYTES = 64 << 20
-"""Of a request that is explained: as much as clients may send."""
 MAX_LISTED_BLOCKS = 200_000
 """To list them holds the loop for some 10 ms."""
-
-
-class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
-    url: str
-    role: Literal["prefill", "decode"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +48,26 @@ class Admin:
         *,
         api: Api,
         router: Router,
-        roster: Roster,
+        workers: FleetAdmin,
         records: Records,
         registry: CollectorRegistry,
         losses: CacheLoss,
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
-        verified: Callable[[WorkerId], Mapping[str, Any]],
         describe_flow: Callable[[], Mapping[str, Any]],
         policies: Choosing,
         preview: Preview,
         reload: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:
-        """`verified` sums up how right the predictions about a worker are."""
         self._api = api
         self._router = router
         self._fleet: Fleet = router.fleet
-        self._roster = roster
+        self._workers = workers
         self._records = records
         self._registry = registry
         self._losses = losses
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
-        self._verified = verified
         self._describe_flow = describe_flow
         self._policies = policies
         self._preview = preview
@@ -92,9 +80,7 @@ class Admin:
                 web.get("/health", self._health),
                 web.get("/ready", self._ready),
                 web.get("/metrics", self._metrics),
-                web.get("/admin/workers", self._workers),
-                web.post("/admin/workers", self._add_worker),
-                web.delete("/admin/workers/{name:.+}", self._drop_worker),
+                *self._workers.routes(),
                 web.get("/admin/index", self._index),
                 web.get("/admin/index/{worker}/blocks", self._blocks),
                 web.get("/admin/tokenizer", self._tokenizer),
@@ -112,80 +98,59 @@ class Admin:
         return app
 
     async def _health(self, request: web.Request) -> web.Response:
-        return _json({"status": "alive"})
+        return as_json({"status": "alive"})
 
     async def _ready(self, request: web.Request) -> web.Response:
         try:
             status, body = ready(self._fleet, request.query.get("model"), is_stopping=self._api.is_stopping)
         except GatewayError as exc:
             return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
-        return _json(body, status)
+        return as_json(body, status)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         """Read at once, written in a thread: a large fleet's page takes tens of milliseconds."""
         page = await asyncio.to_thread(generate_latest, _Families(list(self._registry.collect())))
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _workers(self, request: web.Request) -> web.Response:
-        return _json({"endpoints": [self._endpoint(endpoint) for endpoint in self._roster]})
-
-    async def _add_worker(self, request: web.Request) -> web.Response:
-        """JSON only: a page in an operator's browser cannot send it here unasked."""
-        if request.content_type != "application/json":
-            return _error(415, 'send application/json, as in {"url": "http://10.0.0.3:8000"}')
-        try:
-            new = msgspec.json.decode(await request.read(), type=_NewWorker)
-            url = endpoint_url(new.url)
-        except (msgspec.DecodeError, ValueError) as exc:
-            return _error(400, str(exc))
-        is_new = self._roster.add(url, Role(new.role) if new.role else None)
-        return _json({"url": url, "added": is_new}, 201 if is_new else 200)
-
-    async def _drop_worker(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"].rstrip("/")
-        if not self._roster.drop(name):
-            return _error(404, f"no worker '{name}'; name it by its URL or its id")
-        return _json({"dropped": name})
-
     async def _index(self, request: web.Request) -> web.Response:
         router = self._router
         workers = [self._index_of(member) for member in self._fleet]
-        return _json({"index": repr(router.index), "assumed": repr(router.assumed), "workers": workers})
+        return as_json({"index": repr(router.index), "assumed": repr(router.assumed), "workers": workers})
 
     async def _blocks(self, request: web.Request) -> web.Response:
         """A line for each block that a worker's events tell of: our hash, in decimal and in no order."""
         name, index = request.match_info["worker"], self._router.index
         worker = next((member.worker.id for member in self._fleet if member.worker.id == name), None)
         if worker is None:
-            return _error(404, f"no worker '{name}'; /admin/index names those that there are")
+            return as_error(404, f"no worker '{name}'; /admin/index names those that there are")
         if (num_blocks := index.num_blocks(worker)) > MAX_LISTED_BLOCKS:
-            return _error(413, f"it holds {num_blocks} blocks, at most {MAX_LISTED_BLOCKS} are listed")
+            return as_error(413, f"it holds {num_blocks} blocks, at most {MAX_LISTED_BLOCKS} are listed")
         return web.Response(text="".join(f"{block}\n" for block in index.blocks(worker)))
 
     async def _tokenizer(self, request: web.Request) -> web.Response:
-        return _json(self._describe_tokenizer())
+        return as_json(self._describe_tokenizer())
 
     async def _cache_loss(self, request: web.Request) -> web.Response:
-        return _json(self._losses.describe())
+        return as_json(self._losses.describe())
 
     async def _verify(self, request: web.Request) -> web.Response:
-        return _json(self._describe_verify())
+        return as_json(self._describe_verify())
 
     async def _flow(self, request: web.Request) -> web.Response:
-        return _json(self._describe_flow())
+        return as_json(self._describe_flow())
 
     async def _show_policies(self, request: web.Request) -> web.Response:
-        return _json(self._policies.describe())
+        return as_json(self._policies.describe())
 
     async def _reload_policies(self, request: web.Request) -> web.Response:
         """JSON only, as above. What is read is the file, never what is sent: nobody brings code in here."""
         if request.content_type != "application/json":
-            return _error(415, "send application/json, as in {}")
+            return as_error(415, "send application/json, as in {}")
         try:
             await self._policies.reload()
         except ConfigError as exc:
-            return _error(400, str(exc))
-        return _json(self._policies.describe())
+            return as_error(400, str(exc))
+        return as_json(self._policies.describe())
 
     async def _reload_config(self, request: web.Request) -> web.Response:
         """As for policies: what is read is what the gateway was started with, never what is sent."""
@@ -193,63 +158,21 @@ class Admin:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """What would be done with the request in the body, which is neither sent nor booked."""
-        body = await request.clone(client_max_size=MAX_BODY_BYTES).read()
+        body = await request.clone(client_max_size=MAX_EXPLAINED_BYTES).read()
         try:
             told = await self._preview.explain(body, request.query.get("path"), request.headers)
         except GatewayError as exc:
             return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
-        return _json(told)
+        return as_json(told)
 
     async def _recent(self, request: web.Request) -> web.Response:
-        return _json({"decisions": self._records.recent(MAX_RECENT)})
+        return as_json({"decisions": self._records.recent(MAX_RECENT)})
 
     async def _decision(self, request: web.Request) -> web.Response:
         record = self._records.explain(request.match_info["id"], self._policies.parts_of)
         if record is None:
-            return _error(404, "no such decision; only the latest are kept")
-        return _json(record)
-
-    def _endpoint(self, endpoint: Endpoint) -> dict[str, Any]:
-        facts = endpoint.facts
-        return {
-            "url": endpoint.url,
-            "state": "waiting" if facts is None else "joined",
-            "engine": facts.engine if facts else None,
-            "version": facts.version if facts else None,
-            "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
-            "given_as": spec_of(endpoint.url, self._roster.said.roles.get(endpoint.url)),
-            "last_error": endpoint.last_error,
-            "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
-        }
-
-    def _worker(self, endpoint: Endpoint, worker_id: Any) -> dict[str, Any]:
-        member = self._fleet.get(worker_id)
-        assert member is not None, "an endpoint's workers are in the fleet"
-        worker, load = member.worker, self._router.ledger.here(worker_id)
-        feed = endpoint.feeds.get(worker_id)
-        pairs = self._router.disaggregation
-        return {
-            "id": worker.id,
-            "is_up": member.is_up,
-            "models": [served.name for served in worker.served],
-            "block_size": worker.block_size,
-            "num_blocks": worker.num_blocks,
-            "in_flight": load.num_in_flight,
-            "booked_tokens": load.booked_tokens,
-            "in_flight_elsewhere": self._router.ledger.abroad(worker_id).num_in_flight,
-            "running": member.reported.num_running,
-            "waiting": member.reported.num_waiting,
-            "kv_usage": member.reported.kv_usage,
-            "failures": member.num_failures,
-            "stream": member.stream.value if member.stream else None,
-            "blind": _blind(feed[1]) if feed else None,
-            "no_pair_with": pairs.banned_with(worker.id) if pairs else {},
-            "verified": self._verified(worker.id),
-            "events": feed[0].endpoint if feed else None,
-            "agent": getattr(feed[0], "agent", None) if feed else None,  # told, or where one is looked for
-            "replay": feed[0].replay_endpoint if feed else None,
-            "events_connected": feed[0].is_connected if feed else False,
-        }
+            return as_error(404, "no such decision; only the latest are kept")
+        return as_json(record)
 
     def _index_of(self, member: Member) -> dict[str, Any]:
         worker = member.worker.id
@@ -263,30 +186,14 @@ class Admin:
         }
 
 
-def _blind(subscribed: Subscribed) -> dict[str, Any] | None:
-    """Why not all is known of what the worker holds, and what has come to be known since."""
-    if (reason := subscribed.stream.blind_reason) is None:
-        return None
-    healing = getattr(subscribed, "healing", None)  # none where an agent tells
-    return {"reason": reason} | (healing.describe() if healing else {})
-
-
 async def reloaded(request: web.Request, reload: Callable[[], Awaitable[Mapping[str, Any]]]) -> web.Response:
     """The answer of POST /admin/config/reload. JSON only, as above."""
     if request.content_type != "application/json":
-        return _error(415, "send application/json, as in {}")
+        return as_error(415, "send application/json, as in {}")
     try:
-        return _json(await reload())
+        return as_json(await reload())
     except ConfigError as exc:
-        return _error(400, str(exc))
-
-
-def _json(body: Any, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
-
-
-def _error(status: int, message: str) -> web.Response:
-    return _json({"error": {"message": message}}, status)
+        return as_error(400, str(exc))
 
 
 @web.middleware
@@ -296,10 +203,10 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
         return await handler(request)
     except web.HTTPMethodNotAllowed as exc:
         methods = ", ".join(sorted(exc.allowed_methods))
-        answer = _error(405, f"{request.path} answers {methods}, not {request.method}")
+        answer = as_error(405, f"{request.path} answers {methods}, not {request.method}")
         answer.headers["Allow"] = methods
         return answer
     except web.HTTPNotFound:
-        return _error(404, f"nothing is at {request.path}; see /admin/workers, /admin/decisions, /metrics")
+        return as_error(404, f"nothing is at {request.path}; see /admin/workers, /admin/decisions, /metrics")
     except web.HTTPRequestEntityTooLarge as exc:
-        return _error(413, exc.text or exc.reason)
+        return as_error(413, exc.text or exc.reason)

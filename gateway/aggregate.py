@@ -32,7 +32,7 @@ MAX_ITEMS = 100
 """Of a merged list of ids: as many as one process would show."""
 
 
-MAX_BODY_BYTES = 64 << 20
+MAX_EXPLAINED_BYTES = 64 << 20
 """Of a request that is explained: as much as clients may send."""
 PASSED_ON = frozenset({"content-type", "authorization"})
 OF_THE_HOP = frozenset(
@@ -147,7 +147,7 @@ class Aggregate:
 
     async def _one(self, request: web.Request) -> web.Response:
         """What changes nothing and any process can answer."""
-        request = request.clone(client_max_size=MAX_BODY_BYTES)
+        request = request.clone(client_max_size=MAX_EXPLAINED_BYTES)
         question = await Question.of(request, is_whole=True)
         for process in self._processes():
             if process.has_begun and (reply := await self._ask(process, question)):

@@ -14,12 +14,12 @@ from gateway.core.errors import (
     NotSupported,
     NoWorker,
     UnknownModel,
-    UnknownRoute,
     UpgradeRequired,
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.http import Header, HttpRequest
-from gateway.core.request import ROUTES
+from gateway.core.request import RESPONSES
+from gateway.core.routes import Routes
 from gateway.core.worker import Served
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
@@ -31,15 +31,22 @@ log = logging.getLogger("kvgate.api")
 
 _JSON: Header = (b"content-type", b"application/json")
 _MODELS = "/v1/models"
+_STORED = RESPONSES + "/"
 
 
 class Api:
     """Takes each parsed request of the listening side. `is_stopping` makes /ready say no."""
 
     def __init__(
-        self, proxy: Proxy, fleet: Fleet, metrics: Metrics, tellers: list[Teller] | None = None
+        self,
+        proxy: Proxy,
+        fleet: Fleet,
+        metrics: Metrics,
+        routes: Routes | None = None,
+        tellers: list[Teller] | None = None,
     ) -> None:
         """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
+        self._routes = Routes() if routes is None else routes
         self._proxy = proxy
         self._tellers = [] if tellers is None else tellers
         self._fleet = fleet
@@ -64,12 +71,13 @@ class Api:
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
-        if http.path in ROUTES:
-            _require(http, "POST")
+        if self._routes.find(http.method, http.path):
             return self._proxy.handle(http, responder)
+        if http.path.startswith(_STORED) and RESPONSES in self._routes:
+            return self._proxy.about_response(http, responder)
         answer = self._own_routes(http.path)
         if answer is None:
-            raise UnknownRoute(f"there is no route {http.path}; metrics and admin are on the admin port")
+            raise self._routes.why_not(http.path)
         _require(http, "GET", "HEAD")
         status, body = answer(http)
         self._metrics.responses[status] += 1

@@ -102,6 +102,7 @@ class Child:
         garbage.settle()
         try:
             await gateway.start(serve=False)
+            gateway.standings.resume(begin.drains, gateway.roster)
             await self._serve(gateway, begin, connections)
         except ConfigError as exc:
             self._channel.send(encode(Refused(str(exc))))

@@ -3,6 +3,7 @@
 One session for all that is TCP, one for each Unix socket; https is verified as on the data path.
 """
 
+import socket
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -10,9 +11,13 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from aiohttp.abc import ResolveResult
+from aiohttp.resolver import ThreadedResolver
 
 from gateway.core.address import Address
+from gateway.core.networks import Reachable
 from gateway.tls import Tls, reason
+from gateway.ways import Ways
 
 MAX_ANSWER_BYTES = 8 << 20
 
@@ -26,8 +31,10 @@ class ControlSession:
         *,
         timeout_s: float | None = None,
         headers: Mapping[str, str] | None = None,
+        ways: Ways | None = None,
     ) -> None:
         self._tls = tls
+        self._ways = ways or Ways()
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._headers = headers
         self._sessions: dict[str | None, aiohttp.ClientSession] = {}
@@ -48,6 +55,14 @@ class ControlSession:
         base = f"http://{address.netloc}" if address.unix_path else address.url
         if address.is_tls and self._tls:
             options["ssl"] = self._tls.context
+        way = self._ways.of(address.url)
+        if way.authorization:
+            options["headers"] = _with_key(options.get("headers") or {}, way.authorization)
+        if way.server_name and address.is_tls:
+            options["server_hostname"] = way.server_name
+            options["headers"] = {**(options.get("headers") or {}), "Host": way.host(address)}
+        if refusal := self._ways.refusal(address.url):
+            raise Refused(refusal)
         session = self._session(address.unix_path)
         return session.request(method, base + path, allow_redirects=False, **options)
 
@@ -67,14 +82,44 @@ class ControlSession:
             await session.close()
         self._sessions.clear()
 
+    def _tcp(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(resolver=_Resolver(self._ways.reachable), ttl_dns_cache=1)
+
     def _session(self, unix_path: str | None) -> aiohttp.ClientSession:
         session = self._sessions.get(unix_path)
         if session is None:
-            connector = aiohttp.UnixConnector(unix_path) if unix_path else aiohttp.TCPConnector()
+            connector = aiohttp.UnixConnector(unix_path) if unix_path else self._tcp()
             session = self._sessions[unix_path] = aiohttp.ClientSession(
                 connector=connector, timeout=self._timeout, headers=self._headers
             )
         return session
+
+
+class Refused(ValueError):
+    """An address at which there may be no worker."""
+
+
+class _Resolver(ThreadedResolver):
+    """Of what a name stands for, only what may be a worker's."""
+
+    def __init__(self, reachable: Reachable) -> None:
+        super().__init__()
+        self._reachable = reachable
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await super().resolve(host, port, family)
+        refusals = [self._reachable.refusal(each["host"]) for each in found]
+        good = [each for each, refusal in zip(found, refusals, strict=True) if refusal is None]
+        if not good and refusals:
+            raise OSError(None, f"{host}: {refusals[0]}")
+        return good
+
+
+def _with_key(headers: Mapping[str, str], authorization: str) -> dict[str, str]:
+    others = {n: v for n, v in headers.items() if n.lower() not in ("authorization", "x-api-key")}
+    return {**others, "authorization": authorization}
 
 
 async def read_all(answer: aiohttp.ClientResponse) -> bytes:

@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 
 from gateway.core.answer import Answer, Piece
 from gateway.core.decision import Decision, Prompt
-from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
+from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.media import BEFORE_MEDIA
+from gateway.core.outcome import CLIENT_GONE, UNAVAILABLE
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
-from gateway.core.unasked import UnaskedScanner
+from gateway.core.retries import Tries
+from gateway.core.sse import SseScanner
 from gateway.core.worker import Worker, WorkerId
 from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
@@ -35,20 +37,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvgate.proxy")
 
-UNAVAILABLE = 503
-"""An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
-
-CLIENT_GONE = 499
-"""The status under which a request is counted whose client left (nginx's number for it)."""
-
 
 class InferenceExchange:
     """One client request, its attempts, and the answer on its way back."""
 
     # fmt: off
     __slots__ = (
-        "_proxy", "_http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
-        "_decision", "_worker_metrics", "_upstream", "_failed", "_is_closed", "_status", "_answer",
+        "_proxy", "http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
+        "_decision", "_worker_metrics", "_upstream", "tries", "_is_closed", "_status", "_answer",
         "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s", "_options",
     )
     # fmt: on
@@ -57,7 +53,7 @@ class InferenceExchange:
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
     ) -> None:
         self._proxy, self._options = proxy, proxy.options  # those that it begins with
-        self._http = http
+        self.http = http
         self._responder = responder
         self._request = request
         self._loop = proxy.loop
@@ -67,10 +63,10 @@ class InferenceExchange:
         self._decision: Decision | None = None
         self._worker_metrics: WorkerMetrics | None = None
         self._upstream: UpstreamConnection | None = None
-        self._failed: dict[WorkerId, str] = {}
+        self.tries = Tries(proxy.retries, may_repeat=request.may_repeat)
         self._is_closed = False
         self._answer: Answer | None = None
-        self._unasked: UnaskedScanner | None = None
+        self._unasked: SseScanner | None = None
         self._status = 0
         self._is_fresh = True
         self._timer: asyncio.TimerHandle | None = None
@@ -90,6 +86,7 @@ class InferenceExchange:
         """Route at once where the prompt is tokenized here and short, else in a task."""
         proxy, request = self._proxy, self._request
         proxy.exchanges.add(self)
+        proxy.retries.began(self._started)
         if proxy.takes_time(request):
             self._start("make a prompt", self._tokenize())
         else:
@@ -99,7 +96,7 @@ class InferenceExchange:
         """Tokens from elsewhere, or what others know of them, then on as usual."""
         proxy, model = self._proxy, self._request.model
         try:
-            prompt = await proxy.prompt_of(self._request, self._http.header(b"authorization"))
+            prompt = await proxy.prompt_of(self._request, self.http.header(b"authorization"))
         except PromptError as exc:
             prompt = proxy.prompts.failed(model, str(exc))
         except GatewayError as error:
@@ -120,7 +117,7 @@ class InferenceExchange:
     def _route(self, prompt: Prompt | None) -> None:
         """Decide, and send to the chosen worker. Raises NoWorker or UnknownModel."""
         proxy = self._proxy
-        decision = self._decide(prompt, len(self._failed) + 1)
+        decision = self._decide(prompt, len(self.tries.failed) + 1)
         self._decision = decision
         self._prompt = prompt
         self._worker_metrics = proxy.metrics.decided(decision)
@@ -129,11 +126,13 @@ class InferenceExchange:
 
     def _decide(self, prompt: Prompt | None, attempt: int) -> Decision:
         """Raises NoWorker or UnknownModel."""
-        return self._proxy.router.decide(self._request, prompt=prompt, exclude=self._failed, attempt=attempt)
+        failed, router = self.tries.failed, self._proxy.router
+        return router.decide(self._request, prompt=prompt, exclude=failed, attempt=attempt)
 
     def _reach(self, decision: Decision) -> None:
-        self._is_fresh = False
-        connection = self._proxy.pool(decision.worker.url).take()
+        self._is_fresh = self.tries.was_sent = False
+        # One that rests and is closed meanwhile may have taken the request, or not: no place for some.
+        connection = self._proxy.pool(decision.worker.url).take() if self.tries.may_repeat else None
         if connection is None:
             self._start("connect", self._connect())
         else:
@@ -141,7 +140,7 @@ class InferenceExchange:
 
     async def _connect(self) -> None:
         assert self._decision is not None
-        self._is_fresh = True
+        self._is_fresh, self.tries.was_sent = True, False
         try:
             connection = await self._proxy.pool(self._decision.worker.url).connect()
         except TimeoutError:
@@ -163,6 +162,7 @@ class InferenceExchange:
         decision = self._decision
         assert decision is not None
         self._upstream = connection
+        self.tries.was_sent = True
         self._sent_s = self._last_activity = self._loop.time()
         self._arm()
         body = self._body(decision)
@@ -174,11 +174,11 @@ class InferenceExchange:
         """Of this request as a worker gets it, before a body of so many bytes."""
         pool, name = self._proxy.pool(worker.url), self._request_id
         return head_to_worker(
-            self._http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name
-        )
+            self.http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name,
+            key=pool.key,
+        )  # fmt: skip
 
     def _body(self, decision: Decision) -> bytes:
-        """What the worker gets."""
         body, self._unasked = self._proxy.body_for(self._request, decision)
         return body
 
@@ -191,6 +191,7 @@ class InferenceExchange:
         self._status, self._answer = head.status, Answer(head, self._unasked)
         self._prompt = None  # there will be no other attempt, and a stream may last for an hour
         self._request.let_go()
+        self._proxy.bodies.let_go(self.http)
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
         exposed = self._decision if self._options.expose_headers else None
@@ -238,22 +239,21 @@ class InferenceExchange:
     # failures ----------------------------------------------------------------------------------
 
     def worker_down(self, worker: WorkerId) -> None:
-        """Its probes fail: what it has not begun to answer another one can."""
-        if self._decision and self._decision.worker.id == worker and self._upstream and not self._answer:
-            self._abandon("it does not answer its probes")
+        """It says nothing any more: what it has not begun to answer another one can, if there is one."""
+        is_waiting = self._decision and self._decision.worker.id == worker and self._upstream
+        if is_waiting and not self._answer and self._may_try_another():
+            self._abandon("it does nothing any more")
 
     def _abandon(self, reason: str) -> None:
-        if self._upstream:
-            self._upstream.abort()
-            self._upstream = None
+        upstream, self._upstream = self._upstream, None
+        if upstream:
+            upstream.abort()
         self._attempt_failed(reason)
 
     def _may_try_another(self) -> bool:
-        decision, proxy = self._decision, self._proxy
-        assert decision is not None
-        if len(self._failed) + 1 >= self._options.max_attempts:
-            return False
-        return proxy.router.fleet.has_another(self._request.model, {*self._failed, decision.worker.id})
+        assert self._decision is not None
+        others, fleet = {*self.tries.failed, self._decision.worker.id}, self._proxy.router.fleet
+        return self.tries.may_ask_another() and fleet.has_another(self._request.model, others)
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
         """Nothing of an answer has come: the next worker gets the request, if one is left."""
@@ -266,21 +266,19 @@ class InferenceExchange:
         proxy.router.finish(decision)
         proxy.records.finish(decision, "failed", 0, None, None)
         proxy.suspect(worker, reason, is_refused)
-        self._failed[worker] = reason
-        if len(self._failed) >= self._options.max_attempts:
-            return self.fail(self._gave_up())
+        if why := self.tries.lost(worker, reason, is_refused=is_refused):
+            return self.fail(self._gave_up(why))
         try:
             self._route(self._prompt)
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
-            return self.fail(self._gave_up())
+            return self.fail(self._gave_up("no other is up"))
         proxy.metrics.retries["worker_failed"] += 1
         log.info("request %s: worker %s failed (%s), trying another", self._log_id, worker, reason)
         return None
 
-    def _gave_up(self) -> WorkerFailed:
-        tried = "; ".join(f"{worker}: {reason}" for worker, reason in self._failed.items())
-        log.warning("request %s: no worker answered: %s", self._log_id, tried)
-        return WorkerFailed(f"no worker answered, {len(self._failed)} tried", retry_after_s=1)
+    def _gave_up(self, why: str) -> WorkerFailed:
+        log.warning("request %s: no worker answered: %s; %s", self._log_id, self.tries, why)
+        return self.tries.gave_up(why)
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """No more of the answer will come: a stream ends with an error event, anything else is cut."""
@@ -364,7 +362,7 @@ class InferenceExchange:
         if self._answer:
             is_over = self._options.deadlines.is_total_over(self._loop.time(), self._started)
             return self._cut("its time is over" if is_over else "it stalled", is_workers_fault=not is_over)
-        return self.fail(WorkerTimeout("the worker did not begin to answer in time"))
+        return self.fail(self.tries.was_late())
 
     # the end -----------------------------------------------------------------------------------
 
@@ -390,11 +388,13 @@ class InferenceExchange:
         now = self._loop.time()
         ttft_s = answer.ttft_s(self._started) if answer else None
         if proxy.tellers:
-            tell(proxy.tellers, End(self._http, self._request, decision, how, self._status, fault,
+            tell(proxy.tellers, End(self.http, self._request, decision, how, self._status, fault,
                 self._request_id, self._started, self._sent_s, now, ttft_s, usage))  # fmt: skip
         if decision is None:
             return
         proxy.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
+        if how == "ended" and self._worker_metrics:
+            proxy.heard(decision.worker.id, self._worker_metrics, self._status)
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
         proxy.records.finish(decision, how, self._status, ttft_s, usage, now - self._started)

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from gateway.acceptor import Acceptor
 from gateway.config import Config
+from gateway.core.bodies import Bodies
 from gateway.core.framing import Limits
 from gateway.leaving import all_left, closing
 from gateway.listening import accept, adopt
@@ -56,9 +57,10 @@ class Front:
         on_refused: Callable[[int], None],
         admin: web.Application,
         tls: Tls | None,
+        bodies: Bodies,
     ) -> None:
         self._connections = connections
-        self._handle, self._on_refused = handle, on_refused
+        self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
         self._limits = limits_of(config)
         self._tls = listening_context(tls) if tls else None
         self._handshake_timeout_s = config.tls_handshake_timeout_s
@@ -141,7 +143,7 @@ class Front:
         await self._admin_runner.cleanup()
 
     def _connection(self) -> ClientConnection:
-        return ClientConnection(self._handle, self._limits, self._connections, self._on_refused)
+        return ClientConnection(self._handle, self._limits, self._connections, self._on_refused, self._bodies)
 
     async def _take(
         self,

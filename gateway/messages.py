@@ -19,13 +19,14 @@ from gateway.config import Config
 class Begin(msgspec.Struct, tag=True):
     """`row` of `num_rows` is its own. The configuration names the workers of now. It is ready when it has
     asked them and caught up with their events, or after `warm_up_s`. `policy_source` is the text of the
-    policy file as the other processes have it."""
+    policy file as the other processes have it, `drains` is as in `discovery.said`."""
 
     config: Config
     row: int
     num_rows: int
     warm_up_s: float
     policy_source: str | None = None
+    drains: list[tuple[str, bool]] = []
 
 
 class Client(msgspec.Struct, tag=True):

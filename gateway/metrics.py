@@ -81,6 +81,7 @@ class WorkerMetrics:
 
     num_requests: int = 0
     num_failed: int = 0
+    num_answered: int = 0
     prompt_tokens: int = 0
     predicted_cached_tokens: int = 0
     completion_tokens: int = 0
@@ -287,7 +288,7 @@ _TRAFFIC: tuple[tuple[str, str, Callable[[WorkerMetrics], float]], ...] = (
 )
 
 _MEMBERS: tuple[tuple[str, str, Callable[[Member], float]], ...] = (
-    ("worker_up", "1 if the worker takes requests", lambda m: float(m.is_up)),
+    ("worker_up", "1 if the worker answers its probes", lambda m: float(m.is_up)),
     ("worker_requests_running", "Running, as the engine reports", lambda m: m.reported.num_running),
     ("worker_requests_waiting", "Waiting, as the engine reports", lambda m: m.reported.num_waiting),
     ("worker_kv_usage_ratio", "KV cache in use, as the engine reports", lambda m: m.reported.kv_usage),

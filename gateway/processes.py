@@ -35,7 +35,7 @@ from gateway.aggregate import Aggregate, Question, Reply
 from gateway.channel import Channel
 from gateway.config import Config
 from gateway.core.errors import ConfigError
-from gateway.discovery.said import parse_spec, spec_of, specs_of, with_specs
+from gateway.discovery.said import changes_of, drains_of, parse_spec, spec_of, specs_of, with_specs
 from gateway.leaving import closing
 from gateway.messages import (
     Begin,
@@ -141,14 +141,13 @@ class Supervisor:
 
     async def add_workers(self, specs: Sequence[str]) -> None:
         self._workers += [spec for spec in specs if spec not in self._workers]
-        for url, role in map(parse_spec, specs):
-            body = msgspec.json.encode({"url": url, "role": role.value if role else None})
-            question = Question("POST", "/admin/workers", body, {"Content-Type": "application/json"})
+        for path, body in changes_of(specs):
+            question = Question("POST", path, msgspec.json.encode(body), {"Content-Type": "application/json"})
             for process in self._alive():
                 try:
                     await process.ask(question)
                 except OSError as exc:  # it is dying: the next one begins with all workers
-                    log.warning("process %d did not hear of %s: %s", process.row, url, exc)
+                    log.warning("process %d did not hear of %s: %s", process.row, body, exc)
 
     async def reload_policies(self) -> Reply:
         """Have all processes take the policy file as it is now; one that starts later does too. The first
@@ -257,7 +256,8 @@ class Supervisor:
         process.generation = self._generation
         process.began.clear()
         config = with_specs(self.config, self._workers)
-        begin = Begin(config, process.row, self._num_rows, warm_up_s, self._policy_source)
+        drains = drains_of(self._workers)
+        begin = Begin(config, process.row, self._num_rows, warm_up_s, self._policy_source, drains)
         process.channel.send(encode(begin), [os.dup(self._memory)])
         self._tasks.start(f"watch process {process.row}", self._watch(process, started))
 
@@ -340,7 +340,9 @@ class Supervisor:
         for process in self._alive():
             try:
                 reply = await process.ask(Question("GET", "/admin/workers"))
-                self._workers = [e["given_as"] for e in msgspec.json.decode(reply.body)["endpoints"]]
+                told = msgspec.json.decode(reply.body)
+                each = [*[e for e in told["endpoints"] if not e["is_member"]], *told["names"]]
+                self._workers = [*[e["given_as"] for e in each], *told["drains"]]
                 return
             except (OSError, msgspec.DecodeError, KeyError, TypeError) as exc:
                 log.warning("process %d does not tell its workers: %s", process.row, exc)

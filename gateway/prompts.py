@@ -29,6 +29,7 @@ from gateway.core.runs import Runs
 from gateway.core.template import MediaError
 from gateway.metrics import Metrics
 from gateway.tls import Tls
+from gateway.ways import Ways
 
 log = logging.getLogger("kvgate.prompts")
 
@@ -158,9 +159,16 @@ class WorkerTokenizer:
     `max_cache_bytes` the cached tokens.
     """
 
-    def __init__(self, *, timeout_s: float, max_cache_bytes: int = 64 << 20, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        max_cache_bytes: int = 64 << 20,
+        tls: Tls | None = None,
+        ways: Ways | None = None,
+    ) -> None:
         self._timeout_s = timeout_s
-        self._session = ControlSession(tls)  # `ask` keeps the time
+        self._session = ControlSession(tls, ways=ways)  # `ask` keeps the time
         self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
         self._max_bytes = max_cache_bytes
         self._num_bytes = 0

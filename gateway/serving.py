@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from gateway import host
 from gateway.config import Config
 from gateway.core.errors import ConfigError
-from gateway.discovery.said import parse_spec, spec_of
+from gateway.discovery.said import drains_of, parse_spec, spec_of, without_drains
 from gateway.handover import Predecessor, TakeoverPoint
 from gateway.processes import Supervisor
 from gateway.redis.server import embedded
@@ -64,18 +64,23 @@ class Alone:
     @property
     def added_workers(self) -> list[str]:
         roles = self._gateway.roster.said.roles
-        urls = [endpoint.url for endpoint in self._gateway.roster if endpoint.url not in self._configured]
-        return [spec_of(url, roles.get(url)) for url in urls]
+        gateway, resolver = self._gateway, self._gateway.resolver
+        known = [e.url for e in gateway.roster if not resolver.is_member(e.url)]
+        urls = [url for url in known if url not in self._configured]
+        names = [spec_of(n.url, n.role) for n in resolver.names.values() if n.url not in self._configured]
+        return [*[spec_of(url, roles.get(url)) for url in urls], *names, *gateway.standings.specs]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
         await self._gateway.start(serve=False)
-        self._configured = {endpoint.url for endpoint in self._gateway.roster}
+        self._configured = set(self._gateway.worker_urls)
         await self.add_workers(workers)
         await self._gateway.warm_up(warm_up_s)
 
     async def add_workers(self, specs: Sequence[str]) -> None:
-        for spec in specs:
-            self._gateway.roster.add(*parse_spec(spec))
+        gateway = self._gateway
+        for spec in without_drains(specs):
+            gateway.add_worker(*parse_spec(spec))
+        gateway.standings.resume(drains_of(specs), gateway.roster)
 
     @property
     def reloads(self) -> Reloads | None:

@@ -74,7 +74,7 @@ class SplitExchange(InferenceExchange):
         decision = self._proxy.router.decide(
             self._request,
             prompt=prompt,
-            exclude={*self._failed, *tried.left_out} if tried.num else self._failed,
+            exclude={*self.tries.failed, *tried.left_out} if tried.num else self.tries.failed,
             attempt=attempt + tried.num,
             may_split=self._may_split,
         )
@@ -129,6 +129,7 @@ class SplitExchange(InferenceExchange):
             return self._prefill_failed(Failure.REFUSED, str(exc))
         took_s = self._loop.time() - self._began_s
         self._proxy.router.prefilled(decision, took_s)
+        self._proxy.metrics.worker(decision.prefill.id).num_answered += 1
         self._splits.prefilled(took_s)
         if not handoff.is_together and self._differs(decision, handed.num_prompt_tokens):
             self._doubted = self._pair(decision, decision.prefill), handed.num_prompt_tokens
@@ -197,7 +198,7 @@ class SplitExchange(InferenceExchange):
         if is_prefills_fault:
             tried.prefill_failed(decision.prefill.id)
         elif tried.transfer_failed(decision.prefill.id, decode):
-            without = {decode, *self._failed, *tried.left_out}
+            without = {decode, *self.tries.failed, *tried.left_out}
             if self._proxy.router.fleet.has_another(self._request.model, without):
                 tried.blame(decode)
         self._may_split = tried.num < self._options.max_attempts
@@ -287,12 +288,18 @@ class SplitExchange(InferenceExchange):
                 took_s = self._last_activity - self._began_s
                 self._splits.transferred(self._decision, took_s, self._ahead_s)
 
+    def needs(self, worker: WorkerId) -> bool:
+        """Whether another one has yet to fetch what that worker computed for it."""
+        if self._answer or self._is_closed or self._decision is None or self._handed is None:
+            return False
+        return self._decision.prefill is not None and self._decision.prefill.id == worker
+
     # failures, and the end ---------------------------------------------------------------------
 
     def worker_down(self, worker: WorkerId) -> None:
         decision = self._decision
         if self._leg and not self._handed and decision and decision.prefill and decision.prefill.id == worker:
-            self._leg.fail(Failure.DIED, "it does not answer its probes")
+            self._leg.fail(Failure.DIED, "it does nothing any more")
         super().worker_down(worker)
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:

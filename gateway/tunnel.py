@@ -12,12 +12,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
-from gateway.core.errors import InvalidRequest
 from gateway.core.headers import upgrade_to_client, upgrade_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.request import InferenceRequest, Kind
+from gateway.core.routes import model_asked
 from gateway.core.worker import Served
 from gateway.exchange import InferenceExchange
 from gateway.responder import Responder
@@ -37,14 +36,10 @@ FLUSH_S = 10.0
 def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRequest:
     """A request of no body, for the model that its query names; a fleet of one model needs no name.
     Raises InvalidRequest."""
-    query = parse_qs(http.target.partition(b"?")[2].decode("latin-1"))
-    model = query.get("model", [""])[0]
-    if not model:
-        if len({one.root for one in served.values() if one.adapter is None}) > 1:
-            names = ", ".join(served)
-            raise InvalidRequest(f"say which model: {http.path}?model=NAME, of {names}", param="model")
-        model = next((name for name, one in served.items() if one.adapter is None), "")
-    return InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
+    model = model_asked(http, served)
+    request = InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
+    request.may_repeat = True  # nothing of it has been said before a worker agrees
+    return request
 
 
 class TunnelExchange(InferenceExchange):
@@ -62,15 +57,17 @@ class TunnelExchange(InferenceExchange):
         decision = self._decision
         assert decision is not None
         self._upstream = connection
+        self.tries.was_sent = True
         self._touch()
         self._arm()
         pool = self._proxy.pool(decision.worker.url)
         head = upgrade_to_worker(
-            self._http,
+            self.http,
             decision.worker,
             netloc=pool.netloc,
             prefix=pool.path_prefix,
             request_id=self._request_id,
+            key=pool.key,
         )
         connection.send(head, b"", self)
         if self._responder.client_is_full:

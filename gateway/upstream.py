@@ -18,6 +18,8 @@ from gateway import tls
 from gateway.core.address import Address
 from gateway.core.framing import BadAnswer, check_answer
 from gateway.core.http import Header, ResponseHead
+from gateway.core.networks import Reachable
+from gateway.ways import PLAIN, Way
 
 OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
 """Failures to connect that are this host's and no worker's."""
@@ -75,6 +77,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(body)
         else:
             self._transport.write(head + body)
+
+    @property
+    def peer(self) -> str:
+        """The address at which it ends."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return str(name[0]) if isinstance(name, tuple) else ""
 
     def _leave_http(self) -> Callable[[ResponseHead, bytes], None] | None:
         """What a sink that offered it has for a worker that agrees: it gets the head and what came behind
@@ -218,6 +226,8 @@ def _too_large() -> BadAnswer:
     return BadAnswer(f"its head is over {MAX_HEAD_BYTES} bytes")
 
 
+ANYWHERE = Reachable()
+
 TlsContext = Callable[[], ssl.SSLContext | None]
 """How an https endpoint is verified now; None: as the system does it."""
 
@@ -232,9 +242,14 @@ class Pool:
         connect_timeout_s: float = 5.0,
         idle_s: float = 4.0,
         tls_context: TlsContext = lambda: None,
+        way: Way = PLAIN,
+        reachable: Reachable = ANYWHERE,
     ) -> None:
         self._address = Address.of(url)
-        self.netloc = self._address.netloc.encode()
+        self._server_name = way.server_name
+        self._reachable = reachable
+        self.netloc = way.host(self._address).encode()
+        self.key = way.authorization.encode() if way.authorization else None
         self.path_prefix = self._address.prefix.encode()
         self._tls_context = tls_context
         self.connect_timeout_s = connect_timeout_s
@@ -269,10 +284,17 @@ class Pool:
                     return protocol
                 context = (self._tls_context() or True) if address.is_tls else None
                 _, protocol = await loop.create_connection(
-                    lambda: UpstreamConnection(self), address.host, address.port, ssl=context
+                    lambda: UpstreamConnection(self),
+                    address.host,
+                    address.port,
+                    ssl=context,
+                    server_hostname=self._server_name if context else None,
                 )
         except ssl.SSLError as exc:
             raise ConnectionError(tls.reason(exc)) from exc
+        if protocol.peer and (refusal := self._reachable.refusal(protocol.peer)):
+            protocol.abort()
+            raise ConnectionError(refusal)
         return protocol
 
     def close(self) -> None:

@@ -15,10 +15,14 @@ from gateway.admin import MAX_RECENT, Admin
 from gateway.api import Api
 from gateway.choosing import Choosing
 from gateway.config import Config, load
+from gateway.core.conduct import Rules
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, WorkerId
+from gateway.discovery.resolver import Resolver
+from gateway.discovery.standings import Left, Standings
+from gateway.fleet_admin import FleetAdmin
 from gateway.loss.witness import CacheLoss
 from gateway.metrics import Collector
 from gateway.policies.least_load import LeastLoad
@@ -27,6 +31,7 @@ from gateway.proxy import Proxy
 from gateway.records import Records
 from gateway.router import Router
 from gateway.splits import splits_of
+from gateway.ways import Ways
 from tests.discovery.test_roster import RANK, URL, W, World
 from tests.fakes import decision
 
@@ -46,6 +51,23 @@ class Admined:
             policy=LeastLoad(),
             tokenize=lambda request: Prompt(),
         )
+        self.standings = Standings(
+            world.fleet,
+            Left(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
+            num_answered=lambda worker: 0,
+            witnesses=self.router.witnesses,
+            on_ejected=lambda worker: None,
+            rules=Rules(),
+            warm_up_s=10.0,
+        )
+        self.ways = Ways()
+        self.resolver = Resolver(
+            world.roster,
+            self.standings,
+            inherit=self.ways.inherit,
+            reachable=self.ways.reachable,
+            interval_s=1000.0,
+        )
         self.api = Api(cast(Proxy, None), world.fleet, world.metrics)
         registry = CollectorRegistry()
         registry.register(
@@ -63,13 +85,19 @@ class Admined:
         admin = Admin(
             api=self.api,
             router=self.router,
-            roster=world.roster,
+            workers=FleetAdmin(
+                self.router,
+                world.roster,
+                self.standings,
+                self.resolver,
+                self.ways,
+                lambda worker: {"compared": 7},
+            ),
             records=self.records,
             registry=registry,
             losses=CacheLoss(lambda model, tokens: None),
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
-            verified=lambda worker: {"compared": 7},
             describe_flow=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.choosing,
             preview=Preview(cast(Proxy, None), lambda decision: ()),
@@ -138,19 +166,28 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
     world.probe("http://late:1").health = "refused"
     await world.add("http://late:1")
     assert await admined.get("/admin/workers") == {
+        "drains": [],
+        "names": [],
+        "gone": [],
         "endpoints": [
             {
                 "url": URL,
                 "state": "joined",
+                "is_draining": False,
                 "engine": "fake",
                 "version": "1",
                 "role": "both",
                 "given_as": URL,
+                "is_member": False,
                 "last_error": None,
                 "workers": [
                     {
                         "id": "w:1",
                         "is_up": True,
+                        "state": "active",
+                        "why": None,
+                        "share": 1.0,
+                        "left": 1,
                         "models": ["m"],
                         "block_size": 4,
                         "num_blocks": 100,
@@ -174,15 +211,17 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
             },
             {
                 "url": "http://late:1",
-                "state": "waiting",
+                "state": "joining",
+                "is_draining": False,
                 "engine": None,
                 "version": None,
                 "role": None,
                 "given_as": "http://late:1",
+                "is_member": False,
                 "last_error": "refused",
                 "workers": [],
             },
-        ]
+        ],
     }
 
 

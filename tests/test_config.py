@@ -170,6 +170,9 @@ def test_names_of_flags_and_variables() -> None:
         "medium_worth",
         "trust_headers_from",
         "agent",
+        "route",
+        "refuse_route",
+        "worker_networks",
     ]
     events = next(option for option in OPTIONS if option.name == "events")
     assert events.choices == ("auto", "off")

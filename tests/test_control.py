@@ -9,8 +9,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from gateway import control
-from gateway.control import ControlSession, failure
+from gateway.control import ControlSession, Refused, failure
+from gateway.core.networks import Reachable
 from gateway.tls import worker_tls
+from gateway.ways import Way, Ways
 from tests.certificates import Authority
 from tests.fakes import serve, url_of
 
@@ -107,3 +109,29 @@ async def test_a_call_has_its_time() -> None:
 
 def test_a_failure_without_words_is_called_by_its_name() -> None:
     assert failure(aiohttp.ClientError()) == "ClientError"
+
+
+async def test_a_worker_has_its_own_key_whatever_was_to_be_sent() -> None:
+    async def keys(request: web.Request) -> web.Response:
+        return web.Response(
+            text=f"{request.headers.getall('authorization', [])} {'x-api-key' in request.headers}"
+        )
+
+    server = await serve(web.get("/p", keys))
+    ways = Ways({url_of(server): Way("Bearer own")})
+    async with ControlSession(ways=ways, headers={"Authorization": "Bearer of all"}) as session:
+        theirs = {"Authorization": "Bearer client", "X-Api-Key": "client"}
+        async with session.call("GET", url_of(server), "/p", headers=theirs) as answer:
+            assert await answer.text() == "['Bearer own'] False"
+    await server.close()
+
+
+async def test_where_no_worker_may_be_nobody_is_called() -> None:
+    server = await serve(web.get("/p", echo))
+    async with ControlSession(ways=Ways(reachable=Reachable(["10.0.0.0/8"]))) as session:
+        with pytest.raises(Refused, match=r"127\.0\.0\.1 is in none of --worker-networks"):
+            await said(session, url_of(server))
+        with pytest.raises(aiohttp.ClientError) as caught:
+            await said(session, f"http://localhost:{server.port}")
+        assert "is in none of --worker-networks" in failure(caught.value)
+    await server.close()

@@ -110,6 +110,13 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     until_eof: Annotated[
         bool, Meta(description="stop when standard input is closed: whoever started it is gone")
     ] = False
+    shutdown_s: Annotated[
+        float, Meta(description="on SIGTERM, how long requests under way may take to finish, in seconds")
+    ] = 0.0
+    shutdown: Annotated[
+        Literal["refuse", "503"],
+        Meta(description="and what others get meanwhile: no connection, or 503 from all but /metrics"),
+    ] = "refuse"
     faults: Annotated[str | None, Meta(description="faults from the start: JSON as for POST /sim/faults")] = (
         None
     )

@@ -71,6 +71,7 @@ class Engine:
     rng: random.Random = field(default_factory=random.Random)
     totals: Totals = field(default_factory=Totals)
     transfers: Transfers | None = None
+    is_finishing: bool = False
     cut: Dice = field(init=False)
     refuse_prefill: Dice = field(init=False)
     omit_params: Dice = field(init=False)

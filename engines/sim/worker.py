@@ -95,6 +95,20 @@ class Sim:
             self._watch = None
         await self._close()
 
+    async def finish(self) -> None:
+        """As an engine that was told to end and may finish what it has: stop, then."""
+        engine, config = self.engine, self.config
+        assert engine is not None and self._runner is not None, "not started"
+        if config.shutdown == "503":
+            engine.is_finishing = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(config.shutdown_s):
+                    while any(rank.num_clients for rank in engine.ranks):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+        elif config.shutdown_s:
+            await self._runner.cleanup()  # closes what rests and what listens, waits for the rest
+        await self.stop()
+
     async def restart(self, down_s: float = 0.0) -> None:
         """As a crash and a new process on the same ports: empty cache, sequence numbers from 0."""
         assert self.engine is not None, "not started"
@@ -122,7 +136,7 @@ class Sim:
             access_log=None,
             handler_cancellation=True,  # a client that is gone ends its request
             keepalive_timeout=KEEPALIVE_S,
-            shutdown_timeout=SHUTDOWN_S,
+            shutdown_timeout=max(SHUTDOWN_S, self.config.shutdown_s),
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, self.config.host, self._port, reuse_address=True).start()
@@ -180,7 +194,9 @@ class Sim:
 
 
 async def _refuse(request: web.Request, engine: Engine) -> web.Response | None:
-    """Faults of connections, and the API key."""
+    """Faults of connections, one that finishes, and the API key."""
+    if engine.is_finishing and request.path != "/metrics":
+        return web.Response(status=503, text="Service Unavailable")
     match engine.faults.connections:
         case "reset":
             abort(request, with_reset=True)
@@ -213,7 +229,7 @@ async def serve(config: SimConfig) -> None:
     sys.stdout.write(_ready_line(sim) + "\n")
     sys.stdout.flush()
     await done.wait()
-    await sim.stop()
+    await sim.finish()
 
 
 def _ready_line(sim: Sim) -> str:

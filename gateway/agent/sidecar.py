@@ -18,10 +18,11 @@ from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.log import Hello
 from gateway.core.worker import Worker
+from gateway.discovery.endpoint import Subscribed
 from gateway.discovery.facts import endpoint_url
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
-from gateway.discovery.roster import Roster, RosterOptions, Subscribed
+from gateway.discovery.roster import Roster, RosterOptions
 from gateway.index.assumed import AssumedIndex
 from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds
@@ -76,7 +77,7 @@ class Sidecar:
                 url, self._engines, self._session, self._headers, config.events_port
             ),
             open_feed=self._open_feed,
-            on_gone=lambda url: None,
+            on_gone=lambda url, workers: None,
             on_down=lambda worker: None,
             options=RosterOptions(
                 probe_interval_s=config.probe_interval_s,

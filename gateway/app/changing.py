@@ -31,6 +31,7 @@ async def prepare(
 ) -> Swap:
     """Raises ConfigError, with nothing changed."""
     trusted = Trusted(config.trust_headers_from)
+    gateway.check_workers([parse_spec(spec)[0] for spec in added])
     said_of(config, HANDOFFS, CONNECTORS)
     chosen = await gateway.choosing.prepare(config, policy_source)
     return partial(_swap, gateway, config, trusted, added, dropped, partial(gateway.choosing.use, *chosen))
@@ -47,7 +48,7 @@ def _swap(
     proxy = gateway.proxy
     gateway.config = config
     choose()
-    gateway.watch_trials(gateway.router)
+    gateway.watch_trials()
     proxy.take(proxy_options(config))
     proxy.ask_usage = gateway.asking()
     if proxy.gate is not None:
@@ -62,6 +63,6 @@ def _swap(
         gateway.telling.traces.trusts = trusted.trusts
     logging.getLogger().setLevel(config.log_level.upper())
     for spec in dropped:
-        gateway.roster.drop(parse_spec(spec)[0])
+        gateway.drop_worker(parse_spec(spec)[0])
     for spec in added:
-        gateway.roster.add(*parse_spec(spec))
+        gateway.add_worker(*parse_spec(spec))

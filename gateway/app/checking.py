@@ -15,7 +15,8 @@ async def check(config: Config) -> int:
     """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
     gateway = Gateway(config)
     timeout_s, headers = config.probe_timeout_s, gateway.worker_headers
-    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers) as session:
+    ways = gateway.ways
+    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers, ways=ways) as session:
         checker = Checker(
             session=session,
             engines=gateway.engines,

@@ -19,10 +19,13 @@ from prometheus_client.registry import Collector
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
 from gateway.app import changing
+from gateway.app.surface import surface_of
 from gateway.app.told import admin_of
+from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
 from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.control import ControlSession
+from gateway.core.address import DNS
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
@@ -30,13 +33,12 @@ from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
 from gateway.core.used import Used
-from gateway.core.worker import Worker
-from gateway.discovery.bootstrap import with_engine_ids
+from gateway.core.worker import Role, Worker
+from gateway.discovery.endpoint import Subscribed
 from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
-from gateway.discovery.probe import Probe
-from gateway.discovery.roster import Roster, RosterOptions, Subscribed
 from gateway.discovery.said import said_of
+from gateway.discovery.standings import keep_leaving
 from gateway.flow.askers import Trusted
 from gateway.flow.gate import gate_of
 from gateway.front import Front
@@ -74,6 +76,8 @@ from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
+from gateway.ways import ways_of, with_tables
+from gateway.witnesses import Witnesses
 
 if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
@@ -116,40 +120,62 @@ class Gateway:
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
-        self.records = Records()
+        self.witnesses = Witnesses()
+        self.records = Records(self.witnesses)
         self.router = self._make_router(place.ledger if place else Ledger())
-        self.recorder = recorder_of(config, self.metrics, self.router, self.records)
-        self.said = said_of(config, HANDOFFS, CONNECTORS)
-        self.worker_urls = worker_urls([*config.worker, *self.said.roles])
-        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.worker_tls = worker_tls(*shown_to_workers(config))
-        self.worker_headers = worker_headers(config.worker_key_file)
-        self.engines = Engines(ENGINES, config.engine)
-        self.agents = agents_of(config)
+        self.standings = standings_of(self)
+        self.recorder = recorder_of(config, self.metrics, self.witnesses)
         self._tasks = Tasks()
         self.telling = Telling(config, sink, Trusted(config.trust_headers_from).trusts)
-        self.shared = shared_index(config, self.index, self.assumed, self.tree)
-        self.bookings = self._make_bookings(place)
-        self._feeds = self._make_feeds()
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
+        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self.surface = surface_of(config)
+        self._read_workers()
+        self._join(place)
+
+    def _join(self, place: Place | None) -> None:
+        """What other processes and gateways share with this one."""
+        self.shared = shared_index(self.config, self.index, self.assumed, self.tree)
+        self.bookings = self._make_bookings(place)
+        self._feeds = self._make_feeds()
 
     @property
     def sharing(self) -> "list[Shared | SharedBookings]":
         return [each for each in (self.shared, self.bookings) if each]
 
+    def _read_workers(self) -> None:
+        """What the configuration says of them. Raises ConfigError."""
+        config = with_tables(self.config)
+        self.said = said_of(config, HANDOFFS, CONNECTORS)
+        self.worker_urls = worker_urls([*config.worker, *self.said.roles])
+        self.ways = ways_of(config)
+        self.check_workers(self.worker_urls)
+        self.worker_tls = worker_tls(*shown_to_workers(config))
+        self.worker_headers = worker_headers(config.worker_key_file)
+        self.engines = Engines(ENGINES, config.engine)
+        self.agents = agents_of(config)
+
+    def check_workers(self, urls: Sequence[str]) -> None:
+        """Raises ConfigError for addresses that are no worker's."""
+        for url in urls:
+            if not url.startswith(DNS) and (refusal := self.ways.refusal(url)):
+                raise ConfigError(f"worker: {url}: {refusal}")
+
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
         config = self.config
-        self._session = ControlSession(self.worker_tls, timeout_s=config.probe_timeout_s)
-        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=self.worker_tls)
+        tls, ways = self.worker_tls, self.ways
+        self.session = ControlSession(tls, timeout_s=config.probe_timeout_s, ways=ways)
+        self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=tls, ways=ways)
         self.proxy = self._make_proxy()
         self.lag = Lag(self.metrics.loop_lag_s, self.metrics.loop_lag_cpu_s)
         self.lag.start()
-        ask = partial(self._session.post, headers=self.worker_headers)
+        ask = partial(self.session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
-        self.roster = self._make_roster()
-        self.api = Api(self.proxy, self.fleet, self.metrics, self.telling.tellers)
+        self.roster = roster_of(self)
+        self.resolver = resolver_of(self)
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, self.telling.tellers)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -164,9 +190,20 @@ class Gateway:
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
+        self._tasks.start("let go of workers", keep_leaving(self.standings, self.roster))
         self._tasks.start("compare policies", keep_compared(self.choosing.trials))
         for url in self.worker_urls:
-            self.roster.add(url)
+            self.add_worker(url, self.said.roles.get(url))
+        self._tasks.start("resolve names", self.resolver.run())
+
+    def add_worker(self, url: str, role: Role | None = None) -> bool:
+        """Begin to wait for a worker, or for those of a name; False if that is so already."""
+        adds = self.resolver.add if url.startswith(DNS) else self.roster.add
+        return adds(url, role)
+
+    def drop_worker(self, url: str) -> bool:
+        """Forget a worker, or a name and its workers: they get nothing new, and end what they have."""
+        return self.roster.drop(url) or self.resolver.drop(url)
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Begin to accept from listening sockets, which are closed by `leave` and `stop`."""
@@ -176,6 +213,7 @@ class Gateway:
         """Until every worker has been asked once and replays of their events are in, or for so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
+                await self.resolver.has_looked.wait()
                 await self.roster.first_look()
                 while any(member.stream is StreamState.CATCHING_UP for member in self.fleet):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
@@ -204,7 +242,7 @@ class Gateway:
         for pool in self.proxy.pools.values():
             pool.close()
         await self.worker_tokenizer.close()
-        await self._session.close()
+        await self.session.close()
         self.close_context()
 
     @property
@@ -238,7 +276,13 @@ class Gateway:
 
     def _make_front(self) -> Front:
         return Front(
-            self.config, self.connections, self.api.handle, self.api.refused, admin_of(self), self._tls
+            self.config,
+            self.connections,
+            self.api.handle,
+            self.api.refused,
+            admin_of(self),
+            self._tls,
+            self.surface.bodies,
         )
 
     def _make_router(self, ledger: Ledger) -> Router:
@@ -252,18 +296,21 @@ class Gateway:
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
             paces=Paces.of(self.config.prefill_tokens_per_s),
+            witnesses=self.witnesses,
         )
         self.choosing.drive(router)
-        router.witnesses += [self.losses, self.verifier, self.healer]
-        self.watch_trials(router)
+        for witness in (self.losses, self.verifier, self.healer):
+            self.witnesses.decided.append(witness.decided)
+            self.witnesses.answered.append(witness.answered)
+        self.watch_trials()
         return router
 
-    def watch_trials(self, router: Router) -> None:
+    def watch_trials(self) -> None:
         """Where there is something to compare; nobody is told otherwise."""
-        trials = self.choosing.trials
-        if trials.is_on and trials not in router.witnesses:
-            router.witnesses.append(trials)
-            self.records.watchers.append(trials.finished)
+        trials, told = self.choosing.trials, self.witnesses
+        if trials.is_on and trials.decided not in told.decided:
+            told.decided.append(trials.decided)
+            told.finished.append(trials.finished)
 
     def asking(self) -> AskUsage:
         """Of which streams the usage is asked."""
@@ -305,49 +352,26 @@ class Gateway:
             records=self.records,
             tasks=self._tasks,
             options=proxy_options(config),
-            suspect=lambda worker, why, is_refused: self.roster.suspect(worker, why, is_refused=is_refused),
+            suspect=partial(suspect, self),
+            blame=self.standings.failed,
             tls_context=lambda: self.worker_tls.context,
+            ways=self.ways,
             in_turn=self.bookings.in_turn if self.bookings else None,
             ask_usage=self.asking(),
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
+            response_ids=self.surface.response_ids,
+            bodies=self.surface.bodies,
             gate=gate_of(config, self.router, self.used_of),
             tellers=self.telling.tellers,
             traces=self.telling.traces,
         )
 
-    def _make_roster(self) -> Roster:
-        config = self.config
-        return Roster(
-            fleet=self.fleet,
-            index=self.index,
-            assumed=self.assumed,
-            metrics=self.metrics,
-            make_probe=lambda url: Probe(
-                url, self.engines, self._session, self.worker_headers, config.events_port
-            ),
-            open_feed=self._open_feed,
-            on_gone=self.proxy.drop_pool,
-            on_down=self.proxy.worker_down,
-            said=self.said,
-            on_joined=self.pairing.joined,
-            on_left=[self.splits.drop_worker, self.router.learning.drop],
-            complete=lambda probe, facts: with_engine_ids(facts, self.said, HANDOFFS, probe),
-            on_look=self.verifier.scraped,
-            options=RosterOptions(
-                probe_interval_s=config.probe_interval_s,
-                assumed_keep_s=config.assumed_keep_s,
-                use_events=config.events == "auto",
-                events_port=config.events_port,
-                replay_port=config.replay_port,
-            ),
-        )
-
-    def _open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
+    def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed
-        return self._feeds.open(worker, source, self._session, on_state, start_time_s)
+        return self._feeds.open(worker, source, self.session, on_state, start_time_s)
 
     async def reach_events(self, worker: Worker, source: EventSource) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""

@@ -1,6 +1,6 @@
 """What a gateway tells on its admin port: each part's collector, each part's description."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -9,12 +9,15 @@ from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.admin import Admin
 from gateway.choosing import PolicyCollector
+from gateway.discovery.standing_metrics import StandingsCollector
+from gateway.fleet_admin import FleetAdmin
 from gateway.flow.told import FlowCollector, describe_flow
 from gateway.ingest.metrics import HealerCollector
 from gateway.ingest.tree_metrics import TreeCollector
 from gateway.loss.metrics import LossCollector
 from gateway.metrics import Collector, registry_of
 from gateway.preview import Preview
+from gateway.retry_metrics import RetriesCollector
 from gateway.split_metrics import SplitsCollector
 from gateway.trials.metrics import TrialsCollector
 from gateway.verify.metrics import VerifyCollector, describe, summary
@@ -37,8 +40,8 @@ class _Flow(RegistryCollector):
             yield from FlowCollector(gate).collect()
 
 
-def admin_of(gateway: "Gateway") -> web.Application:
-    collectors = (
+def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
+    return (
         Collector(
             gateway.metrics,
             gateway.fleet,
@@ -48,32 +51,54 @@ def admin_of(gateway: "Gateway") -> web.Application:
             gateway.roster.stream_counts,
             lambda: len(gateway.connections),
         ),
+        _standings_of(gateway),
         LossCollector(gateway.losses),
         VerifyCollector(gateway.verifier),
         HealerCollector(gateway.healer),
         SplitsCollector(gateway.splits, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
+        RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
         _Flow(gateway),
         *gateway.collectors,
     )
+
+
+def admin_of(gateway: "Gateway") -> web.Application:
     return Admin(
         api=gateway.api,
         router=gateway.router,
-        roster=gateway.roster,
+        workers=_workers_of(gateway),
         records=gateway.records,
-        registry=registry_of(collectors),
+        registry=registry_of(collectors_of(gateway)),
         losses=gateway.losses,
         describe_tokenizer=lambda: {
             **gateway.prompts.describe(),
             "asked_of_workers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
-        verified=lambda worker: summary(gateway.verifier, worker),
         describe_flow=lambda: describe_flow(gateway.proxy.gate),
         reload=gateway.reload,
         policies=gateway.choosing,
         preview=Preview(gateway.proxy, gateway.choosing.parts_of),
     ).app()
+
+
+def _standings_of(gateway: "Gateway") -> StandingsCollector:
+    def joining() -> list[str]:
+        return [endpoint.url for endpoint in gateway.roster if endpoint.facts is None]
+
+    return StandingsCollector(gateway.fleet, gateway.standings, joining)
+
+
+def _workers_of(gateway: "Gateway") -> FleetAdmin:
+    return FleetAdmin(
+        gateway.router,
+        gateway.roster,
+        gateway.standings,
+        gateway.resolver,
+        gateway.ways,
+        lambda worker: summary(gateway.verifier, worker),
+    )

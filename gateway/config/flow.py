@@ -1,12 +1,12 @@
 """The options of who is let in, and what waits before saturated workers; all are fields of `Config`."""
 
-import ipaddress
 from typing import Annotated
 
 import msgspec
 
 from gateway.config.choosing import Choosing
 from gateway.core.limits import Limits
+from gateway.core.networks import network
 from gateway.options import option
 
 HEADER = "^[A-Za-z0-9_-]{1,64}$"
@@ -100,6 +100,6 @@ class Flow(Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def _check_network(text: str) -> None:
     try:
-        ipaddress.ip_network(text)
+        network(text)
     except ValueError as exc:
-        raise ValueError(f"trust_headers_from: {exc}; give a network or an address, or 'unix'") from exc
+        raise ValueError(f"trust_headers_from: {exc}, or 'unix'") from exc

@@ -35,7 +35,7 @@ LIVE: Mapping[str, str] = {
                 "total_timeout_s",
                 "pool_idle_s",
             ),
-            *("max_attempts", "prefill_timeout_s", "allow_transfer_fields", "expose_headers"),
+            *("max_attempts", "retry_share", "prefill_timeout_s", "allow_transfer_fields", "expose_headers"),
         ),
         REQUESTS,
     ),

@@ -48,6 +48,20 @@ class Address:
         )
 
 
+DNS = "dns+"
+"""Before the URL of a name whose addresses are a worker each."""
+
+
+def worker_url(url: str) -> str:
+    """A worker's URL, or that of a name, as it is kept. Raises ValueError that says what is wrong with it."""
+    if url[: len(DNS)].lower() != DNS:
+        return Address.of(url).url
+    address = Address.of(url[len(DNS) :])
+    if address.unix_path is not None:
+        raise ValueError(f"'{url}' has no name whose addresses could be asked for")
+    return DNS + address.url
+
+
 def _unix(url: str) -> Address:
     path = url[len(UNIX) :]
     path = path[2:] if path.startswith("///") else path

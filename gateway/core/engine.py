@@ -67,7 +67,8 @@ class EngineMetrics:
 
     `kv_cache_usage` is 0..1. `start_time_s` is the Unix time at which the process that answers
     started. Counters count tokens since then; `transfer_*` is what came from other workers, where it is
-    counted.
+    counted, `step_tokens_total` what steps made of prompts and answers, where each step's are counted as it
+    ends.
     """
 
     num_requests_running: int | None = None
@@ -81,6 +82,7 @@ class EngineMetrics:
     start_time_s: float | None = None
     transfer_bytes_total: float | None = None
     transfer_seconds_total: float | None = None
+    step_tokens_total: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.pace import TYPICAL, Pace
 from gateway.core.pairs import Kind, kind_of
+from gateway.core.ramp import Ramp
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, Role, Served, Worker, WorkerId
 
@@ -16,7 +17,8 @@ from gateway.core.worker import Reported, Role, Served, Worker, WorkerId
 class Member:
     """A worker in the fleet and what changes about it. `stream` is None where it has no events, `confidence`
     the share of its overlaps that is counted (`verify/exactness.py`), `stays_s` how long a block stays in its
-    cache that nobody asks for."""
+    cache that nobody asks for. `is_draining`, `ejected` (why) and `ramp` keep it from what it could have: the
+    fleet sets them."""
 
     worker: Worker
     is_up: bool = True
@@ -26,6 +28,27 @@ class Member:
     confidence: float = 1.0
     pace: Pace = TYPICAL
     stays_s: float = math.inf
+    is_draining: bool = False
+    ejected: str | None = None
+    ramp: Ramp | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes new requests, or would if no other one did."""
+        return self.is_up and not self.is_draining
+
+    @property
+    def state(self) -> str:
+        """In one word; see docs/workers.md."""
+        if self.is_draining:
+            return "draining"
+        if not self.is_up:
+            return "down"
+        return "ejected" if self.ejected is not None else "active" if self.ramp is None else "warm_up"
+
+
+STATES = ("warm_up", "active", "draining", "ejected", "down")
+"""Of a worker that has joined. Before that it is joining, and when it was dropped it is gone."""
 
 
 class Group(NamedTuple):
@@ -56,6 +79,8 @@ class Fleet:
         self._by_model: dict[str, list[Eligible]] = {}
         self._prefills: dict[str, list[Eligible]] = {}
         self._bound: set[str] = set()
+        self._apart: set[WorkerId] = set()
+        """Who is draining, ejected or warming up: mostly nobody, and nobody is looked at for that."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -74,11 +99,39 @@ class Fleet:
         """Add a worker, or replace what it said of itself when it joined before."""
         member = Member(worker)
         self._members[worker.id] = member
+        self._apart.discard(worker.id)
         self._index_models()
         return member
 
+    def drain(self, worker: WorkerId, is_draining: bool) -> None:
+        """It gets nothing new; or, again, what it did."""
+        if member := self.get(worker):
+            member.is_draining = is_draining
+            self._set_apart(member)
+
+    def eject(self, worker: WorkerId, reason: str | None) -> None:
+        """It gets nothing while another one can; None: no longer."""
+        if member := self.get(worker):
+            member.ejected = reason
+            self._set_apart(member)
+
+    def warm_up(self, worker: WorkerId, ramp: Ramp | None) -> None:
+        if member := self.get(worker):
+            member.ramp = ramp
+            self._set_apart(member)
+
+    def is_last(self, worker: WorkerId) -> str | None:
+        """A model that nobody else answers for (or prefills) who is up, and neither draining nor ejected."""
+        for table in (self._by_model, self._prefills):
+            for model, known in table.items():
+                others = [e.member for e in known if e.member.worker.id != worker]
+                if len(others) < len(known) and not any(m.is_open and m.ejected is None for m in others):
+                    return model
+        return None
+
     def drop(self, worker: WorkerId) -> None:
         if self._members.pop(worker, None):
+            self._apart.discard(worker)
             self._index_models()
 
     def served(self) -> dict[str, Served]:
@@ -97,9 +150,12 @@ class Fleet:
         left = [e for e in known if e.member.is_up]
         if exclude:
             left = [e for e in left if e.member.worker.id not in exclude]
+        if self._apart:
+            left = _taking(left)
         if not left:
             what = "decodes for" if model in self._prefills else "serves"
-            raise NoWorker(f"no worker that {what} '{model}' is up", retry_after_s=RETRY_AFTER_S)
+            others = " but those that are draining" if any(e.member.is_draining for e in known) else ""
+            raise NoWorker(f"no worker that {what} '{model}' is up{others}", retry_after_s=RETRY_AFTER_S)
         return left
 
     def has_prefills(self, model: str) -> bool:
@@ -115,7 +171,8 @@ class Fleet:
         known = self._prefills.get(model)
         if not known:
             return ()
-        return [e for e in known if e.member.is_up and e.member.worker.id not in exclude]
+        left = [e for e in known if e.member.is_up and e.member.worker.id not in exclude]
+        return _taking(left) if self._apart else left
 
     def alone(self, eligible: Sequence[Eligible], model: str) -> list[Eligible]:
         """Of them, those that answer by themselves. Raises NoWorker."""
@@ -128,13 +185,19 @@ class Fleet:
     def has_another(self, model: str, exclude: Iterable[WorkerId]) -> bool:
         """Whether a worker beside those excluded could answer for `model` now."""
         known = self._by_model.get(model, ())
-        return any(e.member.is_up and e.member.worker.id not in exclude for e in known)
+        return any(e.member.is_open and e.member.worker.id not in exclude for e in known)
 
     def is_ready(self, model: str | None) -> bool:
         """Whether a worker for `model` (or any worker) is up."""
         if model is None:
-            return any(member.is_up for member in self)
-        return any(e.member.is_up for e in self._by_model.get(model, ()))
+            return any(member.is_open for member in self)
+        return any(e.member.is_open for e in self._by_model.get(model, ()))
+
+    def _set_apart(self, member: Member) -> None:
+        if member.is_draining or member.ejected is not None or member.ramp is not None:
+            self._apart.add(member.worker.id)
+        else:
+            self._apart.discard(member.worker.id)
 
     def _index_models(self) -> None:
         self._by_model, self._prefills, self._bound = {}, {}, set()
@@ -155,6 +218,16 @@ class Fleet:
                         self._bound.add(served.name)
                 if kind is not None and worker.role is not Role.DECODE:
                     self._prefills.setdefault(served.name, []).append(eligible)
+
+
+def _taking(up: list[Eligible]) -> list[Eligible]:
+    """Those that are not draining; of them those that are not ejected, if any; of them, while one is past its
+    warm-up, those that may have the next request."""
+    left = [e for e in up if not e.member.is_draining]
+    left = [e for e in left if e.member.ejected is None] or left
+    if any(e.member.ramp is None for e in left):
+        left = [e for e in left if e.member.ramp is None or e.member.ramp.is_due]
+    return left
 
 
 RETRY_AFTER_S = 2

@@ -21,15 +21,28 @@ _NOT_TO_WORKER = HOP_BY_HOP | {
     b"x-request-id",
     b"x-data-parallel-rank",
 }
+_NOT_TO_WORKER_WITH_KEY = _NOT_TO_WORKER | {b"authorization", b"x-api-key"}
 _NOT_TO_CLIENT = HOP_BY_HOP | {b"content-length"}
 _OFFER = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
 def head_to_worker(
-    http: HttpRequest, worker: Worker, *, netloc: bytes, prefix: bytes, num_bytes: int, request_id: bytes
+    http: HttpRequest,
+    worker: Worker,
+    *,
+    netloc: bytes,
+    prefix: bytes,
+    num_bytes: int,
+    request_id: bytes,
+    key: bytes | None = None,
 ) -> bytes:
-    """Request line and headers for a body of `num_bytes`; `prefix` is the endpoint's base path."""
-    headers = end_to_end(http.headers, _NOT_TO_WORKER)
+    """Request line and headers for a body of `num_bytes`; `prefix` is the endpoint's base path, `key` goes in
+    place of the client's own."""
+    if key is None:
+        headers = end_to_end(http.headers, _NOT_TO_WORKER)
+    else:
+        headers = end_to_end(http.headers, _NOT_TO_WORKER_WITH_KEY)
+        headers.append((b"authorization", key))
     headers += (
         (b"host", netloc),
         (b"content-length", b"%d" % num_bytes),
@@ -42,10 +55,18 @@ def head_to_worker(
 
 
 def upgrade_to_worker(
-    http: HttpRequest, worker: Worker, *, netloc: bytes, prefix: bytes, request_id: bytes
+    http: HttpRequest,
+    worker: Worker,
+    *,
+    netloc: bytes,
+    prefix: bytes,
+    request_id: bytes,
+    key: bytes | None = None,
 ) -> bytes:
     """The same for an offer to go on as a WebSocket, which has no body."""
-    head = head_to_worker(http, worker, netloc=netloc, prefix=prefix, num_bytes=0, request_id=request_id)
+    head = head_to_worker(
+        http, worker, netloc=netloc, prefix=prefix, num_bytes=0, request_id=request_id, key=key
+    )
     return head.replace(b"\r\ncontent-length: 0\r\n", b"\r\n", 1)[:-2] + _OFFER
 
 

@@ -36,7 +36,17 @@ class HttpRequest:
     """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
     wants to go on as a WebSocket."""
 
-    __slots__ = ("method", "target", "headers", "body", "is_http10", "keep_alive", "is_upgrade", "path")
+    __slots__ = (
+        "method",
+        "target",
+        "headers",
+        "body",
+        "is_http10",
+        "keep_alive",
+        "is_upgrade",
+        "path",
+        "num_held",
+    )
 
     def __init__(
         self,
@@ -55,6 +65,7 @@ class HttpRequest:
         self.is_http10 = is_http10
         self.keep_alive = keep_alive
         self.is_upgrade = is_upgrade
+        self.num_held = 0  # bytes of its body in the budget (`bodies.py`)
         self.path = self.target.partition(b"?")[0].decode("latin-1")
 
     def header(self, name: bytes) -> bytes | None:

@@ -58,7 +58,7 @@ ADDED = frozenset(
     | QUEUES
     | ENDS
 )
-LEAST = frozenset({"share_right", "confidence", "requests_left", "tokens_left"})
+LEAST = frozenset({"share_right", "confidence", "share", "requests_left", "tokens_left"})
 AVERAGED = frozenset(
     {
         "hit_rate",
@@ -72,7 +72,11 @@ AVERAGED = frozenset(
 )
 """Of processes with the same share of the load, nearly what one would tell of all."""
 MOST_FIRST = "recomputed_tokens"
-WORST_FIRST = ("waiting", "blind", "catching_up", "exact", "joined", "differ", "agree")
+WORST_FIRST = (
+    *("joining", "joined"),
+    *("down", "ejected", "draining", "warm_up", "active"),
+    *("blind", "catching_up", "exact", "differ", "agree"),
+)
 
 
 def merge(values: Sequence[Any], name: str = "") -> Any:

@@ -199,10 +199,6 @@ class Tenants:
     def __repr__(self) -> str:
         return f"Tenants({len(self._tenants)}, configured={sorted(self._limits)})"
 
-    @property
-    def counts_tokens(self) -> bool:
-        return any([limits.tokens_per_min for limits in self._limits.values()])
-
     def limit(self, limits: Mapping[str, Limits], now: float) -> None:
         """Other limits, for those that are known already too."""
         self._limits, self._others = limits, limits.get(EVERYBODY, NO_LIMITS)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 
-from gateway.core.address import Address
+from gateway.core.address import Address, worker_url
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
 from gateway.core.errors import ConfigError
 from gateway.core.worker import Reported, Role, Served, Transfer, Worker, WorkerId, worker_id
@@ -69,8 +69,8 @@ def known_ranks(
 
 
 def endpoint_url(url: str) -> str:
-    """The base URL as it is kept. Raises ValueError that says what is wrong with it."""
-    return Address.of(url).url
+    """The base URL as it is kept, or a name with dns+. Raises ValueError that says what is wrong with it."""
+    return worker_url(url)
 
 
 def worker_urls(urls: Sequence[str]) -> list[str]:

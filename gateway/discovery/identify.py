@@ -49,6 +49,11 @@ class Engines:
     def __repr__(self) -> str:
         return f"Engines({', '.join(self._table)})"
 
+    def inherit(self, url: str, source: str) -> None:
+        """What is said of a name is said of each of its addresses."""
+        if source in self._by_url:
+            self._by_url[url] = self._by_url[source]
+
     def named(self, name: str) -> Engine:
         return self._table[name]
 

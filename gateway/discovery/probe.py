@@ -1,6 +1,7 @@
 """Asks an endpoint: which engine it is, what it serves, whether it is up, how loaded it is."""
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,12 +14,18 @@ from gateway.core.events import DecodeError
 from gateway.discovery.facts import Facts, known_ranks
 from gateway.discovery.identify import HEALTH, METRICS, MODELS, Engines
 
+UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
+CLOSE = {"Connection": "close"}
 CONNECT_TIMEOUT_S = 1.0
 """A publisher is in the worker's own network, and it listens before the worker is healthy."""
 
 
 class ProbeError(Exception):
     """An endpoint that does not answer as an engine does: says which path and how."""
+
+
+class Silence(ProbeError):
+    """Nobody answers there at all, not even with a refusal: it hangs, or is gone with its host."""
 
 
 class Probe:
@@ -83,11 +90,12 @@ class Probe:
         if status != 200:
             raise ProbeError(f"{self.url}{path} answered {status}")
 
-    async def metrics(self) -> dict[int, EngineMetrics]:
-        """Per rank; empty where the endpoint has no metrics."""
+    async def metrics(self, *, is_last: bool = False) -> dict[int, EngineMetrics]:
+        """Per rank; empty where the endpoint has no metrics. `is_last`: the connection is closed then, so
+        that a balancer in between may choose anew for the next one."""
         if self._engine is None:
             return {}
-        body = await self._optional(self._engine.paths.metrics)
+        body = await self._optional(self._engine.paths.metrics, CLOSE if is_last else None)
         return self._engine.parse_metrics(body.decode("utf-8", "replace")) if body else {}
 
     async def elsewhere(self, url: str, path: str) -> bytes:
@@ -122,19 +130,22 @@ class Probe:
             raise ProbeError(f"{self.url}{path} answered {status}")
         return body
 
-    async def _optional(self, path: str | None) -> bytes | None:
+    async def _optional(self, path: str | None, more: Mapping[str, str] | None = None) -> bytes | None:
         if path is None:
             return None
-        status, body = await self._get(path)
+        status, body = await self._get(path, more=more)
         return body if status == 200 else None
 
-    async def _get(self, path: str, url: str = "") -> tuple[int, bytes]:
+    async def _get(
+        self, path: str, url: str = "", more: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
         """The key that workers were started with goes to workers only."""
-        headers = {} if url else self._headers
+        headers = {**({} if url else self._headers), **(more or {})}
         try:
             async with self._session.call("GET", url or self.url, path, headers=headers) as answer:
                 return answer.status, await read_all(answer)
         except TimeoutError as exc:
-            raise ProbeError(f"{url or self.url}{path} did not answer in time") from exc
+            raise Silence(f"{url or self.url}{path} did not answer in time") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise ProbeError(f"{url or self.url}{path}: {failure(exc)}") from exc
+            kind = Silence if getattr(exc, "errno", None) in UNREACHABLE else ProbeError
+            raise kind(f"{url or self.url}{path}: {failure(exc)}") from exc

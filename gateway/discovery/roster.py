@@ -8,9 +8,8 @@ waiting ──answers──► joined: its workers are in fleet and index, their
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gateway.core.address import Address
 from gateway.core.blocks import root_hash
@@ -18,8 +17,22 @@ from gateway.core.engine import EngineMetrics, EventSource
 from gateway.core.fleet import Fleet
 from gateway.core.stream import StreamCounts, StreamState
 from gateway.core.worker import Role, Worker, WorkerId
+from gateway.discovery.endpoint import (
+    FAILURES_TO_DOWN,
+    FRESH_EVERY,
+    LOOKS_TO_JOIN,
+    Endpoint,
+    SeveralEngines,
+    Subscribed,
+    has_begun_anew,
+    has_gone_back,
+    is_doubtful,
+    num_resets,
+    see,
+    streams,
+)
 from gateway.discovery.facts import Facts, event_source, has_changed, reported
-from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.probe import Probe, ProbeError, Silence
 from gateway.discovery.said import Said, WrongRole
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
@@ -33,22 +46,6 @@ EVENT_GRACE_S = 1.0
 """How long our own decision stands for a worker with events after its request: the event comes within."""
 DEFAULT_CACHE_BLOCKS = 16_384
 """Assumed cache size of a worker that does not tell its own."""
-FAILURES_TO_DOWN = 2
-
-
-class Read(Protocol):
-    """What is known of a stream."""
-
-    counts: StreamCounts
-    blind_reason: str | None
-
-    @property
-    def state(self) -> StreamState: ...
-
-
-class Subscribed(Protocol):
-    @property
-    def stream(self) -> Read: ...
 
 
 OpenFeed = Callable[[Worker, EventSource], tuple[Feed, Subscribed]]
@@ -62,27 +59,6 @@ class RosterOptions:
     use_events: bool = True
     events_port: int = 5557
     replay_port: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Endpoint:
-    """One URL and what came of it. `wake` asks for a probe now. `num_resets` are those of its streams when
-    its engine process became known, `last` are the metrics of the last look. `is_misplaced`: it says that it
-    is not what it was given as."""
-
-    url: str
-    probe: Probe
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    has_looked: asyncio.Event = field(default_factory=asyncio.Event)
-    facts: Facts | None = None
-    workers: tuple[Worker, ...] = ()
-    feeds: dict[WorkerId, tuple[Feed, Subscribed]] = field(default_factory=dict)
-    num_resets: dict[WorkerId, int] = field(default_factory=dict)
-    last: Mapping[int, EngineMetrics] = field(default_factory=dict)
-    num_failures: int = 0
-    last_error: str | None = None
-    is_misplaced: bool = False
-    task: asyncio.Task[None] | None = None
 
 
 async def _as_told(probe: Probe, facts: Facts) -> Facts:
@@ -99,7 +75,7 @@ class Roster:
         metrics: Metrics,
         make_probe: Callable[[str], Probe],
         open_feed: OpenFeed,
-        on_gone: Callable[[str], None],
+        on_gone: Callable[[str, Collection[WorkerId]], None],
         on_down: Callable[[WorkerId], None],
         options: RosterOptions,
         said: Said | None = None,
@@ -108,10 +84,10 @@ class Roster:
         on_left: Iterable[Callable[[WorkerId], None]] = (),
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
-        """`on_gone` is told the URL of an endpoint that was dropped, `on_down` a worker whose probes fail,
-        `on_look` what a worker that answers told of itself, None where its metrics did not come. `complete`
-        asks elsewhere for what an endpoint does not tell itself. `on_joined` is told of the workers of one,
-        `on_left` are told of a worker whose process is another one, or that was dropped."""
+        """`on_gone` is told the URL of an endpoint that was dropped, and who was there, `on_down` a worker
+        that says nothing, `on_look` what a worker that answers told of itself, None where its metrics did not
+        come. `complete` asks elsewhere for what an endpoint does not tell itself. `on_joined` is told of the
+        workers of one, `on_left` are told of a worker whose process is another one, or that was dropped."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -153,15 +129,21 @@ class Roster:
         self.said.roles.pop(url, None)
         if endpoint.task:
             endpoint.task.cancel()
-        for worker in endpoint.workers:
+        workers = endpoint.workers
+        for worker in workers:
             self._metrics.drop_worker(worker.id)
         self._leave(endpoint)
-        self._on_gone(url)
+        self._on_gone(url, [worker.id for worker in workers])
         log.info("worker %s dropped", url)
         return True
 
     def look_every(self, seconds: float) -> None:
         self._options = replace(self._options, probe_interval_s=seconds)
+
+    def find(self, name: str) -> Endpoint | None:
+        """Named as for `drop`."""
+        url = self._url_of(name)
+        return self._endpoints[url] if url is not None else None
 
     async def first_look(self) -> None:
         """Until each endpoint has been asked once, whether it answered or not."""
@@ -212,8 +194,8 @@ class Roster:
             try:
                 await self._look(endpoint)
             except ProbeError as exc:
-                endpoint.is_misplaced = isinstance(exc, WrongRole)
-                self._failed(endpoint, str(exc))
+                endpoint.is_misplaced = isinstance(exc, WrongRole | SeveralEngines)
+                self._failed(endpoint, str(exc), is_silent=isinstance(exc, Silence))
             endpoint.has_looked.set()
             try:
                 async with asyncio.timeout(self._options.probe_interval_s):
@@ -224,11 +206,18 @@ class Roster:
     async def _look(self, endpoint: Endpoint) -> None:
         await endpoint.probe.check_health()
         if endpoint.facts is None:
-            return self._join(endpoint, await self._complete(endpoint.probe, await endpoint.probe.facts()))
+            facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
+            await self._see_one(endpoint, facts)
+            return self._join(endpoint, facts)
         ranks = await self._load(endpoint)
-        if has_changed(endpoint.facts, ranks) or _has_gone_back(endpoint, ranks):
+        try:
+            see(endpoint, ranks)
+        except SeveralEngines:
+            self._leave(endpoint)
+            raise
+        if has_changed(endpoint.facts, ranks) or has_gone_back(endpoint, ranks):
             await self._ask_anew(endpoint, endpoint.facts)
-        elif _is_doubtful(endpoint):
+        elif is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
         endpoint.last = ranks or endpoint.last
         for worker in endpoint.workers:
@@ -242,9 +231,9 @@ class Roster:
         """Another process. Where its events told so first, they have begun anew with it, and are kept: they
         may know its cache from the start, which a new subscription without replays would not."""
         facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
-        if facts.is_like(known) and endpoint.feeds and all(map(_has_begun_anew, _streams(endpoint))):
+        if facts.is_like(known) and endpoint.feeds and all(map(has_begun_anew, streams(endpoint))):
             log.info("worker %s: another engine process answers, as its events have told", endpoint.url)
-            endpoint.facts, endpoint.num_resets = facts, _num_resets(endpoint)
+            endpoint.facts, endpoint.num_resets = facts, num_resets(endpoint)
             return
         log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
         self._rejoin(endpoint, facts)
@@ -258,10 +247,18 @@ class Roster:
             log.info("worker %s: it is not what it was, asking it anew", endpoint.url)
             self._rejoin(endpoint, facts)
 
+    async def _see_one(self, endpoint: Endpoint, facts: Facts) -> None:
+        """Look again, and over other connections. Raises SeveralEngines."""
+        seen = [facts.ranks]
+        if facts.start_time_s is not None:
+            seen += [await endpoint.probe.metrics(is_last=True) for _ in range(LOOKS_TO_JOIN - 1)]
+        see(endpoint, *seen)
+
     async def _load(self, endpoint: Endpoint) -> Mapping[int, EngineMetrics]:
         """A busy engine may be late with its metrics and healthy all the same."""
         try:
-            return await endpoint.probe.metrics()
+            endpoint.num_looks += 1
+            return await endpoint.probe.metrics(is_last=endpoint.num_looks % FRESH_EVERY == 0)
         except ProbeError as exc:
             log.debug("load of %s stays as it was: %s", endpoint.url, exc)
             return {}
@@ -321,21 +318,24 @@ class Roster:
         endpoint.feeds.clear()
         endpoint.num_resets.clear()
 
-    def _failed(self, endpoint: Endpoint, reason: str) -> None:
+    def _failed(self, endpoint: Endpoint, reason: str, *, is_silent: bool) -> None:
+        """One that says no, or refuses connections, may finish what it has (it was told to stop): its
+        requests stay there. Where nobody says anything they would wait for long."""
         endpoint.num_failures += 1
+        endpoint.num_silences = endpoint.num_silences + 1 if is_silent else 0
         if endpoint.facts is None and endpoint.last_error != reason:
             level = logging.ERROR if endpoint.is_misplaced else logging.INFO
             log.log(level, "waiting for worker %s: %s", endpoint.url, reason)
         endpoint.last_error = reason
         if endpoint.num_failures >= FAILURES_TO_DOWN:
             self._set_up(endpoint, False, reason)
-        if endpoint.num_failures == FAILURES_TO_DOWN:
+        if endpoint.num_silences == FAILURES_TO_DOWN:
             for worker in endpoint.workers:
                 self._on_down(worker.id)
 
     def _set_up(self, endpoint: Endpoint, is_up: bool, reason: str) -> None:
         if is_up:
-            endpoint.num_failures, endpoint.last_error = 0, None
+            endpoint.num_failures, endpoint.num_silences, endpoint.last_error = 0, 0, None
         for worker in endpoint.workers:
             member = self._fleet.get(worker.id)
             if member and member.is_up is not is_up:
@@ -355,41 +355,3 @@ class Roster:
             if name == Address.of(endpoint.url).netloc or any(w.id == name for w in endpoint.workers):
                 return endpoint.url
         return None
-
-
-def _num_resets(endpoint: Endpoint) -> dict[WorkerId, int]:
-    return {worker: read.stream.counts.num_resets for worker, (_, read) in endpoint.feeds.items()}
-
-
-def _streams(endpoint: Endpoint) -> Iterator[tuple[Feed, int]]:
-    """Each with how often it has begun anew since its engine process became known."""
-    for worker, num in _num_resets(endpoint).items():
-        yield endpoint.feeds[worker][0], num - endpoint.num_resets[worker]
-
-
-def _has_begun_anew(stream: tuple[Feed, int]) -> bool:
-    """An agent is told apart by its engine's start time: it is followed anew."""
-    feed, num = stream
-    return num > 0 and feed.is_connected and not hasattr(feed, "agent")
-
-
-def _has_gone_back(endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> bool:
-    """Counters only grow: without a start time they are a process's identity."""
-    if endpoint.facts is None or endpoint.facts.start_time_s is not None:
-        return False
-    for rank, metrics in ranks.items():
-        last = endpoint.last.get(rank)
-        now, before = metrics.prefix_cache_queries_total, last.prefix_cache_queries_total if last else None
-        if now is not None and before is not None and now < before:
-            return True
-    return False
-
-
-def _is_doubtful(endpoint: Endpoint) -> bool:
-    """Whether it is worth asking what else may have changed: a restart may have gone by between two looks."""
-    assert endpoint.facts is not None
-    if endpoint.num_failures >= FAILURES_TO_DOWN and endpoint.facts.start_time_s is None:
-        return True
-    return endpoint.facts.sources is not None and not all(
-        feed.is_connected for feed, _ in endpoint.feeds.values()
-    )

@@ -10,7 +10,6 @@ Headers steer, so they are believed only from networks that are named. A body is
 a proxy that we trust passes on what its clients wrote there.
 """
 
-import ipaddress
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from gateway.core.errors import ConfigError
 from gateway.core.http import Header
+from gateway.core.networks import Networks
 from gateway.core.tenants import ANONYMOUS
 
 UNIX = "unix"
@@ -25,33 +25,24 @@ MAX_NAME_CHARS = 64
 MAX_KEY_BYTES = 256
 KEY_DIGITS = 10
 
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
 
 class Trusted:
     """Networks whose headers are believed; "unix" are those who may connect to our Unix socket."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         """Raises ConfigError."""
-        self._networks = [_network(each) for each in networks if each != UNIX]
+        try:
+            self._networks = Networks(each for each in networks if each != UNIX)
+        except ValueError as exc:
+            raise ConfigError(f"--trust-headers-from: {exc}, or 'unix'") from exc
         self._trusts_unix = UNIX in networks
-        self._is_in = lru_cache(1024)(self._look)
 
     def __bool__(self) -> bool:
         return self._trusts_unix or bool(self._networks)
 
     def trusts(self, peer: str | None) -> bool:
         """`peer` is an address, "" over a Unix socket."""
-        return False if peer is None else self._is_in(peer) if peer else self._trusts_unix
-
-    def _look(self, peer: str) -> bool:
-        try:
-            address = ipaddress.ip_address(peer.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        return any(address in network for network in self._networks)
+        return False if peer is None else self._networks.has(peer) if peer else self._trusts_unix
 
 
 class Said(NamedTuple):
@@ -119,12 +110,3 @@ def _integer(value: bytes) -> int | None:
     except ValueError:
         return None
     return number if -(2**31) <= number <= 2**31 else None
-
-
-def _network(text: str) -> _Network:
-    try:
-        return ipaddress.ip_network(text)
-    except ValueError as exc:
-        raise ConfigError(
-            f"--trust-headers-from {text}: give a network or an address, as in 10.0.0.0/8, or 'unix' ({exc})"
-        ) from exc

@@ -9,13 +9,15 @@ there is no gate.
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from gateway.config import Config
 from gateway.core.answer import Answer
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.http import HttpRequest
-from gateway.core.request import InferenceRequest
+from gateway.core.request import ROUTES, InferenceRequest
+from gateway.core.response_ids import STORED
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
@@ -28,7 +30,13 @@ from gateway.flow.waiter import Waiter
 from gateway.responder import Responder
 from gateway.router import Router
 
-UNQUEUED = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
+UNQUEUED = frozenset(
+    {
+        *[path for path in ROUTES if path.endswith(("tokenize", "/render"))],
+        "/v1/messages/count_tokens",
+        STORED,
+    }
+)
 """What engines answer beside their work."""
 
 STOP_MARGIN_S = 1.0
@@ -75,7 +83,8 @@ class Gate:
     def admit(self, http: HttpRequest, request: InferenceRequest, responder: Responder) -> None:
         """Let it in, until it has `ended`. Raises TooManyRequests, with nothing taken."""
         now = self.now()
-        tenant = self._ask(http, request, responder, now)
+        is_trusted = self._is_trusting and self._trusted.trusts(responder.peer)
+        tenant = self.identify(http, request, is_trusted=is_trusted)
         try:
             if self._queues:
                 self.lines.check_room(request.model, tenant.name, request.priority or 0)
@@ -138,6 +147,24 @@ class Gate:
             more = num_prompt - ticket.num_tokens if num_prompt else 0
             tenant.correct_tokens(more + (num_output or 0), self.now())
 
+    def foresee(self, request: InferenceRequest, tenant: Tenant) -> dict[str, Any]:
+        """What would be done with a request that came now, tenants' limits left out; nothing is taken."""
+        fate, why = "goes on", None
+        try:
+            if self._queues:
+                self.lines.check_room(request.model, tenant.name, request.priority or 0)
+            if self._must_wait(request):
+                fate = "waits"
+        except TooManyRequests as error:
+            fate, why = "refused", error.message
+        return {
+            "tenant": tenant.name,
+            "priority": request.priority or 0,
+            "slo_ttft_s": request.slo_ttft_s,
+            "fate": fate,
+            "why": why,
+        }
+
     def stop(self, drain_s: float) -> None:
         """The gateway stops, and what has begun has so long to end: what waits goes on in its turn until
         shortly before, and is then sent elsewhere, with an answer."""
@@ -147,13 +174,11 @@ class Gate:
         """Whether its answer must tell what it cost."""
         return request.ticket is not None and request.ticket.tenant.tokens is not None
 
-    def _ask(self, http: HttpRequest, request: InferenceRequest, responder: Responder, now: float) -> Tenant:
-        """Who asks, and for what."""
-        told = said(http.headers, self._names) if self._is_trusting else None
-        if told is not None and not self._trusted.trusts(responder.peer):
-            told = None
+    def identify(self, http: HttpRequest, request: InferenceRequest, *, is_trusted: bool) -> Tenant:
+        """Who asks, and for what; its headers are believed if it `is_trusted`."""
+        told = said(http.headers, self._names) if is_trusted else None
         name = told.tenant if told else None
-        tenant = self.tenants.of(name or tenant_of_key(http.headers), now)
+        tenant = self.tenants.of(name or tenant_of_key(http.headers), self.now())
         limits = tenant.limits
         if told is not None and told.priority is not None:
             request.priority = told.priority

@@ -19,7 +19,7 @@ from gateway.core.decision import Prompt
 from gateway.core.drain_rate import DrainRate
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.fleet import Eligible, Fleet, Member
-from gateway.core.ledger import Ledger
+from gateway.core.ledger import REQUEST_TOKENS, Ledger
 from gateway.core.queue import NEVER, Entry, FairQueue
 from gateway.core.request import InferenceRequest
 from gateway.core.saturation import Saturation, ttft_s
@@ -249,7 +249,9 @@ class Lines:
 
     def _look(self) -> None:
         """From time to time, while something waits."""
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()  # asked for before its time
+            self._timer = None
         now = self._loop.time()
         for known in list(self.models.values()):
             for entry in known.queue.expire(now):
@@ -295,7 +297,7 @@ class Lines:
                 self._deciding_s = now + DECISION_S
         except Exception:  # noqa: BLE001  a bug must not cost the others their turn, nor leave its client waiting
             log.exception("%r failed", held.waiter)
-            held.waiter.cancel("the gateway failed on this request")
+            held.waiter.fail(GatewayError("the gateway failed on this request; see its log"))
 
     # ends --------------------------------------------------------------------------------------
 
@@ -365,8 +367,6 @@ class Lines:
         return max(sum([1 / each.member.pace.token_s for each in eligible]), 1.0)
 
 
-REQUEST_TOKENS = 64
-"""What a request costs beside its prompt's tokens, as in the policies."""
 BYTES_PER_TOKEN = 4
 """Of a prompt that is not tokenized here."""
 

@@ -1,6 +1,6 @@
 """Where the agents of workers are, and how they are spoken to. gRPC itself is loaded with the first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ class Agents:
     """`port` is where an agent is on each worker's host, 0: nowhere; `named` is by the worker's URL."""
 
     port: int = 0
-    named: Mapping[str, str] = field(default_factory=dict)
+    named: dict[str, str] = field(default_factory=dict)
     tls: Tls | None = None
     token: str | None = field(default=None, repr=False)
 

@@ -249,6 +249,7 @@ class FakeWorker:
         self.models = models
         self.script = script
         self.calls: list[Call] = []
+        self.probes: list[Call] = []
         self.links: set[Link] = set()
         self.faults: list[BaseException] = []
         self.port = 0
@@ -303,6 +304,7 @@ class FakeWorker:
                 self.faults.append(exc)
                 call.reset()
         else:
+            self.probes.append(call)
             await call.send(self._own(call))
 
     def _own(self, call: Call) -> bytes:

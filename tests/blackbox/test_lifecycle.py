@@ -51,7 +51,7 @@ async def test_a_worker_that_is_not_up_yet_is_waited_for() -> None:
         assert (await bench.ask(post(completion()))).status == 503
         endpoint = await gateway.endpoint(worker)
         assert endpoint
-        assert (endpoint["state"], endpoint["workers"]) == ("waiting", [])
+        assert (endpoint["state"], endpoint["workers"]) == ("joining", [])
         assert endpoint["last_error"]
         await worker.start()
         await until(lambda: gateway.is_up(worker), "joined")

@@ -235,6 +235,27 @@ async def test_one_that_is_replaced_does_not_bring_a_dropped_worker_back() -> No
         assert [endpoint["url"] for endpoint in endpoints] == [two.url]
 
 
+async def test_a_drain_is_one_of_all_processes_and_of_those_that_start_later() -> None:
+    one, two = await FakeWorker().start(), await FakeWorker().start()
+    async with running_with_deaths(*TWO, "--worker", one.url, "--worker", two.url) as bench:
+        bench.workers += [one, two]
+        for worker in (one, two):
+            await until(lambda w=worker: bench.gateway.is_up(w), "joined")  # type: ignore[misc]
+        assert (await bench.gateway.admin("POST", f"/admin/workers/{one.id}/drain")).status == 200
+        for client in await on_each(bench, 4):
+            assert (await client.ask(post(completion()))).status == 200
+        before = pids(bench.gateway)
+        os.kill(before[1], signal.SIGKILL)
+        await until(lambda: pids(bench.gateway)[1] != before[1], "replaced")
+        for client in await on_each(bench, 4):
+            assert (await client.ask(post(completion()))).status == 200
+        assert (one.calls, len(two.calls)) == ([], 8)
+        assert (await bench.gateway.admin("DELETE", f"/admin/workers/{one.id}/drain")).status == 200
+        for client in await on_each(bench, 8):
+            assert (await client.ask(post(completion()))).status == 200
+        assert one.calls
+
+
 async def test_a_stop_lets_requests_finish_in_all_processes() -> None:
     async with running(*TWO) as bench:
         script = Streams()

@@ -120,7 +120,7 @@ async def reason(bench: Bench, worker: FakeWorker) -> str:
 
     await until(is_told, "a reason")
     endpoint = await bench.gateway.endpoint(worker)
-    assert endpoint and endpoint["state"] == "waiting"
+    assert endpoint and endpoint["state"] == "joining"
     told = str(endpoint["last_error"])
     await bench.gateway.logged(rf"waiting for worker {worker.url}: .*{told[-20:]}")
     return told.removeprefix(f"{worker.url}/health: ")
@@ -282,3 +282,42 @@ async def test_a_worker_behind_a_unix_socket(bench: Bench, tmp_path_factory: pyt
     await worker.start()
     await until(lambda: bench.gateway.is_up(worker), "up again")
     assert (await bench.ask(post(completion()))).status == 200
+
+
+# one worker's own key and name -----------------------------------------------------------------------
+
+
+async def test_a_worker_is_verified_by_the_name_that_is_said_of_it(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Its certificate is for a name, its URL has an address; the key is its own, whatever the client's."""
+    worker = await FakeWorker(tls=authority.issue("engine.internal").context()).start()
+    (tmp_path / "key").write_text("sk-engine\n")
+    file = tmp_path / "kvgate.toml"
+    table = f'server_name = "engine.internal"\nkey_file = "{tmp_path / "key"}"\nengine = "vllm"\n'
+    file.write_text(f'worker = ["{worker.url}"]\n[workers."{worker.url}"]\n{table}')
+    async with running("--config", str(file), "--worker-ca-file", authority.file, *QUICK) as bench:
+        bench.workers.append(worker)
+        await until(lambda: bench.gateway.is_up(worker), "joined")
+        theirs = ((b"Authorization", b"Bearer client"), (b"X-Api-Key", b"client"))
+        assert (await bench.ask(post(completion(), *theirs))).status == 200
+        (call,) = worker.calls
+        port = worker.url.rpartition(":")[2].encode()
+        assert call.values(b"authorization") == [b"Bearer sk-engine"]
+        assert (call.values(b"x-api-key"), call.value(b"host")) == ([], b"engine.internal:" + port)
+        assert {probe.value(b"authorization") for probe in worker.probes} == {b"Bearer sk-engine"}
+
+
+async def test_a_name_is_verified_by_each_of_its_addresses(authority: Authority) -> None:
+    """`localhost` may have two, and one of them answers; its certificate is for the name only."""
+    worker = await FakeWorker(tls=authority.issue("localhost").context()).start()
+    port = worker.url.rpartition(":")[2]
+    name = f"dns+https://localhost:{port}"
+    async with running("--worker", name, "--worker-ca-file", authority.file, *QUICK) as bench:
+        bench.workers.append(worker)
+        await until(lambda: bench.gateway.is_up(worker), "joined")
+        assert (await bench.ask(post(completion()))).status == 200
+        told = (await bench.gateway.admin("GET", "/admin/workers")).json
+        assert worker.url in told["names"][0]["members"]
+        assert (await bench.gateway.admin("DELETE", f"/admin/workers/{name}")).status == 200
+        assert (await bench.ask(post(completion()))).status == 503

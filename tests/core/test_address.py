@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.address import Address
+from gateway.core.address import Address, worker_url
 
 
 def test_an_http_url() -> None:
@@ -37,3 +37,10 @@ def test_a_unix_socket(url: str) -> None:
 def test_what_is_no_socket(url: str) -> None:
     with pytest.raises(ValueError, match="is not the absolute path of a socket"):
         Address.of(url)
+
+
+def test_a_name_is_kept_as_it_is_written() -> None:
+    assert worker_url("DNS+http://Engines:8000/") == "dns+http://engines:8000"
+    assert worker_url("http://W:1/") == "http://w:1"
+    with pytest.raises(ValueError, match="has no name whose addresses"):
+        worker_url("dns+unix:/x")

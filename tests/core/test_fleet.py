@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
-from gateway.core.worker import Served, Worker, WorkerId
+from gateway.core.ramp import Ramp
+from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 
 
 def worker(name: str, *models: str) -> Worker:
@@ -62,3 +65,97 @@ def test_a_dropped_worker_takes_its_models_along() -> None:
     assert list(fleet.served()) == ["n"]
     assert fleet.get(WorkerId("a:1")) is None
     assert "1 of 1 up" in repr(fleet)
+
+
+# kept from what they could have ----------------------------------------------------------------------
+
+
+def three() -> Fleet:
+    fleet = Fleet()
+    for name in "abc":
+        fleet.add(worker(f"{name}:1", "m"))
+    return fleet
+
+
+A, B, C = map(WorkerId, ("a:1", "b:1", "c:1"))
+
+
+def state(fleet: Fleet, name: WorkerId) -> str:
+    member = fleet.get(name)
+    assert member is not None
+    return member.state
+
+
+def test_one_that_drains_gets_nothing_until_it_does_no_longer() -> None:
+    fleet = three()
+    fleet.drain(A, True)
+    assert (ids(fleet, "m"), state(fleet, A)) == (["b:1", "c:1"], "draining")
+    fleet.drain(A, False)
+    assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "active")
+
+
+def test_where_all_drain_there_is_nobody_and_that_is_said() -> None:
+    fleet = three()
+    for name in (A, B, C):
+        fleet.drain(name, True)
+    with pytest.raises(NoWorker, match="is up but those that are draining"):
+        fleet.eligible("m")
+    assert (fleet.is_ready(None), fleet.is_ready("m"), fleet.has_another("m", ())) == (False, False, False)
+
+
+def test_one_that_is_ejected_gets_nothing_while_another_can() -> None:
+    fleet = three()
+    fleet.eject(A, "it failed")
+    assert (ids(fleet, "m"), state(fleet, A)) == (["b:1", "c:1"], "ejected")
+    assert ids(fleet, "m", exclude={B, C}) == ["a:1"]
+    for name in (B, C):
+        member = fleet.get(name)
+        assert member is not None
+        member.is_up = False
+    assert (ids(fleet, "m"), state(fleet, B)) == (["a:1"], "down")
+
+
+def test_who_is_the_last_one_of_a_model_is_known() -> None:
+    fleet = three()
+    assert fleet.is_last(A) is None
+    fleet.drain(B, True)
+    fleet.eject(C, "it failed")
+    assert fleet.is_last(A) == "m"
+
+
+def test_the_last_that_prefills_is_a_last_one_too() -> None:
+    fleet = Fleet()
+    for name, role in (("p:1", Role.PREFILL), ("d:1", Role.DECODE), ("d:2", Role.DECODE)):
+        told = worker(name, "m")
+        fleet.add(replace(told, role=role, transfer=Transfer("nixl")))
+    assert (fleet.is_last(WorkerId("p:1")), fleet.is_last(WorkerId("d:1"))) == ("m", None)
+    fleet.drain(WorkerId("p:1"), True)
+    assert fleet.prefills("m") == []
+
+
+def test_one_that_warms_up_is_there_when_it_is_due() -> None:
+    fleet, ramp = three(), Ramp(0.0, 10.0)
+    fleet.warm_up(A, ramp)
+    assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "warm_up")
+    ramp.credit = 0.5
+    assert ids(fleet, "m") == ["b:1", "c:1"]
+    assert ids(fleet, "m", exclude={B, C}) == ["a:1"]
+    fleet.warm_up(A, None)
+    assert (ids(fleet, "m"), state(fleet, A)) == (["a:1", "b:1", "c:1"], "active")
+
+
+def test_where_all_warm_up_nobody_has_less_than_the_others() -> None:
+    fleet = three()
+    for name in (A, B, C):
+        fleet.warm_up(name, Ramp(0.0, 10.0))
+        member = fleet.get(name)
+        assert member is not None and member.ramp is not None
+        member.ramp.credit = 0.0
+    assert ids(fleet, "m") == ["a:1", "b:1", "c:1"]
+
+
+def test_one_that_joins_anew_begins_anew() -> None:
+    fleet = three()
+    fleet.eject(A, "it failed")
+    fleet.add(worker("a:1", "m"))
+    assert ids(fleet, "m") == ["a:1", "b:1", "c:1"]

@@ -39,6 +39,15 @@ def test_the_head_to_a_worker() -> None:
     assert sent == b"POST /base/v1/completions?x=1 HTTP/1.1\r\nauthorization: Bearer k\r\n" + OURS
 
 
+def test_a_worker_with_a_key_of_its_own_gets_that_and_no_clients() -> None:
+    headers = [(b"authorization", b"Bearer k"), (b"x-api-key", b"k"), (b"a", b"1")]
+    http, worker = HttpRequest("POST", b"/p", headers), Worker(WorkerId("w:1"), "http://w:1", ())
+    sent = head_to_worker(
+        http, worker, netloc=b"w:1", prefix=b"", num_bytes=3, request_id=b"7", key=b"Bearer own"
+    )
+    assert sent == b"POST /p HTTP/1.1\r\na: 1\r\nauthorization: Bearer own\r\n" + OURS
+
+
 def test_the_rank_is_ours_to_say() -> None:
     sent = to_worker((b"x-data-parallel-rank", b"5"), rank=2, size=4)
     assert sent.count(b"x-data-parallel-rank") == 1

@@ -16,7 +16,7 @@ from gateway.core.merged import merge
         ([True, True], True),
         (["exact", "catching_up"], "catching_up"),
         (["blind", "exact"], "blind"),
-        (["joined", "waiting"], "waiting"),
+        (["joined", "joining"], "joining"),
         (["agree", "differ"], "differ"),
         ([{"share_right": 0.5}, {"share_right": 0.9}], {"share_right": 0.5}),
         ([{"compared": 5, "evicted": 1}, {"compared": 6, "evicted": 0}], {"compared": 11, "evicted": 1}),

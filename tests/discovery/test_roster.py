@@ -43,7 +43,7 @@ class FakeProbe:
         if self.health is not None:
             raise ProbeError(self.health)
 
-    async def metrics(self) -> dict[int, EngineMetrics]:
+    async def metrics(self, *, is_last: bool = False) -> dict[int, EngineMetrics]:
         if isinstance(self.ranks, str):
             raise ProbeError(self.ranks)
         return dict(self.ranks)
@@ -83,7 +83,7 @@ class World:
             metrics=self.metrics,
             make_probe=lambda url: cast(Probe, self.probe(url)),
             open_feed=self._open_feed,
-            on_gone=self.gone.append,
+            on_gone=lambda url, workers: self.gone.append(url),
             on_down=lambda worker: None,
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
@@ -600,3 +600,41 @@ async def test_events_that_are_published_elsewhere_by_now_are_looked_for(world: 
     world.probe().sources = (EventSource(0, "tcp://*:77", "tcp://*:78"),)
     await world.look()
     assert [feed.endpoint for feed in world.feeds] == ["tcp://*:1", "tcp://*:77"]
+
+
+# several behind one address ------------------------------------------------------------------------
+
+
+def began(seconds: float) -> dict[int, EngineMetrics]:
+    return {0: replace(RANK, start_time_s=seconds)}
+
+
+async def test_an_address_of_several_engines_is_refused_by_its_reason(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.add()
+    for seconds in (2000.0, 1000.0, 2000.0, 1000.0):
+        world.probe().ranks = began(seconds)
+        await world.look()
+    assert len(world.fleet) == 0
+    error = world.endpoint().last_error or ""
+    assert "several engines answer here, that began at 00:16:40 and at 00:33:20" in error
+    assert [record.levelname for record in caplog.records if "several engines" in record.message] == ["ERROR"]
+
+
+async def test_it_joins_when_one_has_answered_for_long(world: World) -> None:
+    await world.add()
+    for seconds in (2000.0, 1000.0):
+        world.probe().ranks = began(seconds)
+        await world.look()
+    assert len(world.fleet) == 0
+    await world.look(times=6)  # each over several connections
+    assert len(world.fleet) == 1
+
+
+async def test_an_engine_that_restarts_is_one(world: World) -> None:
+    await world.add()
+    for seconds in (2000.0, 3000.0, 4000.0):
+        world.probe().ranks = began(seconds)
+        await world.look()
+    assert (len(world.fleet), world.endpoint().last_error) == (1, None)

@@ -27,6 +27,7 @@ def test_metrics_of_a_worker() -> None:
             prefix_cache_queries_total=1742,
             prefix_cache_hits_total=512,
             start_time_s=1795208188.49,
+            step_tokens_total=1898.0,
         )
     }
 

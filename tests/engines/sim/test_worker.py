@@ -159,6 +159,32 @@ async def test_a_signal_ends_the_process_cleanly(http: ClientSession, number: si
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("shutdown", ["refuse", "503"])
+async def test_what_is_under_way_is_finished_where_it_may_be(http: ClientSession, shutdown: str) -> None:
+    process, url = await spawn("--shutdown-s", "20", "--shutdown", shutdown, "--decode-tokens-per-s", "20")
+    body = {"model": "m", "prompt": [1, 2], "max_tokens": 10, "ignore_eos": True, "stream": True}
+    async with http.post(url + "/v1/completions", json=body) as answer:
+        await answer.content.readany()
+        process.send_signal(signal.SIGTERM)
+        await _until_told(http, url, 503 if shutdown == "503" else None)
+        assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+    assert await process.wait() == 0
+
+
+async def _until_told(http: ClientSession, url: str, status: int | None) -> None:
+    """Its health, over a connection of its own; None: it refuses those."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                async with http.get(url + "/health", headers={"Connection": "close"}) as answer:
+                    if answer.status == status:
+                        return
+            except aiohttp.ClientConnectionError:
+                if status is None:
+                    return
+
+
+@pytest.mark.process
 async def test_an_exit_on_request_is_a_crash(http: ClientSession) -> None:
     process, url = await spawn()
     with pytest.raises(aiohttp.ClientConnectionError):

@@ -1,0 +1,107 @@
+"""The parts of a gateway that know its workers, and what they are told of and tell."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from engines import HANDOFFS
+from gateway.core.conduct import Rules
+from gateway.core.engine import EngineMetrics
+from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.bootstrap import with_engine_ids
+from gateway.discovery.probe import Probe
+from gateway.discovery.resolver import Resolver
+from gateway.discovery.roster import Roster, RosterOptions
+from gateway.discovery.standings import Left, Standings
+
+if TYPE_CHECKING:
+    from gateway.app.gateway import Gateway
+
+
+def standings_of(gateway: "Gateway") -> Standings:
+    config, ledger = gateway.config, gateway.router.ledger
+    return Standings(
+        gateway.fleet,
+        Left(
+            in_flight=lambda worker: ledger.load(worker).num_in_flight,
+            unstarted_tokens=lambda worker: ledger.load(worker).booked_tokens,
+            fetching=lambda worker: gateway.proxy.num_fetching(worker),
+        ),
+        num_answered=lambda worker: gateway.metrics.worker(worker).num_answered,
+        witnesses=gateway.witnesses,
+        on_ejected=lambda worker: gateway.proxy.worker_down(worker),
+        rules=Rules(config.eject_after_failures, config.eject_s, config.stalled_after_s),
+        warm_up_s=config.warm_up_s,
+    )
+
+
+def roster_of(gateway: "Gateway") -> Roster:
+    config = gateway.config
+
+    def probe(url: str) -> Probe:
+        session = gateway.session
+        return Probe(url, gateway.engines, session, gateway.worker_headers, config.events_port)
+
+    options = RosterOptions(
+        probe_interval_s=config.probe_interval_s,
+        assumed_keep_s=config.assumed_keep_s,
+        use_events=config.events == "auto",
+        events_port=config.events_port,
+        replay_port=config.replay_port,
+    )
+    return _roster(gateway, probe, options)
+
+
+def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOptions) -> Roster:
+    """With all who are told by it."""
+
+    def gone(url: str, workers: Collection[WorkerId]) -> None:
+        gateway.proxy.drop_pool(url)
+        gateway.standings.dropped(url, workers)
+
+    def joined(workers: Sequence[Worker]) -> None:
+        gateway.standings.joined(workers)
+        gateway.pairing.joined(workers)
+
+    def looked(worker: WorkerId, metrics: EngineMetrics | None) -> None:
+        gateway.verifier.scraped(worker, metrics)
+        gateway.standings.looked(worker, metrics)
+
+    return Roster(
+        fleet=gateway.fleet,
+        index=gateway.index,
+        assumed=gateway.assumed,
+        metrics=gateway.metrics,
+        make_probe=probe,
+        open_feed=gateway.open_feed,
+        on_gone=gone,
+        on_down=gateway.proxy.worker_down,
+        said=gateway.said,
+        on_joined=joined,
+        on_left=[gateway.splits.drop_worker, gateway.router.learning.drop, gateway.standings.left],
+        complete=lambda probe, facts: with_engine_ids(facts, gateway.said, HANDOFFS, probe),
+        on_look=looked,
+        options=options,
+    )
+
+
+def resolver_of(gateway: "Gateway") -> Resolver:
+    def inherit(url: str, source: str, host: str) -> None:
+        gateway.ways.inherit(url, source, host if url.startswith("https:") else "")
+        gateway.said.inherit(url, source)
+        gateway.engines.inherit(url, source)
+        if source in gateway.agents.named:
+            gateway.agents.named[url] = gateway.agents.named[source]
+
+    return Resolver(
+        gateway.roster,
+        gateway.standings,
+        inherit=inherit,
+        reachable=gateway.ways.reachable,
+        interval_s=gateway.config.dns_interval_s,
+    )
+
+
+def suspect(gateway: "Gateway", worker: WorkerId, why: str, is_refused: bool) -> None:
+    """A request failed there: look whether it is there, and count."""
+    gateway.roster.suspect(worker, why, is_refused=is_refused)
+    gateway.standings.failed(worker, why)
