@@ -44,6 +44,7 @@ class Service(Protocol):
     reloads: Reloads | None
 
     async def reload(self) -> Mapping[str, Any]: ...
+    async def reload_keys(self) -> None: ...
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool: ...
     async def stop(self, drain_s: float | None = None) -> None: ...
 
@@ -93,6 +94,10 @@ class Alone:
     async def reload(self) -> Mapping[str, Any]:
         return await self._gateway.reload()
 
+    async def reload_keys(self) -> None:
+        with contextlib.suppress(ConfigError):  # which it has logged
+            await self._gateway.keeper.reload()
+
     async def stop(self, drain_s: float | None = None) -> None:
         await self._gateway.stop(drain_s)
         self._garbage.release()
@@ -136,6 +141,7 @@ async def _reload(service: Service) -> None:
     notify(reloading())
     with contextlib.suppress(ConfigError):  # which is logged; a signal gets no other answer
         await service.reload()
+    await service.reload_keys()
     notify(READY)
 
 

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 from mypy_extensions import mypyc_attr
 
+from gateway.core.keys import Who
+
 Header: TypeAlias = tuple[bytes, bytes]
 """Name in lower case, value as it came."""
 
@@ -34,7 +36,7 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 @mypyc_attr(acyclic=True)
 class HttpRequest:
     """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
-    wants to go on as a WebSocket."""
+    wants to go on as a WebSocket. `who` is filled in where it is known who asks (`keys/guard.py`)."""
 
     __slots__ = (
         "method",
@@ -46,6 +48,7 @@ class HttpRequest:
         "is_upgrade",
         "path",
         "num_held",
+        "who",
     )
 
     def __init__(
@@ -67,6 +70,7 @@ class HttpRequest:
         self.is_upgrade = is_upgrade
         self.num_held = 0  # bytes of its body in the budget (`bodies.py`)
         self.path = self.target.partition(b"?")[0].decode("latin-1")
+        self.who: Who | None = None
 
     def header(self, name: bytes) -> bytes | None:
         for known, value in self.headers:
