@@ -7,13 +7,13 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-vllm bench bench-bookings bench-day-one bench-heal bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
+.PHONY: run test lint check wheel test-wheel test-vllm test-deploy bench bench-bookings bench-day-one bench-heal bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not vllm"
+	$(BIN)/python -m pytest -m "not vllm and not prometheus"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -22,10 +22,13 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 check: lint
-	$(BIN)/python -m pytest -q -m "not vllm and not process"
+	$(BIN)/python -m pytest -q -m "not vllm and not process and not prometheus"
 
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 	$(BIN)/python -m pytest -m vllm
+
+test-deploy: $(VENV)/.installed-dev # PROMETHEUS and PROMTOOL where they are not in the PATH
+	$(BIN)/python -m pytest -m prometheus tests/deploy
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench

@@ -109,6 +109,7 @@ class Api:
 
     def _refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
+        self._metrics.errors[error.code] += 1
         self._tell(http, error, error.status)
         headers = [request_id(http)]
         if isinstance(error, MethodNotAllowed) and error.param:

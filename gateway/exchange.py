@@ -299,6 +299,7 @@ class InferenceExchange:
         if self._is_closed:
             return
         self._status = error.status
+        self._proxy.metrics.errors[error.code] += 1
         self._close("failed", error.code)
         if self._responder.has_begun:
             self._responder.abort()

@@ -115,6 +115,7 @@ class Metrics:
         self._workers: dict[WorkerId, WorkerMetrics] = {}
         self.responses: Counter[int] = Counter()
         self.retries: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
         self.prompt_sources: Counter[str] = Counter()
         self.prompt_failures: Counter[str] = Counter()
         self.prompt_mismatches: Counter[str] = Counter()
@@ -191,6 +192,8 @@ class Collector:
     def _process(self) -> Iterator[Metric]:
         m = self._metrics
         yield _counter("responses", "Answers to clients by status code", ["code"], m.responses.items())
+        errors = m.errors.items()
+        yield _counter("errors", "Answers that the gateway gave itself, by what was wrong", ["code"], errors)
         yield _counter("retries", "Requests sent to another worker", ["cause"], m.retries.items())
         sources = m.prompt_sources.items()
         yield _counter("prompts", "Requests by who tokenized the prompt", ["source"], sources)

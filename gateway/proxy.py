@@ -52,6 +52,7 @@ from gateway.split_exchange import SplitExchange
 from gateway.splits import Splits
 from gateway.tasks import Tasks
 from gateway.telling.end import Teller
+from gateway.telling.traces import Traces
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
 from gateway.ways import Ways
@@ -129,6 +130,7 @@ class Proxy:
     bodies: Bodies = field(default_factory=Bodies)
     tellers: list[Teller] = field(default_factory=list)
     """Are told of each request that has ended."""
+    traces: Traces | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
@@ -157,6 +159,8 @@ class Proxy:
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
         and TooManyRequests; all later errors are answered by the exchange."""
+        if self.traces is not None:
+            self.traces.begin(http, responder.peer)
         request = self.request_of(http)
         if self.options.mask_cached_tokens:  # in a compressed answer nothing could be
             http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
@@ -174,6 +178,8 @@ class Proxy:
     def about_response(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take a request about a response that a worker keeps. Raises UnknownResponse, UnknownRoute,
         MethodNotAllowed and TooManyRequests."""
+        if self.traces is not None:
+            self.traces.begin(http, responder.peer)
         request, own, worker = responses.about(self, http)
         if (who := http.who) is not None:
             request.tenant = who.tenant
@@ -282,6 +288,8 @@ class Proxy:
 
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
         """Take a WebSocket to a worker. Raises InvalidRequest, Forbidden or TooManyRequests."""
+        if self.traces is not None:
+            self.traces.begin(http, responder.peer)
         request = parse_tunnel(http, self.router.fleet.served())
         if self.gate is not None:
             self.gate.admit(http, request, responder)

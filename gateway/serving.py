@@ -21,7 +21,8 @@ from gateway.handover import Predecessor, TakeoverPoint
 from gateway.processes import Supervisor
 from gateway.redis.server import embedded
 from gateway.reloading.reloads import Reloads, Reread
-from gateway.sockets import Sockets
+from gateway.sockets import Sockets, asked
+from gateway.systemd import READY, STOPPING, activated, notify, reloading
 from gateway.tasks import Tasks, on_hangup, stop_event
 from gateway.telling.sink import Sink
 
@@ -113,7 +114,8 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
         predecessor = await Predecessor.reach(path) if path else None
         if predecessor:
             opened.callback(predecessor.close)
-        sockets = Sockets(config, predecessor.sockets if predecessor else {})
+        passed = activated(list(asked(config)))
+        sockets = Sockets(config, predecessor.sockets if predecessor else passed)
         opened.callback(sockets.close)
         service: Service = Supervisor(config) if config.processes > 1 else Alone(config, sink)
         drain_s: float | None = 0.0
@@ -128,6 +130,7 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
             if await _is_done(start, unless=stop):
                 drain_s = await _serve(config, service, sockets, predecessor, stop)
         finally:
+            notify(STOPPING)
             sockets.remove_files()
             await hangups.stop()
             await service.stop(drain_s)
@@ -135,9 +138,11 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
 
 
 async def _reload(service: Service) -> None:
+    notify(reloading())
     with contextlib.suppress(ConfigError):  # which is logged; a signal gets no other answer
         await service.reload()
     await service.reload_keys()
+    notify(READY)
 
 
 async def _serve(
@@ -151,6 +156,7 @@ async def _serve(
     await service.listen(sockets.traffic, sockets.admin)
     sockets.own_files()
     _announce(config, sockets)
+    notify(READY)
     if predecessor:
         await service.add_workers(await predecessor.take_over(sockets.all))
     if sockets.takeover is None:

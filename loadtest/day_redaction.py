@@ -2,8 +2,8 @@
 
 Words that exist nowhere else are planted in prompts, tools, keys, headers and query strings, also of requests
 that are broken, refused, or fail at workers that echo what they were sent. Then the log (at debug, with
-lines of requests), the metrics and every page of the admin API are searched for them: as they are, in
-base64, in hex. A gateway that logs prompts on purpose shows that the search finds what is there.
+lines of requests), the metrics, the traces and every page of the admin API are searched for them: as they
+are, in base64, in hex. A gateway that logs prompts on purpose shows that the search finds what is there.
 """
 
 import base64
@@ -119,6 +119,21 @@ class Echo(BaseHTTPRequestHandler):
     def _hang_up(self, raw: bytes) -> None:
         self.wfile.write(raw)
         self.close_connection = True
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes traces; strings are in their protobuf as they are."""
+
+    taken: list[bytes] = []
+
+    def log_message(self, format: str, *values: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        self.taken.append(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
 
 
 class Quiet(ThreadingHTTPServer):
@@ -323,6 +338,9 @@ def leaks(
         log = reached.log.open("rb")
     with log:
         texts["the log"] = log.read()
+    texts["traces"] = b"".join(Collector.taken)
+    Collector.taken.clear()
+    assert bool(texts["traces"]) is ("--otlp-endpoint" in flags), "traces arrive where they are asked for"
     assert b'"how":' in texts["the log"] or b" status " in texts["the log"], (
         "lines of requests are in the log"
     )
@@ -337,7 +355,8 @@ def measure() -> list[Figure]:
     with ExitStack() as opened, tempfile.TemporaryDirectory() as directory:
         sim = opened.enter_context(running("sim", "--port", "0"))
         workers = [first_match(sim, SIM_READY)[0], opened.enter_context(echo_worker())]
-        found = leaks(workers)
+        collector = opened.enter_context(echo_worker(Collector))
+        found = leaks(workers, "--otlp-endpoint", f"{collector}/v1/traces")
         found += leaks(workers, "--log-format", "text", "--processes", "2")
         found += leaks(workers, "--log-format", "json", "--max-in-flight-per-worker", "4")
         for each in found:

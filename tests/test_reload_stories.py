@@ -42,7 +42,7 @@ def fleet(tmp_path: Path, *flags: str, expect_errors: bool = False) -> Iterator[
         write(file, urls[:1])
         gateway = GatewayProcess("--config", str(file), *flags, expect_errors=expect_errors)
         opened.enter_context(gateway)
-        until(gateway.is_ready, "a worker is up")
+        until(lambda: [w["is_up"] for w in gateway.workers()] == [True], "a worker is up, for each process")
         yield gateway, file, urls
 
 

@@ -31,16 +31,21 @@ async def prepare(
     policy_source: str | None = None,
 ) -> Swap:
     """Raises ConfigError, with nothing changed."""
-    Trusted(config.trust_headers_from)
+    trusted = Trusted(config.trust_headers_from)
     gateway.check_workers([parse_spec(spec)[0] for spec in added])
     said_of(config, HANDOFFS, CONNECTORS)
     check_bodies(config)
     chosen = await gateway.choosing.prepare(config, policy_source)
-    return partial(_swap, gateway, config, added, dropped, partial(gateway.choosing.use, *chosen))
+    return partial(_swap, gateway, config, trusted, added, dropped, partial(gateway.choosing.use, *chosen))
 
 
 def _swap(
-    gateway: "Gateway", config: Config, added: Sequence[str], dropped: Sequence[str], choose: Swap
+    gateway: "Gateway",
+    config: Config,
+    trusted: Trusted,
+    added: Sequence[str],
+    dropped: Sequence[str],
+    choose: Swap,
 ) -> None:
     proxy = gateway.proxy
     gateway.config = config
@@ -59,6 +64,8 @@ def _swap(
     gateway.front.take(config)
     gateway.roster.look_every(config.probe_interval_s)
     gateway.telling.take(config)
+    if gateway.telling.traces is not None:
+        gateway.telling.traces.trusts = trusted.trusts
     logging.getLogger().setLevel(config.log_level.upper())
     for spec in dropped:
         gateway.drop_worker(parse_spec(spec)[0])

@@ -40,6 +40,7 @@ from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.said import said_of
 from gateway.discovery.standings import keep_leaving
+from gateway.flow.askers import Trusted
 from gateway.flow.gate import gate_of
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
@@ -128,7 +129,7 @@ class Gateway:
         self.standings = standings_of(self)
         self.recorder = recorder_of(config, self.metrics, self.witnesses)
         self._tasks = Tasks()
-        self.telling = Telling(config, sink)
+        self.telling = Telling(config, sink, Trusted(config.trust_headers_from).trusts)
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
@@ -372,6 +373,7 @@ class Gateway:
             bodies=self.surface.bodies,
             gate=gate_of(config, self.router, self.used_of),
             tellers=self.telling.tellers,
+            traces=self.telling.traces,
         )
 
     def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
@@ -386,3 +388,4 @@ class Gateway:
         self.catalog.close()
         self._feeds.close()
         self.recorder.close()
+        self.telling.close()

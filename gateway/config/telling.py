@@ -21,3 +21,23 @@ class Telling(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "who made the error (docs/operating.md). Never the prompt."
         ),
     ] = False
+    otlp_endpoint: Annotated[
+        str,
+        option(
+            "Where traces are sent, by OTLP over HTTP, as in http://127.0.0.1:4318/v1/traces; needs "
+            "kvgate[otel]. Names and numbers, never content. Further settings of the exporter (headers, "
+            "certificates) are OTEL_EXPORTER_OTLP_... in the environment. Empty: none are made.",
+            "URL",
+            pattern="^(https?://.+)?$",
+        ),
+    ] = ""
+    trace_sample_ratio: Annotated[
+        float,
+        option(
+            "Share of the traces that begin here that are sent. Traces of clients that are trusted "
+            "(--trust-headers-from) are followed, and sampled as they say; others' are linked to.",
+            "share",
+            ge=0,
+            le=1,
+        ),
+    ] = 1.0

@@ -17,6 +17,8 @@ CUT, OUT_OF_TIME, STOPPED = "answer_cut", "total_timeout", "gateway_stopped"
 """What ended an answer that had begun, beside the codes of `core/errors.py`."""
 
 _BY_WORKERS = frozenset({CUT, "worker_failed", "worker_timeout"})
+_BY_CLIENTS = frozenset({"not_supported", "version_not_supported"})
+"""Though their status is a 5xx."""
 _OF_CLIENTS_LOAD = "rate_limit_exceeded"
 """The one 429 that is about its tenant; the others are about all."""
 
@@ -38,7 +40,6 @@ class End(msgspec.Struct, frozen=True):
     ended_s: float = 0.0
     ttft_s: float | None = None
     usage: Usage | None = None
-    trace_id: str | None = None
 
     @property
     def lasted_s(self) -> float:
@@ -79,6 +80,8 @@ def who_failed(end: End) -> str | None:
     """Who made the error: "client", "gateway" or "worker"; None where there was none."""
     status, fault = end.status, end.fault
     if end.how == "client gone":
+        return "client"
+    if fault in _BY_CLIENTS:
         return "client"
     if fault in _BY_WORKERS:
         return "worker"

@@ -1,7 +1,6 @@
 """A line in the log for each request: JSON for machines, words for people. Never the prompt."""
 
 import logging
-import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,12 +8,12 @@ from datetime import UTC, datetime
 import msgspec
 
 from gateway.telling.end import End, who_failed
+from gateway.telling.trace import PARENT, read
 
 log = logging.getLogger("kvgate.requests")
 
 MAX_NAME_CHARS = 128
 """Of what clients choose: ids, models."""
-_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
 
 Write = Callable[[bytes], None]
 
@@ -105,7 +104,7 @@ def line_of(end: End, now: float) -> RequestLine:
         logger="kvgate.requests",
         request_id=end.request_id[:MAX_NAME_CHARS].decode("latin-1"),
         decision_id=decision.id if decision else None,
-        trace_id=end.trace_id or trace_of(end),
+        trace_id=trace_of(end),
         tenant=request.tenant if request else None,
         route=end.route,
         model=request.model[:MAX_NAME_CHARS] if request else None,
@@ -130,10 +129,9 @@ def line_of(end: End, now: float) -> RequestLine:
 
 
 def trace_of(end: End) -> str | None:
-    """The client's trace, where it told one (W3C Trace Context)."""
-    told = end.http.header(b"traceparent") if end.http else None
-    found = _TRACE.fullmatch(told) if told else None
-    return found[1].decode() if found else None
+    """Ours, or the client's where none are made here (W3C Trace Context)."""
+    told = read(end.http.header(PARENT)) if end.http else None
+    return told.trace_id if told else None
 
 
 def _ms(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """All that is told of requests in one process, put together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from prometheus_client.registry import Collector
 
@@ -8,17 +8,31 @@ from gateway.config import Config
 from gateway.telling.end import Teller
 from gateway.telling.logs import LogCollector, request_teller
 from gateway.telling.sink import Sink
+from gateway.telling.traces import Traces, otlp_exporter
 
 
 class Telling:
     """`tellers` are told of each request that has ended; the proxy and the API have the same list."""
 
-    def __init__(self, config: Config, sink: Sink | None) -> None:
-        """`sink` takes lines of the log; without one lines of requests are messages."""
+    def __init__(
+        self, config: Config, sink: Sink | None, trusts: Callable[[str | None], bool] = lambda peer: False
+    ) -> None:
+        """`sink` takes lines of the log; without one lines of requests are messages. `trusts` says whose
+        traces are followed. Raises ConfigError."""
         self.tellers: list[Teller] = []
-        self.collectors: Sequence[Collector] = [LogCollector(sink)] if sink else []
+        self.collectors: list[Collector] = [LogCollector(sink)] if sink else []
+        self.traces: Traces | None = None
+        if config.otlp_endpoint:
+            exporter = otlp_exporter(config.otlp_endpoint)
+            self.traces = Traces(exporter, trusts, config.trace_sample_ratio)
+            self.tellers.append(self.traces.ended)
+            self.collectors.append(self.traces)
         self._lines = request_teller(config.log_format, sink)
         self.take(config)
+
+    def close(self) -> None:
+        if self.traces is not None:
+            self.traces.close()
 
     def take(self, config: Config) -> None:
         """Whether requests are logged, from now on."""

@@ -31,6 +31,7 @@ def end(how: str, status: int, fault: str = "") -> End:
         ("refused", 429, "rate_limit_exceeded", "client"),
         ("refused", 400, "invalid_request", "client"),
         ("refused", 500, "internal_error", "gateway"),
+        ("refused", 501, "not_supported", "client"),
         ("client gone", 499, "", "client"),
     ],
 )

@@ -1,0 +1,36 @@
+"""What a gateway's page of metrics has, and what queries ask of one."""
+
+import http.client
+import json
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from tests.gateway_process import GatewayProcess
+
+_NAME = re.compile(r"\b(?:kvgate|process)_[a-z0-9_]+")
+
+
+def ask(gateway: GatewayProcess, *, stream: bool, model: str = "m") -> None:
+    client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=30)
+    try:
+        body = {"model": model, "prompt": "a b c " * 40, "max_tokens": 4, "stream": stream}
+        client.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        client.getresponse().read()
+    finally:
+        client.close()
+
+
+def scrape(gateway: GatewayProcess) -> set[str]:
+    """The names of all series, behind a little traffic."""
+    for stream in (True, False):
+        ask(gateway, stream=stream)
+    ask(gateway, stream=False, model="none")
+    page = gateway.metrics()
+    told = set(_NAME.findall("\n".join(line for line in page.splitlines() if line[:1] != "#")))
+    # Of what has happened to nobody there is a kind, and no sample yet.
+    return told | {f"{line.split()[2]}" for line in page.splitlines() if line.startswith("# TYPE")}
+
+
+def asked_for(queries: Iterable[str]) -> set[str]:
+    return {name for query in queries for name in _NAME.findall(re.sub(r'"[^"]*"', "", query))}

@@ -1,0 +1,59 @@
+"""What `deploy/` watches: it is there to be watched, and each alarm says what to do.
+
+That alerts fire and queries answer is asked of a real Prometheus: `make test-deploy` (test_prometheus.py).
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from loadtest.fleet import SIM_READY, first_match, running
+from tests.deploy.scrapes import asked_for, scrape
+from tests.gateway_process import GatewayProcess
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RULES = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"]
+TESTS = yaml.safe_load((DEPLOY / "alerts_test.yml").read_text())["tests"]
+BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana.json").read_text())
+QUERIES = [target["expr"] for panel in BOARD["panels"] for target in panel.get("targets", ())]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_is_fired_by_a_test_and_has_its_line_in_the_runbook(rule: dict[str, Any]) -> None:
+    name = rule["alert"]
+    asked = [each for test in TESTS for each in test["alert_rule_test"] if each["alertname"] == name]
+    assert any(each.get("exp_alerts") for each in asked) and not all(each.get("exp_alerts") for each in asked)
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    text = (DEPLOY.parent / page).read_text()
+    assert anchor == name.lower() and re.search(rf"^### {name}\n\n.{{60,}}", text, re.M)
+
+
+@pytest.mark.process
+def test_all_that_is_watched_is_told_by_a_running_gateway() -> None:
+    with running("sim", "--port", "0") as sim:
+        worker = first_match(sim, SIM_READY)[0]
+        with GatewayProcess("--worker", worker, "--max-in-flight-per-worker", "64") as gateway:
+            told = scrape(gateway)
+    wanted = asked_for([*QUERIES, *(rule["expr"] for rule in RULES)])
+    assert len(wanted) > 25 and wanted - told == set()
+
+
+def test_the_board_has_one_of_each_id_and_a_title_for_each_panel() -> None:
+    panels = BOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["title"] for panel in panels}) == len(panels)
+
+
+def test_the_container_runs_as_nobody_in_particular() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    last = text.rpartition("FROM ")[2]
+    assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", last, re.M) and "apt-get" not in last
+
+
+def test_the_unit_notifies_and_reloads() -> None:
+    text = (DEPLOY / "kvgate.service").read_text()
+    assert "\nType=notify\n" in text and "\nExecReload=/bin/kill -HUP $MAINPID\n" in text
