@@ -133,7 +133,7 @@ def test_costs_are_explained_by_the_policy_that_made_them() -> None:
     own, some = choosing(policy="latency_slo"), (candidate("a"), candidate("b", booked=100))
     made = replace(decision("d"), policy="latency_slo", candidates=some, query=Query("m", 1000))
     parts = own.parts_of(made)
-    assert [list(part) for part in parts] == [["start_s", "ahead_s", "own_s"]] * 2
+    assert [list(part) for part in parts] == [["start_s", "ahead_s", "own_s", "fetch_s", "full_s"]] * 2
     assert own.parts_of(replace(made, policy="gone")) == own.parts_of(replace(made, query=None)) == ()
     plain = choosing(policy="random")
     assert plain.parts_of(replace(made, policy="random")) == ()
@@ -157,7 +157,7 @@ def test_several_policies_share_the_sessions() -> None:
     ]
     assert own.describe()["policy"] == "ab"
     made = replace(decision("d"), policy="latency_slo", candidates=(candidate("a"),), query=Query("m", 1))
-    assert list(own.parts_of(made)[0]) == ["start_s", "ahead_s", "own_s"]
+    assert list(own.parts_of(made)[0]) == ["start_s", "ahead_s", "own_s", "fetch_s", "full_s"]
     assert own.parts_of(replace(made, policy="prefix_overlap")) == ()
 
 

@@ -58,6 +58,9 @@ class Answered:
 class NoTokenizer:
     """A worker without /tokenize."""
 
+    def is_resting(self, url: str) -> bool:
+        return False
+
     async def ask(self, *about: object) -> Prompt:
         raise PromptError("no /tokenize here")
 
