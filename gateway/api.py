@@ -44,10 +44,10 @@ class Api:
         try:
             return self._route(http, responder)
         except GatewayError as exc:
-            self._refuse(http, responder, exc)
+            self.refuse(http, responder, exc)
         except Exception:  # noqa: BLE001  a bug in one request must not take the connection's others down
             log.exception("%s %s failed", http.method, http.path)
-            self._refuse(http, responder, GatewayError("the gateway failed on this request; see its log"))
+            self.refuse(http, responder, GatewayError("the gateway failed on this request; see its log"))
         return None
 
     def refused(self, status: int) -> None:
@@ -82,7 +82,7 @@ class Api:
             return self._model
         return {_MODELS: self._models, "/health": self._health, "/ready": self._ready}.get(path)
 
-    def _refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
+    def refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
         headers = [request_id(http)]
         if isinstance(error, MethodNotAllowed) and error.param:

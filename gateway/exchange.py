@@ -394,4 +394,5 @@ class InferenceExchange:
         lasted_s = self._loop.time() - self._started
         proxy.records.finish(decision, how, self._status, ttft_s, usage, lasted_s)
         if proxy.options.log_requests:
-            log_request(self._request.model, decision, self._status, how, ttft_s, lasted_s, usage)
+            client = self._http.client or self._responder.peer
+            log_request(self._request.model, decision, self._status, how, ttft_s, lasted_s, usage, client)

@@ -154,10 +154,12 @@ def log_request(
     ttft_s: float | None,
     total_s: float,
     usage: Usage | None,
+    client: str | None,
 ) -> None:
     """A line for people, without the prompt."""
     log.info(
-        "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s, in all %s  %s  [%s]",
+        "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s, in all %s  %s  [%s]"
+        "  from %s",
         model,
         decision.worker.id,
         status or "-",
@@ -168,4 +170,5 @@ def log_request(
         f"{total_s * 1000:.0f} ms",
         how if how != "ended" else decision.reason,
         decision.id,
+        client or ("a Unix socket" if client == "" else "-"),
     )

@@ -171,6 +171,7 @@ def test_names_of_flags_and_variables() -> None:
         "trust_headers_from",
         "agent",
         "worker_networks",
+        "trusted_proxies",
     ]
     events = next(option for option in OPTIONS if option.name == "events")
     assert events.choices == ("auto", "off")

@@ -18,6 +18,7 @@ from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
 from gateway.app.told import admin_of
 from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
+from gateway.behind import behind, trusted_of
 from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.control import ControlSession
@@ -110,6 +111,7 @@ class Gateway:
         self.standings = standings_of(self)
         self.recorder = recorder_of(config, self.metrics, self.router, self.records)
         self._read_workers()
+        trusted_of(config)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self._tasks = Tasks()
         self.shared = shared_index(config, self.index, self.assumed, self.tree)
@@ -227,7 +229,12 @@ class Gateway:
 
     def _make_front(self) -> Front:
         return Front(
-            self.config, self.connections, self.api.handle, self.api.refused, admin_of(self), self._tls
+            self.config,
+            self.connections,
+            behind(self.config, self.api.handle, self.api.refuse),
+            self.api.refused,
+            admin_of(self),
+            self._tls,
         )
 
     def _make_router(self, ledger: Ledger) -> Router:

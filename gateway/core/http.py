@@ -34,9 +34,15 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 @mypyc_attr(acyclic=True)
 class HttpRequest:
     """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
-    wants to go on as a WebSocket."""
+    wants to go on as a WebSocket. `client` and `forwarded` are for where proxies are believed (`behind.py`):
+    whose request it is, and what workers are told of that."""
 
-    __slots__ = ("method", "target", "headers", "body", "is_http10", "keep_alive", "is_upgrade", "path")
+    # fmt: off
+    __slots__ = (
+        "method", "target", "headers", "body", "is_http10", "keep_alive", "is_upgrade", "path", "client",
+        "forwarded",
+    )
+    # fmt: on
 
     def __init__(
         self,
@@ -56,6 +62,8 @@ class HttpRequest:
         self.keep_alive = keep_alive
         self.is_upgrade = is_upgrade
         self.path = self.target.partition(b"?")[0].decode("latin-1")
+        self.client = ""
+        self.forwarded: list[Header] = []
 
     def header(self, name: bytes) -> bytes | None:
         for known, value in self.headers:
