@@ -9,6 +9,7 @@ client; what stands before it, anybody may have written.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gateway.core.http import Header
 from gateway.core.networks import address
@@ -100,8 +101,11 @@ def _walk(hops: list[str], peer: str, trusts: Trusts) -> tuple[str, tuple[str, .
 
 def _items(values: list[str]) -> list[str]:
     """Of a list in one or several headers; commas in quotes are none."""
+    text = (values[0] if len(values) == 1 else ",".join(values))[-MAX_CHARS:]
+    if '"' not in text:
+        return [stripped for each in text.split(",") if (stripped := each.strip())]
     items, item, is_quoted = [], "", False
-    for char in ",".join(values)[-MAX_CHARS:]:
+    for char in text:
         if char == '"':
             is_quoted = not is_quoted
         if char == "," and not is_quoted:
@@ -120,6 +124,7 @@ def _pairs(element: str) -> dict[str, str]:
     return found
 
 
+@lru_cache(4096)
 def _address(text: str) -> str:
     """Without its port; what is no address stays as it is, as far as it is a word."""
     bare = text.strip().strip('"')
