@@ -25,6 +25,8 @@
     survey      what lies there, for people    split_exchange  prefill there, decode here
     prefill     the other leg of it            splits      what became of them
     pairing     who can be two of a pair
+    telling/    the log, lines of requests     reloading/  another configuration
+    running     one process of several
     replay/     all that in virtual time, before simulated engines
 
 As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.aggregate import MAX_EXPLAINED_BYTES
 from gateway.api import Api, ready
 from gateway.choosing import Choosing
 from gateway.core.errors import ConfigError, GatewayError
@@ -27,8 +28,6 @@ from gateway.router import Router
 log = logging.getLogger("kvgate.admin")
 
 MAX_RECENT = 100
-MAX_BODY_BYTES = 64 << 20
-"""Of a request that is explained: as much as clients may send."""
 MAX_LISTED_BLOCKS = 200_000
 """To list them holds the loop for some 10 ms."""
 
@@ -58,6 +57,7 @@ class Admin:
         describe_flow: Callable[[], Mapping[str, Any]],
         policies: Choosing,
         preview: Preview,
+        reload: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._api = api
         self._router = router
@@ -71,6 +71,7 @@ class Admin:
         self._describe_flow = describe_flow
         self._policies = policies
         self._preview = preview
+        self._reload = reload
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
@@ -88,6 +89,7 @@ class Admin:
                 web.get("/admin/flow", self._flow),
                 web.get("/admin/policies", self._show_policies),
                 web.post("/admin/policies/reload", self._reload_policies),
+                web.post("/admin/config/reload", self._reload_config),
                 web.post("/admin/explain", self._explain),
                 web.get("/admin/decisions", self._recent),
                 web.get("/admin/decisions/{id}", self._decision),
@@ -150,9 +152,13 @@ class Admin:
             return as_error(400, str(exc))
         return as_json(self._policies.describe())
 
+    async def _reload_config(self, request: web.Request) -> web.Response:
+        """As for policies: what is read is what the gateway was started with, never what is sent."""
+        return await reloaded(request, self._reload)
+
     async def _explain(self, request: web.Request) -> web.Response:
         """What would be done with the request in the body, which is neither sent nor booked."""
-        body = await request.clone(client_max_size=MAX_BODY_BYTES).read()
+        body = await request.clone(client_max_size=MAX_EXPLAINED_BYTES).read()
         try:
             told = await self._preview.explain(body, request.query.get("path"), request.headers)
         except GatewayError as exc:
@@ -178,6 +184,16 @@ class Admin:
             "pinned_blocks": self._router.assumed.num_pinned(worker),
             "applied": msgspec.to_builtins(self._router.index.applied(worker)),
         }
+
+
+async def reloaded(request: web.Request, reload: Callable[[], Awaitable[Mapping[str, Any]]]) -> web.Response:
+    """The answer of POST /admin/config/reload. JSON only, as above."""
+    if request.content_type != "application/json":
+        return as_error(415, "send application/json, as in {}")
+    try:
+        return as_json(await reload())
+    except ConfigError as exc:
+        return as_error(400, str(exc))
 
 
 @web.middleware

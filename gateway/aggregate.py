@@ -18,8 +18,10 @@ import msgspec
 from aiohttp import web
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 from gateway.core import exposition
+from gateway.core.errors import ConfigError
 from gateway.core.exposition import Family, Page
 from gateway.core.merged import merge
 
@@ -30,7 +32,7 @@ MAX_ITEMS = 100
 """Of a merged list of ids: as many as one process would show."""
 
 
-MAX_BODY_BYTES = 64 << 20
+MAX_EXPLAINED_BYTES = 64 << 20
 """Of a request that is explained: as much as clients may send."""
 PASSED_ON = frozenset({"content-type", "authorization"})
 OF_THE_HOP = frozenset(
@@ -94,11 +96,13 @@ class Aggregate:
         is_stopping: Callable[[], bool],
         changed: Callable[[], Awaitable[None]],
         reload_policies: Callable[[], Awaitable[Reply]],
+        reload: Callable[[], Awaitable[Mapping[str, Any]]],
     ) -> None:
         self._processes = processes
         self._is_stopping = is_stopping
         self._changed = changed
         self._reload_policies = reload_policies
+        self._reload_config = reload
         self._change = asyncio.Lock()
         self._seen: dict[int, Page] = {}
         self._gone: dict[int, Page] = {}
@@ -113,6 +117,7 @@ class Aggregate:
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
                 web.post("/admin/policies/reload", self._reload),
+                web.post("/admin/config/reload", self._config),
                 web.post("/admin/explain", self._one),
                 web.route("*", "/{path:.*}", self._other),
             ]
@@ -142,7 +147,7 @@ class Aggregate:
 
     async def _one(self, request: web.Request) -> web.Response:
         """What changes nothing and any process can answer."""
-        request = request.clone(client_max_size=MAX_BODY_BYTES)
+        request = request.clone(client_max_size=MAX_EXPLAINED_BYTES)
         question = await Question.of(request, is_whole=True)
         for process in self._processes():
             if process.has_begun and (reply := await self._ask(process, question)):
@@ -152,9 +157,23 @@ class Aggregate:
     async def _reload(self, request: web.Request) -> web.Response:
         """The supervisor asks all, and remembers for those that start later."""
         if request.content_type != "application/json":
-            return _answer(Reply(415, "application/json", b'{"error":{"message":"send application/json"}}'))
+            return _refused(415, "send application/json, as in {}")
         async with self._change:
             return _answer(await self._reload_policies())
+
+    async def _config(self, request: web.Request) -> web.Response:
+        """The supervisor reads it, and has all change together."""
+        if request.content_type != "application/json":
+            return _refused(415, "send application/json, as in {}")
+        try:
+            async with self._change:
+                return web.json_response(await self._reload_config())
+        except ConfigError as exc:
+            return _refused(400, str(exc))
+
+    def register(self, collector: Collector) -> None:
+        """What is told beside what the processes tell."""
+        self._registry.register(collector)
 
     def _of_processes(self) -> Page:
         """What is said of each process, by its number."""
@@ -246,6 +265,10 @@ def _shorten(merged: Any) -> Any:
         name: value[:MAX_ITEMS] if isinstance(value, list) and value and isinstance(value[0], str) else value
         for name, value in merged.items()
     }
+
+
+def _refused(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status)
 
 
 def _answer(reply: Reply) -> web.Response:

@@ -1,6 +1,7 @@
 """The OpenAI surface: which route is answered how. Everything that is not here is refused."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -13,29 +14,41 @@ from gateway.core.errors import (
     NotSupported,
     NoWorker,
     UnknownModel,
-    UnknownRoute,
     UpgradeRequired,
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.http import Header, HttpRequest
-from gateway.core.request import ROUTES
+from gateway.core.request import RESPONSES
+from gateway.core.routes import Routes
 from gateway.core.worker import Served
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
 from gateway.responder import Exchange, Responder, request_id
+from gateway.telling.end import Teller, refusal, tell
 from gateway.tunnel import REALTIME
 
 log = logging.getLogger("kvgate.api")
 
 _JSON: Header = (b"content-type", b"application/json")
 _MODELS = "/v1/models"
+_STORED = RESPONSES + "/"
 
 
 class Api:
     """Takes each parsed request of the listening side. `is_stopping` makes /ready say no."""
 
-    def __init__(self, proxy: Proxy, fleet: Fleet, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        fleet: Fleet,
+        metrics: Metrics,
+        routes: Routes | None = None,
+        tellers: list[Teller] | None = None,
+    ) -> None:
+        """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
+        self._routes = Routes() if routes is None else routes
         self._proxy = proxy
+        self._tellers = [] if tellers is None else tellers
         self._fleet = fleet
         self._metrics = metrics
         self.is_stopping = False
@@ -53,16 +66,18 @@ class Api:
     def refused(self, status: int) -> None:
         """The listening side answered a request that it could not hand on."""
         self._metrics.responses[status] += 1
+        self._tell(None, None, status)
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
-        if http.path in ROUTES:
-            _require(http, "POST")
+        if self._routes.find(http.method, http.path):
             return self._proxy.handle(http, responder)
+        if http.path.startswith(_STORED) and RESPONSES in self._routes:
+            return self._proxy.about_response(http, responder)
         answer = self._own_routes(http.path)
         if answer is None:
-            raise UnknownRoute(f"there is no route {http.path}; metrics and admin are on the admin port")
+            raise self._routes.why_not(http.path)
         _require(http, "GET", "HEAD")
         status, body = answer(http)
         self._metrics.responses[status] += 1
@@ -84,12 +99,17 @@ class Api:
 
     def refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
+        self._tell(http, error, error.status)
         headers = [request_id(http)]
         if isinstance(error, MethodNotAllowed) and error.param:
             headers.append((b"allow", error.param.encode()))
         elif isinstance(error, UpgradeRequired):
             headers.append((b"upgrade", b"websocket"))
         responder.fail(error, headers)
+
+    def _tell(self, http: HttpRequest | None, error: GatewayError | None, status: int) -> None:
+        if self._tellers:
+            tell(self._tellers, refusal(http, error, status, time.monotonic()))
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """The union over the fleet, whether their workers are up or not."""

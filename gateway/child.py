@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from gateway import host, shared
 from gateway.app import Gateway
+from gateway.app.changing import Swap, prepare
 from gateway.channel import Channel
 from gateway.core.booked import Table
 from gateway.core.errors import ConfigError
@@ -22,15 +23,20 @@ from gateway.garbage import Garbage
 from gateway.messages import (
     AdminClient,
     Begin,
+    Change,
     Client,
     Drain,
     Leaving,
+    Prepare,
+    Prepared,
     Ready,
     Refused,
     decode_to_process,
     encode,
 )
 from gateway.server import ClientConnection
+from gateway.tasks import Tasks
+from gateway.telling.logs import set_up
 
 log = logging.getLogger("kvgate")
 
@@ -63,6 +69,9 @@ class Child:
         self._adopt: Callable[[bool, int], None] = lambda is_client, file: self._early.append(
             (is_client, file)
         )
+        self._gateway: Gateway | None = None
+        self._changes = Tasks()
+        self._swaps: dict[int, Swap] = {}
         self._leave_s: float | None = None
         self._stop_s: float | None = None
         self._finish = asyncio.Event()
@@ -74,12 +83,16 @@ class Child:
         if begun is None:
             return 0  # the supervisor is gone already
         begin, memory = begun
-        set_up_logging(begin)
+        sink = set_up(begin.config.log_level, begin.config.log_format, begin.row)
         place = shared.place_beside(begin.config, memory, begin.row, begin.num_rows)
         connections = Connections(place.table, begin.row)
         try:
             gateway = Gateway(
-                begin.config, place=place, connections=connections, policy_source=begin.policy_source
+                begin.config,
+                place=place,
+                connections=connections,
+                policy_source=begin.policy_source,
+                sink=sink,
             )
         except ConfigError as exc:
             self._channel.send(encode(Refused(str(exc))))
@@ -111,6 +124,7 @@ class Child:
             else:
                 front.take_admin(file)
 
+        self._gateway = gateway
         self._adopt = adopt
         for early in self._early:
             adopt(*early)
@@ -130,6 +144,11 @@ class Child:
                 self._adopt(True, files[0])
             case AdminClient():
                 self._adopt(False, files[0])
+            case Prepare() as prepare:
+                self._changes.start("prepare", self._prepare(prepare))
+            case Change(number):
+                if number in self._swaps:
+                    self._swaps.pop(number)()
             case Drain(seconds, is_leaving):
                 if is_leaving:
                     self._leave_s = seconds
@@ -137,6 +156,17 @@ class Child:
                     self._stop_s = seconds
                     self._stop.set()
                 self._finish.set()
+
+    async def _prepare(self, asked: Prepare) -> None:
+        """Only the latest is kept: an earlier one that was not changed to was refused elsewhere."""
+        self._swaps.clear()
+        assert self._gateway is not None, "only a process that is ready is asked"
+        try:
+            swap = await prepare(self._gateway, asked.config, asked.added, asked.dropped, asked.policy_source)
+        except ConfigError as exc:
+            return self._channel.send(encode(Prepared(str(exc))))
+        self._swaps[asked.number] = swap
+        return self._channel.send(encode(Prepared()))
 
     def _on_end(self) -> None:
         """The supervisor is gone. What it said before stands: a process that leaves goes on leaving."""
@@ -150,14 +180,6 @@ class Child:
         """One that is asked to stop by itself asks for no more connections, and is told to leave behind the
         last one."""
         self._loop.add_signal_handler(signal.SIGTERM, lambda: self._channel.send(encode(Leaving())))
-
-
-def set_up_logging(begin: Begin) -> None:
-    """As one process logs, with the process's number."""
-    logging.basicConfig(
-        level=begin.config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s [{begin.row}] %(name)s: %(message)s",
-    )
 
 
 async def serve_child(file: int) -> int:

@@ -53,7 +53,7 @@ class Choosing:
         self.refusal: str | None = None
         self.changed: Callable[[Policy], None] = lambda policy: None
         self._reading = asyncio.Lock()
-        self._made = self._make(source)
+        self._made = self._make(config, source)
         self.trials = Trials(self._shares(), self._made.shadows)
 
     def __repr__(self) -> str:
@@ -85,13 +85,23 @@ class Choosing:
 
     async def _reload(self) -> None:
         try:
-            made = await asyncio.to_thread(self._make, None)
+            self.use(*await self.prepare(self._config))
+        except ConfigError as exc:
+            log.error("the policies in use stay: %s", exc)
+            raise
+
+    async def prepare(self, config: Config, source: str | None = None) -> tuple[Config, Made]:
+        """What another configuration makes of the file as it is now (or as `source` has it), for `use`.
+        Raises ConfigError, and what is in use stays."""
+        try:
+            return config, await asyncio.to_thread(self._make, config, source)
         except ConfigError as exc:
             self.num_refused += 1
             self.refusal = str(exc)
-            log.error("the policies in use stay: %s", exc)
             raise
-        self._made, self.refusal = made, None
+
+    def use(self, config: Config, made: Made) -> None:
+        self._config, self._made, self.refusal = config, made, None
         self.num_loaded += 1
         self.trials.replace(self._shares(), made.shadows)
         self.changed(made.policy)
@@ -139,9 +149,8 @@ class Choosing:
             by_name.setdefault(name, {"name": name})[cause] = num
         return list(by_name.values())
 
-    def _make(self, source: str | None) -> Made:
+    def _make(self, config: Config, source: str | None) -> Made:
         """Raises ConfigError."""
-        config = self._config
         file = read_file(Path(config.policy_file), source) if config.policy_file else None
         library = library_of(config, file, self.faults)
         policy, shadows = policy_of(config, library), dict(shadows_of(config, library))

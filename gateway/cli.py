@@ -5,6 +5,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from platform import python_implementation, python_version
 from typing import Any
@@ -15,8 +16,10 @@ from gateway import __version__, is_compiled
 from gateway.agent.config import AgentConfig
 from gateway.agent.config import load as load_agent
 from gateway.config import Config, load
+from gateway.config.live import LIVE
 from gateway.core.errors import ConfigError
 from gateway.options import add_flags, options
+from gateway.telling.logs import set_up
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,23 +131,28 @@ def _add_options(parser: argparse.ArgumentParser, prefix: str = "") -> None:
 
 
 def _config(args: argparse.Namespace) -> Config:
-    flags = {option.name: getattr(args, option.name, None) for option in options(Config)}
-    config = load(flags, path=args.config)
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    config = _load(args)
+    set_up(config.log_level, config.log_format)
     return config
+
+
+def _load(args: argparse.Namespace) -> Config:
+    flags = {option.name: getattr(args, option.name, None) for option in options(Config)}
+    return load(flags, path=args.config)
 
 
 def _serve(args: argparse.Namespace) -> int:
     from gateway.discovery.said import specs_of
     from gateway.serving import serve
 
-    config = _config(args)
+    config = _load(args)
+    sink = set_up(config.log_level, config.log_format)
     if not specs_of(config):
         logging.getLogger("kvgate").warning("no --worker given: waiting for POST /admin/workers")
     logging.getLogger("kvgate").info("kvgate %s (%s)", __version__, _build())
-    return run(lambda: serve(config))
+    # From a terminal, with nothing to read anew, a hang-up ends us as it ends any program.
+    has_files = args.config or config.policy_file or not sys.stderr.isatty()
+    return run(lambda: serve(config, sink, partial(_load, args) if has_files else None))
 
 
 def _process(file: int) -> int:
@@ -182,9 +190,7 @@ def _policy(args: argparse.Namespace) -> int:
 
 def _agent(args: argparse.Namespace) -> int:
     config = load_agent({option.name: getattr(args, option.name) for option in options(AgentConfig)})
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up(config.log_level, "text")
     from gateway.agent.sidecar import run as run_agent
 
     return run(lambda: run_agent(config, f"kvgate {__version__}"))
@@ -220,10 +226,11 @@ def reference_page() -> str:
         "",
         "Generated from `gateway/config.py` by `make docs`. Flags win over the environment, the",
         "environment over the file given with `--config`, the file over the defaults. Lists are separated",
-        "by commas in the environment and repeated as flags.",
+        "by commas in the environment and repeated as flags. What is live is changed by SIGHUP or",
+        "`POST /admin/config/reload` ([operating](operating.md)); the rest by a restart.",
         "",
-        "| flag | file | environment | unit | default | what and why |",
-        "|---|---|---|---|---|---|",
+        "| flag | file | environment | unit | default | reload | what and why |",
+        "|---|---|---|---|---|---|---|",
     ]
     for option in options(Config):
         default = (
@@ -236,7 +243,8 @@ def reference_page() -> str:
         unit = " or ".join(f"`{choice}`" for choice in option.choices) or option.unit
         names = f"`{option.flag}` | `{option.name}` | `{option.variable}`"
         names = f" | `[{option.name}.NAME]` | " if option.is_table else names
-        lines.append(f"| {names} | {unit} | {default} | {option.reason} |")
+        change = f"live: {LIVE[option.name]}" if option.name in LIVE else "restart"
+        lines.append(f"| {names} | {unit} | {default} | {change} | {option.reason} |")
     return "\n".join([*lines, *_agent_page()]) + "\n"
 
 

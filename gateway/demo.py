@@ -37,6 +37,7 @@ async def demo(port: int) -> int:
             admin_port=0,
             expose_headers=True,
             log_requests=True,
+            log_format="text",
             tokenizer=[str(bundled_tokenizer())],
         )
     )

@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING
 
 from gateway.core.answer import Answer, Piece
 from gateway.core.decision import Decision, Prompt
-from gateway.core.errors import GatewayError, NoWorker, WorkerFailed, WorkerTimeout
+from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
 from gateway.core.headers import head_to_client, head_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.media import BEFORE_MEDIA
 from gateway.core.outcome import CLIENT_GONE, UNAVAILABLE
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
-from gateway.core.unasked import UnaskedScanner
+from gateway.core.retries import Tries
+from gateway.core.sse import SseScanner
 from gateway.core.worker import Worker, WorkerId
 from gateway.ids import new_id
 from gateway.metrics import WorkerMetrics
-from gateway.records import log_request
 from gateway.responder import Responder
+from gateway.telling.end import CUT, OUT_OF_TIME, STOPPED, End, tell
 from gateway.upstream import OUR_ERRNOS, UpstreamConnection
 
 if TYPE_CHECKING:
@@ -42,17 +43,17 @@ class InferenceExchange:
 
     # fmt: off
     __slots__ = (
-        "_proxy", "_http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
-        "_decision", "_worker_metrics", "_upstream", "_failed", "_is_closed", "_status", "_answer",
-        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s",
+        "_proxy", "http", "_responder", "_request", "_loop", "_request_id", "_started", "_prompt",
+        "_decision", "_worker_metrics", "_upstream", "tries", "_is_closed", "_status", "_answer",
+        "_is_fresh", "_timer", "_task", "_last_activity", "_unasked", "_sent_s", "_options",
     )
     # fmt: on
 
     def __init__(
         self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
     ) -> None:
-        self._proxy = proxy
-        self._http = http
+        self._proxy, self._options = proxy, proxy.options  # those that it begins with
+        self.http = http
         self._responder = responder
         self._request = request
         self._loop = proxy.loop
@@ -62,10 +63,10 @@ class InferenceExchange:
         self._decision: Decision | None = None
         self._worker_metrics: WorkerMetrics | None = None
         self._upstream: UpstreamConnection | None = None
-        self._failed: dict[WorkerId, str] = {}
+        self.tries = Tries(proxy.retries, may_repeat=request.may_repeat)
         self._is_closed = False
         self._answer: Answer | None = None
-        self._unasked: UnaskedScanner | None = None
+        self._unasked: SseScanner | None = None
         self._status = 0
         self._is_fresh = True
         self._timer: asyncio.TimerHandle | None = None
@@ -85,6 +86,7 @@ class InferenceExchange:
         """Route at once where the prompt is tokenized here and short, else in a task."""
         proxy, request = self._proxy, self._request
         proxy.exchanges.add(self)
+        proxy.retries.began(self._started)
         if proxy.takes_time(request):
             self._start("make a prompt", self._tokenize())
         else:
@@ -94,7 +96,7 @@ class InferenceExchange:
         """Tokens from elsewhere, or what others know of them, then on as usual."""
         proxy, model = self._proxy, self._request.model
         try:
-            prompt = await proxy.prompt_of(self._request, self._http.header(b"authorization"))
+            prompt = await proxy.prompt_of(self._request, self.http.header(b"authorization"))
         except PromptError as exc:
             prompt = proxy.prompts.failed(model, str(exc))
         except GatewayError as error:
@@ -115,7 +117,7 @@ class InferenceExchange:
     def _route(self, prompt: Prompt | None) -> None:
         """Decide, and send to the chosen worker. Raises NoWorker or UnknownModel."""
         proxy = self._proxy
-        decision = self._decide(prompt, len(self._failed) + 1)
+        decision = self._decide(prompt, len(self.tries.failed) + 1)
         self._decision = decision
         self._prompt = prompt
         self._worker_metrics = proxy.metrics.decided(decision)
@@ -124,11 +126,13 @@ class InferenceExchange:
 
     def _decide(self, prompt: Prompt | None, attempt: int) -> Decision:
         """Raises NoWorker or UnknownModel."""
-        return self._proxy.router.decide(self._request, prompt=prompt, exclude=self._failed, attempt=attempt)
+        failed, router = self.tries.failed, self._proxy.router
+        return router.decide(self._request, prompt=prompt, exclude=failed, attempt=attempt)
 
     def _reach(self, decision: Decision) -> None:
-        self._is_fresh = False
-        connection = self._proxy.pool(decision.worker.url).take()
+        self._is_fresh = self.tries.was_sent = False
+        # One that rests and is closed meanwhile may have taken the request, or not: no place for some.
+        connection = self._proxy.pool(decision.worker.url).take() if self.tries.may_repeat else None
         if connection is None:
             self._start("connect", self._connect())
         else:
@@ -136,7 +140,7 @@ class InferenceExchange:
 
     async def _connect(self) -> None:
         assert self._decision is not None
-        self._is_fresh = True
+        self._is_fresh, self.tries.was_sent = True, False
         try:
             connection = await self._proxy.pool(self._decision.worker.url).connect()
         except TimeoutError:
@@ -158,6 +162,7 @@ class InferenceExchange:
         decision = self._decision
         assert decision is not None
         self._upstream = connection
+        self.tries.was_sent = True
         self._sent_s = self._last_activity = self._loop.time()
         self._arm()
         body = self._body(decision)
@@ -169,12 +174,11 @@ class InferenceExchange:
         """Of this request as a worker gets it, before a body of so many bytes."""
         pool, name = self._proxy.pool(worker.url), self._request_id
         return head_to_worker(
-            self._http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name,
+            self.http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name,
             key=pool.key,
         )  # fmt: skip
 
     def _body(self, decision: Decision) -> bytes:
-        """What the worker gets."""
         body, self._unasked = self._proxy.body_for(self._request, decision)
         return body
 
@@ -187,9 +191,10 @@ class InferenceExchange:
         self._status, self._answer = head.status, Answer(head, self._unasked)
         self._prompt = None  # there will be no other attempt, and a stream may last for an hour
         self._request.let_go()
+        self._proxy.bodies.let_go(self.http)
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
-        exposed = self._decision if self._proxy.options.expose_headers else None
+        exposed = self._decision if self._options.expose_headers else None
         is_stream = self._answer.is_stream
         self._responder.head(head_to_client(head, self._request_id, exposed, is_stream=is_stream))
         return None
@@ -240,17 +245,15 @@ class InferenceExchange:
             self._abandon("it does nothing any more")
 
     def _abandon(self, reason: str) -> None:
-        if self._upstream:
-            self._upstream.abort()
-            self._upstream = None
+        upstream, self._upstream = self._upstream, None
+        if upstream:
+            upstream.abort()
         self._attempt_failed(reason)
 
     def _may_try_another(self) -> bool:
-        decision, proxy = self._decision, self._proxy
-        assert decision is not None
-        if len(self._failed) + 1 >= proxy.options.max_attempts:
-            return False
-        return proxy.router.fleet.has_another(self._request.model, {*self._failed, decision.worker.id})
+        assert self._decision is not None
+        others, fleet = {*self.tries.failed, self._decision.worker.id}, self._proxy.router.fleet
+        return self.tries.may_ask_another() and fleet.has_another(self._request.model, others)
 
     def _attempt_failed(self, reason: str, *, is_refused: bool = False) -> None:
         """Nothing of an answer has come: the next worker gets the request, if one is left."""
@@ -263,21 +266,19 @@ class InferenceExchange:
         proxy.router.finish(decision)
         proxy.records.finish(decision, "failed", 0, None, None)
         proxy.suspect(worker, reason, is_refused)
-        self._failed[worker] = reason
-        if len(self._failed) >= proxy.options.max_attempts:
-            return self.fail(self._gave_up())
+        if why := self.tries.lost(worker, reason, is_refused=is_refused):
+            return self.fail(self._gave_up(why))
         try:
             self._route(self._prompt)
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
-            return self.fail(self._gave_up())
+            return self.fail(self._gave_up("no other is up"))
         proxy.metrics.retries["worker_failed"] += 1
         log.info("request %s: worker %s failed (%s), trying another", self._log_id, worker, reason)
         return None
 
-    def _gave_up(self) -> WorkerFailed:
-        tried = "; ".join(f"{worker}: {reason}" for worker, reason in self._failed.items())
-        log.warning("request %s: no worker answered: %s", self._log_id, tried)
-        return WorkerFailed(f"no worker answered, {len(self._failed)} tried", retry_after_s=1)
+    def _gave_up(self, why: str) -> WorkerFailed:
+        log.warning("request %s: no worker answered: %s; %s", self._log_id, self.tries, why)
+        return self.tries.gave_up(why)
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """No more of the answer will come: a stream ends with an error event, anything else is cut."""
@@ -288,7 +289,7 @@ class InferenceExchange:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)
         answer = self._answer
-        self._close("cut")
+        self._close("cut", CUT if is_workers_fault else OUT_OF_TIME)
         if answer is not None and answer.can_be_ended:
             error = WorkerFailed(f"the answer was cut before it was complete: {reason}")
             self._responder.end(answer.held() + b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
@@ -299,7 +300,7 @@ class InferenceExchange:
         if self._is_closed:
             return
         self._status = error.status
-        self._close("failed")
+        self._close("failed", error.code)
         if self._responder.has_begun:
             self._responder.abort()
         else:
@@ -326,7 +327,7 @@ class InferenceExchange:
         """The server stops and its drain time is over."""
         if not self._is_closed:
             log.warning("request %s cut: %s", self._log_id, reason)
-            self._close("cut")
+            self._close("cut", STOPPED)
             self._responder.abort()
 
     # time --------------------------------------------------------------------------------------
@@ -340,7 +341,7 @@ class InferenceExchange:
             self._timer = self._loop.call_later(max(left, 0.001), self._on_timer)
 
     def _time_left(self) -> float | None:
-        return self._proxy.options.deadlines.left(
+        return self._options.deadlines.left(
             self._loop.time(),
             started=self._started,
             last_activity=self._last_activity,
@@ -358,17 +359,17 @@ class InferenceExchange:
             self.client_gone()
             return self._responder.abort()
         if self._answer:
-            is_over = self._proxy.options.deadlines.is_total_over(self._loop.time(), self._started)
+            is_over = self._options.deadlines.is_total_over(self._loop.time(), self._started)
             return self._cut("its time is over" if is_over else "it stalled", is_workers_fault=not is_over)
-        return self.fail(WorkerTimeout("the worker did not begin to answer in time"))
+        return self.fail(self.tries.was_late())
 
     # the end -----------------------------------------------------------------------------------
 
     def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
         self._task = self._proxy.tasks.start(name, coro)
 
-    def _close(self, how: str) -> None:
-        """Give back everything that was taken; the first call counts."""
+    def _close(self, how: str, fault: str = "") -> None:
+        """Give back everything that was taken; the first call counts. `fault`: what went wrong, a code."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -383,16 +384,16 @@ class InferenceExchange:
         answer = self._answer
         usage = answer.usage() if answer and how == "ended" else None
         proxy.ended(self, self._request, answer, usage, decision is not None)
+        now = self._loop.time()
+        ttft_s = answer.ttft_s(self._started) if answer else None
+        if proxy.tellers:
+            tell(proxy.tellers, End(self.http, self._request, decision, how, self._status, fault,
+                self._request_id, self._started, self._sent_s, now, ttft_s, usage))  # fmt: skip
         if decision is None:
             return
         proxy.router.finish(decision, usage, answer.lasted_s if answer else 0.0)
-        ttft_s = answer.ttft_s(self._started) if answer else None
         if how == "ended" and self._worker_metrics:
             proxy.heard(decision.worker.id, self._worker_metrics, self._status)
         if usage and self._worker_metrics and decision.prompt_from != BEFORE_MEDIA:
             self._worker_metrics.report(usage, decision.overlap_tokens)
-        lasted_s = self._loop.time() - self._started
-        proxy.records.finish(decision, how, self._status, ttft_s, usage, lasted_s)
-        if proxy.options.log_requests:
-            client = self._http.client or self._responder.peer
-            log_request(self._request.model, decision, self._status, how, ttft_s, lasted_s, usage, client)
+        proxy.records.finish(decision, how, self._status, ttft_s, usage, now - self._started)

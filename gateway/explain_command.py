@@ -73,6 +73,9 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
     if split := told["split"]:
         where = split["prefill_worker"] or "nobody else"
         yield f"prompt computed by {where}: {split['reason']}"
+    if flow := told["flow"]:
+        why = f": {flow['why']}" if flow["why"] else ""
+        yield f"for tenant {flow['tenant']}, priority {flow['priority']}: {flow['fate']}{why}"
     yield ""
     yield from _table(list(_rows(told)))
 

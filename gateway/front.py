@@ -20,6 +20,7 @@ from aiohttp import web
 from gateway.acceptor import Acceptor
 from gateway.behind import trusted_of
 from gateway.config import Config
+from gateway.core.bodies import Bodies
 from gateway.core.framing import Limits
 from gateway.leaving import all_left, closing
 from gateway.listening import accept, adopt
@@ -36,6 +37,17 @@ ADMIN_IDLE_S = 75.0
 LOOK_EVERY_S = 0.02
 
 
+def limits_of(config: Config) -> Limits:
+    return Limits(
+        max_body_bytes=config.max_body_bytes,
+        max_head_bytes=config.max_head_bytes,
+        head_timeout_s=config.head_timeout_s,
+        body_timeout_s=config.body_timeout_s,
+        min_body_rate=config.min_body_rate,
+        keep_alive_s=config.keep_alive_s,
+    )
+
+
 class Front:
     """`open`, `listen` or `take`, then `leave` or `drain`, then `close`. `connections` holds the clients."""
 
@@ -47,17 +59,11 @@ class Front:
         on_refused: Callable[[int], None],
         admin: web.Application,
         tls: Tls | None,
+        bodies: Bodies,
     ) -> None:
         self._connections = connections
-        self._handle, self._on_refused = handle, on_refused
-        self._limits = Limits(
-            max_body_bytes=config.max_body_bytes,
-            max_head_bytes=config.max_head_bytes,
-            head_timeout_s=config.head_timeout_s,
-            body_timeout_s=config.body_timeout_s,
-            min_body_rate=config.min_body_rate,
-            keep_alive_s=config.keep_alive_s,
-        )
+        self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
+        self._limits = limits_of(config)
         self._tls = listening_context(tls) if tls else None
         self._head_timeout_s = config.head_timeout_s
         self._proxied = trusted_of(config) if config.proxy_protocol else None
@@ -72,6 +78,10 @@ class Front:
 
     def __repr__(self) -> str:
         return f"Front(open={len(self._connections)}, opening={len(self._opening)})"
+
+    def take(self, config: Config) -> None:
+        """For connections that come from now on."""
+        self._limits, self._handshake_timeout_s = limits_of(config), config.tls_handshake_timeout_s
 
     async def open(self) -> None:
         await self._admin_runner.setup()
@@ -138,7 +148,7 @@ class Front:
         await self._admin_runner.cleanup()
 
     def _connection(self) -> ClientConnection:
-        return ClientConnection(self._handle, self._limits, self._connections, self._on_refused)
+        return ClientConnection(self._handle, self._limits, self._connections, self._on_refused, self._bodies)
 
     async def _take_proxied(
         self,

@@ -1,8 +1,10 @@
 """Secrets that options name by their file."""
 
+from hashlib import blake2b
 from pathlib import Path
 
 from gateway.core.errors import ConfigError
+from gateway.core.response_ids import ResponseIds
 
 
 def read_key(file: str, option: str) -> str:
@@ -19,3 +21,9 @@ def read_key(file: str, option: str) -> str:
 def worker_headers(key_file: str) -> dict[str, str]:
     """What goes with each probe. Raises ConfigError."""
     return {"authorization": f"Bearer {read_key(key_file, 'worker_key_file')}"} if key_file else {}
+
+
+def response_ids(key_file: str) -> ResponseIds:
+    """Raises ConfigError."""
+    key = read_key(key_file, "response_key_file") if key_file else ""
+    return ResponseIds(blake2b(key.encode()).digest() if key else b"")

@@ -5,6 +5,9 @@ Begin, the shared memory ─────────────►  loads, star
                          ◄─────────────  Ready; or Refused, and it ends
 Client, AdminClient, each a connection ► serves it; counts those that it has closed in the memory
                          ◄─────────────  Leaving: give me no more (it was asked to stop by itself)
+Prepare ──────────────────────────────►  another configuration: can it be taken?
+                         ◄─────────────  Prepared
+Change ───────────────────────────────►  takes it
 Drain ────────────────────────────────►  finishes what it has and ends; the end of the channel, too
 """
 
@@ -41,6 +44,29 @@ class Drain(msgspec.Struct, tag=True):
     is_leaving: bool
 
 
+class Prepare(msgspec.Struct, tag=True):
+    """Make what this configuration needs, and say `Prepared`; nothing changes yet. `number` tells it from
+    others. Workers that it adds and drops are named as they are given."""
+
+    number: int
+    config: Config
+    added: list[str]
+    dropped: list[str]
+    policy_source: str | None = None
+
+
+class Change(msgspec.Struct, tag=True):
+    """Take what was prepared under that number."""
+
+    number: int
+
+
+class Prepared(msgspec.Struct, tag=True):
+    """Whether it can be taken: None, or why not."""
+
+    refusal: str | None = None
+
+
 class Ready(msgspec.Struct, tag=True):
     pass
 
@@ -55,8 +81,8 @@ class Leaving(msgspec.Struct, tag=True):
     pass
 
 
-ToProcess = Begin | Client | AdminClient | Drain
-ToSupervisor = Ready | Refused | Leaving
+ToProcess = Begin | Client | AdminClient | Drain | Prepare | Change
+ToSupervisor = Ready | Refused | Leaving | Prepared
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_process = msgspec.msgpack.Decoder(ToProcess).decode

@@ -1,6 +1,7 @@
 """What would be done with a request now: asked by people, at the admin port. Nothing is sent or booked.
 
-A prompt that is not tokenized here is tokenized by a worker, as that of a request would be.
+A prompt that is not tokenized here is tokenized by a worker, as that of a request would be. Who may ask here
+is believed what it says of tenant, priority and SLO.
 """
 
 from collections.abc import Mapping
@@ -31,7 +32,9 @@ class Preview:
         http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
         if http.path not in ROUTES:
             raise InvalidRequest(f"'{http.path}' is none of {', '.join(ROUTES)}", param="path")
-        request, note = self._proxy.request_of(http), None
+        request, note, flow = self._proxy.request_of(http), None, None
+        if gate := self._proxy.gate:
+            flow = gate.foresee(request, gate.identify(http, request, is_trusted=True))
         try:
             prompt = await self._proxy.prompt_of(request, http.header(b"authorization"))
         except PromptError as exc:
@@ -39,7 +42,7 @@ class Preview:
         decision = self._proxy.router.preview(request, prompt)
         told = describe(decision, None, self._parts_of(decision))
         del told["id"], told["outcome"]
-        return {**told, "not_tokenized": note}
+        return {**told, "flow": flow, "not_tokenized": note}
 
 
 def _bytes(text: str) -> bytes:

@@ -21,10 +21,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -38,16 +38,20 @@ from gateway.core.errors import ConfigError
 from gateway.discovery.said import changes_of, drains_of, parse_spec, spec_of, specs_of, with_specs
 from gateway.leaving import closing
 from gateway.messages import (
-    ADMIN_CLIENT,
-    CLIENT,
     Begin,
     Drain,
     Leaving,
+    Prepare,
+    Prepared,
     Ready,
     Refused,
     decode_to_supervisor,
     encode,
 )
+from gateway.reloading.difference import Difference
+from gateway.reloading.reloads import Reloads
+from gateway.reloading.together import answered, change, prepare
+from gateway.running import LONGEST_DELAY_S, Process, how_it_ended, restart_delay_s
 from gateway.tasks import Tasks
 
 log = logging.getLogger("kvgate.processes")
@@ -55,75 +59,11 @@ log = logging.getLogger("kvgate.processes")
 WARM_UP_S = 15.0
 """For a replacement to ask the workers and catch up with their events, while the others serve."""
 QUICK_DEATH_S = 10.0
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
 COMMAND = (sys.executable, "-P", "-m", "gateway")
 """-P: as it is installed for this interpreter, not as it may lie in the current directory."""
 KILL_AFTER_S = 15.0
 """Behind the end of a drain: a process that has not ended by then is stuck."""
 ADMIN_IDLE_S = 75.0
-
-
-def restart_delay_s(num_quick_deaths: int) -> float:
-    """Before a process is replaced, by how often in a row it died soon after its start."""
-    if num_quick_deaths == 0:
-        return 0.0
-    delay: float = FIRST_DELAY_S * 2 ** min(num_quick_deaths - 1, 16)
-    return min(delay, LONGEST_DELAY_S)
-
-
-def how_it_ended(code: int) -> str:
-    """An exit status in words."""
-    if code >= 0:
-        return f"exit status {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-@dataclass(slots=True, eq=False)
-class Process:
-    """One row, and the process that has it now."""
-
-    row: int
-    pid: int = 0
-    channel: Channel | None = None
-    is_ready: bool = False
-    is_leaving: bool = False
-    began: asyncio.Event = field(default_factory=asyncio.Event)
-    started_at: float = 0.0
-    refusal: str | None = None
-    num_sent: int = 0
-    num_quick_deaths: int = 0
-    num_restarts: int = 0
-
-    @property
-    def is_alive(self) -> bool:
-        return self.channel is not None and not self.channel.is_closed
-
-    @property
-    def has_begun(self) -> bool:
-        """It serves, or finishes what it served."""
-        return self.is_ready or self.is_leaving
-
-    def take(self, file: int) -> None:
-        """Serve a client's connection."""
-        assert self.channel is not None
-        self.num_sent += 1
-        self.channel.send(CLIENT, [file])
-
-    async def ask(self, question: Question) -> Reply:
-        """One request to its admin API, on a connection of its own."""
-        if self.channel is None:
-            raise ConnectionError("it has ended")
-        ours, theirs = socket.socketpair()
-        self.channel.send(ADMIN_CLIENT, [theirs.detach()])
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        try:
-            writer.write(question.encode())
-            return read_reply(await reader.read())
-        finally:
-            writer.close()
 
 
 def _source_of(path: str) -> str | None:
@@ -142,16 +82,6 @@ def _normal(spec: str) -> str:
         return spec
 
 
-def read_reply(data: bytes) -> Reply:
-    """A whole answer, to its end. Raises ConnectionError for one that was cut."""
-    head, _, body = data.partition(b"\r\n\r\n")
-    status, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    if len(body) != int(headers.get("content-length", -1)):
-        raise ConnectionError("its answer was cut")
-    return Reply(int(status.split()[1]), headers.get("content-type", "").partition(";")[0], body)
-
-
 class Supervisor:
     """`start`, `listen`, then `stop`, or `leave` and `stop`; as `app.Gateway`, for several processes."""
 
@@ -168,8 +98,10 @@ class Supervisor:
         self._tasks = Tasks()
         self._has_started = self._is_ending = self._is_leaving = False
         self._acceptors: list[Acceptor] = []
+        self.reloads: Reloads | None = None
+        self._generation = self._num_asked = 0
         self._aggregate = Aggregate(
-            self._alive, lambda: self._is_ending, self._note_workers, self.reload_policies
+            self._alive, lambda: self._is_ending, self._note_workers, self.reload_policies, self.reload
         )
         self._admin_site: web.SockSite | None = None
 
@@ -193,6 +125,8 @@ class Supervisor:
             if not process.is_ready:
                 raise ConfigError(process.refusal or "a process ended before it was ready, see above")
         self._has_started = True
+        if self.reloads is not None:
+            self._aggregate.register(self.reloads)
         app = self._aggregate.app()
         app.middlewares.append(closing(lambda: self._is_leaving))
         self._admin_runner = web.AppRunner(app, access_log=None, keepalive_timeout=ADMIN_IDLE_S)
@@ -232,6 +166,25 @@ class Supervisor:
         if reply.status == 200:
             self._policy_source = source
         return reply
+
+    async def reload(self) -> Mapping[str, Any]:
+        """Have all processes take the configuration as it is now, or none. Raises ConfigError."""
+        assert self.reloads is not None, "whoever serves has them"
+        return await self.reloads.reload(self._change)
+
+    async def _change(self, difference: Difference) -> None:
+        new, added, dropped = difference.applied_to(self.config), difference.added, difference.dropped
+        source = _source_of(new.policy_file)
+        for process in self._processes:
+            if process.pid:
+                await process.began.wait()
+        ready, self._num_asked = [p for p in self._processes if p.is_ready], self._num_asked + 1
+        number = self._num_asked
+        await prepare(ready, Prepare(number, new, [*added], [*dropped], source))
+        self.config, self._policy_source, self._generation = new, source, number
+        self._configured = [_normal(spec) for spec in specs_of(new)]
+        self._workers = [*[spec for spec in self._workers if spec not in (*added, *dropped)], *added]
+        change(ready, number)
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
         """Another gateway accepts from now on: finish what is open here, for so long or until `stop`.
@@ -300,6 +253,7 @@ class Supervisor:
         process.channel = Channel(ours, partial(self._on_message, process), lambda: None)
         process.pid, process.started_at = started.pid, time.monotonic()
         process.is_leaving, process.num_sent, process.refusal = False, 0, None
+        process.generation = self._generation
         process.began.clear()
         config = with_specs(self.config, self._workers)
         drains = drains_of(self._workers)
@@ -309,6 +263,10 @@ class Supervisor:
 
     def _on_message(self, process: Process, message: bytes, files: list[int]) -> None:
         match decode_to_supervisor(message):
+            case Ready() if process.generation != self._generation:
+                os.kill(process.pid, signal.SIGKILL)  # it began with what was changed meanwhile
+            case Prepared(refusal):
+                answered(process, refusal)
             case Ready():
                 log.info("process %d (pid %d) is ready", process.row, process.pid)
                 process.is_ready = not self._is_ending
@@ -326,6 +284,7 @@ class Supervisor:
         """From its start to its end, and its replacement's start."""
         code = await started.wait()
         pid, process.pid, process.is_ready = process.pid, 0, False
+        answered(process, None)
         if process.channel:
             process.channel.close()
             process.channel = None

@@ -11,16 +11,23 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from gateway import responses
 from gateway.config import Config
 from gateway.core import report
 from gateway.core.answer import Answer
+from gateway.core.bodies import Bodies
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
+from gateway.core.errors import GatewayError, ModelMissing
 from gateway.core.handoff import Handoff
 from gateway.core.http import HttpRequest
+from gateway.core.multipart import MARK, parse_form
 from gateway.core.outcome import SERVER_ERROR
-from gateway.core.request import InferenceRequest, Kind, parse_request
+from gateway.core.request import RESPONSES, InferenceRequest, Kind, parse_request
+from gateway.core.response_ids import ResponseIds
+from gateway.core.retries import Retries
+from gateway.core.routes import model_asked
 from gateway.core.session import session_of
 from gateway.core.sse import Usage
 from gateway.core.unasked import UnaskedScanner, with_usage
@@ -38,6 +45,7 @@ from gateway.router import Router
 from gateway.split_exchange import SplitExchange
 from gateway.splits import Splits
 from gateway.tasks import Tasks
+from gateway.telling.end import Teller
 from gateway.tunnel import TunnelExchange, parse_tunnel
 from gateway.upstream import Pool, TlsContext
 from gateway.ways import Ways
@@ -52,9 +60,9 @@ class ProxyOptions:
     connect_timeout_s: float = 5.0
     deadlines: Deadlines = Deadlines()
     pool_idle_s: float = 4.0
-    max_attempts: int = 3
+    max_attempts: int = 2
+    retry_share: float = 0.2
     expose_headers: bool = False
-    log_requests: bool = False
     prefill_timeout_s: float = 60.0
     allow_transfer_fields: bool = False
     session_header: bytes = b""
@@ -67,8 +75,8 @@ def proxy_options(config: Config) -> ProxyOptions:
         deadlines=Deadlines(config.first_byte_timeout_s, config.idle_timeout_s, config.total_timeout_s),
         pool_idle_s=config.pool_idle_s,
         max_attempts=config.max_attempts,
+        retry_share=config.retry_share,
         expose_headers=config.expose_headers,
-        log_requests=config.log_requests,
         prefill_timeout_s=config.prefill_timeout_s,
         allow_transfer_fields=config.allow_transfer_fields,
         session_header=config.session_header.lower().encode(),
@@ -109,47 +117,94 @@ class Proxy:
     handoffs: Mapping[str, Handoff] = field(default_factory=dict)
     splits: Splits | None = None
     gate: Gate | None = None
+    response_ids: ResponseIds = field(default_factory=ResponseIds)
+    bodies: Bodies = field(default_factory=Bodies)
+    tellers: list[Teller] = field(default_factory=list)
+    """Are told of each request that has ended."""
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
     long_prompts: LongPrompts = field(init=False)
+    retries: Retries = field(init=False)
 
     def __post_init__(self) -> None:
         self.long_prompts = LongPrompts(self.prompts)
-        if self.gate is not None:
-            self.gate.lines.go = self.go
+        self.retries = Retries()
+        self.take(self.options)
+        self.open_gate(self.gate)
+
+    def take(self, options: ProxyOptions) -> None:
+        """For requests that begin from now on."""
+        self.options = options
+        self.retries.limit(max_attempts=options.max_attempts, share=options.retry_share)
+        for pool in self.pools.values():
+            pool.connect_timeout_s, pool.idle_s = options.connect_timeout_s, options.pool_idle_s
+
+    def open_gate(self, gate: Gate | None) -> None:
+        """What has begun without one ends without it."""
+        self.gate = gate
+        if gate is not None:
+            gate.lines.go = self.go
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
-        """Take one POST to an inference route. Raises InvalidRequest for a body it cannot read, and
-        TooManyRequests; all later errors are answered by the exchange."""
+        """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
+        and TooManyRequests; all later errors are answered by the exchange."""
         request = self.request_of(http)
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
+        fleet, model = self.router.fleet, request.model
+        is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
+        may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
+        if request.path == RESPONSES:
+            exchange = responses.created(self, http, responder, request)
+        else:
+            exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)
+        return self._admitted(exchange, http, responder, request)
+
+    def about_response(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
+        """Take a request about a response that a worker keeps. Raises UnknownResponse, UnknownRoute,
+        MethodNotAllowed and TooManyRequests."""
+        request, own, worker = responses.about(self, http)
+        exchange = responses.ResponsesExchange(self, http, responder, request)
+        exchange.pin(own, worker)
+        return self._admitted(exchange, http, responder, request)
+
+    def _admitted(
+        self, exchange: InferenceExchange, http: HttpRequest, responder: Responder, request: InferenceRequest
+    ) -> InferenceExchange:
         if self.gate is not None:
             self.gate.admit(http, request, responder)
         elif request.priority is not None and request.priority < 0:
             request.priority = 0  # nobody says here who may step ahead
-        fleet, model = self.router.fleet, request.model
-        is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
-        may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
-        exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)
         exchange.begin()
         return exchange
 
     def request_of(self, http: HttpRequest) -> InferenceRequest:
         """As it was sent. Raises InvalidRequest."""
         options = self.options
-        keeps = options.allow_transfer_fields
-        request = parse_request(http.path, http.body, self.prompts.runs, keeps_transfer=keeps)
+        try:
+            request = self._parse(http, None)
+        except ModelMissing:
+            request = self._parse(http, model_asked(http, self.router.fleet.served()))
         if session := session_of(http, options.session_header, options.session_cookie):
             request.session = session
         return request
 
+    def _parse(self, http: HttpRequest, model: str | None) -> InferenceRequest:
+        keeps, body = self.options.allow_transfer_fields, http.body
+        if body[:2] == MARK:
+            kind = http.header(b"content-type")
+            return parse_form(http.path, body, kind, keeps_transfer=keeps, model=model)
+        return parse_request(http.path, body, self.prompts.runs, keeps_transfer=keeps, model=model)
+
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send, once it may."""
-        if self.gate is not None:
-            self.gate.route(exchange, request, prompt)
-        else:
-            self.go(exchange, request, prompt)
+        try:
+            if self.gate is not None and request.ticket is not None:
+                self.gate.route(exchange, request, prompt)
+            else:
+                self.go(exchange, request, prompt)
+        except Exception:  # noqa: BLE001  see _failed
+            _failed(exchange)
 
     def go(self, exchange: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
         """Now; or in this gateway's turn, a prompt that is worth one: False, it is not decided yet."""
@@ -173,6 +228,8 @@ class Proxy:
     ) -> None:
         """An exchange is over; what it booked is released next."""
         self.exchanges.discard(exchange)
+        self.retries.ended(exchange.tries)
+        self.bodies.let_go(exchange.http)
         if self.gate is not None:
             self.gate.ended(request, answer, usage, was_sent=was_sent)
 
@@ -261,8 +318,13 @@ class Proxy:
 def _route(exchange: Waiter, prompt: Prompt, gate: Gate | None) -> None:
     try:
         exchange.route_or_fail(prompt)
-    except Exception:  # noqa: BLE001  a bug must not cost the others their turn, nor leave its client waiting
-        log.exception("%r failed", exchange)
-        exchange.cancel("the gateway failed on this request")
+    except Exception:  # noqa: BLE001  see _failed
+        _failed(exchange)
     if gate is not None:
         gate.lines.decided()
+
+
+def _failed(exchange: Waiter) -> None:
+    """A bug must not leave its client waiting, keep what was taken for it, nor cost the others their turn."""
+    log.exception("%r failed", exchange)
+    exchange.fail(GatewayError("the gateway failed on this request; see its log"))

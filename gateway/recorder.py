@@ -2,7 +2,7 @@
 
     decided ─► known by its id ─► finished ─► queue, bounded in bytes ─► thread: encode, append
 
-A witness of the decisions, whose ends `records.Records` tells. The loop only puts references into a queue;
+A witness of the decisions and of their ends. The loop only puts references into a queue;
 what does not fit there, or into the file, is dropped and counted. Several processes append to one file.
 """
 
@@ -23,12 +23,11 @@ from gateway.config import Config
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import ConfigError
+from gateway.core.outcome import Outcome
 from gateway.core.recorded import Recorded
 from gateway.core.request import InferenceRequest
-from gateway.core.sse import Usage
 from gateway.metrics import Metrics
-from gateway.records import Records
-from gateway.router import Router
+from gateway.witnesses import Witnesses
 
 log = logging.getLogger("kvgate.recorder")
 
@@ -53,16 +52,12 @@ class _Known:
 
 @dataclass(slots=True)
 class _Line:
-    """To be written: `ended_s` is seconds since 1970."""
+    """To be written; `arrived_s` is seconds since 1970."""
 
     known: _Known
     decision: Decision
-    how: str
-    status: int
-    ttft_s: float | None
-    lasted_s: float
-    ended_s: float
-    usage: Usage | None
+    outcome: Outcome
+    arrived_s: float
     num_bytes: int
 
 
@@ -106,28 +101,16 @@ class Recorder:
         if len(self._known) > MAX_OPEN:
             del self._known[next(iter(self._known))]
 
-    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
-        """The end of any request comes by `finished`."""
-
-    def finished(
-        self,
-        decision: Decision,
-        how: str,
-        status: int,
-        ttft_s: float | None,
-        lasted_s: float | None,
-        usage: Usage | None,
-    ) -> None:
-        """`lasted_s` from arrival; None where it is not the end, but another worker is tried."""
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
         known = self._known.pop(decision.id, None) or _Known((), (), None)
-        if lasted_s is None:
+        if outcome.lasted_s is None:
             return
         num_bytes = LINE_BYTES + 8 * len(known.blocks) + sum(4 * len(each) for each in known.tokens)
         if self._put_bytes - self._done_bytes + num_bytes > MAX_QUEUED_BYTES:
             self._metrics.num_unqueued += 1
             return
         self._put_bytes += num_bytes
-        line = _Line(known, decision, how, status, ttft_s, lasted_s, time.time(), usage, num_bytes)
+        line = _Line(known, decision, outcome, time.time() - outcome.lasted_s, num_bytes)
         self._queue.put(line)
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
@@ -199,23 +182,24 @@ def _private(path: str, flags: int) -> int:
 
 
 def _recorded(line: _Line) -> Recorded:
-    known, decision, usage = line.known, line.decision, line.usage
+    known, decision, outcome = line.known, line.decision, line.outcome
+    ttft_s = outcome.ttft_s
     return Recorded(
-        at=round(line.ended_s - line.lasted_s, 6),
+        at=round(line.arrived_s, 6),
         model=decision.model,
         policy=decision.policy,
         worker=decision.worker.id,
-        status=line.status,
-        how=line.how,
-        num_tokens=usage.prompt_tokens if usage and usage.prompt_tokens else decision.num_tokens,
-        e2e_s=round(line.lasted_s, 6),
+        status=outcome.status,
+        how=outcome.how,
+        num_tokens=outcome.reported_prompt_tokens or decision.num_tokens,
+        e2e_s=round(outcome.lasted_s or 0.0, 6),
         session=None if known.session is None else hashed(known.session),
         block_size=decision.worker.block_size or 0,
         blocks=array("Q", known.blocks).tobytes(),
         tokens=known.tokens[0].tobytes() if known.tokens else b"",
-        output_tokens=usage.completion_tokens if usage else None,
-        ttft_s=None if line.ttft_s is None else round(line.ttft_s, 6),
-        cached_tokens=usage.cached_tokens if usage else None,
+        output_tokens=outcome.reported_output_tokens,
+        ttft_s=None if ttft_s is None else round(ttft_s, 6),
+        cached_tokens=outcome.reported_cached_tokens,
         overlap_tokens=decision.overlap_tokens,
         num_blocks=decision.worker.num_blocks,
     )
@@ -226,11 +210,11 @@ def hashed(session: str) -> str:
     return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def recorder_of(config: Config, metrics: Metrics, router: Router, records: Records) -> Recorder:
+def recorder_of(config: Config, metrics: Metrics, witnesses: Witnesses) -> Recorder:
     """Sees what is decided and how it ends, if `--record` is given. Raises ConfigError."""
     path = Path(config.record) if config.record else None
     recorder = Recorder(path, metrics, max_bytes=config.record_max_bytes, keeps_tokens=config.record_tokens)
     if path is not None:
-        router.witnesses.append(recorder)
-        records.watchers.append(recorder.finished)
+        witnesses.decided.append(recorder.decided)
+        witnesses.finished.append(recorder.finished)
     return recorder

@@ -11,11 +11,9 @@ from msgspec.structs import asdict
 from gateway.core.decision import Candidate, Decision, Split
 from gateway.core.outcome import Outcome
 from gateway.core.sse import Usage
+from gateway.witnesses import Witnesses
 
 log = logging.getLogger("kvgate.requests")
-
-Finished = Callable[[Decision, str, int, float | None, float | None, Usage | None], None]
-"""Is told what `Records.finish` is, on the data path: microseconds."""
 
 PartsOf = Callable[[Decision], Sequence[Mapping[str, float]]]
 """What the cost of each candidate of a decision is made of, or nothing where nobody says."""
@@ -25,14 +23,20 @@ CANDIDATE_BYTES = 400
 
 
 class Records:
-    """A ring of decisions bounded by count and bytes, found by id."""
+    """A ring of decisions bounded by count and bytes, found by id. `witnesses` are told how each ended."""
 
-    def __init__(self, *, max_records: int = 10_000, max_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self,
+        witnesses: Witnesses | None = None,
+        *,
+        max_records: int = 10_000,
+        max_bytes: int = 64 << 20,
+    ) -> None:
+        self._witnesses = witnesses or Witnesses()
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
         self._num_bytes = 0
-        self.watchers: list[Finished] = []
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -53,15 +57,11 @@ class Records:
         usage: Usage | None,
         lasted_s: float | None = None,
     ) -> None:
-        """`lasted_s` from the request's arrival; None where another worker is tried."""
+        """As in `Outcome`."""
+        outcome = Outcome(how, status, ttft_s, usage, lasted_s)
         if decision.id in self._ring:
-            self._ring[decision.id] = (decision, Outcome(how, status, ttft_s, usage))
-        for watcher in tuple(self.watchers):
-            try:
-                watcher(decision, how, status, ttft_s, lasted_s, usage)
-            except Exception:  # noqa: BLE001  a bug in one who only looks on must not keep an answer open
-                self.watchers.remove(watcher)
-                log.exception("%r failed, and sees no more requests until the gateway is restarted", watcher)
+            self._ring[decision.id] = (decision, outcome)
+        self._witnesses.tell_finished(decision, outcome)
 
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
         """The record as plain JSON values, or None if it is unknown or has been dropped."""
@@ -144,31 +144,3 @@ def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
         "reported_prompt_tokens": outcome.reported_prompt_tokens,
         "reported_cached_tokens": outcome.reported_cached_tokens,
     }
-
-
-def log_request(
-    model: str,
-    decision: Decision,
-    status: int,
-    how: str,
-    ttft_s: float | None,
-    total_s: float,
-    usage: Usage | None,
-    client: str | None,
-) -> None:
-    """A line for people, without the prompt."""
-    log.info(
-        "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s, in all %s  %s  [%s]"
-        "  from %s",
-        model,
-        decision.worker.id,
-        status or "-",
-        decision.overlap_tokens,
-        decision.num_tokens,
-        usage.cached_tokens if usage and usage.cached_tokens is not None else "?",
-        f"{ttft_s * 1000:.0f} ms" if ttft_s is not None else "unstreamed",
-        f"{total_s * 1000:.0f} ms",
-        how if how != "ended" else decision.reason,
-        decision.id,
-        client or ("a Unix socket" if client == "" else "-"),
-    )

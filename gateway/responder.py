@@ -80,6 +80,7 @@ class Responder:
     def fail(self, error: GatewayError, headers: list[Header] | None = None) -> None:
         """Answer with an OpenAI error object."""
         all_headers = [(b"content-type", b"application/json"), *(headers or [])]
+        all_headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
         if error.retry_after_s is not None:
             all_headers.append((b"retry-after", b"%d" % error.retry_after_s))
         if error.retry_after_ms is not None:

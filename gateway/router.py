@@ -16,7 +16,7 @@ from itertools import islice, pairwise
 from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash, root_hash
-from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query, Split, Timings, Witness
+from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query, Split, Timings
 from gateway.core.errors import NoWorker
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
@@ -36,7 +36,7 @@ from gateway.lookups import Lookup, Lookups
 from gateway.policies.base import Policy
 from gateway.policies.composed import twin_of
 from gateway.policies.disaggregation import Disaggregation
-from gateway.witnesses import tell_answered, tell_decided
+from gateway.witnesses import Witnesses
 
 MAX_LOOKED_AT = 256
 """Open requests whose prefill is looked after at once; each costs a fraction of a microsecond."""
@@ -105,6 +105,7 @@ class Router:
         keep_sent_s: float = 600.0,
         disaggregation: Disaggregation | None = None,
         paces: Paces | None = None,
+        witnesses: Witnesses | None = None,
     ) -> None:
         self.fleet = fleet
         self.index = index
@@ -121,7 +122,7 @@ class Router:
         self._sent = SentLinks(assumed, keep_sent_s)
         self.learning = Learning(fleet, index, paces)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
-        self.witnesses: list[Witness] = []
+        self.witnesses = witnesses or Witnesses()
         self.tells_prefix = True
         self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
         self.on_freed: Callable[[WorkerId], None] | None = None
@@ -183,7 +184,7 @@ class Router:
         lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
         has_overlap = time.perf_counter()
         query = query_of(request, prompt, eligible[0].group, hashed if self.tells_prefix else None)
-        made = self._weigh(twin or self.policy, query, prompt, eligible, prefills, lookups, now)
+        made = self._weigh(twin, query, prompt, eligible, prefills, lookups, now)
         choice, chosen, group = made.choice, made.candidates[made.index], eligible[made.index].group
         decision = Decision(
             id=new_id(12),
@@ -205,12 +206,12 @@ class Router:
         )
         if twin is None:
             self._book(decision, chosen, lookups, group, prompt.links)
-            tell_decided(self.witnesses, decision, prompt, _blocks(lookups.get(group)), request)
+            self.witnesses.tell_decided(decision, prompt, _blocks(lookups.get(group)), request)
         return decision
 
     def _weigh(
         self,
-        policy: Policy,
+        twin: Policy | None,
         query: Query,
         prompt: Prompt,
         eligible: Sequence[Eligible],
@@ -219,9 +220,10 @@ class Router:
         now: float,
     ) -> _Weighed:
         candidates = self._lookups.candidates(eligible, lookups, prompt, now)
-        choice = policy.choose(query, candidates, self._rng)
+        choice = (twin or self.policy).choose(query, candidates, self._rng)
         others = self._lookups.candidates(prefills, lookups, prompt, now) if prefills else ()
-        index, split = self._split(query, partners_of(eligible, prefills), candidates, choice.index, others)
+        partners, is_real = partners_of(eligible, prefills), twin is None
+        index, split = self._split(query, partners, candidates, choice.index, others, is_real=is_real)
         return _Weighed(candidates, choice, index, split)
 
     def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
@@ -290,7 +292,7 @@ class Router:
         if usage is not None:
             if answer_s and usage.completion_tokens:
                 self.learning.ended(opened.lesson, usage.completion_tokens - 1, answer_s, now)
-            tell_answered(self.witnesses, decision, opened.prompt, usage)
+            self.witnesses.tell_answered(decision, opened.prompt, usage)
         return True
 
     def _see_prefilled(self, now: float) -> None:
@@ -321,11 +323,15 @@ class Router:
         candidates: tuple[Candidate, ...],
         direct: int,
         there: tuple[Candidate, ...],
+        *,
+        is_real: bool,
     ) -> tuple[int, Split | None]:
         """Which candidate answers, and who computes its prompt. Raises NoWorker."""
         if not there or self.disaggregation is None:
             return direct, None
-        plan = self.disaggregation.choose(query, candidates, direct, there, partners, self._rng)
+        plan = self.disaggregation.choose(
+            query, candidates, direct, there, partners, self._rng, is_real=is_real
+        )
         if plan.prefill is None and candidates[plan.decode].worker.is_bound:
             raise NoWorker(
                 f"{plan.reason}: {candidates[plan.decode].id} answers nothing alone", retry_after_s=1

@@ -17,8 +17,8 @@ from typing import Any, cast
 import httptools
 
 from gateway.beyond import Beyond
+from gateway.core.bodies import Bodies, Intake
 from gateway.core.errors import (
-    BodyTooLarge,
     GatewayError,
     HeadTooLarge,
     InvalidRequest,
@@ -56,6 +56,7 @@ class ClientConnection(asyncio.Protocol):
         limits: Limits,
         registry: MutableSet["ClientConnection"],
         on_refused: Callable[[int], None] = lambda status: None,
+        bodies: Bodies | None = None,
     ) -> None:
         self._handle = handle
         self._on_refused = on_refused
@@ -79,8 +80,8 @@ class ClientConnection(asyncio.Protocol):
         self._timer = LazyTimer(self._loop, self._on_due)
         self._body_began = 0.0
         self._headers: list[Header] = []
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._bodies = Bodies() if bodies is None else bodies
+        self._intake = Intake(self._bodies, limits.max_body_bytes)
         self._begin_message()
         self._in_head = self._is_receiving = False
 
@@ -102,6 +103,9 @@ class ClientConnection(asyncio.Protocol):
         self._transport = self._beyond = None
         self._parser = None  # it holds our methods: a cycle, which nobody looks for (garbage.py)
         self._registry.discard(self)
+        self._intake.drop()
+        for item in self._queue:
+            self._bodies.let_go(item if isinstance(item, HttpRequest) else item.request)
         self._queue.clear()
         self._timer.close()
         if exchange := self._exchange:
@@ -191,6 +195,7 @@ class ClientConnection(asyncio.Protocol):
             return self._refuse(self._head_too_large())
         try:
             expects = check_request(version, self._target, self._headers, limits.max_body_bytes)
+            self._intake.expect(self._headers)
         except GatewayError as exc:
             return self._refuse(exc)
         if expects:
@@ -199,16 +204,13 @@ class ClientConnection(asyncio.Protocol):
         return None
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
         if self._is_refusing:
-            return
-        if self._body_bytes > self._limits.max_body_bytes:
-            self._body.clear()
-            return self._refuse(self._too_large())
-        self._body.append(body)
+            return None
+        if error := self._intake.add(body):
+            return self._refuse(error)
         self._has_body_in_read = True
         self._fed_between = 0
-        left_s = self._limits.body_left_s(self._loop.time(), self._body_began, self._body_bytes)
+        left_s = self._limits.body_left_s(self._loop.time(), self._body_began, self._intake.num_bytes)
         self._set_deadline(left_s or 0.001)
         return None
 
@@ -219,12 +221,11 @@ class ClientConnection(asyncio.Protocol):
             method=self._parser.get_method().decode("latin-1"),
             target=self._target,
             headers=self._headers,
-            body=b"".join(self._body),
             is_http10=self._parser.get_http_version() in ("0.9", "1.0"),
             keep_alive=self._parser.should_keep_alive() and not self._beyond,
             is_upgrade=self._beyond is not None,
         )
-        self._body = []
+        self._intake.hand_to(request)
         self._is_receiving = self._owes_continue = False
         self._is_refusing = self._beyond is not None
         self._has_body_in_read = True
@@ -302,6 +303,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin(self, request: HttpRequest) -> None:
         exchange = self._handle(request, Responder(self, request))
+        if exchange is None:
+            self._bodies.let_go(request)
         if self._is_answering:
             self._exchange = exchange
 
@@ -311,6 +314,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._is_refusing = True
         self._owes_continue = False
+        self._intake.drop()
         self._set_deadline(0)
         method = self._parser.get_method().decode()  # an answer to HEAD has no body, nor has a refusal
         self._queue.append(_Refusal(error, HttpRequest(method, b"", self._headers, keep_alive=False)))
@@ -339,8 +343,7 @@ class ClientConnection(asyncio.Protocol):
         self._headers = []
         self._head_bytes = 0
         self._fed_between = 0
-        self._body = []
-        self._body_bytes = 0
+        self._intake.begin()
         self._owes_continue = False
 
     def _is_busy(self) -> bool:
@@ -363,9 +366,6 @@ class ClientConnection(asyncio.Protocol):
 
     def _head_too_large(self) -> HeadTooLarge:
         return HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes")
-
-    def _too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"the body is over {self._limits.max_body_bytes} bytes")
 
     def pause_reading(self) -> None:
         if self._transport and not self._is_reading_paused:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from gateway import host
@@ -20,8 +20,10 @@ from gateway.discovery.said import drains_of, parse_spec, spec_of, without_drain
 from gateway.handover import Predecessor, TakeoverPoint
 from gateway.processes import Supervisor
 from gateway.redis.server import embedded
+from gateway.reloading.reloads import Reloads, Reread
 from gateway.sockets import Sockets
 from gateway.tasks import Tasks, on_hangup, stop_event
+from gateway.telling.sink import Sink
 
 log = logging.getLogger("kvgate")
 
@@ -37,7 +39,10 @@ class Service(Protocol):
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None: ...
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None: ...
     async def add_workers(self, urls: Sequence[str]) -> None: ...
-    async def reload_policies(self) -> object: ...
+
+    reloads: Reloads | None
+
+    async def reload(self) -> Mapping[str, Any]: ...
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool: ...
     async def stop(self, drain_s: float | None = None) -> None: ...
 
@@ -45,11 +50,11 @@ class Service(Protocol):
 class Alone:
     """One process: the gateway itself. Imported here, since a supervisor has no use for its libraries."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, sink: Sink | None = None) -> None:
         from gateway.app import Gateway
         from gateway.garbage import Garbage
 
-        self._gateway = Gateway(config)
+        self._gateway = Gateway(config, sink=sink)
         self._garbage = Garbage(self._gateway.metrics.gc_pause_s)
         self.listen, self.leave = self._gateway.listen, self._gateway.leave
         host.prepare()
@@ -76,17 +81,26 @@ class Alone:
             gateway.add_worker(*parse_spec(spec))
         gateway.standings.resume(drains_of(specs), gateway.roster)
 
-    async def reload_policies(self) -> None:
-        with contextlib.suppress(ConfigError):  # which it has logged
-            await self._gateway.choosing.reload()
+    @property
+    def reloads(self) -> Reloads | None:
+        return self._gateway.reloads
+
+    @reloads.setter
+    def reloads(self, reloads: Reloads | None) -> None:
+        self._gateway.reloads = reloads
+
+    async def reload(self) -> Mapping[str, Any]:
+        return await self._gateway.reload()
 
     async def stop(self, drain_s: float | None = None) -> None:
         await self._gateway.stop(drain_s)
         self._garbage.release()
 
 
-async def serve(config: Config) -> int:
-    """Until it is told to stop, or has finished after another gateway took over. Raises ConfigError."""
+async def serve(config: Config, sink: Sink | None = None, reread: Reread | None = None) -> int:
+    """Until it is told to stop, or has finished after another gateway took over. `reread` reads the
+    configuration anew, at each SIGHUP. Raises ConfigError."""
+    given = config
     stop, path = stop_event(), config.takeover_socket
     host.raise_open_files()  # processes that it starts have the limit too
     with contextlib.ExitStack() as opened:
@@ -96,11 +110,12 @@ async def serve(config: Config) -> int:
             opened.callback(predecessor.close)
         sockets = Sockets(config, predecessor.sockets if predecessor else {})
         opened.callback(sockets.close)
-        service: Service = Supervisor(config) if config.processes > 1 else Alone(config)
+        service: Service = Supervisor(config) if config.processes > 1 else Alone(config, sink)
         drain_s: float | None = 0.0
-        reloads = Tasks()
-        if config.policy_file:
-            on_hangup(lambda: reloads.start("reload policies", service.reload_policies()))
+        hangups = Tasks()
+        if reread is not None:
+            service.reloads = Reloads(given, reread)
+            on_hangup(lambda: hangups.start("reload", _reload(service)))
         try:
             start = service.start(
                 predecessor.workers if predecessor else (), WARM_UP_S if predecessor else 0.0
@@ -109,9 +124,14 @@ async def serve(config: Config) -> int:
                 drain_s = await _serve(config, service, sockets, predecessor, stop)
         finally:
             sockets.remove_files()
-            await reloads.stop()
+            await hangups.stop()
             await service.stop(drain_s)
     return 0
+
+
+async def _reload(service: Service) -> None:
+    with contextlib.suppress(ConfigError):  # which is logged; a signal gets no other answer
+        await service.reload()
 
 
 async def _serve(

@@ -74,7 +74,7 @@ class SplitExchange(InferenceExchange):
         decision = self._proxy.router.decide(
             self._request,
             prompt=prompt,
-            exclude={*self._failed, *tried.left_out} if tried.num else self._failed,
+            exclude={*self.tries.failed, *tried.left_out} if tried.num else self.tries.failed,
             attempt=attempt + tried.num,
             may_split=self._may_split,
         )
@@ -94,7 +94,7 @@ class SplitExchange(InferenceExchange):
             body,
             loop=self._loop,
             start=proxy.tasks.start,
-            timeout_s=proxy.options.prefill_timeout_s,
+            timeout_s=self._options.prefill_timeout_s,
             on_handed=self._answered,
             on_failed=self._prefill_failed,
         )
@@ -198,10 +198,10 @@ class SplitExchange(InferenceExchange):
         if is_prefills_fault:
             tried.prefill_failed(decision.prefill.id)
         elif tried.transfer_failed(decision.prefill.id, decode):
-            without = {decode, *self._failed, *tried.left_out}
+            without = {decode, *self.tries.failed, *tried.left_out}
             if self._proxy.router.fleet.has_another(self._request.model, without):
                 tried.blame(decode)
-        self._may_split = tried.num < self._proxy.options.max_attempts
+        self._may_split = tried.num < self._options.max_attempts
         self._again(decision)
 
     def _again(self, decision: Decision) -> None:
@@ -308,7 +308,7 @@ class SplitExchange(InferenceExchange):
             self._tried.blame(self._decision.worker.id)
         super()._attempt_failed(reason, is_refused=is_refused)
 
-    def _close(self, how: str) -> None:
+    def _close(self, how: str, fault: str = "") -> None:
         if self._is_closed:
             return
         if how == "ended" and self._answer and self._decision and (usage := self._answer.usage()):
@@ -317,7 +317,7 @@ class SplitExchange(InferenceExchange):
             self._leg.cancel()
         if self._handed and self._decision:
             self._splits.let_go(self._decision)
-        super()._close(how)
+        super()._close(how, fault)
 
     def _told(self, decision: Decision, usage: Usage) -> None:
         """By the end of its answer, what the decode worker took the prompt for."""

@@ -12,15 +12,15 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
-from gateway.core.errors import InvalidRequest
 from gateway.core.headers import upgrade_to_client, upgrade_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.request import InferenceRequest, Kind
+from gateway.core.routes import model_asked
 from gateway.core.worker import Served
 from gateway.exchange import InferenceExchange
 from gateway.responder import Responder
+from gateway.telling.end import CUT, OUT_OF_TIME
 from gateway.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -36,14 +36,10 @@ FLUSH_S = 10.0
 def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRequest:
     """A request of no body, for the model that its query names; a fleet of one model needs no name.
     Raises InvalidRequest."""
-    query = parse_qs(http.target.partition(b"?")[2].decode("latin-1"))
-    model = query.get("model", [""])[0]
-    if not model:
-        if len({one.root for one in served.values() if one.adapter is None}) > 1:
-            names = ", ".join(served)
-            raise InvalidRequest(f"say which model: {http.path}?model=NAME, of {names}", param="model")
-        model = next((name for name, one in served.items() if one.adapter is None), "")
-    return InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
+    model = model_asked(http, served)
+    request = InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
+    request.may_repeat = True  # nothing of it has been said before a worker agrees
+    return request
 
 
 class TunnelExchange(InferenceExchange):
@@ -61,11 +57,12 @@ class TunnelExchange(InferenceExchange):
         decision = self._decision
         assert decision is not None
         self._upstream = connection
+        self.tries.was_sent = True
         self._touch()
         self._arm()
         pool = self._proxy.pool(decision.worker.url)
         head = upgrade_to_worker(
-            self._http,
+            self.http,
             decision.worker,
             netloc=pool.netloc,
             prefix=pool.path_prefix,
@@ -86,7 +83,7 @@ class TunnelExchange(InferenceExchange):
         self._proxy.metrics.num_tunnels_open += 1
         if self._responder.client_is_full:
             self._worker.hold(True)
-        exposed = self._decision if self._proxy.options.expose_headers else None
+        exposed = self._decision if self._options.expose_headers else None
         self._responder.switch(upgrade_to_client(head, self._request_id, exposed), self._from_client)
         if data:
             self.from_worker(data)
@@ -145,7 +142,7 @@ class TunnelExchange(InferenceExchange):
         if is_workers_fault:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)
-        self._close("cut")
+        self._close("cut", CUT if is_workers_fault else OUT_OF_TIME)
         self._responder.end()
 
     def _on_timer(self) -> None:
@@ -153,7 +150,7 @@ class TunnelExchange(InferenceExchange):
         if not self._worker:
             return super()._on_timer()
         self._timer = None
-        idle_s = self._proxy.options.deadlines.idle_s
+        idle_s = self._options.deadlines.idle_s
         left = self._last_activity + idle_s - self._loop.time()
         if self._is_closed or not idle_s:
             return None
@@ -162,11 +159,11 @@ class TunnelExchange(InferenceExchange):
             return None
         return self._cut_off(f"nothing moved for {idle_s:g} s", is_workers_fault=False)
 
-    def _close(self, how: str) -> None:
+    def _close(self, how: str, fault: str = "") -> None:
         if self._worker and not self._is_closed:
             self._proxy.metrics.num_tunnels_open -= 1
             self._worker.close()
-        super()._close(how)
+        super()._close(how, fault)
 
 
 class WorkerEnd(asyncio.Protocol):

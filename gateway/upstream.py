@@ -252,8 +252,8 @@ class Pool:
         self.key = way.authorization.encode() if way.authorization else None
         self.path_prefix = self._address.prefix.encode()
         self._tls_context = tls_context
-        self._connect_timeout_s = connect_timeout_s
-        self._idle_s = idle_s
+        self.connect_timeout_s = connect_timeout_s
+        self.idle_s = idle_s
         self._loop = asyncio.get_running_loop()  # kept: asking again costs a system call (Python < 3.12)
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
@@ -264,7 +264,7 @@ class Pool:
 
     def take(self) -> UpstreamConnection | None:
         """A resting connection that is still open; the last used first, so that the others age."""
-        oldest = self._loop.time() - self._idle_s
+        oldest = self._loop.time() - self.idle_s
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open and connection.rested_since >= oldest:
@@ -276,7 +276,7 @@ class Pool:
         """A new connection. Raises OSError (TimeoutError is one), in words where TLS failed."""
         loop, address = self._loop, self._address
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(self.connect_timeout_s):
                 if address.unix_path:
                     _, protocol = await loop.create_unix_connection(
                         lambda: UpstreamConnection(self), address.unix_path
@@ -299,7 +299,7 @@ class Pool:
 
     def close(self) -> None:
         """Close the resting connections; those in use close when their exchange ends."""
-        self._idle_s = 0.0
+        self.idle_s = 0.0
         while self._idle:
             self._idle.pop().abort()
 
@@ -312,19 +312,19 @@ class Pool:
             self._idle.remove(connection)
 
     def rest(self, connection: UpstreamConnection) -> None:
-        if not self._idle_s:
+        if not self.idle_s:
             return connection.abort()  # the pool was closed meanwhile
         connection.rested_since = self._loop.time()
         self._idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(self._idle_s, self._sweep)
+            self._sweeper = self._loop.call_later(self.idle_s, self._sweep)
         return None
 
     def _sweep(self) -> None:
         """Close what has rested too long; the oldest are in front."""
         self._sweeper = None
-        while self._idle and self._idle[0].rested_since <= self._loop.time() - self._idle_s:
+        while self._idle and self._idle[0].rested_since <= self._loop.time() - self.idle_s:
             self._idle.popleft().abort()
         if self._idle:
-            due = self._idle[0].rested_since + self._idle_s - self._loop.time()
+            due = self._idle[0].rested_since + self.idle_s - self._loop.time()
             self._sweeper = self._loop.call_later(max(due, 0.05), self._sweep)

@@ -1,41 +1,69 @@
-"""Those who look on (`Witness` in `core/decision.py`): told of each decision, and of what became of it."""
+"""Those who look on: told of each decision, of what the engine then told, and of how it ended.
+
+    decided ─► answered (where the engine told its usage) ─► finished (each attempt, whatever became of it)
+
+Called on the data path: no I/O, microseconds. A bug in one who only looks on costs no request, nor a line in
+the log for each: it is told no more.
+"""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from gateway.core.blocks import BlockHash
-from gateway.core.decision import Decision, Prompt, Witness
+from gateway.core.decision import Decision, Prompt
+from gateway.core.outcome import Outcome
 from gateway.core.request import InferenceRequest
 from gateway.core.sse import Usage
 
 log = logging.getLogger("kvgate.router")
 
-
-def tell_decided(
-    witnesses: list[Witness],
-    decision: Decision,
-    prompt: Prompt,
-    blocks: Sequence[Sequence[BlockHash]],
-    request: InferenceRequest,
-) -> None:
-    for witness in tuple(witnesses):
-        try:
-            witness.decided(decision, prompt, blocks, request)
-        except Exception:  # noqa: BLE001  see _dismiss
-            _dismiss(witnesses, witness)
+Decided = Callable[[Decision, Prompt, Sequence[Sequence[BlockHash]], InferenceRequest], None]
+"""With the hashes of each prompt's full blocks, empty where its tokens are not known."""
+Answered = Callable[[Decision, Sequence[BlockHash], Usage], None]
+"""The end of an answer that told its usage, with the blocks of the request's last prompt."""
+Finished = Callable[[Decision, Outcome], None]
 
 
-def tell_answered(
-    witnesses: list[Witness], decision: Decision, blocks: Sequence[BlockHash], usage: Usage
-) -> None:
-    for witness in tuple(witnesses):
-        try:
-            witness.answered(decision, blocks, usage)
-        except Exception:  # noqa: BLE001  see _dismiss
-            _dismiss(witnesses, witness)
+class Witnesses:
+    """Who is told of what; the lists are in the order in which they are told."""
+
+    def __init__(self) -> None:
+        self.decided: list[Decided] = []
+        self.answered: list[Answered] = []
+        self.finished: list[Finished] = []
+
+    def __repr__(self) -> str:
+        return f"Witnesses({len(self.decided)}, {len(self.answered)}, {len(self.finished)})"
+
+    def tell_decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        for tell in tuple(self.decided):
+            try:
+                tell(decision, prompt, blocks, request)
+            except Exception:  # noqa: BLE001  see _dismiss
+                _dismiss(self.decided, tell)
+
+    def tell_answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        for tell in tuple(self.answered):
+            try:
+                tell(decision, blocks, usage)
+            except Exception:  # noqa: BLE001  see _dismiss
+                _dismiss(self.answered, tell)
+
+    def tell_finished(self, decision: Decision, outcome: Outcome) -> None:
+        for tell in tuple(self.finished):
+            try:
+                tell(decision, outcome)
+            except Exception:  # noqa: BLE001  see _dismiss
+                _dismiss(self.finished, tell)
 
 
-def _dismiss(witnesses: list[Witness], failed: Witness) -> None:
-    """A bug in one who only looks on must cost no request, nor a line in the log for each."""
-    witnesses.remove(failed)
-    log.exception("%r failed, and sees no more decisions until the gateway is restarted", failed)
+def _dismiss(told: list[Any], failed: object) -> None:
+    told.remove(failed)
+    log.exception("%r failed, and is told no more until the gateway is restarted", failed)

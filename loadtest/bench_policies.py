@@ -74,8 +74,9 @@ def conversation(speed: float, seed: int) -> Iterable[Job]:
     return mooncake(CONVERSATION, speed=speed, limit=LIMIT, seed=seed)
 
 
-def agents(copies: int, seed: int) -> Iterable[Job]:
-    return agent(AGENT, bundled_encode(), copies=max(copies * LIMIT // 12031, 1), seed=seed)
+def agents(copies: int, speed: float, seed: int) -> Iterable[Job]:
+    num = max(copies * LIMIT // 12031, 1)
+    return agent(AGENT, bundled_encode(), copies=num, speed=speed, seed=seed)
 
 
 def ladder(seed: int) -> Iterable[Job]:
@@ -93,7 +94,7 @@ def rows() -> list[Row]:
         large("conversation_1x_70b", partial(conversation, 1.0)),
         large("conversation_2x_70b", twice, p99_goal=0.8),
         large("conversation_3x_70b", partial(conversation, 3.0), p99_goal=0.8),
-        Row("agent", partial(agents, 40), block_size=64),
+        Row("agent", partial(agents, 40, 5.0), block_size=64),
         Row("groups_ladder", ladder, block_size=400),
         Row("mixed_fleet_2x", twice, profiles=(*[FAST] * 4, *[HALF] * 4), slo=half),
         Row("late_events_2x", twice, event_delay_s=2.0),
@@ -114,24 +115,30 @@ def run(row: Row, name: str, seed: int) -> Summary:
     )
     fleet = VirtualFleet(pooled_of(setup) if name == "pooled" else setup)
     if isinstance(fleet.router.policy, DynamoCost):
-        fleet.router.witnesses.append(fleet.router.policy)
+        fleet.router.witnesses.decided.append(fleet.router.policy.decided)
+        fleet.router.witnesses.answered.append(fleet.router.policy.answered)
     return summarize(name, fleet.run(row.jobs(seed)), NUM_WORKERS, row.slo)
 
 
 def main() -> None:
     figures: list[Figure] = []
-    with ProcessPoolExecutor(max_tasks_per_child=8) as pool:
-        for row in rows():
-            if ROWS and row.name not in ROWS.split(","):
-                continue
-            began = time.monotonic()
-            names = [OURS, *OTHERS, "all_knowing", "pooled"]
-            asked = {name: [pool.submit(run, row, name, seed) for seed in SEEDS] for name in names}
-            cells = {name: [future.result() for future in futures] for name, futures in asked.items()}
-            show(row, cells, time.monotonic() - began)
-            figures += compare(row, cells)
+    for row in rows():
+        if ROWS and row.name not in ROWS.split(","):
+            continue
+        began = time.monotonic()
+        cells = play(row)
+        show(row, cells, time.monotonic() - began)
+        figures += compare(row, cells)
     figures += [decide_us(num, goal) for num, goal in DECIDE_GOALS_US.items()]
     publish("bench_policies", figures)
+
+
+def play(row: Row) -> Mapping[str, Sequence[Summary]]:
+    """Each policy with each seed. Processes of their own for each row: what a run takes is given back."""
+    names = [OURS, *OTHERS, "all_knowing", "pooled"]
+    with ProcessPoolExecutor() as pool:
+        asked = {name: [pool.submit(run, row, name, seed) for seed in SEEDS] for name in names}
+        return {name: [future.result() for future in futures] for name, futures in asked.items()}
 
 
 def show(row: Row, cells: Mapping[str, Sequence[Summary]], took_s: float) -> None:

@@ -15,7 +15,7 @@ GATEWAY = [os.environ.get("GATEWAY_PYTHON", sys.executable), "-P", "-m", "gatewa
 """The command that is measured and tested: this environment's gateway, or another's, such as the wheel's.
 -P: as it is installed there, not as it lies in the current directory."""
 
-LISTENING = re.compile(r"listening on (http://\S+), admin on (http://\S+)")
+LISTENING = re.compile(r"listening on (http://[^\s\"]+), admin on (http://[^\s\"]+)")
 SIM_READY = re.compile(r"sim ready: (http://\S+)")
 
 

@@ -56,6 +56,7 @@ class Answered:
 
     def __init__(self) -> None:
         self.events: list[object] = []
+        self.errors: list[GatewayError] = []
         self.has_begun = False
         self.client_is_full = False
         self.more_headers: list[Header] = []
@@ -82,6 +83,7 @@ class Answered:
         self.events.append("held" if is_held else "let go")
 
     def fail(self, error: GatewayError, headers: object = None) -> None:
+        self.errors.append(error)
         self.events += [error.status, error.code]
 
     def abort(self) -> None:
@@ -122,9 +124,11 @@ class World:
         self.pools = {name: FakePool(f"http://{name}") for name in names}
         self.proxy.pools.update({f"http://{name}": pool for name, pool in self.pools.items()})
 
-    def ask(self, body: bytes = BODY) -> tuple[InferenceExchange, Answered]:
+    def ask(
+        self, body: bytes = BODY, target: bytes = b"/v1/completions"
+    ) -> tuple[InferenceExchange, Answered]:
         answered = Answered()
-        http = HttpRequest("POST", b"/v1/completions", [(b"x-request-id", b"7")], body)
+        http = HttpRequest("POST", target, [(b"x-request-id", b"7")], body)
         return self.proxy.handle(http, cast(Responder, answered)), answered
 
     def offer(self, target: bytes = b"/v1/realtime?model=m") -> tuple[TunnelExchange, Answered]:
@@ -140,4 +144,6 @@ class World:
         return sum(self.router.ledger.load(member.worker.id).num_in_flight for member in self.router.fleet)
 
     def is_clean(self) -> bool:
-        return not self.in_flight() and not self.proxy.exchanges
+        retries = self.proxy.retries
+        is_over = not (retries.num_in_flight or retries.num_retrying)
+        return is_over and not self.in_flight() and not self.proxy.exchanges

@@ -17,6 +17,7 @@ from gateway.choosing import Choosing
 from gateway.config import Config, load
 from gateway.core.conduct import Rules
 from gateway.core.decision import Prompt
+from gateway.core.errors import ConfigError
 from gateway.core.stream import StreamState
 from gateway.core.worker import Reported, WorkerId
 from gateway.discovery.resolver import Resolver
@@ -42,6 +43,7 @@ class Admined:
 
     def __init__(self, world: World) -> None:
         self.world, self.records = world, Records()
+        self.refusal: str | None = None
         self.router = Router(
             fleet=world.fleet,
             index=world.known.index,
@@ -99,8 +101,14 @@ class Admined:
             describe_flow=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.choosing,
             preview=Preview(cast(Proxy, None), lambda decision: ()),
+            reload=self._reload,
         )
         self.client = TestClient(TestServer(admin.app()))
+
+    async def _reload(self) -> dict[str, int]:
+        if self.refusal:
+            raise ConfigError(self.refusal)
+        return {"generation": 2}
 
     async def get(self, path: str, status: int = 200) -> Any:
         answer = await self.client.get(path)
@@ -395,3 +403,12 @@ async def test_policies_are_shown_and_read_anew(admined: Admined) -> None:
     answer = await admined.client.post("/admin/policies/reload", json={})
     assert (answer.status, (await answer.json())["policy"]) == (200, "least_load")
     assert (await admined.client.post("/admin/policies/reload", data=b"{}")).status == 415
+
+
+async def test_the_configuration_is_read_anew_or_it_says_why_not(admined: Admined) -> None:
+    answer = await admined.client.post("/admin/config/reload", json={})
+    assert (answer.status, await answer.json()) == (200, {"generation": 2})
+    assert (await admined.client.post("/admin/config/reload", data=b"{}")).status == 415
+    admined.refusal = "policy: no"
+    answer = await admined.client.post("/admin/config/reload", json={})
+    assert (answer.status, (await answer.json())["error"]["message"]) == (400, "policy: no")

@@ -8,6 +8,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.aggregate import Aggregate, Question, Reply
+from gateway.core.errors import ConfigError
 
 pytestmark = pytest.mark.process
 
@@ -49,10 +50,16 @@ class Host:
         self.is_stopping = False
         self.num_changes = 0
         self.aggregate = Aggregate(
-            lambda: self.processes, lambda: self.is_stopping, self._changed, self._reload
+            lambda: self.processes, lambda: self.is_stopping, self._changed, self._reload, self._config
         )
+        self.refusal: str | None = None
         self.reloaded = Reply(200, "application/json", b'{"policy":"p"}')
         self.client = TestClient(TestServer(self.aggregate.app()))
+
+    async def _config(self) -> dict[str, int]:
+        if self.refusal:
+            raise ConfigError(self.refusal)
+        return {"generation": 2}
 
     async def _changed(self) -> None:
         self.num_changes += 1
@@ -219,4 +226,14 @@ async def test_policies_are_read_anew_by_the_supervisor_once_for_all(host: Host)
     answer = await host.client.post("/admin/policies/reload", json={})
     assert (answer.status, await answer.json()) == (400, {"error": {"message": "line 3"}})
     assert (await host.client.post("/admin/policies/reload", data=b"{}")).status == 415
+    assert [process.asked for process in host.processes] == [[], []]
+
+
+async def test_the_configuration_is_read_anew_by_the_supervisor(host: Host) -> None:
+    answer = await host.client.post("/admin/config/reload", json={})
+    assert (answer.status, await answer.json()) == (200, {"generation": 2})
+    assert (await host.client.post("/admin/config/reload", data=b"{}")).status == 415
+    host.refusal = "policy: no"
+    answer = await host.client.post("/admin/config/reload", json={})
+    assert (answer.status, await answer.json()) == (400, {"error": {"message": "policy: no"}})
     assert [process.asked for process in host.processes] == [[], []]

@@ -151,7 +151,7 @@ def test_the_reference_page_is_the_committed_one(capsys: pytest.CaptureFixture[s
 
 def test_the_reference_page_is_a_table_of_equal_rows() -> None:
     gateways, _, agents = cli.reference_page().partition("## `kvgate agent`")
-    for page, struct, num_columns in ((gateways, Config, 6), (agents, AgentConfig, 4)):
+    for page, struct, num_columns in ((gateways, Config, 7), (agents, AgentConfig, 4)):
         rows = [line for line in page.splitlines() if line.startswith("|")]
         assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {num_columns + 1}
         assert len(rows) == len(list(options(struct))) + 2

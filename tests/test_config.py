@@ -170,6 +170,8 @@ def test_names_of_flags_and_variables() -> None:
         "medium_worth",
         "trust_headers_from",
         "agent",
+        "route",
+        "refuse_route",
         "worker_networks",
         "trusted_proxies",
     ]

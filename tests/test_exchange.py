@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.config import Config
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Prompt
 from gateway.core.request import InferenceRequest
@@ -51,6 +52,21 @@ def test_an_answer(world: World) -> None:
     assert len(world.pools["w:1"].transports) == 1  # the connection is used again
 
 
+@pytest.mark.parametrize("flow", [None, Config(max_in_flight_per_worker=1)], ids=["plain", "flow"])
+def test_a_bug_on_the_way_to_a_decision_is_answered_and_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, flow: Config | None
+) -> None:
+    world = World(monkeypatch, "w:1", flow=flow)
+    policy = world.router.policy
+    world.router.policy = cast(Any, SimpleNamespace(name="broken"))
+    _, answered = world.ask()
+    assert answered.events[0] == 500 and world.is_clean() and "failed" in caplog.text
+    world.router.policy = policy
+    exchange, answered = world.ask()
+    assert world.in_flight() == 1  # nothing is in its way
+    exchange.cancel("the end of the test")
+
+
 def test_a_request_asks_for_an_announcement_where_its_decision_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -74,7 +90,7 @@ def test_an_answer_that_has_begun_holds_no_prompt(world: World) -> None:
     exchange, answered = world.ask()
     assert exchange._request.body == BODY  # another worker may have to be asked
     world.transport().feed(HEAD, chunk(EVENT))
-    assert (exchange._request.body, exchange._request.fields, exchange._http.body) == (b"", {}, b"")
+    assert (exchange._request.body, exchange._request.fields, exchange.http.body) == (b"", {}, b"")
     world.transport().feed(END)
     assert answered.events == [200, EVENT, "end"]
     assert world.is_clean()
@@ -254,6 +270,52 @@ def test_the_next_worker_gets_the_same_request(monkeypatch: pytest.MonkeyPatch) 
     assert world.is_clean()
 
 
+RESPONSES = b"/v1/responses"
+
+
+def test_what_a_worker_may_keep_is_sent_to_one_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    body = b'{"model":"m","input":"x","store":true}'
+    _, answered = world.ask(body, RESPONSES)
+    world.transport("w:1").lose(ConnectionResetError())
+    assert answered.events == [502, "worker_failed"]
+    assert [error.should_retry for error in answered.errors] == [False]
+    assert not world.pools["w:2"].transports
+    assert world.is_clean()
+
+
+def test_what_a_worker_may_keep_goes_on_where_a_connection_was_refused(world: World) -> None:
+    world.pools["w:1"].error = ConnectionRefusedError(111, "Connection refused")
+    _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    assert answered.events == [502, "worker_failed"]  # there is no other
+    assert [error.should_retry for error in answered.errors] == [True]
+
+
+def test_what_a_worker_may_keep_takes_no_resting_connection(world: World) -> None:
+    world.ask()
+    world.transport().feed(PLAIN)
+    world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    assert len(world.pools["w:1"].transports) == 2
+
+
+def test_a_503_to_what_may_be_kept_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    world.transport("w:1").feed(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+    assert answered.events == [503, "end"]
+
+
+def test_a_budget_that_is_spent_ends_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2", retry_share=0.0)
+    _, answered = world.ask()
+    world.transport("w:1").lose(ConnectionResetError())
+    assert answered.events == [502, "worker_failed"]
+    assert [error.should_retry for error in answered.errors] == [True]
+    assert "too many" in answered.errors[0].message
+    assert (world.proxy.retries.num_denied, world.metrics.retries) == (1, {})
+    assert world.is_clean()
+
+
 def test_no_more_than_the_allowed_number_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1", "w:2", "w:3", max_attempts=2)
     for pool in world.pools.values():
@@ -413,3 +475,50 @@ def test_a_client_that_leaves_ends_what_is_done_for_it(monkeypatch: pytest.Monke
     exchange.client_gone()
     assert tasks.cancelled == ["connect"]
     assert world.is_clean()
+
+
+# the room for bodies -----------------------------------------------------------------------------
+
+
+def held(world: World, exchange: InferenceExchange) -> int:
+    """As if its connection had counted it."""
+    exchange.http.num_held = world.proxy.bodies.num_bytes = 1000
+    return 1000
+
+
+def test_a_body_is_let_go_when_its_answer_begins(world: World) -> None:
+    exchange, _ = world.ask()
+    held(world, exchange)
+    world.transport().feed(PLAIN[:-1])
+    assert world.proxy.bodies.num_bytes == 0
+    world.transport().feed(PLAIN[-1:])
+    assert world.proxy.bodies.num_bytes == 0
+
+
+@pytest.mark.parametrize("end", ["failed", "client gone", "cut", "too late"])
+def test_a_body_is_let_go_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5.0))
+    exchange, answered = world.ask()
+    held(world, exchange)
+    if end == "failed":
+        world.transport().lose(ConnectionResetError())
+    elif end == "client gone":
+        exchange.client_gone()
+    elif end == "cut":
+        exchange.cancel("the gateway stopped")
+    else:
+        world.loop.advance(6.0)
+        assert answered.events == [504, "worker_timeout"]
+        assert answered.errors[0].should_retry
+    assert world.proxy.bodies.num_bytes == 0
+    assert world.is_clean()
+
+
+def test_a_body_is_held_while_another_worker_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    exchange, _ = world.ask()
+    held(world, exchange)
+    world.transport("w:1").lose(ConnectionResetError())
+    assert world.proxy.bodies.num_bytes == 1000
+    world.transport("w:2").feed(PLAIN)
+    assert world.proxy.bodies.num_bytes == 0

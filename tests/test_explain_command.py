@@ -17,6 +17,7 @@ TOLD: dict[str, Any] = {
     "not_tokenized": None,
     "predicted_ttft_s": 0.25,
     "split": None,
+    "flow": None,
     "candidates": [
         {
             "worker": name,
@@ -55,8 +56,10 @@ def test_without_terms_tokens_or_a_prediction_the_rest_is_told() -> None:
         "predicted_ttft_s": None,
         "not_tokenized": "no model",
         "split": split,
+        "flow": {"tenant": "acme", "priority": 3, "fate": "refused", "why": "too late"},
     }
-    first, why, where, _, _, chosen, _ = lines(told)
+    first, why, where, whose, _, _, chosen, _ = lines(told)
+    assert whose == "for tenant acme, priority 3: refused: too late"
     assert first == "m, prompt not tokenized: no model: b:1, by latency_slo"
     assert (why, where) == ("in time", "prompt computed by p:1: sooner")
     assert chosen.split() == [">", "b:1", "64", "36", "1000", "2", "0", "0.50", "yes"]

@@ -11,6 +11,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from gateway.config import Config
+from gateway.core.bodies import Bodies
 from gateway.core.http import HttpRequest
 from gateway.front import Front
 from gateway.listening import bind_tcp
@@ -53,7 +54,7 @@ class World:
         tls = listening_tls((pair := authority.issue()).cert, pair.key) if authority else None
         app = web.Application()
         app.router.add_get("/", _hello)
-        front = Front(Config(), connections, handle, lambda status: None, app, tls)
+        front = Front(Config(), connections, handle, lambda status: None, app, tls, Bodies())
         await front.open()
         return cls(front, connections, held)
 

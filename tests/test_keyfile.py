@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from gateway.core.errors import ConfigError
-from gateway.keyfile import read_key, worker_headers
+from gateway.core.worker import WorkerId
+from gateway.keyfile import read_key, response_ids, worker_headers
 
 
 def test_a_key_is_read_without_the_line_end(tmp_path: Path) -> None:
@@ -37,3 +38,13 @@ def test_a_key_that_cannot_be_used_is_refused_without_showing_it(
         key.write_bytes(content)
     with pytest.raises(ConfigError, match=r"^worker_key_file: .*key (cannot be read|holds no key)$"):
         worker_headers(str(key))
+
+
+def test_ids_of_responses_are_keyed_by_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("long secret " * 20)
+    worker = WorkerId("w:1")
+    assert response_ids(str(file)).name(worker) == response_ids(str(file)).name(worker)
+    assert response_ids(str(file)).name(worker) != response_ids("").name(worker)
+    with pytest.raises(ConfigError, match="response_key_file"):
+        response_ids(str(tmp_path / "none"))

@@ -28,6 +28,7 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/ingest/replicas.py": "tests/test_replica_stories.py",
     "gateway/bookings/shared.py": "tests/test_booking_stories.py runs all of it, with gateways and Redis",
     "gateway/ingest/tree.py": "tests/test_tree_stories.py",
+    "gateway/responses.py": "tests/blackbox/test_responses.py runs all of it",
     "gateway/child.py": "tests/blackbox/test_processes.py runs all of it, in processes of its own",
     "gateway/app/gateway.py": "tests/blackbox, tests/test_stories.py and tests/test_library.py run all of it",
     "gateway/app/workers.py": "tests/test_worker_stories.py, tests/blackbox/test_worker_tls.py",

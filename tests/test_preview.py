@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
+from gateway.config import Config
 from gateway.core.errors import InvalidRequest, UnknownModel
+from gateway.core.limits import Limits
 from gateway.core.prompt import PromptError
 from gateway.preview import Preview
 from tests.exchanges import World
@@ -60,6 +62,22 @@ async def test_what_is_no_request_is_refused(
     assert caught.value.message.startswith(words)
     with pytest.raises(InvalidRequest, match="not a JSON object"):
         await Preview(world.proxy, lambda decision: ()).explain(b"[1]", None, {})
+
+
+async def test_it_is_told_who_asks_and_whether_it_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Config(max_in_flight_per_worker=1, tenants={"acme": Limits(priority=3)})
+    world = World(monkeypatch, "w:1", flow=flow)
+    world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
+    body: dict[str, Any] = {"model": "m", "prompt": "x"}
+    record = await told(world, body, **{"x-kvgate-tenant": "acme"})
+    expected = {"tenant": "acme", "priority": 3, "slo_ttft_s": None, "fate": "goes on", "why": None}
+    assert record["flow"] == expected
+    exchange, _ = world.ask()
+    assert (await told(world, body))["flow"]["fate"] == "waits"
+    late = await told(world, body, **{"x-kvgate-slo-ttft-ms": "1"})
+    assert late["flow"]["slo_ttft_s"] == 0.001
+    exchange.cancel("the end of the test")
+    assert world.is_clean() and not world.proxy.gate.told.requests["acme"]  # type: ignore[union-attr]
 
 
 async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> None:

@@ -9,6 +9,7 @@ from gateway.core.errors import InvalidRequest, TooManyRequests
 from gateway.core.http import HttpRequest
 from gateway.core.limits import Limits
 from gateway.core.request import InferenceRequest
+from gateway.prompts import PromptSource
 from tests.exchanges import World
 
 
@@ -37,7 +38,7 @@ def test_one_pool_for_each_endpoint_with_the_configured_times(world: World) -> N
     pool = world.proxy.pool("http://w:9")
     assert world.proxy.pool("http://w:9") is pool
     assert world.proxy.pool("http://w:8") is not pool
-    assert (pool._idle_s, pool._connect_timeout_s) == (2.0, 3.0)
+    assert (pool.idle_s, pool.connect_timeout_s) == (2.0, 3.0)
 
 
 def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:
@@ -160,3 +161,24 @@ def test_a_stream_is_asked_for_its_usage_where_tokens_are_counted(monkeypatch: p
         world.proxy.ask_usage = lambda worker, is_needed: asked.append(is_needed)  # type: ignore[func-returns-value]
         world.ask()
     assert asked == [False, True]
+
+
+def test_what_a_full_queue_refuses_is_never_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenized: list[InferenceRequest] = []
+    tokenize = PromptSource.tokenize
+
+    def counted(source: PromptSource, request: InferenceRequest) -> Prompt:
+        tokenized.append(request)
+        return tokenize(source, request)
+
+    monkeypatch.setattr(PromptSource, "tokenize", counted)
+    flow = Config(max_in_flight_per_worker=1, max_queued=2)
+    world = World(monkeypatch, "w:1", flow=flow)
+    waiting = [world.ask()[1] for _ in range(3)]
+    assert all(not answered.events for answered in waiting)
+    before = len(tokenized)
+    for _ in range(5):
+        with pytest.raises(TooManyRequests) as told:
+            world.ask()
+        assert told.value.should_retry and told.value.retry_after_s
+    assert len(tokenized) == before

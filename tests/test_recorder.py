@@ -13,17 +13,13 @@ from gateway.config import Config
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import ConfigError
-from gateway.core.fleet import Fleet
+from gateway.core.outcome import Outcome
 from gateway.core.recorded import Recorded
 from gateway.core.sse import read_usage
-from gateway.index.assumed import AssumedIndex
-from gateway.index.memory import MemoryIndex
 from gateway.metrics import Metrics
-from gateway.policies.round_robin import RoundRobin
 from gateway.recorder import Recorder, hashed, recorder_of
-from gateway.records import Records
 from gateway.replay.lines import Lines
-from gateway.router import Router
+from gateway.witnesses import Witnesses
 from tests.fakes import decision
 
 USAGE = read_usage(
@@ -52,7 +48,7 @@ def test_a_line_tells_what_a_replay_needs_and_no_prompt(tmp_path: Path) -> None:
     one, path = recorder(tmp_path / "r.jsonl"), tmp_path / "r.jsonl"
     made = decision("d1", "a:1", "b:1")
     see(one, made)
-    one.finished(made, "ended", 200, 0.25, 1.5, USAGE)
+    one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
     one.close()
     (line,) = lines(path)
     assert (line.worker, line.policy, line.status, line.how) == ("a:1", "p", 200, "ended")
@@ -67,7 +63,7 @@ def test_tokens_are_kept_where_they_are_wanted(tmp_path: Path) -> None:
     one = recorder(tmp_path / "r.jsonl", keeps_tokens=True)
     made = decision("d1", "a:1")
     see(one, made, session=None)
-    one.finished(made, "cut", 200, None, 1.5, None)
+    one.finished(made, Outcome("cut", 200, None, None, 1.5))
     one.close()
     (line,) = lines(tmp_path / "r.jsonl")
     assert array("I", line.tokens) == tokens_of(range(40))
@@ -78,10 +74,10 @@ def test_an_attempt_that_failed_is_no_end(tmp_path: Path) -> None:
     one = recorder(tmp_path / "r.jsonl")
     first, second = decision("d1", "a:1"), decision("d2", "b:1")
     see(one, first)
-    one.finished(first, "failed", 0, None, None, None)
+    one.finished(first, Outcome("failed", 0, None, None, None))
     see(one, second)
-    one.finished(second, "ended", 200, 0.1, 0.2, USAGE)
-    one.finished(first, "failed", 502, None, 0.3, None)  # of which no more than the decision is known
+    one.finished(second, Outcome("ended", 200, 0.1, USAGE, 0.2))
+    one.finished(first, Outcome("failed", 502, None, None, 0.3))
     one.close()
     assert [(line.worker, line.how, len(line.blocks)) for line in lines(tmp_path / "r.jsonl")] == [
         ("b:1", "ended", 16),
@@ -97,7 +93,7 @@ def test_the_file_is_bounded_and_what_is_lost_is_counted(
     for i in range(20):
         made = decision(f"d{i}", "a:1")
         see(one, made)
-        one.finished(made, "ended", 200, 0.25, 1.5, USAGE)
+        one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
     one.close()
     num = len(lines(tmp_path / "r.jsonl"))
     assert 0 < num < 20 and (tmp_path / "r.jsonl").stat().st_size <= 1000
@@ -110,7 +106,7 @@ def test_several_append_to_one_file_within_one_bound(tmp_path: Path) -> None:
     for i in range(12):
         made = decision(f"d{i}", "a:1")
         see(ones[i % 3], made)
-        ones[i % 3].finished(made, "ended", 200, 0.25, 1.5, USAGE)
+        ones[i % 3].finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
     for one in ones:
         one.close()
     assert 0 < len(lines(tmp_path / "r.jsonl")) < 12
@@ -124,9 +120,9 @@ def test_what_the_queue_cannot_hold_is_counted_and_nobody_waits(
     one = recorder(tmp_path / "r.jsonl", metrics)
     large, small = decision("d1", "a:1"), decision("d2", "a:1")
     see(one, large, blocks=200)
-    one.finished(large, "ended", 200, 0.25, 1.5, USAGE)
+    one.finished(large, Outcome("ended", 200, 0.25, USAGE, 1.5))
     see(one, small)
-    one.finished(small, "ended", 200, 0.25, 1.5, USAGE)
+    one.finished(small, Outcome("ended", 200, 0.25, USAGE, 1.5))
     one.close()
     assert (metrics.num_unqueued, metrics.num_recorded) == (1, 1)
 
@@ -141,7 +137,7 @@ def test_a_file_that_goes_away_costs_lines_and_no_request(
     (tmp_path / "there").rmdir()
     made = decision("d1", "a:1")
     see(one, made)
-    one.finished(made, "ended", 200, 0.25, 1.5, USAGE)
+    one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
     one.close()
     assert (metrics.num_unwritten, metrics.num_recorded) == (1, 0) and "No such file" in caplog.text
 
@@ -161,9 +157,8 @@ def test_a_place_that_cannot_be_written_is_refused_at_start(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("is_on", [True, False])
 def test_it_costs_nothing_where_it_is_off(tmp_path: Path, is_on: bool) -> None:
-    records, path = Records(), tmp_path / "r.jsonl"
-    parts = {"fleet": Fleet(), "index": MemoryIndex(), "assumed": AssumedIndex(), "policy": RoundRobin()}
-    router = Router(**parts, tokenize=lambda _: Prompt())  # type: ignore[arg-type]
-    one = recorder_of(Config(record=str(path) if is_on else ""), Metrics(), router, records)
-    assert (one in router.witnesses, bool(records.watchers), path.exists()) == (is_on,) * 3
+    witnesses, path = Witnesses(), tmp_path / "r.jsonl"
+    one = recorder_of(Config(record=str(path) if is_on else ""), Metrics(), witnesses)
+    told = (one.decided in witnesses.decided, one.finished in witnesses.finished, path.exists())
+    assert told == (is_on,) * 3
     one.close()

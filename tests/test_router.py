@@ -89,6 +89,11 @@ def worker(name: str, *served: Served, size: int | None = 16) -> Worker:
     return Worker(WorkerId(name), f"http://{name}", served or (Served("m", "root"),), block_size=size)
 
 
+def look_on(world: World, seen: Seen) -> None:
+    world.router.witnesses.decided.append(seen.decided)
+    world.router.witnesses.answered.append(seen.answered)
+
+
 def test_the_holder_is_chosen_and_the_overlap_told() -> None:
     world = World(worker("a"), worker("b"))
     world.store("b", range(64))
@@ -123,7 +128,7 @@ def test_equal_prompts_in_flight_follow_each_other_only_while_it_pays() -> None:
 def test_a_preview_says_what_would_be_decided_and_changes_nothing() -> None:
     world, seen = World(worker("a"), worker("b")), Seen()
     world.store("b", range(64))
-    world.router.witnesses.append(seen)
+    look_on(world, seen)
     world.router.policy = RoundRobin()
     request = make_request("/v1/completions", {"model": "m", "prompt": list(range(80)), "user": "u"})
     previews = [world.router.preview(request) for _ in range(3)]
@@ -160,7 +165,7 @@ def test_finishing_releases_once_and_what_never_ran_is_not_assumed() -> None:
 
 def test_witnesses_see_decisions_and_what_engines_told_once() -> None:
     world, seen = World(worker("a"), worker("none", size=None)), Seen()
-    world.router.witnesses.append(seen)
+    look_on(world, seen)
     decision = world.decide(range(40))
     assert seen.num_blocks == [2 if decision.worker.id == "a" else 0]
     world.router.finish(decision, Usage(prompt_tokens=40))
@@ -175,7 +180,8 @@ def test_a_witness_that_fails_is_dismissed_and_costs_no_request(caplog: pytest.L
         caplog.clear()
         world, broken, seen = World(worker("a")), Seen(), Seen()
         setattr(broken, fails, None)
-        world.router.witnesses += [broken, seen]
+        look_on(world, broken)
+        look_on(world, seen)
         for _ in range(3):
             decision = world.decide(range(40))
             assert world.router.finish(decision, Usage(prompt_tokens=40))

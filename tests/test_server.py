@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.core.bodies import Bodies
 from gateway.core.framing import Limits
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.upgrade import HTTP2_REFUSAL
@@ -41,7 +42,10 @@ class Server:
         self.slow: list[tuple[Responder, Told]] = []
         self.registry: set[ClientConnection] = set()
         self.refused: list[int] = []
-        self.connection = ClientConnection(self.handle, limits, self.registry, self.refused.append)
+        self.bodies = Bodies()
+        self.connection = ClientConnection(
+            self.handle, limits, self.registry, self.refused.append, self.bodies
+        )
         self.transport = FakeTransport(self.connection)
 
     def handle(self, request: HttpRequest, responder: Responder) -> Exchange | None:
@@ -451,3 +455,65 @@ def test_http_2_behind_an_answered_request_is_malformed(server: Server) -> None:
     server.transport.feed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
     assert b"HTTP/1.1 400 " in server.transport.out
     assert HTTP2_REFUSAL not in server.transport.out
+
+
+# bodies that are held ----------------------------------------------------------------------------
+
+TEN = b"Host: a\r\nContent-Length: 10\r\n\r\n0123456789"
+
+
+def test_a_body_is_held_until_its_request_is_answered_at_once(server: Server) -> None:
+    server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN[:-3])
+    assert server.bodies.num_bytes == 7
+    server.transport.feed(TEN[-3:] + b"POST /now HTTP/1.1\r\n" + TEN)
+    assert server.bodies.num_bytes == 20
+    responder, _ = server.slow[0]
+    server.bodies.let_go(server.requests[0])  # as its exchange does
+    responder.send(200, [], b"")
+    assert server.bodies.num_bytes == 0
+
+
+def test_a_client_that_leaves_leaves_nothing_behind(server: Server) -> None:
+    server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN)
+    server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN)  # waits for the one before
+    server.transport.feed(b"POST /slow HTTP/1.1\r\n" + TEN[:-3])
+    assert server.bodies.num_bytes == 27
+    server.transport.lose()
+    assert server.slow[0][1].events == ["gone"]
+    server.bodies.let_go(server.requests[0])
+    assert server.bodies.num_bytes == 0
+
+
+def test_a_body_that_comes_too_late_is_let_go(server: Server) -> None:
+    server.transport.feed(b"POST /now HTTP/1.1\r\n" + TEN[:-3])
+    server.loop.advance(LIMITS.body_timeout_s + 60)
+    assert server.refused == [408]
+    assert server.bodies.num_bytes == 0
+
+
+def test_a_broken_body_is_let_go(server: Server) -> None:
+    head = b"POST /now HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    server.transport.feed(head + b"3\r\nabc\r\n")
+    assert server.bodies.num_bytes == 3
+    server.transport.feed(b"what?")
+    assert server.refused == [400]
+    assert server.bodies.num_bytes == 0
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_there_is_no_room_for_is_answered_and_not_read(server: Server, is_told: bool) -> None:
+    server.bodies.num_bytes = (1 << 30) - 5
+    framing = b"Content-Length: 6" if is_told else b"Transfer-Encoding: chunked"
+    server.transport.feed(b"POST /now HTTP/1.1\r\nHost: a\r\n" + framing + b"\r\n\r\n")
+    server.transport.feed(b"" if is_told else b"6\r\nabcdef\r\n")
+    assert server.transport.out.startswith(b"HTTP/1.1 503 ")
+    for header in (b"retry-after: 1\r\n", b"x-should-retry: true\r\n", b"connection: close\r\n"):
+        assert header in server.transport.out
+    assert (server.refused, server.requests) == ([503], [])
+    assert (server.bodies.num_bytes, server.bodies.num_refused) == ((1 << 30) - 5, 1)
+
+
+def test_what_has_no_body_always_has_room(server: Server) -> None:
+    server.bodies.num_bytes = 1 << 30
+    server.transport.feed(b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert server.transport.out.startswith(b"HTTP/1.1 200 ")

@@ -17,7 +17,7 @@ class Fake:
 
     calls: list[str]
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, sink: object = None) -> None:
         type(self).calls = []
 
     async def start(self, workers: object, warm_up_s: float) -> None:

@@ -3,9 +3,10 @@ import logging
 import pytest
 
 from gateway import request
-from gateway.core.decision import Decision, Prompt, Witness
+from gateway.core.decision import Decision, Prompt
+from gateway.core.outcome import Outcome
 from gateway.core.sse import Usage
-from gateway.witnesses import tell_answered, tell_decided
+from gateway.witnesses import Witnesses
 from tests.policies.contract import candidate
 
 ASKED = request("/v1/completions", {"model": "m", "prompt": [1]})
@@ -23,29 +24,45 @@ class Seen:
     def answered(self, *told: object) -> None:
         self._see("answered")
 
+    def finished(self, *told: object) -> None:
+        self._see("finished")
+
     def _see(self, what: str) -> None:
         if self.is_broken:
             raise RuntimeError("a bug")
         self.seen.append(what)
 
 
-def test_all_see_what_was_decided_and_answered() -> None:
+def told_to(*seen: Seen) -> Witnesses:
+    witnesses = Witnesses()
+    for each in seen:
+        witnesses.decided.append(each.decided)
+        witnesses.answered.append(each.answered)
+        witnesses.finished.append(each.finished)
+    return witnesses
+
+
+def tell_all(witnesses: Witnesses) -> None:
+    witnesses.tell_decided(DECISION, Prompt(), (), ASKED)
+    witnesses.tell_answered(DECISION, (), Usage(1))
+    witnesses.tell_finished(DECISION, Outcome("ended", 200, None, None))
+
+
+def test_all_see_what_was_decided_answered_and_finished() -> None:
     one, other = Seen(), Seen()
-    witnesses: list[Witness] = [one, other]
-    tell_decided(witnesses, DECISION, Prompt(), (), ASKED)
-    tell_answered(witnesses, DECISION, (), Usage(1))
-    assert one.seen == other.seen == ["decided", "answered"]
+    tell_all(told_to(one, other))
+    assert one.seen == other.seen == ["decided", "answered", "finished"]
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_one_that_fails_is_dismissed_and_the_others_see_all(
+def test_one_that_fails_is_told_no_more_and_the_others_see_all(
     place: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    good: list[Witness] = [Seen(), Seen()]
-    witnesses = [*good[:place], Seen(is_broken=True), *good[place:]]
+    good = [Seen(), Seen()]
+    witnesses = told_to(*good[:place], Seen(is_broken=True), *good[place:])
     with caplog.at_level(logging.ERROR):
-        tell_decided(witnesses, DECISION, Prompt(), (), ASKED)
-        tell_answered(witnesses, DECISION, (), Usage(1))
-    assert witnesses == good
-    assert [each.seen for each in good if isinstance(each, Seen)] == [["decided", "answered"]] * 2
-    assert len(caplog.records) == 1
+        tell_all(witnesses)
+        tell_all(witnesses)
+    assert repr(witnesses) == "Witnesses(2, 2, 2)"
+    assert [each.seen for each in good] == [["decided", "answered", "finished"] * 2] * 2
+    assert len(caplog.records) == 3

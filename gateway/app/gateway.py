@@ -10,12 +10,16 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.registry import Collector
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.api import Api
+from gateway.app import changing
+from gateway.app.surface import surface_of
 from gateway.app.told import admin_of
 from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
 from gateway.behind import behind, trusted_of
@@ -29,6 +33,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
+from gateway.core.used import Used
 from gateway.core.worker import Role, Worker
 from gateway.discovery.endpoint import Subscribed
 from gateway.discovery.facts import worker_urls
@@ -52,25 +57,31 @@ from gateway.metrics import Metrics
 from gateway.others import Others
 from gateway.pairing import Pairing
 from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
-from gateway.proxy import Proxy, proxy_options
+from gateway.proxy import AskUsage, Proxy, proxy_options
 from gateway.recorder import recorder_of
 from gateway.records import Records
 from gateway.redis.options import redis_of
+from gateway.reloading.difference import Difference
+from gateway.reloading.reloads import Reloads
 from gateway.router import Router
 from gateway.server import ClientConnection
 from gateway.shared import Place, place_alone
 from gateway.sockets import Sockets
 from gateway.splits import splits_of
 from gateway.tasks import Tasks
+from gateway.telling.sink import Sink
+from gateway.telling.told import Telling
 from gateway.tls import follow, listening_tls, worker_tls
 from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.overheard import Overheard
 from gateway.verify.verifier import Verifier
 from gateway.ways import ways_of, with_tables
+from gateway.witnesses import Witnesses
 
 if TYPE_CHECKING:
     from gateway.bookings.shared import SharedBookings
+    from gateway.ingest.replicas import Shared
 
 log = logging.getLogger("kvgate")
 
@@ -83,6 +94,9 @@ def shown_to_workers(config: Config) -> tuple[str, str, str]:
 class Gateway:
     """Everything of one process, put together; `start` opens it, `stop` closes it."""
 
+    reloads: Reloads | None = None
+    """Where the configuration is read anew; of several processes their supervisor does."""
+
     def __init__(
         self,
         config: Config,
@@ -90,13 +104,13 @@ class Gateway:
         place: Place | None = None,
         connections: set[ClientConnection] | None = None,
         policy_source: str | None = None,
+        sink: Sink | None = None,
     ) -> None:
-        """All but `config` is for one of several processes. Raises ConfigError, with nothing opened."""
+        """`sink` takes lines of the log; the rest is for one of several processes. Raises ConfigError."""
         self.config = config
         self.choosing = Choosing(config, policy_source)
         self._place = place = place or place_alone(config)
-        self.metrics = Metrics()
-        self.fleet = Fleet()
+        self.metrics, self.fleet = Metrics(), Fleet()
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
         log_templates(self.prompts)
@@ -106,20 +120,30 @@ class Gateway:
         self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
-        self.records = Records()
+        self.witnesses = Witnesses()
+        self.records = Records(self.witnesses)
         self.router = self._make_router(place.ledger if place else Ledger())
         self.standings = standings_of(self)
-        self.recorder = recorder_of(config, self.metrics, self.router, self.records)
-        self._read_workers()
-        trusted_of(config)
-        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self.recorder = recorder_of(config, self.metrics, self.witnesses)
         self._tasks = Tasks()
-        self.shared = shared_index(config, self.index, self.assumed, self.tree)
-        self.bookings = self._make_bookings(place)
-        self.sharing = [each for each in (self.shared, self.bookings) if each]
-        self._feeds = self._make_feeds()
+        self.telling = Telling(config, sink)
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
+        trusted_of(config)
+        self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self.surface = surface_of(config)
+        self._read_workers()
+        self._join(place)
+
+    def _join(self, place: Place | None) -> None:
+        """What other processes and gateways share with this one."""
+        self.shared = shared_index(self.config, self.index, self.assumed, self.tree)
+        self.bookings = self._make_bookings(place)
+        self._feeds = self._make_feeds()
+
+    @property
+    def sharing(self) -> "list[Shared | SharedBookings]":
+        return [each for each in (self.shared, self.bookings) if each]
 
     def _read_workers(self) -> None:
         """What the configuration says of them. Raises ConfigError."""
@@ -127,13 +151,17 @@ class Gateway:
         self.said = said_of(config, HANDOFFS, CONNECTORS)
         self.worker_urls = worker_urls([*config.worker, *self.said.roles])
         self.ways = ways_of(config)
-        for url in self.worker_urls:
-            if not url.startswith(DNS) and (refusal := self.ways.refusal(url)):
-                raise ConfigError(f"worker: {url}: {refusal}")
+        self.check_workers(self.worker_urls)
         self.worker_tls = worker_tls(*shown_to_workers(config))
         self.worker_headers = worker_headers(config.worker_key_file)
         self.engines = Engines(ENGINES, config.engine)
         self.agents = agents_of(config)
+
+    def check_workers(self, urls: Sequence[str]) -> None:
+        """Raises ConfigError for addresses that are no worker's."""
+        for url in urls:
+            if not url.startswith(DNS) and (refusal := self.ways.refusal(url)):
+                raise ConfigError(f"worker: {url}: {refusal}")
 
     async def start(self, *, serve: bool = True) -> None:
         """Begin to wait for the workers; with `serve`, listen for clients and admins too."""
@@ -148,7 +176,7 @@ class Gateway:
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
-        self.api = Api(self.proxy, self.fleet, self.metrics)
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, self.telling.tellers)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -173,6 +201,10 @@ class Gateway:
         """Begin to wait for a worker, or for those of a name; False if that is so already."""
         adds = self.resolver.add if url.startswith(DNS) else self.roster.add
         return adds(url, role)
+
+    def drop_worker(self, url: str) -> bool:
+        """Forget a worker, or a name and its workers: they get nothing new, and end what they have."""
+        return self.roster.drop(url) or self.resolver.drop(url)
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Begin to accept from listening sockets, which are closed by `leave` and `stop`."""
@@ -227,6 +259,22 @@ class Gateway:
         port: int = self._sockets.admin.getsockname()[1]
         return port
 
+    async def reload(self) -> dict[str, Any]:
+        """Take the configuration as it is now. Raises ConfigError, with nothing changed."""
+        if self.reloads is None:
+            raise ConfigError("it was not read from anywhere: give it to a new gateway")
+
+        async def apply(difference: Difference) -> None:
+            new = difference.applied_to(self.config)
+            (await changing.prepare(self, new, difference.added, difference.dropped))()
+
+        return await self.reloads.reload(apply)
+
+    @property
+    def collectors(self) -> Sequence[Collector]:
+        """Of what is told, and of what is read anew."""
+        return [*self.telling.collectors, *([self.reloads] if self.reloads else [])]
+
     def _make_front(self) -> Front:
         return Front(
             self.config,
@@ -235,6 +283,7 @@ class Gateway:
             self.api.refused,
             admin_of(self),
             self._tls,
+            self.surface.bodies,
         )
 
     def _make_router(self, ledger: Ledger) -> Router:
@@ -248,13 +297,32 @@ class Gateway:
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
             paces=Paces.of(self.config.prefill_tokens_per_s),
+            witnesses=self.witnesses,
         )
         self.choosing.drive(router)
-        router.witnesses += [self.losses, self.verifier, self.healer]
-        if self.choosing.trials.is_on:
-            router.witnesses.append(self.choosing.trials)
-            self.records.watchers.append(self.choosing.trials.finished)
+        for witness in (self.losses, self.verifier, self.healer):
+            self.witnesses.decided.append(witness.decided)
+            self.witnesses.answered.append(witness.answered)
+        self.watch_trials()
         return router
+
+    def watch_trials(self) -> None:
+        """Where there is something to compare; nobody is told otherwise."""
+        trials, told = self.choosing.trials, self.witnesses
+        if trials.is_on and trials.decided not in told.decided:
+            told.decided.append(trials.decided)
+            told.finished.append(trials.finished)
+
+    def asking(self) -> AskUsage:
+        """Of which streams the usage is asked."""
+        usages = {engine.name: engine.usage for engine in ENGINES.values()}
+        mode = "all" if self.config.record else self.config.verify
+        return Asking(mode, usages, self.verifier.in_doubt).ask
+
+    @property
+    def used_of(self) -> Callable[[str], Used | None] | None:
+        """What other processes of this host let a tenant use."""
+        return self._place.used_of if self._place else None
 
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
         if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
@@ -277,7 +345,6 @@ class Gateway:
 
     def _make_proxy(self) -> Proxy:
         config = self.config
-        usages = {engine.name: engine.usage for engine in ENGINES.values()}
         return Proxy(
             router=self.router,
             prompts=self.prompts,
@@ -291,12 +358,15 @@ class Gateway:
             tls_context=lambda: self.worker_tls.context,
             ways=self.ways,
             in_turn=self.bookings.in_turn if self.bookings else None,
-            ask_usage=Asking("all" if config.record else config.verify, usages, self.verifier.in_doubt).ask,
+            ask_usage=self.asking(),
             to_report=self.healer.asking,
             others=Others(self.router, self.tree.others) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
-            gate=gate_of(config, self.router, self._place.used_of if self._place else None),
+            response_ids=self.surface.response_ids,
+            bodies=self.surface.bodies,
+            gate=gate_of(config, self.router, self.used_of),
+            tellers=self.telling.tellers,
         )
 
     def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:

@@ -1,8 +1,11 @@
 """What a gateway tells on its admin port: each part's collector, each part's description."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.admin import Admin
 from gateway.choosing import PolicyCollector
@@ -14,6 +17,7 @@ from gateway.ingest.tree_metrics import TreeCollector
 from gateway.loss.metrics import LossCollector
 from gateway.metrics import Collector, registry_of
 from gateway.preview import Preview
+from gateway.retry_metrics import RetriesCollector
 from gateway.split_metrics import SplitsCollector
 from gateway.trials.metrics import TrialsCollector
 from gateway.verify.metrics import VerifyCollector, describe, summary
@@ -22,9 +26,22 @@ if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
 
 
-def admin_of(gateway: "Gateway") -> web.Application:
-    gate = gateway.proxy.gate
-    collectors = (
+class _Flow(RegistryCollector):
+    """Of the gate, once there is one: limits may come with a reload of the configuration."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        if gate := self._gateway.proxy.gate:
+            yield from FlowCollector(gate).collect()
+
+
+def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
+    return (
         Collector(
             gateway.metrics,
             gateway.fleet,
@@ -41,23 +58,29 @@ def admin_of(gateway: "Gateway") -> web.Application:
         SplitsCollector(gateway.splits, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
+        RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         TrialsCollector(gateway.choosing.trials),
-        *([FlowCollector(gate)] if gate else []),
+        _Flow(gateway),
+        *gateway.collectors,
     )
+
+
+def admin_of(gateway: "Gateway") -> web.Application:
     return Admin(
         api=gateway.api,
         router=gateway.router,
         workers=_workers_of(gateway),
         records=gateway.records,
-        registry=registry_of(collectors),
+        registry=registry_of(collectors_of(gateway)),
         losses=gateway.losses,
         describe_tokenizer=lambda: {
             **gateway.prompts.describe(),
             "asked_of_workers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
-        describe_flow=lambda: describe_flow(gate),
+        describe_flow=lambda: describe_flow(gateway.proxy.gate),
+        reload=gateway.reload,
         policies=gateway.choosing,
         preview=Preview(gateway.proxy, gateway.choosing.parts_of),
     ).app()

@@ -4,7 +4,7 @@ Each field carries its unit and its reason; `--help` and `docs/options.md` are g
 Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
 they work together is in `fleet.py`, how they are reached in `reaching.py`, how they come and go in
 `workers.py`, how one is chosen in `choosing.py`, who is let in in `flow.py`, what several gateways share in
-`sharing.py`.
+`sharing.py`, what clients may ask for in `surface.py`, what is told in `telling.py`.
 """
 
 import os
@@ -67,9 +67,6 @@ class Config(Behind, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Answer with x-kvgate-worker, -overlap-tokens and -decision. Off: they tell a tenant what "
             "others have cached."
         ),
-    ] = False
-    log_requests: Annotated[
-        bool, option("Log a line per request: worker, overlap, TTFT. Never the prompt.")
     ] = False
     record: Annotated[
         str,

@@ -36,8 +36,14 @@ class Reaching(Sharing, frozen=True, kw_only=True, forbid_unknown_fields=True):
         option("How long an unused worker connection is kept; vLLM closes its end at 5 s.", "seconds", gt=0),
     ] = 4.0
     max_attempts: Annotated[
-        int, option("Workers tried for one request, as long as no byte was answered.", "workers", ge=1)
-    ] = 3
+        int,
+        option(
+            "Workers that one request may reach, as long as no byte was answered: one more than the first. "
+            "Those that refuse the connection are not counted.",
+            "workers",
+            ge=1,
+        ),
+    ] = 2
     probe_interval_s: Annotated[
         float, option("Between two health probes (and load scrapes) of a worker.", "seconds", gt=0)
     ] = 2.0

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from gateway.config.reaching import Reaching
+from gateway.config.telling import Telling
 from gateway.core.address import worker_url
 from gateway.core.networks import network
 from gateway.options import option
@@ -26,7 +26,7 @@ class WorkerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     agent: str = ""
 
 
-class Workers(Reaching, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Workers(Telling, frozen=True, kw_only=True, forbid_unknown_fields=True):
     warm_up_s: Annotated[
         float,
         option(

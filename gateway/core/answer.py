@@ -9,7 +9,6 @@ from gateway.core.headers import is_event_stream
 from gateway.core.http import ResponseHead
 from gateway.core.plain import PlainScanner
 from gateway.core.sse import SseScanner, Usage
-from gateway.core.unasked import UnaskedScanner
 
 
 class Piece(Enum):
@@ -25,8 +24,8 @@ class Answer:
 
     __slots__ = ("status", "first_token_s", "last_token_s", "_scanner", "_plain")
 
-    def __init__(self, head: ResponseHead, unasked: UnaskedScanner | None = None) -> None:
-        """`unasked` is for the stream of a client that is not to see the usage that we asked for."""
+    def __init__(self, head: ResponseHead, unasked: SseScanner | None = None) -> None:
+        """`unasked` changes the stream: what its client is not to see is taken out, or named otherwise."""
         self.status = head.status
         self.first_token_s: float | None = None
         self.last_token_s = 0.0

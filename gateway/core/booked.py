@@ -39,9 +39,9 @@ Lock = Callable[[], AbstractContextManager[object]]
 """Excludes the other processes for as long as it is held."""
 
 
-def name_of(worker: WorkerId) -> int:
-    """Never 0, which is a free column."""
-    return int.from_bytes(blake2b(worker.encode(), digest_size=WORD_BYTES).digest()) or 1
+def name_of(text: str) -> int:
+    """Of a worker or tenant; never 0, which is a free column."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=WORD_BYTES).digest()) or 1
 
 
 class Table:

@@ -5,16 +5,13 @@ msgspec structs, not dataclasses: one is made per candidate and request, at a te
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
 from gateway.core.blocks import BlockHash, Tokens
 from gateway.core.media import Links
 from gateway.core.pace import TYPICAL, Pace
-from gateway.core.request import InferenceRequest
 from gateway.core.runs import Run
-from gateway.core.sse import Usage
 from gateway.core.worker import Worker, WorkerId
 
 
@@ -155,19 +152,3 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def uncached_tokens(self) -> int:
         return self.num_tokens - self.overlap_tokens
-
-
-class Witness(Protocol):
-    """Sees what was decided and what the engine then told. Called on the data path: no I/O, microseconds."""
-
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
-        """`blocks` are the hashes of each prompt's full blocks, empty where its tokens are not known."""
-
-    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
-        """The end of an answer that told its usage; `blocks` are those of the request's last prompt."""

@@ -12,13 +12,17 @@ class GatewayError(Exception):
     """Base of all answers that the gateway itself gives instead of a worker.
 
     `param` names the request field at fault; `retry_after_s` becomes a Retry-After header, and
-    `retry_after_ms` one that SDKs know and that is not rounded.
+    `retry_after_ms` one that SDKs know and that is not rounded. `should_retry`: the same request may do well
+    in a moment, and doing it twice does no harm; SDKs are told, which else go by the status alone.
     """
 
     status = 500
     code = "internal_error"
     kind = "server_error"
+    should_retry = False
     retry_after_ms: int | None = None
+    request: object = None
+    """The InferenceRequest that it refuses, where that was read; for the log."""
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -44,9 +48,31 @@ class UnknownRoute(InvalidRequest):
     code = "unknown_route"
 
 
+class RouteRefused(InvalidRequest):
+    """A route that workers may have, and that is not for clients."""
+
+    status = 403
+    code = "route_refused"
+    kind = "permission_error"
+
+
+class UnknownResponse(InvalidRequest):
+    status = 404
+    code = "response_not_found"
+
+
 class UnknownModel(InvalidRequest):
     status = 404
     code = "model_not_found"
+
+
+class ModelMissing(InvalidRequest):
+    """Neither the body nor anything else says for which model it is."""
+
+    code = "model_missing"
+
+    def __init__(self, message: str = "you must provide a model parameter") -> None:
+        super().__init__(message, param="model")
 
 
 class MethodNotAllowed(InvalidRequest):
@@ -57,6 +83,7 @@ class MethodNotAllowed(InvalidRequest):
 class RequestTimeout(InvalidRequest):
     status = 408
     code = "request_timeout"
+    should_retry = True
 
 
 class BodyTooLarge(InvalidRequest):
@@ -79,6 +106,7 @@ class TooManyRequests(GatewayError):
 
     status = 429
     code = "rate_limit_exceeded"
+    should_retry = True
 
     def __init__(self, message: str, *, code: str, kind: str, wait_s: float) -> None:
         wait_s = min(max(wait_s, 0.001), MAX_RETRY_AFTER_S)
@@ -112,6 +140,7 @@ class WorkerFailed(GatewayError):
 
     status = 502
     code = "worker_failed"
+    should_retry = True
 
 
 class NoWorker(GatewayError):
@@ -119,11 +148,21 @@ class NoWorker(GatewayError):
 
     status = 503
     code = "no_worker"
+    should_retry = True
+
+
+class NoRoomForBody(GatewayError):
+    """What is held of requests already is all that there is memory for."""
+
+    status = 503
+    code = "no_room_for_body"
+    should_retry = True
 
 
 class WorkerTimeout(GatewayError):
     status = 504
     code = "worker_timeout"
+    should_retry = True
 
 
 class ConfigError(Exception):

@@ -16,6 +16,9 @@ ADDED = frozenset(
     {
         "kvgate_client_connections",
         "kvgate_tunnels",
+        "kvgate_bodies_bytes",
+        "kvgate_bodies_limit_bytes",
+        "kvgate_retries_in_flight",
         "kvgate_queue_requests",
         "kvgate_queue_tokens",
         "kvgate_tenant_requests_in_flight",

@@ -37,12 +37,19 @@ class HttpRequest:
     wants to go on as a WebSocket. `client` and `forwarded` are for where proxies are believed (`behind.py`):
     whose request it is, and what workers are told of that."""
 
-    # fmt: off
     __slots__ = (
-        "method", "target", "headers", "body", "is_http10", "keep_alive", "is_upgrade", "path", "client",
+        "method",
+        "target",
+        "headers",
+        "body",
+        "is_http10",
+        "keep_alive",
+        "is_upgrade",
+        "path",
+        "num_held",
+        "client",
         "forwarded",
     )
-    # fmt: on
 
     def __init__(
         self,
@@ -61,6 +68,7 @@ class HttpRequest:
         self.is_http10 = is_http10
         self.keep_alive = keep_alive
         self.is_upgrade = is_upgrade
+        self.num_held = 0  # bytes of its body in the budget (`bodies.py`)
         self.path = self.target.partition(b"?")[0].decode("latin-1")
         self.client = ""
         self.forwarded: list[Header] = []

@@ -13,16 +13,29 @@ CLIENT_GONE = 499
 
 @mypyc_attr(acyclic=True)
 class Outcome:
-    """How it ended; `how` is "ended", "cut", "failed" or "client gone"."""
+    """How it ended; `how` is "ended", "cut", "failed" or "client gone". `lasted_s` is from the request's
+    arrival; None where it is not the end, but another worker is tried."""
 
-    __slots__ = ("how", "status", "ttft_s", "reported_prompt_tokens", "reported_cached_tokens")
+    __slots__ = (
+        "how",
+        "status",
+        "ttft_s",
+        "lasted_s",
+        "reported_prompt_tokens",
+        "reported_cached_tokens",
+        "reported_output_tokens",
+    )
 
-    def __init__(self, how: str, status: int, ttft_s: float | None, usage: Usage | None) -> None:
+    def __init__(
+        self, how: str, status: int, ttft_s: float | None, usage: Usage | None, lasted_s: float | None = None
+    ) -> None:
         self.how = how
         self.status = status
         self.ttft_s = ttft_s
+        self.lasted_s = lasted_s
         self.reported_prompt_tokens = usage.prompt_tokens if usage else None
         self.reported_cached_tokens = usage.cached_tokens if usage else None
+        self.reported_output_tokens = usage.completion_tokens if usage else None
 
     @property
     def is_error(self) -> bool:

@@ -169,7 +169,7 @@ class Band:
 
 class FairQueue:
     def __init__(self, max_waiting: int) -> None:
-        self._max_waiting = max_waiting
+        self.max_waiting = max_waiting
         self._bands: dict[int, Band] = {}
         self._order: list[int] = []  # priorities of bands with requests
         self._deadlines: list[tuple[float, int, Entry]] = []
@@ -193,7 +193,7 @@ class FairQueue:
     def push(self, entry: Entry) -> Entry | None:
         """Let it wait. Who gives way where the queue is full: it, or one that waited; else None."""
         out = None
-        if self._num_waiting >= self._max_waiting:
+        if self._num_waiting >= self.max_waiting:
             out = self._gives_way(entry)
             if out is entry:
                 return out
@@ -215,7 +215,7 @@ class FairQueue:
 
     def has_room(self, tenant: str, priority: int) -> bool:
         """For a request that comes now."""
-        return self._num_waiting < self._max_waiting or self._victim(tenant, priority) is not None
+        return self._num_waiting < self.max_waiting or self._victim(tenant, priority) is not None
 
     def pop(self) -> Entry | None:
         """Whose turn it is, served from now on."""

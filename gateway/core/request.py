@@ -13,7 +13,7 @@ import msgspec
 from xxhash import xxh3_128
 
 from gateway.core.chat import Messages
-from gateway.core.errors import InvalidRequest
+from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.session import short
 from gateway.core.tenants import Ticket
 
@@ -40,13 +40,37 @@ ROUTES: Mapping[str, Kind] = {
     "/v1/messages/count_tokens": Kind.PASS,
     "/tokenize": Kind.PASS,
     "/detokenize": Kind.PASS,
+    "/v1/tokenize": Kind.PASS,
+    "/v1/detokenize": Kind.PASS,
+    "/v1/chat/completions/batch": Kind.PASS,
+    "/v1/chat/completions/render": Kind.PASS,
+    "/v1/completions/render": Kind.PASS,
+    "/v1/messages/render": Kind.PASS,
+    "/v1/responses/render": Kind.PASS,
+    "/v1/audio/transcriptions": Kind.PASS,
+    "/v1/audio/translations": Kind.PASS,
+    "/v2/embed": Kind.PASS,
+    "/pooling": Kind.PASS,
+    "/classify": Kind.PASS,
+    "/v1/classify": Kind.PASS,
+    "/encode": Kind.PASS,
+    "/generate": Kind.PASS,
+    "/generative_scoring": Kind.PASS,
+    "/cohere/v2/chat": Kind.PASS,
+    "/cohere/v2/chat/render": Kind.PASS,
 }
-"""Inference routes by path; all are POST. What is not here is not forwarded."""
+"""Inference routes by path; all are POST. What else is forwarded is said with --route (`routes.py`)."""
+
+RESPONSES = "/v1/responses"
 
 _REPORT = "kv_cache_report_mode"
 _STEERING_FIELDS = frozenset({"kv_transfer_params", "disaggregated_params", _REPORT})
 _STEERING_PREFIX = "bootstrap_"
-_XARGS = "vllm_xargs"
+XARGS = "vllm_xargs"
+_SCALARS = ("model", "stream", "cache_salt", "user", "priority", XARGS)
+PREVIOUS = "previous_response_id"
+STATE_FIELDS = ("store", "background", PREVIOUS, "conversation")
+"""Of /v1/responses: by which something of it is kept in a worker, or was."""
 
 _Value = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
 
@@ -86,6 +110,7 @@ class InferenceRequest:
         "slo_ttft_s",
         "queued_s",
         "ticket",
+        "may_repeat",
         "_fields",
     )
 
@@ -104,6 +129,7 @@ class InferenceRequest:
         `reads_cache`: engines compute the whole prompt where log probabilities of the prompt are wanted.
         `may_split`: another worker may compute the prompt; not where several answers would fetch the same
         blocks, or the answer tells of the prompt itself.
+        `may_repeat`: where one worker dies with it, another one may do it; not where something is kept of it.
         `priority`: lower goes first, as in vLLM; None where the body says none. Who asks is filled in by flow
         control, where there is some (`flow/gate.py`).
         """
@@ -126,6 +152,7 @@ class InferenceRequest:
         self.slo_ttft_s: float | None = None
         self.queued_s = 0.0
         self.ticket: Ticket | None = None
+        self.may_repeat = path in ROUTES and not (path == RESPONSES and _leaves_something(top))
         self._fields = fields
 
     def __repr__(self) -> str:
@@ -150,31 +177,36 @@ class InferenceRequest:
 
 
 def parse_request(
-    path: str, body: bytes, known: Container[bytes] = frozenset(), *, keeps_transfer: bool = False
+    path: str,
+    body: bytes,
+    known: Container[bytes] = frozenset(),
+    *,
+    keeps_transfer: bool = False,
+    model: str | None = None,
 ) -> InferenceRequest:
-    """Raises InvalidRequest that names the field at fault. `keeps_transfer`: clients may split requests
-    themselves, and say so to the workers.
+    """Raises InvalidRequest that names the field at fault; ModelMissing where the body names none and no
+    `model` is given. `keeps_transfer`: clients may split requests themselves, and say so to the workers.
 
     `known` has the names (see Messages) of conversations whose messages passed these checks before:
     they are not decoded again. Everything else is.
     """
-    kind = ROUTES[path]
+    kind = ROUTES.get(path, Kind.PASS)
     messages: Messages | None = None
     fields: dict[str, Any] | None = None
     if kind is Kind.PASS:
-        top: Mapping[str, Any] = _scalars(body)
+        top: Mapping[str, Any] = _scalars(path, body, model)
     elif kind is Kind.CHAT and (messages := _messages(body, known)):
         top = messages.top
     else:
         top = fields = _decode(body)
-        _check_model(fields)
+        check_model(fields, model)
         if kind is Kind.CHAT:
             _check_messages(fields)
         else:
             _check_prompt(fields)
     sent = _without_steering(top, body, keeps_transfer)
     request = InferenceRequest(kind, path, sent, top, fields=fields, messages=messages)
-    if keeps_transfer and any([_steers(name) and not _steers_events(name) for name in top]):
+    if keeps_transfer and any([steers(name) and not steers_events(name) for name in top]):
         request.may_split = False  # its client splits it
     return request
 
@@ -218,23 +250,34 @@ def _decode_nested(top: Mapping[str, Any], *, with_prompt: bool) -> None:
             _decode_any(msgspec.json.encode(value))
 
 
-def _scalars(body: bytes) -> dict[str, Any]:
+def _leaves_something(top: Mapping[str, Any]) -> bool:
+    """A response that is asked to be kept, or goes on with one. Where nothing is said engines keep none
+    (vLLM: unless VLLM_ENABLE_RESPONSES_API_STORE is set)."""
+    return any([top.get(name) not in (None, False) for name in STATE_FIELDS])
+
+
+def _scalars(path: str, body: bytes, model: str | None) -> dict[str, Any]:
     """The fields that routing reads of a body that is not looked into, and the names of the others."""
+    if not body and path not in ROUTES:
+        body = b"{}"  # a route that was added with --route may have none
     try:
         if not body.isascii():
             body.decode()
         top: dict[str, Any] = _decode_raw(body)
-        read = ("model", "stream", "cache_salt", "user", "priority", _XARGS)
+        read = (*_SCALARS, *STATE_FIELDS) if path == RESPONSES else _SCALARS
         top |= {name: _decode_any(top[name]) for name in read if name in top}
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         top = _decode(body)  # says what is wrong
-    _check_model(top)
+    check_model(top, model)
     return top
 
 
-def _check_model(fields: Mapping[str, Any]) -> None:
+def check_model(fields: dict[str, Any], model: str | None) -> None:
+    """The body's own, or what was said elsewhere."""
     if not _typed(fields, "model", str, "a string"):
-        raise InvalidRequest("you must provide a model parameter", param="model")
+        if model is None:
+            raise ModelMissing
+        fields["model"] = model
 
 
 def _decode(body: bytes) -> dict[str, Any]:
@@ -306,15 +349,15 @@ def _has_one_answer(top: Mapping[str, Any]) -> bool:
 
 
 def _without_steering(fields: Mapping[str, Any], body: bytes, keeps_transfer: bool) -> bytes:
-    steers = _steers_events if keeps_transfer else _steers
-    xargs = fields.get(_XARGS)
-    in_xargs = isinstance(xargs, dict) and any(map(steers, xargs))
-    if not in_xargs and not (_any_steers(fields) and any(map(steers, fields))):
+    is_steering = steers_events if keeps_transfer else steers
+    xargs = fields.get(XARGS)
+    in_xargs = isinstance(xargs, dict) and any(map(is_steering, xargs))
+    if not in_xargs and not (_any_steers(fields) and any(map(is_steering, fields))):
         return body
-    kept = {name: raw for name, raw in _decode_raw(body).items() if not steers(name)}
+    kept = {name: raw for name, raw in _decode_raw(body).items() if not is_steering(name)}
     if in_xargs:
-        inner = {name: raw for name, raw in _decode_raw(kept[_XARGS]).items() if not steers(name)}
-        kept[_XARGS] = msgspec.Raw(msgspec.json.encode(inner))
+        inner = {name: raw for name, raw in _decode_raw(kept[XARGS]).items() if not is_steering(name)}
+        kept[XARGS] = msgspec.Raw(msgspec.json.encode(inner))
     return msgspec.json.encode(kept)
 
 
@@ -324,11 +367,11 @@ def _any_steers(names: Iterable[str]) -> bool:
     return any([name[:10] == _STEERING_PREFIX for name in names])
 
 
-def _steers(name: str) -> bool:
+def steers(name: str) -> bool:
     return name in _STEERING_FIELDS or name.startswith(_STEERING_PREFIX)
 
 
-def _steers_events(name: str) -> bool:
+def steers_events(name: str) -> bool:
     return name == _REPORT
 
 

@@ -11,10 +11,7 @@ from mypy_extensions import mypyc_attr
 
 from gateway.core.ledger import Load
 from gateway.core.pace import Pace
-from gateway.core.worker import Reported
-
-FULL_KV = 0.98
-"""Engines keep a rest free; at this share the next prompt evicts, or waits."""
+from gateway.core.worker import FULL_KV, Reported
 
 
 @mypyc_attr(acyclic=True)

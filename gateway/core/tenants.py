@@ -41,10 +41,7 @@ class Tenant:
         self.name = name
         self.label = label
         self.limits = limits
-        rate, at_once = limits.requests_per_s, limits.requests_at_once
-        self.requests = Bucket(rate, at_once or max(1, math.ceil(rate)), now) if rate else None
-        per_min = limits.tokens_per_min
-        self.tokens = Bucket(per_min / 60, per_min, now) if per_min else None
+        self.requests, self.tokens = _buckets(limits, now)
         self.num_active = 0
         self._used = used
         if used is not None:
@@ -54,6 +51,20 @@ class Tenant:
 
     def __repr__(self) -> str:
         return f"Tenant({self.name!r}, active={self.num_active}, {self.requests}, {self.tokens})"
+
+    def limit(self, limits: Limits, now: float, used: Used | None) -> None:
+        """Other limits from now on. The share that was left of the old ones is left of these."""
+        shares = [
+            1.0 if each is None else each.level(now) / each.capacity for each in (self.requests, self.tokens)
+        ]
+        self.limits = limits
+        self.requests, self.tokens = _buckets(limits, now)
+        for bucket, share in zip((self.requests, self.tokens), shares, strict=True):
+            if bucket is not None:
+                bucket.take((1 - share) * bucket.capacity, now)
+        self._used = used
+        if used is not None:
+            used.set_active(self.num_active)
 
     def admit(self, now: float) -> None:
         """One more of its requests is under way, until `ended`. Raises TooManyRequests."""
@@ -143,6 +154,13 @@ class Tenant:
         return TooManyRequests(message, code="rate_limit_exceeded", kind=kind, wait_s=wait_s)
 
 
+def _buckets(limits: Limits, now: float) -> tuple[Bucket | None, Bucket | None]:
+    """Of requests and of tokens."""
+    rate, at_once, per_min = limits.requests_per_s, limits.requests_at_once, limits.tokens_per_min
+    requests = Bucket(rate, at_once or max(1, math.ceil(rate)), now) if rate else None
+    return requests, Bucket(per_min / 60, per_min, now) if per_min else None
+
+
 class Ticket:
     """A request that was let in. `headers` go with its answer; `num_tokens` are those that its tenant has
     paid for; `entry` is there while it waits."""
@@ -181,9 +199,13 @@ class Tenants:
     def __repr__(self) -> str:
         return f"Tenants({len(self._tenants)}, configured={sorted(self._limits)})"
 
-    @property
-    def counts_tokens(self) -> bool:
-        return any([limits.tokens_per_min for limits in self._limits.values()])
+    def limit(self, limits: Mapping[str, Limits], now: float) -> None:
+        """Other limits, for those that are known already too."""
+        self._limits, self._others = limits, limits.get(EVERYBODY, NO_LIMITS)
+        self._labels |= {name for name in limits if name != EVERYBODY}
+        for name, tenant in self._tenants.items():
+            if (new := limits.get(name, self._others)) != tenant.limits:
+                tenant.limit(new, now, self._used(name, new))
 
     def of(self, name: str, now: float) -> Tenant:
         return self._tenants.get(name) or self._meet(name, now)
@@ -199,10 +221,12 @@ class Tenants:
                 if known := self._tenants.get(name):
                     return known
         limits = self._limits.get(name, self._others)
-        used = self._used_of(name) if self._used_of and is_limited(limits) else None
-        tenant = Tenant(name, self._label(name), limits, now, used)
+        tenant = Tenant(name, self._label(name), limits, now, self._used(name, limits))
         self._tenants[name] = tenant
         return tenant
+
+    def _used(self, name: str, limits: Limits) -> Used | None:
+        return self._used_of(name) if self._used_of and is_limited(limits) else None
 
     def _label(self, name: str) -> str:
         if name in self._labels:

@@ -10,19 +10,14 @@ have grown by since it last looked. One that meets a tenant begins with what is 
 A row of a process that died begins anew.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from hashlib import blake2b
+from gateway.core.booked import WORD_BYTES, Lock, name_of
 
-WORD_BYTES = 8
 MAX_COLUMNS = 1024
 """Tenants with limits that a host can tell apart; what comes later each process counts for itself."""
 CELLS = 7
 ACTIVE, REQUESTS, TOKENS, GIVEN, NO_REQUESTS, NO_TOKENS, AT = range(CELLS)
 FINE = 1000
 """What is missing is written in thousandths, and times in milliseconds of the host's monotonic clock."""
-
-Lock = Callable[[], AbstractContextManager[object]]
 
 
 class UsedTable:
@@ -46,7 +41,7 @@ class UsedTable:
 
     def of(self, tenant: str, row: int) -> "Used | None":
         """As one process sees it; None where no column is left."""
-        name = int.from_bytes(blake2b(tenant.encode(), digest_size=WORD_BYTES).digest()) or 1
+        name = name_of(tenant)
         with self._lock():
             names = self.words[: self._max_columns].tolist()
             wanted = name if name in names else 0

@@ -87,6 +87,11 @@ def worker_id(netloc: str, dp_rank: int, dp_size: int) -> WorkerId:
     return WorkerId(f"{netloc}#{dp_rank}" if dp_size > 1 else netloc)
 
 
+FULL_KV = 0.97
+"""KV usage from which a worker has no blocks for another prompt: engines keep a rest free, and what comes
+then evicts, or waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reported:
     """Load as the engine last said; late by up to a scrape interval and an engine step. What it fetched from

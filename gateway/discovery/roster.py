@@ -9,7 +9,7 @@ waiting ──answers──► joined: its workers are in fleet and index, their
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.address import Address
 from gateway.core.blocks import root_hash
@@ -136,6 +136,9 @@ class Roster:
         self._on_gone(url, [worker.id for worker in workers])
         log.info("worker %s dropped", url)
         return True
+
+    def look_every(self, seconds: float) -> None:
+        self._options = replace(self._options, probe_interval_s=seconds)
 
     def find(self, name: str) -> Endpoint | None:
         """Named as for `drop`."""

@@ -19,15 +19,15 @@ from typing import Any
 
 from gateway.core.blocks import BlockHash
 from gateway.core.conduct import Conduct, Ejection, Progress, Rules
-from gateway.core.decision import Decision, Prompt, Witness
+from gateway.core.decision import Decision, Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.ramp import Ramp
 from gateway.core.request import InferenceRequest
-from gateway.core.sse import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.roster import Roster
 from gateway.discovery.said import DRAINING, LEAVING
+from gateway.witnesses import Witnesses
 
 log = logging.getLogger("kvgate.roster")
 
@@ -70,7 +70,7 @@ class Standings:
         left: Left,
         *,
         num_answered: Callable[[WorkerId], int],
-        witnesses: list[Witness],
+        witnesses: Witnesses,
         on_ejected: Callable[[WorkerId], None],
         rules: Rules,
         warm_up_s: float,
@@ -232,9 +232,6 @@ class Standings:
                     ramp.decided(now, len(candidates) + (not among), is_here=is_here)
             self._look_at_ramp(name, now)
 
-    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
-        """That is nothing to it."""
-
     def _could(self, name: WorkerId, model: str, like: Worker) -> bool:
         member = self._fleet.get(name)
         return (
@@ -273,8 +270,8 @@ class Standings:
             return
         ramp = self._warming[worker] = Ramp(self._clock(), self._warm_up_s)
         self._fleet.warm_up(worker, ramp)
-        if self not in self._witnesses:
-            self._witnesses.append(self)
+        if self.decided not in self._witnesses.decided:
+            self._witnesses.decided.append(self.decided)
 
     def _look_at_ramp(self, worker: WorkerId, now: float) -> None:
         if self._warming[worker].share(now) >= 1.0:
@@ -283,8 +280,8 @@ class Standings:
     def _stop_ramp(self, worker: WorkerId) -> None:
         if self._warming.pop(worker, None):
             self._fleet.warm_up(worker, None)
-        if not self._warming and self in self._witnesses:
-            self._witnesses.remove(self)
+        if not self._warming and self.decided in self._witnesses.decided:
+            self._witnesses.decided.remove(self.decided)
 
 
 LOOK_INTERVAL_S = 0.5

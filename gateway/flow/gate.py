@@ -9,6 +9,7 @@ there is no gate.
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from gateway.config import Config
 from gateway.core.answer import Answer
@@ -16,7 +17,8 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.http import HttpRequest
 from gateway.core.networks import Trusted
-from gateway.core.request import InferenceRequest
+from gateway.core.request import ROUTES, InferenceRequest
+from gateway.core.response_ids import STORED
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
@@ -29,7 +31,13 @@ from gateway.flow.waiter import Waiter
 from gateway.responder import Responder
 from gateway.router import Router
 
-UNQUEUED = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
+UNQUEUED = frozenset(
+    {
+        *[path for path in ROUTES if path.endswith(("tokenize", "/render"))],
+        "/v1/messages/count_tokens",
+        STORED,
+    }
+)
 """What engines answer beside their work."""
 
 STOP_MARGIN_S = 1.0
@@ -64,16 +72,27 @@ class Gate:
     def __repr__(self) -> str:
         return f"Gate({self.lines}, {self.tenants})"
 
+    def take(self, config: Config) -> None:
+        """Other rules, for requests that come from now on; what waits goes on waiting. Raises ConfigError,
+        with nothing changed, for networks that are none."""
+        trusted = Trusted(config.trust_headers_from, "--trust-headers-from")
+        self._trusted, self._is_trusting, self._names = trusted, bool(trusted), names_of(config)
+        self.lines.take(config)
+        self._queues = self.lines.rule.is_on
+        self.tenants.limit(config.tenants, self.now())
+
     def admit(self, http: HttpRequest, request: InferenceRequest, responder: Responder) -> None:
         """Let it in, until it has `ended`. Raises TooManyRequests, with nothing taken."""
         now = self.now()
-        tenant = self._ask(http, request, responder, now)
+        is_trusted = self._is_trusting and self._trusted.trusts(responder.peer)
+        tenant = self.identify(http, request, is_trusted=is_trusted)
         try:
             if self._queues:
                 self.lines.check_room(request.model, tenant.name, request.priority or 0)
             tenant.admit(now)
         except TooManyRequests as error:
             self.told.refuse(request, tenant, error, http)
+            error.request = request
             raise
         finally:
             if tenant.has_limits:
@@ -129,6 +148,24 @@ class Gate:
             more = num_prompt - ticket.num_tokens if num_prompt else 0
             tenant.correct_tokens(more + (num_output or 0), self.now())
 
+    def foresee(self, request: InferenceRequest, tenant: Tenant) -> dict[str, Any]:
+        """What would be done with a request that came now, tenants' limits left out; nothing is taken."""
+        fate, why = "goes on", None
+        try:
+            if self._queues:
+                self.lines.check_room(request.model, tenant.name, request.priority or 0)
+            if self._must_wait(request):
+                fate = "waits"
+        except TooManyRequests as error:
+            fate, why = "refused", error.message
+        return {
+            "tenant": tenant.name,
+            "priority": request.priority or 0,
+            "slo_ttft_s": request.slo_ttft_s,
+            "fate": fate,
+            "why": why,
+        }
+
     def stop(self, drain_s: float) -> None:
         """The gateway stops, and what has begun has so long to end: what waits goes on in its turn until
         shortly before, and is then sent elsewhere, with an answer."""
@@ -138,13 +175,11 @@ class Gate:
         """Whether its answer must tell what it cost."""
         return request.ticket is not None and request.ticket.tenant.tokens is not None
 
-    def _ask(self, http: HttpRequest, request: InferenceRequest, responder: Responder, now: float) -> Tenant:
-        """Who asks, and for what."""
-        told = said(http.headers, self._names) if self._is_trusting else None
-        if told is not None and not self._trusted.trusts(responder.peer):
-            told = None
+    def identify(self, http: HttpRequest, request: InferenceRequest, *, is_trusted: bool) -> Tenant:
+        """Who asks, and for what; its headers are believed if it `is_trusted`."""
+        told = said(http.headers, self._names) if is_trusted else None
         name = told.tenant if told else None
-        tenant = self.tenants.of(name or tenant_of_key(http.headers), now)
+        tenant = self.tenants.of(name or tenant_of_key(http.headers), self.now())
         limits = tenant.limits
         if told is not None and told.priority is not None:
             request.priority = told.priority
@@ -191,6 +226,17 @@ class Gate:
         ticket.num_tokens = 0
 
 
+def follow(router: Router, lines: Lines) -> None:
+    """Saturated workers are left out, and freed ones are told of."""
+    if lines.rule.is_on:
+        router.spare, router.on_freed = lines.spare, lines.freed
+
+
+def names_of(config: Config) -> Names:
+    names = [config.tenant_header, config.priority_header, config.slo_header]
+    return Names(*[name.lower().encode() for name in names])
+
+
 def gate_of(
     config: Config, router: Router, used_of: Callable[[str], Used | None] | None = None
 ) -> Gate | None:
@@ -209,15 +255,13 @@ def gate_of(
         timeout_s=config.queue_timeout_s,
         loop=loop,
     )
-    if rule.is_on:
-        router.spare, router.on_freed = lines.spare, lines.freed
-    names = [config.tenant_header, config.priority_header, config.slo_header]
+    follow(router, lines)
     return Gate(
         lines,
         Tenants(config.tenants, used_of=used_of),
-        names=Names(*[name.lower().encode() for name in names]),
+        names=names_of(config),
         trusted=trusted,
         tokenize=router.tokenize,
-        told=Told(logs=config.log_requests),
+        told=Told(),
         loop=loop,
     )

@@ -14,11 +14,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.drain_rate import DrainRate
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.fleet import Eligible, Fleet, Member
-from gateway.core.ledger import Ledger
+from gateway.core.ledger import REQUEST_TOKENS, Ledger
 from gateway.core.queue import NEVER, Entry, FairQueue
 from gateway.core.request import InferenceRequest
 from gateway.core.saturation import Saturation, ttft_s
@@ -114,6 +115,13 @@ class Lines:
 
     def __repr__(self) -> str:
         return f"Lines({self._num_waiting} waiting, {self.rule})"
+
+    def take(self, config: Config) -> None:
+        """Other bounds, also for what waits already."""
+        self.rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
+        self._max_queued, self._timeout_s = config.max_queued, config.queue_timeout_s
+        for known in self.models.values():
+            known.queue.max_waiting = config.max_queued
 
     # loads -------------------------------------------------------------------------------------
 
@@ -241,7 +249,9 @@ class Lines:
 
     def _look(self) -> None:
         """From time to time, while something waits."""
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()  # asked for before its time
+            self._timer = None
         now = self._loop.time()
         for known in list(self.models.values()):
             for entry in known.queue.expire(now):
@@ -287,7 +297,7 @@ class Lines:
                 self._deciding_s = now + DECISION_S
         except Exception:  # noqa: BLE001  a bug must not cost the others their turn, nor leave its client waiting
             log.exception("%r failed", held.waiter)
-            held.waiter.cancel("the gateway failed on this request")
+            held.waiter.fail(GatewayError("the gateway failed on this request; see its log"))
 
     # ends --------------------------------------------------------------------------------------
 
@@ -357,8 +367,6 @@ class Lines:
         return max(sum([1 / each.member.pace.token_s for each in eligible]), 1.0)
 
 
-REQUEST_TOKENS = 64
-"""What a request costs beside its prompt's tokens, as in the policies."""
 BYTES_PER_TOKEN = 4
 """Of a prompt that is not tokenized here."""
 

@@ -3,7 +3,6 @@
 Of tenants that are not configured, so many have metrics of their own; the others are one.
 """
 
-import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,21 +21,18 @@ if TYPE_CHECKING:
     from gateway.flow.gate import Gate
     from gateway.flow.lines import ModelQueue
 
-log = logging.getLogger("kvgate.flow")
-
 MAX_REFUSALS = 100
 MAX_TENANTS_SHOWN = 200
 
 
 class Told:
-    """By tenant's label. `logs`: a line for each refusal."""
+    """By tenant's label."""
 
-    def __init__(self, *, logs: bool = False) -> None:
+    def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.refused: Counter[tuple[str, str]] = Counter()  # and code
         self.tokens: Counter[tuple[str, str]] = Counter()  # and kind
         self.latest: deque[dict[str, Any]] = deque(maxlen=MAX_REFUSALS)
-        self._logs = logs
 
     def refuse(
         self, request: InferenceRequest, tenant: Tenant, error: GatewayError, http: HttpRequest
@@ -57,9 +53,6 @@ class Told:
                 "queued_s": round(request.queued_s, 3),
             }
         )
-        if self._logs:
-            log.info("request %s of %s for %s refused with %d: %s", request_id, tenant.name, request.model,
-                     error.status, error.message)  # fmt: skip
 
 
 def describe_flow(gate: "Gate | None") -> dict[str, Any]:

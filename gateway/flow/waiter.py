@@ -12,6 +12,3 @@ class Waiter(Protocol):
 
     def fail(self, error: GatewayError) -> None:
         """Answer with this; nothing was sent to a worker."""
-
-    def cancel(self, reason: str) -> None:
-        """Cut, where there can be no answer."""

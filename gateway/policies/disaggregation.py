@@ -20,7 +20,7 @@ from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
 from gateway.core.pairs import nearness
 from gateway.core.transfer_speed import TransferSpeed
-from gateway.core.worker import Role, WorkerId
+from gateway.core.worker import FULL_KV, Role, WorkerId
 from gateway.policies.base import pick_lowest
 from gateway.policies.prefix_overlap import WORTH
 from gateway.policies.seconds import BASE, Price, mean_token_s, others_s, running_s, ttft_s
@@ -29,8 +29,8 @@ Mode = Literal["auto", "always", "never"]
 
 MODES: Mapping[str, Mode] = {"auto": "auto", "always": "always", "never": "never"}
 
-FULL, FULL_COST = 0.95, 10
-"""KV usage from which a decode worker has no room for another prompt's blocks, and what that multiplies."""
+FULL_COST = 10
+"""What having no room for the prompt's blocks multiplies a decode worker's cost by."""
 
 Partners = Sequence[Sequence[int]]
 """For each decode candidate the positions of the prefill candidates that fit it; those with the same partners
@@ -102,8 +102,11 @@ class Disaggregation:
         prefills: Sequence[Candidate],
         partners: Partners,
         rng: random.Random,
+        *,
+        is_real: bool = True,
     ) -> Plan:
-        """`direct` is the policy's choice among `decodes` for a request that is not split."""
+        """`direct` is the policy's choice among `decodes` for a request that is not split; one that is not
+        real leaves no trace."""
         alone, mode = decodes[direct], self.modes.get(query.model, self.modes[""])
         is_bound = alone.worker.is_bound
         direct_s = None if is_bound else ttft_s(alone, self.worth)
@@ -112,8 +115,9 @@ class Disaggregation:
         if not prefills:
             return Plan(direct, None, "no prefill worker fits", direct_s)
         here, there = query.model, f"{query.model} (prefill)"
-        self.price.see(here, decodes)
-        self.price.see(there, prefills)
+        if is_real:
+            self.price.see(here, decodes)
+            self.price.see(there, prefills)
         # what only prefills keeps a copy that takes nobody's place; the one of the decode worker does
         base = 0.0 if prefills[0].worker.role is Role.PREFILL else BASE
         price = self.price.per_token_s(there, prefills, base)
@@ -163,7 +167,7 @@ class Disaggregation:
                 best = near[pick_lowest([cost_s[j] for j in near], rng)]
                 behind_s = move_s * (1 + distance) + max(ahead_s - prefill_s[best], 0.0) + decode.pace.start_s
                 pairs.append(_Pair(i, best, prefill_s[best] + behind_s, cost_s[best] + behind_s + decode_s))
-                costs.append(pairs[-1].cost_s if decode.kv_usage < FULL else pairs[-1].cost_s * FULL_COST)
+                costs.append(pairs[-1].cost_s if decode.kv_usage < FULL_KV else pairs[-1].cost_s * FULL_COST)
         return pairs[pick_lowest(costs, rng)] if pairs else None
 
 

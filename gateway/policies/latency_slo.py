@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.policies.base import Pull, pick_lowest
+from gateway.policies.prefix_overlap import WORTH
+from gateway.policies.seconds import first_parts_s, ttft_s
 
 SLO_S = 2.0
 """For requests that say nothing: what people wait for an answer's beginning without asking themselves whether
@@ -23,7 +25,7 @@ class LatencySlo:
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         slo_s = SLO_S if query.slo_ttft_s is None else query.slo_ttft_s
-        ttfts_s = [ttft_s(candidate) for candidate in candidates]
+        ttfts_s = [ttft_s(candidate, WORTH) for candidate in candidates]
         late = [i for i, seconds in enumerate(ttfts_s) if seconds > slo_s]
         in_time = [i for i, seconds in enumerate(ttfts_s) if seconds <= slo_s]
         if not in_time:
@@ -40,8 +42,8 @@ class LatencySlo:
         return Choice(index, reason, tuple(ttfts_s), ttfts_s[index])
 
     def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-        """To begin, for what is ahead, and for the prompt itself."""
-        return [_parts_s(candidate) for candidate in candidates]
+        """What the prediction is made of."""
+        return [first_parts_s(candidate, WORTH) for candidate in candidates]
 
 
 class HeadroomScorer:
@@ -53,17 +55,4 @@ class HeadroomScorer:
         slo_s = SLO_S if query.slo_ttft_s is None else query.slo_ttft_s
         if slo_s <= 0:
             return [0.0] * len(candidates)
-        return [max(1.0 - ttft_s(candidate) / slo_s, 0.0) for candidate in candidates]
-
-
-def _parts_s(candidate: Candidate) -> Mapping[str, float]:
-    pace = candidate.pace
-    each_s = pace.token_s + candidate.num_in_flight * pace.seq_s
-    own_s, ahead_s = candidate.uncached_tokens * each_s, candidate.booked_tokens * each_s
-    return {"start_s": pace.start_s, "ahead_s": ahead_s, "own_s": own_s}
-
-
-def ttft_s(candidate: Candidate) -> float:
-    """Predicted seconds to the first token there."""
-    tokens = candidate.booked_tokens + candidate.uncached_tokens
-    return candidate.pace.ttft_s(tokens, candidate.num_in_flight)
+        return [max(1.0 - ttft_s(candidate, WORTH) / slo_s, 0.0) for candidate in candidates]

@@ -11,13 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.core.events import SHARED
+from gateway.core.ledger import REQUEST_TOKENS
 from gateway.policies.base import Pull, pick_lowest
-
-REQUEST_TOKENS = 64
-"""What one more request costs a worker while it decodes, as prefill tokens: a decode step of one
-sequence takes about as long as prefilling some tens of tokens, and a request does many. It breaks
-the tie between an idle worker and one that only decodes."""
-
 
 SLOWEST = 0.5
 

@@ -20,7 +20,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate
-from gateway.core.worker import Role
+from gateway.core.ledger import REQUEST_TOKENS
+from gateway.core.worker import FULL_KV, Role
 from gateway.policies.prefix_overlap import to_load
 
 BASE, GAIN = 1.0, 2.0
@@ -33,13 +34,11 @@ LOOK = 1 / 256
 HARM = 0.05
 """Of a second by which a running answer is delayed, as part of one by which a first token is: the delay is
 spread over many tokens."""
-RUNNING_TOKENS = 64
-"""What an answer that runs costs its worker, as prompt tokens."""
 REUSE_S = 300.0
 """Within which most prefixes are asked for again that ever are: what a worker is about to evict is worth the
 less the longer it lay there."""
-FULL, ANSWER_TOKENS = 0.97, 200
-"""KV usage from which a request has to wait for blocks: until an answer ends."""
+ANSWER_TOKENS = 200
+"""Until an answer ends, and its blocks are free."""
 
 
 class Price:
@@ -83,7 +82,7 @@ def ttft_s(candidate: Candidate, worth: Mapping[str, float]) -> float:
     seconds: float = pace.start_s + (candidate.booked_tokens + candidate.uncached_tokens) * each
     if candidate.spilled:
         seconds += to_load(candidate.spilled, worth) * pace.token_s
-    if candidate.kv_usage > FULL:
+    if candidate.kv_usage > FULL_KV:
         seconds += until_free_s(candidate)
     return seconds
 
@@ -99,6 +98,16 @@ def others_s(candidate: Candidate, price: float) -> float:
 
 def parts_s(candidate: Candidate, worth: Mapping[str, float], price: float) -> dict[str, float]:
     """All of them by name; they add up to `ttft_s` and `others_s`."""
+    return first_parts_s(candidate, worth) | {
+        "price_s": candidate.uncached_tokens * price,
+        "running_s": running_s(candidate),
+        "harm_s": harm_s(candidate),
+        "evict_s": evict_s(candidate),
+    }
+
+
+def first_parts_s(candidate: Candidate, worth: Mapping[str, float]) -> dict[str, float]:
+    """What adds up to `ttft_s`."""
     pace = candidate.pace
     each = pace.token_s + candidate.num_in_flight * pace.seq_s
     return {
@@ -107,17 +116,13 @@ def parts_s(candidate: Candidate, worth: Mapping[str, float], price: float) -> d
         "own_s": candidate.uncached_tokens * each,
         "fetch_s": to_load(candidate.spilled, worth) * pace.token_s,
         "full_s": until_free_s(candidate),
-        "price_s": candidate.uncached_tokens * price,
-        "running_s": running_s(candidate),
-        "harm_s": harm_s(candidate),
-        "evict_s": evict_s(candidate),
     }
 
 
 def running_s(candidate: Candidate) -> float:
     """What the engine reports as waiting beyond what we sent counts too."""
     num_running: int = max(candidate.num_in_flight, candidate.num_waiting)
-    running: float = RUNNING_TOKENS * num_running * candidate.pace.token_s
+    running: float = REQUEST_TOKENS * num_running * candidate.pace.token_s
     return running
 
 
@@ -135,7 +140,7 @@ def evict_s(candidate: Candidate) -> float:
 
 
 def until_free_s(candidate: Candidate) -> float:
-    if candidate.kv_usage <= FULL:
+    if candidate.kv_usage <= FULL_KV:
         return 0.0
     num_running = max(candidate.num_in_flight, 1)
     answer_s: float = ANSWER_TOKENS * (candidate.pace.step_s + num_running * candidate.pace.step_seq_s)

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from math import ceil
 
 from gateway.core.decision import Candidate, Query
+from gateway.core.ledger import REQUEST_TOKENS
 from gateway.policies.homes import ranked
 
 WINDOW_TOKENS = 1 << 20
 """What a fleet of a hundred thousand tokens a second computes in ten."""
 SLACK = 1.2
 """Of its share before a tenant is kept back: equals are never quite equal."""
-REQUEST_TOKENS = 16
-"""What a request counts whose prompt is not known, and where a tenant is forgotten."""
 
 
 class FairnessFilter:

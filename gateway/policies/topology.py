@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.pairs import nearness
-
-FULL = 0.95
-"""KV usage from which a worker has no room for another prompt's blocks."""
+from gateway.core.worker import FULL_KV
 
 
 class TopologyFilter:
@@ -24,7 +22,7 @@ class TopologyFilter:
         nearest: list[Candidate] = []
         most = -1
         for candidate in candidates:
-            if candidate.num_waiting or candidate.kv_usage >= FULL:
+            if candidate.num_waiting or candidate.kv_usage >= FULL_KV:
                 continue
             shared = nearness(self._place, candidate.worker.topology)
             if shared > most:

@@ -76,8 +76,10 @@ class AsRecorded:
         self._place = job.place
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
-        found = [i for i, candidate in enumerate(candidates) if candidate.id == self._place]
-        return Choice(found[0] if found else 0, "where it went")
+        for i, candidate in enumerate(candidates):
+            if candidate.id == self._place:
+                return Choice(i, "where it went")
+        raise LookupError(f"a request went to {self._place}, which is no candidate")
 
 
 class Foresight:

@@ -105,7 +105,7 @@ class VirtualExchange:
         self._at.clear()
         self._gateway.router.finish(decision)
         del self._gateway.open[self]
-        self.job.first_s = None
+        self.job.first_s = self.job.decision = None
         self.start(frozenset({worker}))
 
     @property
@@ -150,7 +150,7 @@ class VirtualExchange:
     def _usage(self) -> Usage:
         """As engines tell it at the end of an answer."""
         job = self.job
-        if not self._gateway.router.witnesses:
+        if not self._gateway.router.witnesses.answered:
             return Usage(job.num_tokens, job.num_output)
         details = {"cached_tokens": job.cached_tokens}
         told = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}

@@ -11,6 +11,7 @@ from gateway.core.worker import WorkerId
 
 FILLING = 7
 """The token that hashed blocks are filled up with."""
+MAX_TOKEN = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,11 @@ class HashedPrompt:
         return self.num_tokens
 
     def tokens(self) -> Tokens:
+        """Each block's own; one that is too short for a hash has as much of it as there is room for, so that
+        two of them may look alike that are not."""
         size = self.block_size
+        if size < 2:
+            return array("I", [block & MAX_TOKEN for block in self.hashes[: self.num_tokens]])
         filling = array("I", [FILLING]) * (size - 2)
         raw, rest = memoryview(self.hashes).cast("B"), filling.tobytes()
         tokens = array("I", b"".join([raw[at : at + 8].tobytes() + rest for at in range(0, len(raw), 8)]))

@@ -19,7 +19,6 @@ from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decision, Prompt
 from gateway.core.outcome import Outcome
 from gateway.core.request import InferenceRequest
-from gateway.core.sse import Usage
 from gateway.policies.base import Policy
 from gateway.policies.guard import Faults
 from gateway.trials.comparison import Comparison
@@ -38,7 +37,7 @@ class Shadow(NamedTuple):
 
 
 class Trials:
-    """A witness of decisions, and told of their ends. `shares` are those of the policies in use."""
+    """A witness of decisions and of their ends. `shares` are those of the policies in use."""
 
     def __init__(
         self, shares: Mapping[str, float], shadows: Mapping[str, Shadow], rng: random.Random | None = None
@@ -82,22 +81,7 @@ class Trials:
         if decision.attempt == 1 and self.comparisons:
             self._put(decision)
 
-    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
-        """`finished` tells more."""
-
-    def finished(
-        self,
-        decision: Decision,
-        how: str,
-        status: int,
-        ttft_s: float | None,
-        lasted_s: float | None,
-        usage: Usage | None,
-    ) -> None:
-        """As `Records.finish` is told."""
-        self.ended(decision, Outcome(how, status, ttft_s, usage))
-
-    def ended(self, decision: Decision, outcome: Outcome) -> None:
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
         if score := self.scores.get(decision.policy):
             score.ended(decision, outcome)
         if decision.attempt == 1 and self.comparisons and len(self._queue) < 2 * MAX_QUEUED:

@@ -32,7 +32,7 @@ BY_NAME = """
 def choose(query, candidates, rng):
     return sorted(range(len(candidates)), key=lambda i: candidates[i].id)[{place}]
 """
-STAY = "the policies in use stay"
+STAY = " in use stay"
 
 
 async def two_workers(bench: Bench) -> list[FakeWorker]:
@@ -67,7 +67,7 @@ async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
 
         path.write_text("def choose(:\n")
         gateway.process.send_signal(signal.SIGHUP)
-        await gateway.logged(rf"{STAY}: .*own\.py:1: invalid syntax")
+        await gateway.logged(rf"{STAY}s: .*own\.py:1: invalid syntax")
         assert await served_by(bench, workers) == [1] * 4
         shown = (await gateway.admin("GET", "/admin/policies")).json
         assert shown["policy"] == "own" and shown["file"]["refused"].endswith("own.py:1: invalid syntax")

@@ -59,6 +59,12 @@ ROUTES = [
     "/v1/messages",
     "/tokenize",
     "/detokenize",
+    "/v1/chat/completions/batch",
+    "/v1/chat/completions/render",
+    "/v1/audio/transcriptions",
+    "/pooling",
+    "/classify",
+    "/generate",
 ]
 
 
@@ -79,6 +85,52 @@ async def test_a_model_goes_to_its_worker(bench: Bench, route: str) -> None:
         answer = await client.ask(post(ODD_BODY.replace(b'"m"', b'"other"'), target=route))
         assert answer.status == 200
     assert (len(one.calls), len(other.calls)) == (0, 3)
+
+
+CONTROL = ["/reset_prefix_cache", "/sleep", "/wake_up", "/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+           "/collective_rpc", "/pause", "/update_weights", "/flush_cache"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CONTROL)
+async def test_what_changes_an_engine_is_refused(bench: Bench, path: str) -> None:
+    worker = await bench.worker()
+    for method in ("GET", "POST"):
+        answer = await bench.ask(request(method, path, completion() if method == "POST" else None))
+        assert answer.status == 403
+        assert answer.error["code"] == "route_refused"
+        assert f"--route {path}" in answer.error["message"]
+    assert not worker.calls
+
+
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n\x00\xff\r\n--a\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nother\r\n--b--\r\n'
+)
+
+
+async def test_forms_go_to_their_model_and_pass_unchanged(bench: Bench) -> None:
+    one, other = await bench.worker("m"), await bench.worker("other")
+    kind = (b"Content-Type", b"multipart/form-data; boundary=b")
+    for route in ("/v1/audio/transcriptions", "/v1/audio/translations"):
+        assert (await bench.ask(post(FORM, kind, target=route))).status == 200
+        assert other.calls[-1].body == FORM
+    assert not one.calls
+    assert (await bench.ask(post(FORM, target="/v1/audio/translations"))).status == 400
+
+
+async def test_a_model_may_be_named_in_the_query(bench: Bench) -> None:
+    one, other = await bench.worker("m"), await bench.worker("other")
+    assert (await bench.ask(post(b'{"text":"x"}', target="/generate?model=other"))).status == 200
+    assert (len(one.calls), other.calls[0].target) == (0, b"/generate?model=other")
+    missing = await bench.ask(post(b'{"text":"x"}', target="/generate"))
+    assert missing.status == 400
+    assert "?model=NAME, of m, other" in missing.error["message"]
+
+
+async def test_a_fleet_of_one_model_needs_no_name(bench: Bench) -> None:
+    worker = await bench.worker("m")
+    assert (await bench.ask(post(b'{"text":"x"}', target="/generate"))).status == 200
+    assert worker.calls[0].body == b'{"text":"x"}'
 
 
 async def test_the_query_passes(bench: Bench) -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.core.errors import InvalidRequest
+from gateway.core.errors import InvalidRequest, ModelMissing
 from gateway.core.request import Kind, parse_request
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -101,6 +101,37 @@ def test_routes_without_a_known_prompt_need_a_model_only() -> None:
 def test_routes_without_a_known_prompt_refuse_what_is_no_request(body: bytes) -> None:
     with pytest.raises(InvalidRequest):
         parse_request("/v1/embeddings", body)
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", CHAT, COMPLETIONS])
+def test_a_model_may_be_named_elsewhere(path: str) -> None:
+    body = b'{"messages":[{"role":"user","content":"x"}],"prompt":"x","model":null}'
+    with pytest.raises(ModelMissing):
+        parse_request(path, body)
+    request = parse_request(path, body, model="other")
+    assert (request.model, request.body) == ("other", body)
+
+
+def test_a_route_that_was_added_may_have_no_body() -> None:
+    request = parse_request("/sleep", b"", model="m")
+    assert (request.kind, request.model, request.body, request.may_repeat) == (Kind.PASS, "m", b"", False)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "may_repeat"),
+    [
+        ("/v1/responses", b"", True),
+        ("/v1/responses", b',"store":false,"background":false,"previous_response_id":null', True),
+        ("/v1/responses", b',"store":true', False),
+        ("/v1/responses", b',"background":true', False),
+        ("/v1/responses", b',"previous_response_id":"resp_1"', False),
+        ("/v1/responses", b',"conversation":{"id":"c"}', False),
+        ("/v1/embeddings", b',"store":true', True),
+        ("/v1/load_lora_adapter", b"", False),
+    ],
+)
+def test_what_keeps_something_is_not_repeated(path: str, more: bytes, may_repeat: bool) -> None:
+    assert parse_request(path, b'{"model":"m","input":"x"%b}' % more).may_repeat is may_repeat
 
 
 # known messages ----------------------------------------------------------------------------------

@@ -115,8 +115,6 @@ def test_each_that_is_not_named_has_the_limits_of_everybody_for_itself() -> None
     a.admit(0.0)
     b.admit(0.0)
     assert tenants.of("a", 5.0) is a
-    assert not tenants.counts_tokens
-    assert Tenants({"x": Limits(tokens_per_min=1)}).counts_tokens
 
 
 def test_so_many_are_kept_and_who_has_used_nothing_is_forgotten_first() -> None:

@@ -93,7 +93,7 @@ def metrics(tokens: float, running: int = 1) -> EngineMetrics:
 def test_those_of_our_first_moments_may_have_been_there_for_long() -> None:
     world = World()
     world.join(A, B)
-    assert (world.state(A), world.router.witnesses) == ("active", [])
+    assert (world.state(A), world.router.witnesses.decided) == ("active", [])
 
 
 def test_one_that_joins_later_warms_up_whatever_the_policy() -> None:
@@ -110,7 +110,7 @@ def test_one_that_joins_later_warms_up_whatever_the_policy() -> None:
     assert world.decide(200, ends=False)[B] == pytest.approx(55, abs=3)
     world.now = 110.0
     world.decide()
-    assert (world.state(B), world.router.witnesses) == ("active", [])
+    assert (world.state(B), world.router.witnesses.decided) == ("active", [])
     assert world.decide(200, ends=False)[B] == 200
 
 
@@ -130,7 +130,7 @@ def test_without_a_warm_up_all_is_as_it_was() -> None:
     world.join(A)
     world.now = 100.0
     world.join(B)
-    assert (world.state(B), world.router.witnesses) == ("active", [])
+    assert (world.state(B), world.router.witnesses.decided) == ("active", [])
 
 
 def test_a_look_ends_a_warm_up_where_nobody_asks() -> None:

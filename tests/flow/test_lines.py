@@ -256,7 +256,7 @@ def test_a_bug_in_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixture)
     first, broken, third = (world.ask() for _ in range(3))
     broken.route_or_fail = lambda prompt: 1 / 0  # type: ignore[method-assign,assignment]
     world.end(first)
-    assert broken.events == ["cut"] and third.events == ["routed"]
+    assert broken.events == ["500 internal_error"] and third.events == ["routed"]
     assert "failed" in caplog.text
 
 

@@ -1,14 +1,12 @@
 """What operators see: the admin page and the metrics."""
 
-import logging
 from typing import Any
 
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.core.limits import Limits
 from gateway.core.saturation import Saturation
-from gateway.flow.told import FlowCollector, Told, describe_flow
+from gateway.flow.told import FlowCollector, describe_flow
 from tests.flow.worlds import World
 
 
@@ -62,11 +60,3 @@ def test_metrics() -> None:
         )
         if line not in lines
     ] == []
-
-
-def test_a_line_for_each_refusal_where_requests_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    world = busy()
-    world.gate.told = Told(logs=True)
-    with caplog.at_level(logging.INFO):
-        world.loop.advance(1.1)
-    assert "for m refused with 429: all workers for 'm' are saturated: it waited" in caplog.text

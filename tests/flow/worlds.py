@@ -48,9 +48,6 @@ class Asked:
         self.events.append(f"{error.status} {error.code}")
         self.on_end()
 
-    def cancel(self, reason: str) -> None:
-        self.events.append("cut")
-
 
 class World:
     """`ask` sends a request; a worker that it goes to has it until `end`."""

@@ -6,7 +6,9 @@ from msgspec.structs import replace
 from gateway.core.decision import Candidate, Query
 from gateway.core.pace import Pace
 from gateway.policies.base import Explains, Policy
-from gateway.policies.latency_slo import HeadroomScorer, LatencySlo, ttft_s
+from gateway.policies.latency_slo import HeadroomScorer, LatencySlo
+from gateway.policies.prefix_overlap import WORTH
+from gateway.policies.seconds import ttft_s
 from tests.policies.contract import PolicyContract, candidate
 
 PACE = Pace(start_s=0.1, token_s=0.001, seq_s=0.0001)
@@ -19,7 +21,7 @@ def at(name: str, **more: int) -> Candidate:
 
 def chosen(query: Query, *some: Candidate) -> tuple[str, str]:
     choice = LatencySlo().choose(query, some, random.Random(1))
-    assert choice.ttft_s == choice.terms[choice.index] == ttft_s(some[choice.index])
+    assert choice.ttft_s == choice.terms[choice.index] == ttft_s(some[choice.index], WORTH)
     return some[choice.index].id, choice.reason
 
 
@@ -51,14 +53,14 @@ def test_who_may_be_shed_gives_way_where_some_worker_is_late_already() -> None:
 
 
 def test_answers_that_run_there_slow_a_prompt_down() -> None:
-    assert ttft_s(at("a", in_flight=10)) == pytest.approx(0.1 + 1000 * 0.002)
+    assert ttft_s(at("a", in_flight=10), WORTH) == pytest.approx(0.1 + 1000 * 0.002)
 
 
 def test_what_it_explains_sums_up_to_its_term() -> None:
     policy, some = LatencySlo(), at("a", overlap=200, booked=300, in_flight=7)
     assert isinstance(policy, Explains)
     (terms,) = policy.explain(Query("m", 1000), [some])
-    assert sum(terms.values()) == pytest.approx(ttft_s(some))
+    assert sum(terms.values()) == pytest.approx(ttft_s(some, WORTH))
     assert (terms["ahead_s"], terms["own_s"]) == pytest.approx((0.51, 1.36))
 
 

@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from gateway.core.decision import Candidate, Query
+from gateway.core.ledger import REQUEST_TOKENS
 from gateway.policies.base import Policy
-from gateway.policies.prefix_overlap import REQUEST_TOKENS, PrefixOverlap, work_ahead
+from gateway.policies.prefix_overlap import PrefixOverlap, work_ahead
 from tests.policies.contract import PolicyContract, candidate
 
 

@@ -35,7 +35,7 @@ LYING = (
     (b"Forwarded", b"for=198.51.100.9"),
     (b"X-Real-Ip", b"1.2.3.4"),
 )
-TRUSTING = ("--trusted-proxies", "127.0.0.1", "--log-requests")
+TRUSTING = ("--trusted-proxies", "127.0.0.1", "--log-requests", "--log-format", "text")
 
 
 def block(language: str, mark: str) -> str:

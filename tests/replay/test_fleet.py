@@ -134,14 +134,8 @@ def test_events_come_later() -> None:
 def test_witnesses_hear_of_each_end() -> None:
     heard: list[int | None] = []
 
-    class Ends:
-        def decided(self, *_: object) -> None: ...
-
-        def answered(self, decision: object, blocks: object, usage: Any) -> None:
-            heard.append(usage.cached_tokens)
-
     fleet = VirtualFleet(Setup(4, H100_8B, block_size=32))
-    fleet.router.witnesses.append(Ends())
+    fleet.router.witnesses.answered.append(lambda decision, blocks, usage: heard.append(usage.cached_tokens))
     done = fleet.run(jobs())
     assert sorted(heard) == sorted(job.cached_tokens for job in done)  # type: ignore[type-var]
 

@@ -23,6 +23,11 @@ def test_made_up_tokens_are_equal_where_the_hashes_are(
     assert [a == b for a, b in pairs].count(True) == num_shared * 16 // size
 
 
+def test_blocks_of_one_token_have_one_token_each() -> None:
+    one, two = (HashedPrompt(array("Q", each), 1, 3).tokens() for each in ([9, 2**40 + 1, 8], [9, 7, 8]))
+    assert one.tolist() == [9, 1, 8] and two.tolist() == [9, 7, 8]
+
+
 def test_the_last_block_may_be_cut_short() -> None:
     prompt = HashedPrompt(array("Q", [1, 2]), 16, 19)
     assert len(prompt) == len(prompt.tokens()) == 19

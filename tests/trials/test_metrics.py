@@ -21,7 +21,7 @@ def test_nothing_is_exposed_where_nothing_is_compared() -> None:
 def test_scores_and_comparisons_are_exposed_by_policy() -> None:
     trials = Trials({"p": 1.0}, {"says": Shadow(Says(0, 0.5), Faults())})
     decide(trials, made())
-    trials.ended(made(), Outcome("ended", 200, 0.75, None))
+    trials.finished(made(), Outcome("ended", 200, 0.75, None))
     while trials.step():
         pass
     text = page(trials)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from gateway import request
 from gateway.core.decision import Decision, Prompt, Query
-from gateway.core.sse import Usage
+from gateway.core.outcome import Outcome
 from gateway.policies.guard import Faults
 from gateway.trials import trials as module
 from gateway.trials.trials import Shadow, Trials, keep_compared
@@ -25,8 +25,7 @@ def decide(trials: Trials, *decisions: Decision) -> None:
 
 
 def end(trials: Trials, decision: Decision, ttft_s: float | None = 1.0) -> None:
-    trials.answered(decision, (), Usage())
-    trials.finished(decision, "ended", 200, ttft_s, 2.0, None)
+    trials.finished(decision, Outcome("ended", 200, ttft_s, None, 2.0))
 
 
 def test_one_policy_alone_is_not_told_of() -> None:

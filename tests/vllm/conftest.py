@@ -39,8 +39,9 @@ def vllm_worker(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     """One worker, with the LoRA `adapter-a`, for tests that leave it running on its ports."""
     lora = [("adapter-a", make_adapter(tmp_path_factory.mktemp("lora") / "adapter-a"))]
     with ExitStack() as stack:
-        trust = ("--trust-request-chat-template",)  # test_tokenize.py sends templates of its own
-        worker = _start(stack, vllm_model, tmp_path_factory, lora=lora, extra_args=trust)
+        more = ("--trust-request-chat-template",)  # test_tokenize.py sends templates of its own
+        more += ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")  # as agents want it
+        worker = _start(stack, vllm_model, tmp_path_factory, lora=lora, extra_args=more)
         yield worker.wait_ready()
 
 

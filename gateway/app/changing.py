@@ -1,0 +1,61 @@
+"""A running gateway takes another configuration: first all that can fail, then all at once.
+
+`config/live.py` says which options; each of them has its place here.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from engines import CONNECTORS, HANDOFFS
+from gateway.config import Config
+from gateway.core.networks import Trusted
+from gateway.discovery.said import parse_spec, said_of
+from gateway.flow.gate import follow, gate_of
+from gateway.proxy import proxy_options
+
+if TYPE_CHECKING:
+    from gateway.app.gateway import Gateway
+
+Swap = Callable[[], None]
+"""Has no way to fail, and no await: what comes before it sees the old, what comes behind it the new."""
+
+
+async def prepare(
+    gateway: "Gateway",
+    config: Config,
+    added: Sequence[str] = (),
+    dropped: Sequence[str] = (),
+    policy_source: str | None = None,
+) -> Swap:
+    """Raises ConfigError, with nothing changed."""
+    Trusted(config.trust_headers_from, "--trust-headers-from")
+    gateway.check_workers([parse_spec(spec)[0] for spec in added])
+    said_of(config, HANDOFFS, CONNECTORS)
+    chosen = await gateway.choosing.prepare(config, policy_source)
+    return partial(_swap, gateway, config, added, dropped, partial(gateway.choosing.use, *chosen))
+
+
+def _swap(
+    gateway: "Gateway", config: Config, added: Sequence[str], dropped: Sequence[str], choose: Swap
+) -> None:
+    proxy = gateway.proxy
+    gateway.config = config
+    choose()
+    gateway.watch_trials()
+    proxy.take(proxy_options(config))
+    proxy.ask_usage = gateway.asking()
+    if proxy.gate is not None:
+        proxy.gate.take(config)
+        follow(gateway.router, proxy.gate.lines)
+    else:
+        proxy.open_gate(gate_of(config, gateway.router, gateway.used_of))
+    gateway.front.take(config)
+    gateway.roster.look_every(config.probe_interval_s)
+    gateway.telling.take(config)
+    logging.getLogger().setLevel(config.log_level.upper())
+    for spec in dropped:
+        gateway.drop_worker(parse_spec(spec)[0])
+    for spec in added:
+        gateway.add_worker(*parse_spec(spec))

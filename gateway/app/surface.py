@@ -1,0 +1,31 @@
+"""What stands between clients and workers beside the choice of one: routes, ids, room for bodies."""
+
+from dataclasses import dataclass
+
+from gateway.config import Config
+from gateway.core.bodies import Bodies
+from gateway.core.errors import ConfigError
+from gateway.core.response_ids import ResponseIds
+from gateway.core.routes import Routes
+from gateway.keyfile import response_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    routes: Routes
+    response_ids: ResponseIds
+    bodies: Bodies
+
+
+def surface_of(config: Config) -> Surface:
+    """Raises ConfigError."""
+    if config.max_bodies_bytes < config.max_body_bytes:
+        raise ConfigError(
+            f"max_bodies_bytes: {config.max_bodies_bytes} is no room for one of max_body_bytes "
+            f"({config.max_body_bytes})"
+        )
+    return Surface(
+        routes=Routes(config.route, config.refuse_route),
+        response_ids=response_ids(config.response_key_file),
+        bodies=Bodies(config.max_bodies_bytes),
+    )

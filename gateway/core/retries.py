@@ -1,0 +1,120 @@
+"""Whether a request that its worker lost goes to another one: once or so, and not when many do.
+
+    the connection was refused      always: it reached nobody
+    something of it is kept         never, once its body was sent (`InferenceRequest.may_repeat`)
+    else                            up to `max_attempts`, as long as the budget has room
+
+The budget bounds what a dying fleet gets on top: of the requests in flight at most `share` are retries, and
+each request earns `share` of one. So workers get no more than 1 + `share` times what clients ask, but for a
+few retries each second where clients ask little.
+"""
+
+from gateway.core.errors import WorkerFailed, WorkerTimeout
+from gateway.core.worker import WorkerId
+
+FLOOR = 10
+"""Retries that may be in flight, and that a second may have, where a share of the requests is less: a quiet
+gateway loses some requests at once, or none."""
+
+
+class Retries:
+    """The budget of a process."""
+
+    def __init__(self, *, max_attempts: int = 2, share: float = 0.2) -> None:
+        self.limit(max_attempts=max_attempts, share=share)
+        self.num_in_flight = 0
+        self.num_retrying = 0
+        self.num_denied = 0
+        self._left = float(FLOOR)
+        self._second = 0
+        self._num_before = self._num_now = self._num_extra = 0
+
+    def __repr__(self) -> str:
+        return f"Retries({self.num_retrying} of {self.num_in_flight} in flight, {self._left:.1f} left)"
+
+    def limit(self, *, max_attempts: int, share: float) -> None:
+        self.max_attempts = max_attempts
+        self._share = share
+
+    def began(self, now: float) -> None:
+        """A request has come; `ended` is told of it once."""
+        self.num_in_flight += 1
+        self._left = min(self._left + self._share, FLOOR + self._share * self.num_in_flight)
+        second = int(now)
+        if second != self._second:
+            self._num_before = self._num_now if second == self._second + 1 else 0
+            self._second, self._num_now, self._num_extra = second, 0, 0
+        self._num_now += 1
+
+    def ended(self, tries: "Tries") -> None:
+        self.num_in_flight -= 1
+        self.num_retrying -= tries.is_retry
+
+    def has_room(self, *, is_retry: bool = False) -> bool:
+        """For one more try, of a request that is a retry already or not."""
+        if not self._share or (self._left < 1.0 and not self._has_extra()):
+            return False
+        return is_retry or self.num_retrying < max(FLOOR, self._share * self.num_in_flight)
+
+    def take(self, *, is_retry: bool) -> None:
+        if self._left >= 1.0:
+            self._left -= 1.0
+        else:
+            self._num_extra += 1
+        self.num_retrying += not is_retry
+
+    def _has_extra(self) -> bool:
+        """What requests earn in a second is less than the floor."""
+        return self._num_extra < FLOOR - self._share * max(self._num_before, self._num_now)
+
+
+class Tries:
+    """What became of one request so far. `was_sent`: to the worker that has it now."""
+
+    __slots__ = ("failed", "num_asked", "was_sent", "is_retry", "may_repeat", "_budget")
+
+    def __init__(self, budget: Retries, *, may_repeat: bool) -> None:
+        self.failed: dict[WorkerId, str] = {}
+        self.num_asked = 0
+        self.was_sent = False
+        self.is_retry = False
+        self.may_repeat = may_repeat
+        self._budget = budget
+
+    def __str__(self) -> str:
+        return "; ".join([f"{worker}: {reason}" for worker, reason in self.failed.items()])
+
+    def may_ask_another(self) -> bool:
+        """Instead of passing on that this one is not available."""
+        if not self.may_repeat or self.num_asked + 1 >= self._budget.max_attempts:
+            return False
+        return self._budget.has_room(is_retry=self.is_retry)
+
+    def lost(self, worker: WorkerId, reason: str, *, is_refused: bool) -> str:
+        """Why no other worker may have it now; "" if one may, and the budget has paid."""
+        budget = self._budget
+        self.failed[worker] = reason
+        self.num_asked += not is_refused
+        if self.was_sent and not self.may_repeat:
+            return "it is not sent twice, since something of it may be kept"
+        if self.num_asked >= budget.max_attempts:
+            return "no more are to be"
+        if not self.was_sent:
+            return ""
+        if not budget.has_room(is_retry=self.is_retry):
+            budget.num_denied += 1
+            return "too many requests are tried again now"
+        budget.take(is_retry=self.is_retry)
+        self.is_retry = True
+        return ""
+
+    def gave_up(self, why: str) -> WorkerFailed:
+        """The answer, in which SDKs read whether to try again."""
+        error = WorkerFailed(f"no worker answered, {len(self.failed)} tried; {why}", retry_after_s=1)
+        error.should_retry = self.may_repeat or not self.was_sent
+        return error
+
+    def was_late(self) -> WorkerTimeout:
+        error = WorkerTimeout("the worker did not begin to answer in time", retry_after_s=1)
+        error.should_retry = self.may_repeat
+        return error

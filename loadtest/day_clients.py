@@ -1,0 +1,32 @@
+"""How many calls of the `openai` and `anthropic` clients a real vLLM answers otherwise directly than through
+the gateway (`loadtest/clients.py`)."""
+
+import tempfile
+from pathlib import Path
+
+from loadtest.clients import CALLS, difference
+from loadtest.fleet import gateway_before
+from loadtest.report import Figure, publish
+from tests.vllm.engine import VllmOptions, VllmWorker, ensure_model
+
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+
+
+def measure() -> list[Figure]:
+    model = ensure_model()
+    with tempfile.TemporaryDirectory() as folder:
+        worker = VllmWorker(model, Path(folder) / "engine.log", VllmOptions(extra_args=TOOLS))
+        try:
+            worker.start().wait_ready()
+            with gateway_before([worker.url], ["--tokenizer", str(model)]) as gateway:
+                found = [difference(worker.url, gateway.gateway_url, *call) for call in CALLS]
+        finally:
+            worker.stop()
+    for each in filter(None, found):
+        print(each)
+    num = float(sum(each is not None for each in found))
+    return [Figure("day.sdk_differences", num, f"of {len(CALLS)}", 0.0, [num])]
+
+
+if __name__ == "__main__":
+    publish("day_clients", measure())

@@ -1,0 +1,44 @@
+"""Bodies that are held have a bound, and room comes back."""
+
+import asyncio
+
+from tests.blackbox.harness import COMPLETIONS, Call, completion, lasting, post, request, until, visiting
+
+KB = 1 << 10
+
+
+async def test_what_there_is_no_room_for_is_refused_until_there_is() -> None:
+    release = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await release.wait()
+        await call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    flags = ("--max-body-bytes", str(60 * KB), "--max-bodies-bytes", str(100 * KB))
+    async with lasting("--probe-interval-s", "0.2", *flags) as gateway, visiting(gateway) as bench:
+        worker = await bench.worker(script=script)
+        body = completion("x" * 40 * KB)
+        clients = [await bench.client() for _ in range(2)]
+        for client in clients:
+            await client.send(post(body))
+        await worker.called(2)
+        assert await gateway.total("kvgate_bodies_bytes") == 2 * len(body)
+
+        refused = await bench.ask(post(body))
+        assert (refused.status, refused.error["code"]) == (503, "no_room_for_body")
+        assert (refused.value(b"retry-after"), refused.value(b"x-should-retry")) == (b"1", b"true")
+        assert (await bench.ask(request("GET", "/v1/models"))).status == 200
+        assert await gateway.total("kvgate_bodies_refused_total") == 1
+        chunked = (b"Transfer-Encoding", b"chunked")
+        sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        assert (await bench.ask(request("POST", COMPLETIONS, sent, chunked))).status == 503
+
+        release.set()
+        for client in clients:
+            assert (await client.answer()).status == 200
+        assert (await bench.ask(post(body))).status == 200
+
+        async def is_empty() -> bool:
+            return await gateway.total("kvgate_bodies_bytes") == 0
+
+        await until(is_empty, "no body is held")

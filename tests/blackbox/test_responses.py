@@ -1,0 +1,194 @@
+"""Responses that workers keep: each is found where it was made, by any gateway, and nowhere else."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.blackbox.harness import (
+    SSE_HEAD,
+    Bench,
+    Call,
+    FakeWorker,
+    chunked,
+    lasting,
+    post,
+    request,
+    until,
+    visiting,
+    wire,
+)
+
+RESPONSES = "/v1/responses"
+
+
+class Keeper:
+    """A worker that keeps responses, as vLLM with VLLM_ENABLE_RESPONSES_API_STORE does."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    async def script(self, call: Call) -> None:
+        path = call.target.partition(b"?")[0].decode()
+        if path != RESPONSES:
+            own = path.split("/")[3]
+            return await call.send(self._found(own, path.endswith("/cancel")))
+        fields = json.loads(call.body)
+        previous = fields.get("previous_response_id")
+        if previous is not None and previous not in self.kept:
+            return await call.send(self._found(previous, False))
+        own = f"resp_{len(self.kept)}f00d{id(self)}"
+        self.kept.append(own)
+        if not fields.get("stream"):
+            return await call.send(wire(200, self._response(own, previous)))
+        first = b'{"response":%b,"type":"response.created"}' % self._response(own, previous)
+        delta = b'{"type":"response.output_text.delta","delta":"%b"}' % own.encode()
+        last = b'{"response":%b,"type":"response.completed"}' % self._response(own, previous)
+        stream = [b"event: e\ndata: %b\n\n" % each for each in (first, delta, last)]
+        return await call.send(SSE_HEAD + chunked(*stream))
+
+    def _found(self, own: str, is_cancel: bool) -> bytes:
+        if own not in self.kept:
+            message = f"Response with id '{own}' not found."
+            return wire(404, json.dumps({"error": {"message": message, "code": 404}}).encode())
+        return wire(200, self._response(own, None, "cancelled" if is_cancel else "completed"))
+
+    def _response(self, own: str, previous: str | None, status: str = "completed") -> bytes:
+        fields = {"id": own, "object": "response", "status": status, "previous_response_id": previous}
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+
+async def keepers(bench: Bench, num: int = 3) -> tuple[list[Keeper], list[FakeWorker]]:
+    some = [Keeper() for _ in range(num)]
+    return some, [await bench.worker(script=keeper.script) for keeper in some]
+
+
+def body(**fields: object) -> bytes:
+    return json.dumps({"model": "m", "input": "hi", **fields}).encode()
+
+
+def own_of(given: str) -> str:
+    assert given.startswith("resp_kv_")
+    return "resp_" + given[20:]
+
+
+async def test_each_is_found_where_it_was_made(bench: Bench) -> None:
+    some, workers = await keepers(bench)
+    for _ in range(6):
+        made = (await bench.ask(post(body(store=True), target=RESPONSES))).json
+        at = next(i for i, keeper in enumerate(some) if own_of(made["id"]) in keeper.kept)
+        for ask in (
+            request("GET", f"{RESPONSES}/{made['id']}?include=x"),
+            request("DELETE", f"{RESPONSES}/{made['id']}"),
+            request("POST", f"{RESPONSES}/{made['id']}/cancel"),
+        ):
+            before = [len(worker.calls) for worker in workers]
+            answer = await bench.ask(ask)
+            assert (answer.status, answer.json["id"]) == (200, made["id"])
+            after = [len(worker.calls) for worker in workers]
+            assert [b - a for a, b in zip(before, after, strict=True)] == [int(i == at) for i in range(3)]
+        last = workers[at].calls[-1]
+        assert last.target == f"{RESPONSES}/{own_of(made['id'])}/cancel".encode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_goes_on_where_the_one_before_is(bench: Bench, stream: bool) -> None:
+    some, workers = await keepers(bench)
+    made = (await bench.ask(post(body(), target=RESPONSES))).json
+    at = next(i for i, keeper in enumerate(some) if own_of(made["id"]) in keeper.kept)
+    for _ in range(4):
+        sent = body(previous_response_id=made["id"], stream=stream)
+        answer = await bench.ask(post(sent, target=RESPONSES))
+        assert answer.status == 200
+        assert json.loads(workers[at].calls[-1].body)["previous_response_id"] == own_of(made["id"])
+        lines = [line[6:] for line in answer.body.splitlines() if line.startswith(b"data: ")]
+        next_ = json.loads(lines[-1])["response"] if stream else answer.json
+        assert next_["previous_response_id"] == made["id"]
+        assert own_of(next_["id"]) == some[at].kept[-1]
+        if stream:
+            assert json.loads(lines[0])["response"]["id"] == next_["id"]
+            assert json.loads(lines[1])["delta"] == some[at].kept[-1]  # what is said is left alone
+        made = next_
+
+
+async def test_what_the_worker_says_is_not_there_is_said_of_the_clients_id(bench: Bench) -> None:
+    some, _ = await keepers(bench, 1)
+    made = (await bench.ask(post(body(), target=RESPONSES))).json
+    some[0].kept.clear()
+    for ask in (
+        request("GET", f"{RESPONSES}/{made['id']}"),
+        post(body(previous_response_id=made["id"]), target=RESPONSES),
+    ):
+        answer = await bench.ask(ask)
+        assert answer.status == 404
+        assert answer.json["error"]["message"] == f"Response with id '{made['id']}' not found."
+
+
+async def test_unknown_ids_and_those_of_workers_that_left_are_not_found(bench: Bench) -> None:
+    _, workers = await keepers(bench, 2)
+    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    left = next(worker for worker in workers if worker.calls)
+    await bench.gateway.drop(left)
+    for given, why in ((made, "is gone"), ("resp_1", "was not made here")):
+        for ask in (
+            request("GET", f"{RESPONSES}/{given}"),
+            request("POST", f"{RESPONSES}/{given}/cancel"),
+            post(body(previous_response_id=given), target=RESPONSES),
+        ):
+            answer = await bench.ask(ask)
+            assert (answer.status, answer.error["code"]) == (404, "response_not_found")
+            assert why in answer.error["message"]
+            assert answer.value(b"x-should-retry") == b"false"
+    assert sum(len(worker.calls) for worker in workers) == 1
+
+
+async def test_a_worker_that_is_down_is_waited_for_and_nobody_else_asked(bench: Bench) -> None:
+    _, workers = await keepers(bench, 2)
+    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    maker, other = sorted(workers, key=lambda worker: -len(worker.calls))
+    await maker.die()
+    for _ in range(2):  # what fails, then what is known to be down
+        answer = await bench.ask(request("GET", f"{RESPONSES}/{made}"))
+        assert answer.status in (502, 503)
+        assert answer.value(b"retry-after")
+    assert not other.calls
+    await maker.start()
+    await bench.gateway.join(maker)
+
+
+async def test_another_models_worker_is_not_asked(bench: Bench) -> None:
+    _, _ = await keepers(bench, 1)
+    await bench.worker("other")
+    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    sent = body(previous_response_id=made).replace(b'"m"', b'"other"')
+    answer = await bench.ask(post(sent, target=RESPONSES))
+    assert (answer.status, answer.error["param"]) == (404, "previous_response_id")
+    wrong = await bench.ask(post(body(previous_response_id=7), target=RESPONSES))
+    assert wrong.status == 400
+
+
+@pytest.mark.parametrize("flags", [[], ["--processes", "2"]], ids=["another gateway", "two processes"])
+async def test_any_gateway_finds_it(bench: Bench, flags: list[str]) -> None:
+    some, workers = await keepers(bench, 3)
+    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    named = [flag for worker in workers for flag in ("--worker", worker.url)]
+    async with lasting("--probe-interval-s", "0.2", *named, *flags) as gateway, visiting(gateway) as there:
+        for worker in workers:
+            await until(partial(gateway.is_up, worker), "a worker is up")
+        for _ in range(4):
+            answer = await there.ask(request("GET", f"{RESPONSES}/{made}"))
+            assert (answer.status, answer.json["id"]) == (200, made)
+
+
+async def test_with_a_key_only_those_who_have_it_do(bench: Bench, tmp_path: Path) -> None:
+    _, workers = await keepers(bench, 1)
+    made = (await bench.ask(post(body(), target=RESPONSES))).json["id"]
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    flags = ("--worker", workers[0].url, "--response-key-file", str(key))
+    async with lasting(*flags) as gateway, visiting(gateway) as there:
+        await until(partial(gateway.is_up, workers[0]), "the worker is up")
+        assert (await there.ask(request("GET", f"{RESPONSES}/{made}"))).status == 404
+        own = (await there.ask(post(body(), target=RESPONSES))).json["id"]
+        assert (await there.ask(request("GET", f"{RESPONSES}/{own}"))).status == 200

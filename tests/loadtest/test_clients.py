@@ -1,0 +1,33 @@
+"""What the comparison of clients' answers takes for equal, and that it finds what is not."""
+
+import pytest
+
+from loadtest.clients import difference, plain
+from loadtest.fleet import SIM_READY, first_match, running
+
+
+def piece(text: str, **more: object) -> dict[str, object]:
+    return {"id": "x1", "choices": [{"index": 0, "delta": {"content": text}}], **more}
+
+
+def test_how_a_text_was_cut_is_chance() -> None:
+    one, other = [piece("ab"), piece("c"), piece("", usage=3)], [piece("a"), piece("bc"), piece("", usage=3)]
+    assert plain(one) == plain(other) != plain([*other, piece("d")])
+
+
+def test_what_it_says_and_in_which_order_is_not() -> None:
+    assert plain([piece("a", usage=1), piece("b")]) != plain([piece("a"), piece("b", usage=1)])
+    assert plain({"id": 1, "created": 2, "new_field": 3}) == {"new_field": 3}
+
+
+@pytest.mark.process
+def test_two_that_answer_otherwise_are_told_apart() -> None:
+    with (
+        running("sim", "--port", "0", "--seed", "1") as one,
+        running("sim", "--port", "0", "--seed", "2") as two,
+    ):
+        (first,), (second,) = first_match(one, SIM_READY), first_match(two, SIM_READY)
+        for call in (("openai", "chat streamed"), ("anthropic", "message")):
+            assert difference(first, first, *call) is None
+        (model,) = (m for m in (difference(first, second, "openai", "completion"),) if m)
+        assert model.startswith("openai: completion: ")
