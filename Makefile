@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-proxies test-vllm bench bench-bookings bench-heal bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
+.PHONY: run test lint check wheel test-wheel test-proxies test-vllm bench bench-bookings bench-day-one bench-heal bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -46,6 +46,9 @@ bench-index: $(WHEEL_VENV)/.installed
 
 bench-redis: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_redis
+
+bench-day-one: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_day_one
 
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal

@@ -5,6 +5,7 @@
     ingest/     KV events into the index       discovery/  who is in the fleet
     ways        how each is reached            fleet_admin  /admin/workers
     behind      proxies before us              proxied      connections that they pass on
+    models/     whose prompts are tokenized here, and with what    renderers/  how a family's are made
     verify/     was it right, and why not      agreement   our tokens and a worker's
     trials/     how policies do, side by side  preview     a request that is not sent
     router      the decision, one call         proxy       one request to a worker and back
@@ -21,7 +22,7 @@
     processes   several behind one port        child       one of them
     redis/      what several gateways share    bookings/   what others have in flight
     radix/      the index in Redis itself      others      asked there before a decision
-    flow/       who is let in, who goes first
+    flow/       who is let in, who goes first   keys/      who may ask
     survey      what lies there, for people    split_exchange  prefill there, decode here
     prefill     the other leg of it            splits      what became of them
     pairing     who can be two of a pair

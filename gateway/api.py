@@ -13,14 +13,17 @@ from gateway.core.errors import (
     MethodNotAllowed,
     NotSupported,
     NoWorker,
+    Unauthorized,
     UnknownModel,
     UpgradeRequired,
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
 from gateway.core.http import Header, HttpRequest
+from gateway.core.keys import usable
 from gateway.core.request import RESPONSES
 from gateway.core.routes import Routes
 from gateway.core.worker import Served
+from gateway.keys.guard import Guard
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
 from gateway.responder import Exchange, Responder, request_id
@@ -31,11 +34,14 @@ log = logging.getLogger("kvgate.api")
 
 _JSON: Header = (b"content-type", b"application/json")
 _MODELS = "/v1/models"
+_OPEN = frozenset({"/health", "/ready"})
+"""For load balancers, which have no key."""
 _STORED = RESPONSES + "/"
 
 
 class Api:
-    """Takes each parsed request of the listening side. `is_stopping` makes /ready say no."""
+    """Takes each parsed request of the listening side. `is_stopping` makes /ready say no. `guard` is there
+    where it matters who asks."""
 
     def __init__(
         self,
@@ -44,6 +50,7 @@ class Api:
         metrics: Metrics,
         routes: Routes | None = None,
         tellers: list[Teller] | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
         self._routes = Routes() if routes is None else routes
@@ -51,6 +58,7 @@ class Api:
         self._tellers = [] if tellers is None else tellers
         self._fleet = fleet
         self._metrics = metrics
+        self._guard = guard
         self.is_stopping = False
 
     def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
@@ -69,6 +77,8 @@ class Api:
         self._tell(None, None, status)
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+        if self._guard is not None and http.path not in _OPEN:
+            http.who = self._guard.ask(http, responder.peer if self._guard.asks_peer else None)
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
         if self._routes.find(http.method, http.path):
@@ -105,6 +115,8 @@ class Api:
             headers.append((b"allow", error.param.encode()))
         elif isinstance(error, UpgradeRequired):
             headers.append((b"upgrade", b"websocket"))
+        elif isinstance(error, Unauthorized):
+            headers.append((b"www-authenticate", b"Bearer"))
         responder.fail(error, headers)
 
     def _tell(self, http: HttpRequest | None, error: GatewayError | None, status: int) -> None:
@@ -112,17 +124,17 @@ class Api:
             tell(self._tellers, refusal(http, error, status, time.monotonic()))
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
-        """The union over the fleet, whether their workers are up or not."""
-        data = [_as_model(served) for served in self._fleet.served().values()]
+        """The union over the fleet, whether their workers are up or not; of what whoever asks may use."""
+        data = [_as_model(name, served) for name, served in usable(http.who, self._fleet.served()).items()]
         return 200, {"object": "list", "data": data}
 
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
         name = unquote(http.path.removeprefix(_MODELS + "/"))
-        served = self._fleet.served()
+        served = usable(http.who, self._fleet.served())
         if name not in served:
             known = ", ".join(served)
             raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
-        return 200, _as_model(served[name])
+        return 200, _as_model(name, served[name])
 
     def _health(self, http: HttpRequest) -> tuple[int, Any]:
         return 200, {"status": "alive"}
@@ -149,9 +161,9 @@ def _require(http: HttpRequest, *methods: str) -> None:
         raise MethodNotAllowed(f"{http.path} takes {allowed}, not {http.method}", param=allowed)
 
 
-def _as_model(served: Served) -> dict[str, Any]:
+def _as_model(name: str, served: Served) -> dict[str, Any]:
     return {
-        "id": served.name,
+        "id": name,
         "object": "model",
         "created": 0,
         "owned_by": "kvgate",

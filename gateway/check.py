@@ -32,10 +32,17 @@ async def _no_agent(worker: Worker, start_time_s: float | None) -> None:
     return None
 
 
-class TokensAgree(Protocol):
-    """Says how a worker's tokens differ from ours (see `agreement.py`)."""
+class Sight(Protocol):
+    @property
+    def note(self) -> str: ...
+    @property
+    def fault(self) -> str | None: ...
 
-    async def differs(self, model: str, ask: Ask) -> str | None: ...
+
+class Tokens(Protocol):
+    """Finds the tokenizers of a worker's models, and compares what they make with its own (`models/`)."""
+
+    async def look(self, worker: Worker, ask: Ask) -> Sequence[Sight]: ...
 
 
 class _Tokens(msgspec.Struct):
@@ -58,6 +65,7 @@ class Finding:
     obstacle: str | None = None
     flags: str | None = None
     agent: str | None = None
+    tokens: tuple[str, ...] = ()
     fault: str | None = None
     worker: Worker | None = None
     made: Made = field(default_factory=dict)
@@ -71,6 +79,7 @@ class Finding:
         lines = [f"{self.name}: {label}" + (f"  ({self.facts})" if self.facts else "")]
         if self.agent:
             lines.append(f"    {self.agent}")
+        lines += [f"    {note}" for note in self.tokens]
         if self.fault:
             lines.append(f"    WRONG: {self.fault}")
         if self.obstacle:
@@ -91,7 +100,7 @@ class Checker:
     has_tokenizer: Callable[[str], bool]
     events_port: int = 5557
     reach_agent: ReachAgent = _no_agent
-    agreement: TokensAgree | None = None
+    tokens: Tokens | None = None
     said: Said = field(default_factory=Said)
 
     async def check(self, url: str) -> list[Finding]:
@@ -107,14 +116,13 @@ class Checker:
         return [replace(await self._worker(facts, worker), worker=worker) for worker in workers]
 
     async def _worker(self, facts: Facts, worker: Worker) -> Finding:
+        ask = partial(self._post, worker)
+        sights = await self.tokens.look(worker, ask) if self.tokens else ()
         finding = await self._known(facts, worker)
-        model = worker.served[0].name
         if kind_of(worker):
-            finding = replace(finding, made=await made_by(model, partial(self._post, worker)))
-        if self.agreement is None or not self.has_tokenizer(model):
-            return finding
-        fault = await self.agreement.differs(model, partial(self._post, worker))
-        return replace(finding, fault=fault)
+            finding = replace(finding, made=await made_by(worker.served[0].name, ask))
+        fault = "; ".join(sight.fault for sight in sights if sight.fault)
+        return replace(finding, tokens=tuple(sight.note for sight in sights), fault=fault or None)
 
     async def _known(self, facts: Facts, worker: Worker) -> Finding:
         found = await self.reach_agent(worker, facts.start_time_s)

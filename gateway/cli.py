@@ -18,6 +18,7 @@ from gateway.agent.config import load as load_agent
 from gateway.config import Config, load
 from gateway.config.live import LIVE
 from gateway.core.errors import ConfigError
+from gateway.keys import command as key_command
 from gateway.options import add_flags, options
 from gateway.telling.logs import set_up
 
@@ -66,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_policy(policy)
     policy.set_defaults(run=_policy)
+    key = commands.add_parser("key", help="make an API key for --key-file")
+    key_command.add(key)
+    key.set_defaults(run=key_command.run)
     commands.add_parser("replay", help="what policies would have made of recorded traffic")
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from gateway.core.answer import Answer, Piece
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, NoWorker, WorkerFailed
-from gateway.core.headers import head_to_client, head_to_worker
+from gateway.core.headers import head_to_client
 from gateway.core.http import HttpRequest, ResponseHead
 from gateway.core.media import BEFORE_MEDIA
-from gateway.core.outcome import CLIENT_GONE, UNAVAILABLE
+from gateway.core.outcome import CLIENT_GONE
 from gateway.core.prompt import PromptError
+from gateway.core.refusal import refusal_of
 from gateway.core.request import InferenceRequest
 from gateway.core.retries import Tries
 from gateway.core.sse import SseScanner
@@ -171,12 +172,7 @@ class InferenceExchange:
             connection.pause()
 
     def _head(self, worker: Worker, size: int) -> bytes:
-        """Of this request as a worker gets it, before a body of so many bytes."""
-        pool, name = self._proxy.pool(worker.url), self._request_id
-        return head_to_worker(
-            self.http, worker, netloc=pool.netloc, prefix=pool.path_prefix, num_bytes=size, request_id=name,
-            key=pool.key,
-        )  # fmt: skip
+        return self._proxy.head_for(self.http, worker, size, self._request_id)
 
     def _body(self, decision: Decision) -> bytes:
         body, self._unasked = self._proxy.body_for(self._request, decision)
@@ -186,17 +182,20 @@ class InferenceExchange:
 
     def upstream_head(self, head: ResponseHead) -> None:
         self._touch()
-        if head.status == UNAVAILABLE and self._may_try_another():
-            return self._abandon("answered 503")
-        self._status, self._answer = head.status, Answer(head, self._unasked)
+        if head.status >= 400:
+            refused = refusal_of(head.status, self._decision, self.tries.failed.values())
+            if refused and self._may_try_another():
+                return self._abandon(refused)
+        masks = self._proxy.options.mask_cached_tokens
+        self._status, self._answer = head.status, Answer(head, self._unasked, masks=masks)
         self._prompt = None  # there will be no other attempt, and a stream may last for an hour
         self._request.let_go()
         self._proxy.bodies.let_go(self.http)
         if self._answer.is_plain and self._decision:
             self._proxy.router.first_token(self._decision)  # an unstreamed answer is all there at once
         exposed = self._decision if self._options.expose_headers else None
-        is_stream = self._answer.is_stream
-        self._responder.head(head_to_client(head, self._request_id, exposed, is_stream=is_stream))
+        is_reframed = self._answer.is_reframed
+        self._responder.head(head_to_client(head, self._request_id, exposed, is_stream=is_reframed))
         return None
 
     def upstream_data(self, data: bytes) -> None:

@@ -1,6 +1,6 @@
 """What the admin API tells of workers, and does with them: add, drain, drop."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -30,7 +30,8 @@ class _Drain(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class FleetAdmin:
-    """`verified` sums up how right the predictions about a worker are."""
+    """`verified` sums up how right the predictions about a worker are, `tokens_at` tells by whom prompts for
+    an endpoint are tokenized."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class FleetAdmin:
         resolver: Resolver,
         ways: Ways,
         verified: Callable[[WorkerId], Mapping[str, Any]],
+        tokens_at: Callable[[str], Sequence[Mapping[str, str]]],
     ) -> None:
         self._router = router
         self._fleet = router.fleet
@@ -48,6 +50,7 @@ class FleetAdmin:
         self._resolver = resolver
         self._ways = ways
         self._verified = verified
+        self._tokens_at = tokens_at
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -146,6 +149,7 @@ class FleetAdmin:
             "given_as": spec_of(endpoint.url, self._roster.said.roles.get(endpoint.url)),
             "is_member": self._resolver.is_member(endpoint.url),
             "last_error": endpoint.last_error,
+            "tokens": self._tokens_at(endpoint.url),
             "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
         }
 

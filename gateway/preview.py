@@ -14,24 +14,32 @@ from gateway.core.errors import InvalidRequest
 from gateway.core.http import HttpRequest
 from gateway.core.prompt import PromptError
 from gateway.core.request import ROUTES
+from gateway.keys.guard import Guard
 from gateway.proxy import Proxy
 from gateway.records import PartsOf, describe
 
 PATHS: Mapping[str, str] = {"messages": "/v1/chat/completions", "prompt": "/v1/completions"}
 """Where a body would be sent that has this field."""
 
+SHOWN = frozenset({b"authorization", b"x-api-key"})
+
 
 class Preview:
-    def __init__(self, proxy: Proxy, parts_of: PartsOf) -> None:
+    def __init__(self, proxy: Proxy, parts_of: PartsOf, guard: Guard | None = None) -> None:
+        """Where there is a `guard`, whoever shows a key is told what would be done for its tenant."""
+        self._guard = guard
         self._proxy = proxy
         self._parts_of = parts_of
 
     async def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
-        """A decision record without an id and an outcome. Raises InvalidRequest, UnknownModel or NoWorker."""
+        """A decision record without an id and an outcome. Raises what the request would be refused
+        with."""
         some = [(_bytes(name.lower()), _bytes(value)) for name, value in headers.items()]
         http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
         if http.path not in ROUTES:
             raise InvalidRequest(f"'{http.path}' is none of {', '.join(ROUTES)}", param="path")
+        if self._guard is not None and (SHOWN & {name for name, _ in some} or not self._guard.wants_key):
+            http.who = self._guard.ask(http, None)
         request, note, flow = self._proxy.request_of(http), None, None
         if gate := self._proxy.gate:
             flow = gate.foresee(request, gate.identify(http, request, is_trusted=True))

@@ -36,6 +36,7 @@ from gateway.channel import Channel
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.discovery.said import changes_of, drains_of, parse_spec, spec_of, specs_of, with_specs
+from gateway.keys.admin import keeper_before
 from gateway.leaving import closing
 from gateway.messages import (
     Begin,
@@ -129,6 +130,7 @@ class Supervisor:
             self._aggregate.register(self.reloads)
         app = self._aggregate.app()
         app.middlewares.append(closing(lambda: self._is_leaving))
+        self._keeper = keeper_before(app, self.config, self._tasks)
         self._admin_runner = web.AppRunner(app, access_log=None, keepalive_timeout=ADMIN_IDLE_S)
         await self._admin_runner.setup()
 
@@ -185,6 +187,15 @@ class Supervisor:
         self._configured = [_normal(spec) for spec in specs_of(new)]
         self._workers = [*[spec for spec in self._workers if spec not in (*added, *dropped)], *added]
         change(ready, number)
+
+    async def reload_keys(self) -> None:
+        """Here and in all processes; each logs what it refuses."""
+        question = Question("POST", "/admin/keys/reload", b"{}", {"Content-Type": "application/json"})
+        for process in self._alive():
+            with contextlib.suppress(OSError):  # it is dying: the next one reads the file as it is
+                await process.ask(question)
+        with contextlib.suppress(ConfigError):
+            await self._keeper.reload()
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
         """Another gateway accepts from now on: finish what is open here, for so long or until `stop`.

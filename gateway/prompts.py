@@ -6,11 +6,11 @@ counted, and logged once per model and cause.
 
 import asyncio
 import logging
-from collections import OrderedDict
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,11 +19,14 @@ from msgspec import structs
 from xxhash import xxh3_128_digest
 
 from gateway.control import ControlSession
+from gateway.core.agents import as_chat, dialect_of
+from gateway.core.anthropic import Dialect
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.breaker import Breaker
 from gateway.core.decision import Prompt
-from gateway.core.errors import ConfigError
 from gateway.core.media import BEFORE_MEDIA, first_medium, links
-from gateway.core.prompt import PromptError, Prompts
+from gateway.core.prompt import PromptError
+from gateway.core.renderer import Renderer
 from gateway.core.request import PROMPT_FIELDS, InferenceRequest, Kind
 from gateway.core.runs import Runs
 from gateway.core.template import MediaError
@@ -36,6 +39,8 @@ log = logging.getLogger("kvgate.prompts")
 MAX_INLINE_BYTES = {"fastokens": 64 << 10, "tokenizers": 4 << 10}
 """New text, by encoder, whose tokens are made on the event loop: 2 ms of words never seen before. A longer
 one goes to a thread, at some 0.1 ms more."""
+INLINE_BYTES = 4 << 10
+"""Of any other encoder."""
 
 ANY_MODEL = "*"
 """The key of a tokenizer that serves every model that has none of its own."""
@@ -64,22 +69,34 @@ _NO_TOKENS = (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, Over
 
 
 class PromptSource:
-    """`local` maps model names (or ANY_MODEL) to loaded tokenizers. `runs` is what they know, together."""
+    """`local` maps model names (or ANY_MODEL) to loaded tokenizers; more come and go by `set_all`. `runs` is
+    what they know, together."""
 
     def __init__(
-        self, local: Mapping[str, Prompts], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
+        self, local: Mapping[str, Renderer], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
     ) -> None:
-        self._local = local
+        self._local: dict[str, Renderer | None] = dict(local)
         self._metrics = metrics
         self._clock = clock
         self._logged: set[tuple[str, str]] = set()
+        self._dialects: dict[Renderer, Dialect] = {}
         self.runs = Runs()
         for model, prompts in local.items():
-            prompts.remember(self.runs, clock(), partial(self._mismatched, model))
+            self.prepare(model, prompts)
+
+    def prepare(self, model: str, prompts: Renderer) -> None:
+        """Before it is used: proofs that take a while, so from a thread once there is traffic."""
+        prompts.remember(self.runs, self._clock(), partial(self._mismatched, model))
+
+    def set_all(self, local: Mapping[str, Renderer | None]) -> None:
+        """By model; None for one that is not tokenized here, whatever serves all others."""
+        self._local = dict(local)
+        self._dialects = {each: known for each, known in self._dialects.items() if each in local.values()}
 
     def describe(self) -> dict[str, Any]:
         """Which encoder and templates each model has and why, and what is remembered, in bytes."""
-        models = [{"model": _name(model), **prompts.describe()} for model, prompts in self._local.items()]
+        local = self._local.items()
+        models = [{"model": _name(model), **prompts.describe()} for model, prompts in local if prompts]
         return {"models": models, "conversations": self.runs.describe()}
 
     def has_local(self, model: str) -> bool:
@@ -92,7 +109,7 @@ class PromptSource:
     def max_inline_bytes(self, model: str) -> int:
         """How much new text `tokenize` may be given where nothing else waits."""
         prompts = self._find(model)
-        return MAX_INLINE_BYTES[prompts.kind if prompts else "fastokens"]
+        return MAX_INLINE_BYTES.get(prompts.kind if prompts else "fastokens", INLINE_BYTES)
 
     def tokenize(self, request: InferenceRequest) -> Prompt:
         """Local tokens; empty where there is no way to them."""
@@ -104,6 +121,15 @@ class PromptSource:
         if prompts is None:
             return Prompt()
         try:
+            return self.made_by(prompts, request)
+        except PromptError as exc:
+            return self.failed(request.model, _loggable(exc))
+
+    def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
+        """Raises PromptError."""
+        try:
+            if request.kind is Kind.AGENT:
+                request = as_chat(request, self._dialect(prompts), self.runs)
             if request.kind is Kind.CHAT:
                 tokens, run = prompts.tokens(request, self._clock())
                 return Prompt((tokens,), prompts.kind, run)
@@ -112,15 +138,20 @@ class PromptSource:
             return Prompt(tuple(prompts.completion(request.fields)), prompts.kind)
         except MediaError:
             return self._before_media(prompts, request)
-        except PromptError as exc:
-            return self.failed(request.model, _loggable(exc))
 
     def decode(self, model: str, tokens: Sequence[int]) -> str | None:
         """The text of some of a prompt's tokens; None where the model has no local tokenizer."""
         prompts = self._find(model)
         return prompts.decode(tokens) if prompts else None
 
-    def _before_media(self, prompts: Prompts, request: InferenceRequest) -> Prompt:
+    def _dialect(self, prompts: Renderer) -> Dialect:
+        """Found out at its first use."""
+        dialect = self._dialects.get(prompts)
+        if dialect is None:
+            dialect = self._dialects[prompts] = dialect_of(prompts, self._clock())
+        return dialect
+
+    def _before_media(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
         fields = request.fields
         root = [request.model, request.cache_salt, *(fields.get(name) for name in PROMPT_FIELDS)]
         behind = links(fields["messages"], msgspec.json.encode(root))
@@ -148,15 +179,17 @@ class PromptSource:
             template,
         )
 
-    def _find(self, model: str) -> Prompts | None:
-        return self._local.get(model) or self._local.get(ANY_MODEL)
+    def _find(self, model: str) -> Renderer | None:
+        local = self._local
+        return local[model] if model in local else local.get(ANY_MODEL)
 
 
 class WorkerTokenizer:
-    """Asks a worker's own `/tokenize`, with a deadline; answers are cached by what was asked.
+    """Asks a worker's own `/tokenize`, with a deadline; answers are cached by the bytes of what was asked.
+    One that fails time and again is left alone for a while (`core/breaker.py`).
 
     `timeout_s` bounds what a request waits for its routing, however many prompts it has;
-    `max_cache_bytes` the cached tokens.
+    `max_cache_bytes` the cached tokens. `counts` are of calls by what came of them.
     """
 
     def __init__(
@@ -166,26 +199,48 @@ class WorkerTokenizer:
         max_cache_bytes: int = 64 << 20,
         tls: Tls | None = None,
         ways: Ways | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timeout_s = timeout_s
+        self._clock = clock
         self._session = ControlSession(tls, ways=ways)  # `ask` keeps the time
         self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
         self._max_bytes = max_cache_bytes
         self._num_bytes = 0
+        self._breakers: dict[str, Breaker] = {}
+        self.counts: Counter[str] = Counter()
 
-    async def ask(self, url: str, request: InferenceRequest, authorization: str | None) -> Prompt:
-        """Raises PromptError where the worker does not answer in time, or not with tokens."""
-        bodies = tokenize_bodies(request)
+    def is_resting(self, url: str) -> bool:
+        breaker = self._breakers.get(url)
+        return breaker is not None and breaker.is_open(self._clock())
+
+    async def ask(
+        self, url: str, request: InferenceRequest, authorization: str | None, model: str | None = None
+    ) -> Prompt:
+        """Raises PromptError where the worker does not answer in time, or not with tokens, or is left alone.
+        `model` is the name that it serves, where the request has another one."""
+        bodies = tokenize_bodies(request, model)
         try:
             async with asyncio.timeout(self._timeout_s):
                 tokens = [await self._one(url, body, authorization) for body in bodies]
         except TimeoutError as exc:
+            self._failed(url, "late")
             raise PromptError("the worker's /tokenize did not answer in time") from exc
         is_whole = request.kind is not Kind.CHAT or first_medium(request.fields["messages"]) is None
         return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
 
-    def describe(self) -> dict[str, int]:
-        return {"entries": len(self._cache), "bytes": self._num_bytes, "max_bytes": self._max_bytes}
+    def forget(self, url: str | None = None) -> None:
+        """Workers may make other tokens than they did; `url` is one that is there no more, or anew."""
+        self._cache.clear()
+        self._num_bytes = 0
+        if url is not None:
+            self._breakers.pop(url, None)
+
+    def describe(self) -> dict[str, Any]:
+        calls = [{"name": outcome, "calls": num} for outcome, num in sorted(self.counts.items())]
+        resting = [url for url in self._breakers if self.is_resting(url)]
+        sizes = {"entries": len(self._cache), "bytes": self._num_bytes, "max_bytes": self._max_bytes}
+        return {**sizes, "calls": calls, "left_alone": resting}
 
     async def close(self) -> None:
         await self._session.close()
@@ -195,14 +250,36 @@ class WorkerTokenizer:
         key = xxh3_128_digest(raw)
         if (tokens := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
+            self.counts["cached"] += 1
             return tokens
+        if not self._breaker(url).may_ask(self._clock()):
+            self.counts["not asked"] += 1
+            raise PromptError("the worker's /tokenize failed too often, and is left alone for a while")
         tokens = await self._post(url, raw, authorization)
+        self._breaker(url).answered()
+        self.counts["answered"] += 1
         if key not in self._cache:  # another request may have asked the same meanwhile
             self._cache[key] = tokens
             self._num_bytes += _cached_bytes(tokens)
         while self._num_bytes > self._max_bytes:
             self._num_bytes -= _cached_bytes(self._cache.popitem(last=False)[1])
         return tokens
+
+    def _breaker(self, url: str) -> Breaker:
+        return self._breakers.setdefault(url, Breaker())
+
+    def _failed(self, url: str, how: str) -> None:
+        self.counts[how] += 1
+        if self._breaker(url).failed(self._clock()):
+            log.warning("/tokenize of %s is left alone for a while: %s", url, how)
+
+    def _refused(self, url: str, status: int) -> None:
+        """What it says of one request's own fault, or of its key, is no failure of its own."""
+        if status >= 500 or status == 404:
+            self._failed(url, "failed")
+        else:
+            self._breaker(url).answered()
+            self.counts["refused"] += 1
 
     async def _post(self, url: str, raw: bytes, authorization: str | None) -> Tokens:
         headers = {"content-type": "application/json"}
@@ -211,9 +288,13 @@ class WorkerTokenizer:
         try:
             async with self._session.call("POST", url, "/tokenize", data=raw, headers=headers) as answer:
                 if answer.status != 200:
+                    self._refused(url, answer.status)
                     raise PromptError(f"the worker's /tokenize answered {answer.status}")
                 return tokens_of(_decode(await answer.read())["tokens"])
+        except TimeoutError:
+            raise  # of all of them; an OSError too
         except (aiohttp.ClientError, OSError, *_NO_TOKENS) as exc:
+            self._failed(url, "failed")
             raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
 
 
@@ -239,36 +320,13 @@ def _id_lists(request: InferenceRequest) -> list[list[int]]:
     return lists if all(ids and isinstance(ids[0], int) for ids in lists) else []
 
 
-def tokenize_bodies(request: InferenceRequest) -> list[dict[str, Any]]:
+def tokenize_bodies(request: InferenceRequest, model: str | None = None) -> list[dict[str, Any]]:
     """What a worker's `/tokenize` is asked, for each prompt of a request."""
-    fields = request.fields
+    fields, model = request.fields, model or request.model
     if request.kind is Kind.CHAT:
         kept = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
-        return [{"model": request.model, **kept}]
+        return [{"model": model, **kept}]
     prompt = fields.get("prompt")
     texts = prompt if isinstance(prompt, list) else [prompt]
     special = fields.get("add_special_tokens", True)
-    return [{"model": request.model, "prompt": text, "add_special_tokens": special} for text in texts]
-
-
-def load_tokenizers(specs: Sequence[str]) -> dict[str, Prompts]:
-    """From "DIR" or "MODEL=DIR". Raises ConfigError with the path and the reason."""
-    loaded: dict[str, Prompts] = {}
-    for spec in specs:
-        model, _, path = spec.rpartition("=")
-        try:
-            prompts = Prompts.load(Path(path).expanduser())
-        except PromptError as exc:
-            raise ConfigError(f"tokenizer: {exc}") from exc
-        loaded[model or ANY_MODEL] = prompts
-        name = model or "all models"
-        log.info("tokenizer of %s: %s (%s), from %s", name, prompts.kind, prompts.why, path)
-    return loaded
-
-
-def log_templates(prompts: PromptSource) -> None:
-    """Which conversations cost their new messages only: known when the proofs are led."""
-    for model in prompts.describe()["models"]:
-        for template in model["templates"]:
-            what = model["model"], template["name"], template["rendering"], template["why"]
-            log.info("chat template of %s, %s: %s rendering (%s)", *what)
+    return [{"model": model, "prompt": text, "add_special_tokens": special} for text in texts]

@@ -7,27 +7,33 @@ answer has ended.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from gateway import responses
 from gateway.config import Config
 from gateway.core import report
+from gateway.core.agents import as_chat
+from gateway.core.aliases import renamed
 from gateway.core.answer import Answer
 from gateway.core.bodies import Bodies
 from gateway.core.booked import TURN_TOKENS
 from gateway.core.deadlines import Deadlines
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import GatewayError, ModelMissing
+from gateway.core.fleet import Eligible
 from gateway.core.handoff import Handoff
+from gateway.core.headers import head_to_worker
 from gateway.core.http import HttpRequest
+from gateway.core.keys import usable
 from gateway.core.multipart import MARK, parse_form
 from gateway.core.outcome import SERVER_ERROR
 from gateway.core.request import RESPONSES, InferenceRequest, Kind, parse_request
 from gateway.core.response_ids import ResponseIds
 from gateway.core.retries import Retries
 from gateway.core.routes import model_asked
+from gateway.core.salted import refused
 from gateway.core.session import session_of
 from gateway.core.sse import Usage
 from gateway.core.unasked import UnaskedScanner, with_usage
@@ -67,6 +73,7 @@ class ProxyOptions:
     allow_transfer_fields: bool = False
     session_header: bytes = b""
     session_cookie: bytes = b""
+    mask_cached_tokens: bool = False
 
 
 def proxy_options(config: Config) -> ProxyOptions:
@@ -81,6 +88,7 @@ def proxy_options(config: Config) -> ProxyOptions:
         allow_transfer_fields=config.allow_transfer_fields,
         session_header=config.session_header.lower().encode(),
         session_cookie=config.session_cookie.encode(),
+        mask_cached_tokens=config.mask_cached_tokens,
     )
 
 
@@ -150,9 +158,12 @@ class Proxy:
         """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
         and TooManyRequests; all later errors are answered by the exchange."""
         request = self.request_of(http)
+        if self.options.mask_cached_tokens:  # in a compressed answer nothing could be
+            http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
         fleet, model = self.router.fleet, request.model
-        is_splittable = request.may_split or (fleet.is_bound(model) and request.kind is not Kind.PASS)
+        is_prompt = request.kind is Kind.CHAT or request.kind is Kind.COMPLETION
+        is_splittable = request.may_split or (fleet.is_bound(model) and is_prompt)
         may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
         if request.path == RESPONSES:
             exchange = responses.created(self, http, responder, request)
@@ -164,6 +175,8 @@ class Proxy:
         """Take a request about a response that a worker keeps. Raises UnknownResponse, UnknownRoute,
         MethodNotAllowed and TooManyRequests."""
         request, own, worker = responses.about(self, http)
+        if (who := http.who) is not None:
+            request.tenant = who.tenant
         exchange = responses.ResponsesExchange(self, http, responder, request)
         exchange.pin(own, worker)
         return self._admitted(exchange, http, responder, request)
@@ -179,22 +192,29 @@ class Proxy:
         return exchange
 
     def request_of(self, http: HttpRequest) -> InferenceRequest:
-        """As it was sent. Raises InvalidRequest."""
+        """As it was sent, by whoever has shown who they are. Raises InvalidRequest or Forbidden."""
         options = self.options
         try:
             request = self._parse(http, None)
         except ModelMissing:
-            request = self._parse(http, model_asked(http, self.router.fleet.served()))
+            served = usable(http.who, self.router.fleet.served())
+            request = self._parse(http, model_asked(http, served))
+        if (who := http.who) is not None:
+            who.check(request.model)
+            request.tenant = who.tenant
         if session := session_of(http, options.session_header, options.session_cookie):
             request.session = session
         return request
 
     def _parse(self, http: HttpRequest, model: str | None) -> InferenceRequest:
-        keeps, body = self.options.allow_transfer_fields, http.body
+        keeps, body, who = self.options.allow_transfer_fields, http.body, http.who
+        salt = who.salt if who is not None else None
         if body[:2] == MARK:
+            if salt is not None:
+                raise refused(http.path)
             kind = http.header(b"content-type")
             return parse_form(http.path, body, kind, keeps_transfer=keeps, model=model)
-        return parse_request(http.path, body, self.prompts.runs, keeps_transfer=keeps, model=model)
+        return parse_request(http.path, body, self.prompts.runs, keeps_transfer=keeps, model=model, salt=salt)
 
     def route(self, exchange: InferenceExchange, request: InferenceRequest, prompt: Prompt | None) -> None:
         """Have an exchange decide and send, once it may."""
@@ -241,18 +261,27 @@ class Proxy:
     async def prompt_of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
         """By whoever makes it, and with what others know of it. Raises PromptError, UnknownModel or
         NoWorker."""
-        worker = random.choice(self.router.fleet.eligible(request.model)).member.worker
+        eligible = self.router.fleet.eligible(request.model)
         if not self.prompts.is_local(request):
             key = authorization.decode("latin-1") if authorization else None
-            prompt = await self.worker_tokenizer.ask(worker.url, request, key)
+            chosen = self._tokenizing(eligible)
+            url, name = chosen.member.worker.url, chosen.served.name
+            request = as_chat(request) if request.kind is Kind.AGENT else request
+            prompt = await self.worker_tokenizer.ask(url, request, key, name)
         elif self.long_prompts.is_long(request):
             prompt = await self.long_prompts.ask(request, self.router.hasher(request))
         else:
             prompt = self.router.tokenize(request)
         return await self.others.tell(request, prompt) if self.others else prompt
 
+    def _tokenizing(self, eligible: Sequence[Eligible]) -> Eligible:
+        """Any whose tokens are those of the others, and that is not left alone if another one is not."""
+        some = [e for e in eligible if not e.is_apart] or eligible
+        asked = self.worker_tokenizer
+        return random.choice([e for e in some if not asked.is_resting(e.member.worker.url)] or some)
+
     def tunnel(self, http: HttpRequest, responder: Responder) -> TunnelExchange:
-        """Take a WebSocket to a worker. Raises InvalidRequest or TooManyRequests."""
+        """Take a WebSocket to a worker. Raises InvalidRequest, Forbidden or TooManyRequests."""
         request = parse_tunnel(http, self.router.fleet.served())
         if self.gate is not None:
             self.gate.admit(http, request, responder)
@@ -260,9 +289,29 @@ class Proxy:
         exchange.begin()
         return exchange
 
+    def head_for(self, http: HttpRequest, worker: Worker, size: int, request_id: bytes) -> bytes:
+        """Of a request as a worker gets it, before a body of so many bytes."""
+        pool = self.pool(worker.url)
+        return head_to_worker(
+            http,
+            worker,
+            netloc=pool.netloc,
+            prefix=pool.path_prefix,
+            num_bytes=size,
+            request_id=request_id,
+            key=pool.key,
+        )
+
+    def body_at(self, request: InferenceRequest, worker: Worker) -> bytes:
+        """By the name that the worker knows the model by."""
+        fleet = self.router.fleet
+        if request.model not in fleet.aliases or not request.body:
+            return request.body
+        return renamed(request.body, fleet.name_at(worker, request.model))
+
     def body_for(self, request: InferenceRequest, decision: Decision) -> tuple[bytes, UnaskedScanner | None]:
         """What the worker gets, and what then takes out of its stream what was asked for us."""
-        body, unasked = request.body, None
+        body, unasked = self.body_at(request, decision.worker), None
         if request.may_ask_usage:
             is_needed = self.gate is not None and self.gate.needs_usage(request)
             unasked = self.ask_usage(decision.worker, is_needed)

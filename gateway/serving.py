@@ -43,6 +43,7 @@ class Service(Protocol):
     reloads: Reloads | None
 
     async def reload(self) -> Mapping[str, Any]: ...
+    async def reload_keys(self) -> None: ...
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool: ...
     async def stop(self, drain_s: float | None = None) -> None: ...
 
@@ -92,6 +93,10 @@ class Alone:
     async def reload(self) -> Mapping[str, Any]:
         return await self._gateway.reload()
 
+    async def reload_keys(self) -> None:
+        with contextlib.suppress(ConfigError):  # which it has logged
+            await self._gateway.keeper.reload()
+
     async def stop(self, drain_s: float | None = None) -> None:
         await self._gateway.stop(drain_s)
         self._garbage.release()
@@ -132,6 +137,7 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
 async def _reload(service: Service) -> None:
     with contextlib.suppress(ConfigError):  # which is logged; a signal gets no other answer
         await service.reload()
+    await service.reload_keys()
 
 
 async def _serve(

@@ -86,7 +86,7 @@ class SplitExchange(InferenceExchange):
         if prefill is None:
             return super()._reach(decision)
         proxy, handoff = self._proxy, self._handoff(decision.worker)
-        body = handoff.to_prefill(self._request.body, self._pair(decision, prefill))
+        body = handoff.to_prefill(self._proxy.body_at(self._request, prefill), self._pair(decision, prefill))
         self._began_s = self._loop.time()
         self._leg = Prefill(
             proxy.pool(prefill.url),

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 
 from gateway.core.headers import upgrade_to_client, upgrade_to_worker
 from gateway.core.http import HttpRequest, ResponseHead
+from gateway.core.keys import usable
 from gateway.core.request import InferenceRequest, Kind
 from gateway.core.routes import model_asked
+from gateway.core.salted import refused
 from gateway.core.worker import Served
 from gateway.exchange import InferenceExchange
 from gateway.responder import Responder
@@ -35,10 +37,16 @@ FLUSH_S = 10.0
 
 def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRequest:
     """A request of no body, for the model that its query names; a fleet of one model needs no name.
-    Raises InvalidRequest."""
-    model = model_asked(http, served)
+    Raises InvalidRequest, Forbidden, or NotSupported where tenants' caches are kept apart."""
+    who = http.who
+    if who is not None and who.salt is not None:
+        raise refused(http.path)
+    model = model_asked(http, usable(who, served))
     request = InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
     request.may_repeat = True  # nothing of it has been said before a worker agrees
+    if who is not None:
+        who.check(model)
+        request.tenant = who.tenant
     return request
 
 

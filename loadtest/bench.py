@@ -24,7 +24,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.metrics import Metrics
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.prompts import ANY_MODEL, PromptSource, load_tokenizers
+from gateway.prompts import ANY_MODEL, PromptSource
 from gateway.router import Router
 from loadtest.report import Figure, best_of, publish
 from loadtest.workloads.bodies import Bodies, Texts, grow, new, small, warm
@@ -92,7 +92,7 @@ def prompt_rounds_us(template: str, path: str, bodies: Bodies) -> list[float]:
 
 def make_router() -> tuple[Router, PromptSource]:
     fleet, index, assumed = Fleet(), MemoryIndex(), AssumedIndex()
-    prompts = PromptSource(load_tokenizers([str(bundled_tokenizer())]), Metrics())
+    prompts = PromptSource({ANY_MODEL: Prompts.load(bundled_tokenizer())}, Metrics())
     for i in range(NUM_WORKERS):
         worker = Worker(WorkerId(f"w{i}"), f"http://w{i}", (Served("m", "m"),), block_size=BLOCK_SIZE)
         fleet.add(worker)

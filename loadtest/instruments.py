@@ -57,7 +57,7 @@ class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How loadgen asks. `connections` send in turn the bodies of the file, each its own."""
+    """How loadgen asks. `connections` send in turn the bodies of the file, each its own, and show a key."""
 
     path: str
     connections: int
@@ -65,6 +65,7 @@ class Load:
     warm_up_s: float = 0.5
     think_ms: int = 0
     is_stream: bool = False
+    key: str = ""
 
 
 def build(name: str) -> Path:
@@ -89,6 +90,7 @@ def measure(port: int, bodies: Path, load: Load, pids: Sequence[int] = ()) -> Re
     command = [str(build("loadgen")), str(port), "-j", "1", "-B", str(bodies), "-p", load.path]
     command += ["-c", str(load.connections), "-d", str(load.seconds), "-w", str(load.warm_up_s)]
     command += ["-z", str(load.think_ms), "-s", str(int(load.is_stream)), "-P", ",".join(map(str, pids))]
+    command += ["-a", load.key] if load.key else []
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=load.seconds + load.warm_up_s + GRACE_S

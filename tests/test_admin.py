@@ -92,6 +92,7 @@ class Admined:
                 self.resolver,
                 self.ways,
                 lambda worker: {"compared": 7},
+                lambda url: [],
             ),
             records=self.records,
             registry=registry,
@@ -180,6 +181,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "given_as": URL,
                 "is_member": False,
                 "last_error": None,
+                "tokens": [],
                 "workers": [
                     {
                         "id": "w:1",
@@ -219,6 +221,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "given_as": "http://late:1",
                 "is_member": False,
                 "last_error": "refused",
+                "tokens": [],
                 "workers": [],
             },
         ],

@@ -10,7 +10,12 @@ from gateway.api import Api
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.core.http import Header, HttpRequest
+from gateway.core.keylines import line_of, ring_of
+from gateway.core.keys import make_key
+from gateway.core.networks import Trusted
 from gateway.core.worker import Served
+from gateway.flow.askers import Names
+from gateway.keys.guard import Guard
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
 from gateway.responder import Exchange, Responder
@@ -27,6 +32,8 @@ class Kept:
 
     def send(self, status: int, headers: list[Header], body: bytes) -> None:
         self.status, self.headers, self.body = status, dict(headers), msgspec.json.decode(body)
+
+    peer = "127.0.0.1"
 
     def fail(self, error: GatewayError, headers: list[Header]) -> None:
         self.send(error.status, headers, error.body())
@@ -49,11 +56,11 @@ class FakeProxy:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard | None = None) -> None:
         self.fleet, self.metrics, self.proxy = Fleet(), Metrics(), FakeProxy()
         served = Served("org/name", "root", max_model_len=4096), Served("tuned", "root", "tuned")
         self.member = self.fleet.add(worker("w:1", *served))
-        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics)
+        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics, guard=guard)
 
     def ask(self, method: str, target: str, *headers: Header, is_upgrade: bool = False) -> Kept:
         kept = Kept()
@@ -147,3 +154,77 @@ def test_a_bug_is_answered_and_logged_without_the_body(
     assert (kept.status, kept.body["error"]["code"]) == (500, "internal_error")
     assert "bug" not in kept.body["error"]["message"]
     assert "POST /v1/completions failed" in caplog.text
+
+
+# who asks ---------------------------------------------------------------------------------------------
+
+KEY = make_key(bytes(6), bytes(32))
+
+
+@pytest.fixture
+def guarded() -> World:
+    names = Names(b"x-tenant", b"x-priority", b"x-slo")
+    guard = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted((), "--trust-headers-from"),
+        salt_of=lambda tenant: None,
+    )
+    guard.set_ring(ring_of(line_of(KEY, bytes(16), "acme", ["tuned"]), "keys"))
+    return World(guard)
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/messages"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/tuned"),
+        ("GET", "/v1/realtime"),
+        ("GET", "/nothing"),
+    ],
+)
+def test_without_a_key_nothing_is_told(guarded: World, method: str, target: str) -> None:
+    kept = guarded.ask(method, target, is_upgrade="realtime" in target)
+    assert (kept.status, kept.headers[b"www-authenticate"]) == (401, b"Bearer")
+    assert kept.body["error"]["code"] == "missing_api_key"
+    assert set(kept.body["error"]) == {"message", "type", "param", "code"}
+    assert guarded.metrics.responses == {401: 1} and not guarded.proxy.paths
+
+
+def test_load_balancers_need_none(guarded: World) -> None:
+    assert guarded.ask("GET", "/health").status == guarded.ask("GET", "/ready").status == 200
+
+
+def test_with_a_key_one_sees_what_it_may_use(guarded: World) -> None:
+    shown = (b"x-api-key", KEY)
+    assert [card["id"] for card in guarded.ask("GET", "/v1/models", shown).body["data"]] == ["tuned"]
+    assert guarded.ask("GET", "/v1/models/tuned", shown).status == 200
+    hidden = guarded.ask("GET", "/v1/models/org/name", shown)
+    assert (hidden.status, "root" in str(hidden.body)) == (404, False)
+    guarded.ask("POST", "/v1/completions", shown)
+    guarded.ask("GET", "/v1/realtime", shown, is_upgrade=True)
+    assert guarded.proxy.paths == ["/v1/completions", "/v1/realtime"]
+
+
+def test_the_peer_is_looked_at_only_where_it_says_something() -> None:
+    names = Names(b"x-tenant", b"x-priority", b"x-slo")
+    told = []
+
+    def salt_of(tenant: str) -> str:
+        told.append(tenant)
+        return "s"
+
+    trusting = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted(["127.0.0.1"], "--trust-headers-from"),
+        salt_of=salt_of,
+    )
+    World(trusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
+    others = Guard(
+        clock=lambda: 0.0, names=names, trusted=Trusted((), "--trust-headers-from"), salt_of=salt_of
+    )
+    World(others).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
+    assert told == ["acme", "anonymous"]

@@ -90,7 +90,7 @@ class Checked:
     has_tokenizer: bool = False
     reached: list[EventSource] = field(default_factory=list)
     agent: tuple[str, Hello | str] | None = None
-    judge: "Judge | None" = None
+    tokens: "Looked | None" = None
     said: Said = field(default_factory=Said)
 
     async def _reach_agent(
@@ -111,7 +111,7 @@ class Checked:
                 reach_events=self._reach,
                 has_tokenizer=lambda model: self.has_tokenizer,
                 reach_agent=self._reach_agent,
-                agreement=self.judge,
+                tokens=self.tokens,
                 said=self.said,
             )
             return await check_all(checker, list(urls) or [url_of(self.server)])
@@ -312,31 +312,40 @@ async def test_an_agent_that_knows_all_makes_a_worker_exact(
     assert finding.lines()[1] == f"    its agent at w:7070 {words}"
 
 
-@dataclass
-class Judge:
-    """An agreement that says what the test says, and asks something first."""
+@dataclass(frozen=True)
+class Seen:
+    note: str
+    fault: str | None = None
 
-    words: str | None
+
+@dataclass
+class Looked:
+    """A catalog that says what the test says, and asks something first."""
+
+    sights: list[Seen]
     asked: list[str] = field(default_factory=list)
 
-    async def differs(self, model: str, ask: Any) -> str | None:
-        self.asked.append(model)
-        assert await ask("/tokenize", {"model": model, "prompt": "a"})
-        return self.words
+    async def look(self, worker: Worker, ask: Any) -> list[Seen]:
+        self.asked.append(worker.id)
+        assert await ask("/tokenize", {"model": "m", "prompt": "a"})
+        return self.sights
 
 
-@pytest.mark.parametrize("words", [None, "its tokens are others"])
-async def test_a_worker_whose_tokens_are_not_ours_is_a_fault(checked: Checked, words: str | None) -> None:
-    checked.has_tokenizer, checked.judge = True, Judge(words)
+@pytest.mark.parametrize("fault", [None, "its tokens are others"])
+async def test_a_worker_whose_tokens_are_not_ours_is_a_fault(checked: Checked, fault: str | None) -> None:
+    checked.has_tokenizer, checked.tokens = (
+        True,
+        Looked([Seen("tokens of m: local"), Seen("of n: none", fault)]),
+    )
     finding = await checked.finding()
-    assert checked.judge.asked == ["m"]
-    assert (finding.mode, finding.fault, finding.is_good) == (Mode.VERIFIED, words, words is None)
-    assert finding.lines()[1:] == ([] if words is None else [f"    WRONG: {words}"])
+    assert len(checked.tokens.asked) == 1
+    assert (finding.mode, finding.fault, finding.is_good) == (Mode.VERIFIED, fault, fault is None)
+    wrong = [] if fault is None else [f"    WRONG: {fault}"]
+    assert finding.lines()[1:] == ["    tokens of m: local", "    of n: none", *wrong]
 
 
-async def test_tokens_are_compared_only_where_we_make_some(checked: Checked) -> None:
-    checked.judge = Judge("others")
-    assert (await checked.finding()).is_good
-    assert checked.judge.asked == []
+async def test_no_tokens_are_asked_of_a_worker_that_is_not_reached(checked: Checked) -> None:
+    checked.tokens = Looked([])
     checked.answers.health = 503
     assert not (await checked.finding()).is_good
+    assert checked.tokens.asked == []

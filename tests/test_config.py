@@ -172,6 +172,7 @@ def test_names_of_flags_and_variables() -> None:
         "agent",
         "route",
         "refuse_route",
+        "jwt_algorithms",
         "worker_networks",
         "trusted_proxies",
     ]

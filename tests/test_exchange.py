@@ -391,6 +391,9 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenized(
     monkeypatch.setattr(InferenceExchange, "_start", lambda self, name, coro: started.append(coro))
 
     class Asked:
+        def is_resting(self, url: str) -> bool:
+            return False
+
         async def ask(self, *args: object) -> Prompt:
             exchange.client_gone()
             return Prompt()

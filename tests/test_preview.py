@@ -4,9 +4,14 @@ from typing import Any
 import pytest
 
 from gateway.config import Config
-from gateway.core.errors import InvalidRequest, UnknownModel
+from gateway.core.errors import Forbidden, InvalidRequest, Unauthorized, UnknownModel
+from gateway.core.keylines import line_of, ring_of
+from gateway.core.keys import make_key
 from gateway.core.limits import Limits
+from gateway.core.networks import Trusted
 from gateway.core.prompt import PromptError
+from gateway.flow.askers import Names
+from gateway.keys.guard import Guard
 from gateway.preview import Preview
 from tests.exchanges import World
 
@@ -17,7 +22,10 @@ class Asked:
     def __init__(self) -> None:
         self.keys: list[str | None] = []
 
-    async def ask(self, url: str, request: object, key: str | None) -> None:
+    def is_resting(self, url: str) -> bool:
+        return False
+
+    async def ask(self, url: str, request: object, key: str | None, name: str) -> None:
         self.keys.append(key)
         raise PromptError("it has no /tokenize")
 
@@ -84,3 +92,21 @@ async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> No
     assert (await told(world, {"model": "m", "input": "x"}, "/v1/embeddings"))["worker"] == "w:1"
     with pytest.raises(UnknownModel):
         await told(world, {"model": "other", "prompt": "x"})
+
+
+async def test_whoever_shows_a_key_is_told_what_would_be_done_for_its_tenant(world: World) -> None:
+    names = Names(b"x-tenant", b"x-priority", b"x-slo")
+    guard = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted((), "--trust-headers-from"),
+        salt_of=lambda tenant: None,
+    )
+    key = make_key(bytes(6), bytes(32))
+    guard.set_ring(ring_of(line_of(key, bytes(16), "acme", ["other"]), "keys"))
+    preview, body = Preview(world.proxy, lambda decision: (), guard), b'{"model":"m","prompt":"x"}'
+    assert (await preview.explain(body, None, {}))["worker"] == "w:1"  # an operator's question
+    with pytest.raises(Forbidden):
+        await preview.explain(body, None, {"X-Api-Key": key.decode()})
+    with pytest.raises(Unauthorized):
+        await preview.explain(body, None, {"Authorization": "Bearer other"})

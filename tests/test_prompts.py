@@ -12,6 +12,7 @@ from aiohttp import web
 
 from gateway import request as make_request
 from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.breaker import NUM_FAILURES, REST_S
 from gateway.core.decision import Prompt
 from gateway.core.media import BEFORE_MEDIA
 from gateway.core.prompt import PromptError, Prompts
@@ -117,6 +118,14 @@ def test_only_a_completion_has_ids_for_a_prompt() -> None:
     assert prompts.tokenize(chat(prompt=[1, 2, 3])).tokens == (array("I", [7]),)
     without, _ = source()
     assert not without.is_local(chat(prompt=[1, 2, 3]))
+
+
+def test_tokenizers_come_and_go() -> None:
+    """None where a worker is asked, whatever serves every other model."""
+    prompts, _ = source(m=FakePrompts(1))
+    prompts.set_all({ANY_MODEL: cast(Prompts, FakePrompts(2)), "n": None})
+    assert [prompts.tokenize(chat(model)).num_tokens for model in ("m", "n", "o")] == [1, 0, 1]
+    assert not prompts.is_local(chat("n"))
 
 
 def test_what_is_routed_by_load_alone_has_no_prompt() -> None:
@@ -373,6 +382,60 @@ async def test_a_worker_that_is_gone(server: TokenizeServer, tokenizer: WorkerTo
         await tokenizer.ask("http://127.0.0.1:9", completion("a"), None)
 
 
+@pytest.mark.process
+async def test_a_worker_that_fails_time_and_again_is_left_alone_for_a_while(server: TokenizeServer) -> None:
+    now = [0.0]
+    tokenizer = WorkerTokenizer(timeout_s=10, clock=lambda: now[0])
+    server.answer = web.Response(status=503)
+    for number in range(NUM_FAILURES + 3):
+        words = "answered 503" if number < NUM_FAILURES else "left alone"
+        with pytest.raises(PromptError, match=words):
+            await tokenizer.ask(server.url, completion(f"{number}"), None)
+    assert len(server.bodies) == NUM_FAILURES
+    assert (tokenizer.is_resting(server.url), tokenizer.is_resting("http://other")) == (True, False)
+    assert tokenizer.describe()["left_alone"] == [server.url]
+    server.answer, now[0] = None, REST_S
+    assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+    assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+    assert tokenizer.counts == {"failed": NUM_FAILURES, "not asked": 3, "answered": 1, "cached": 1}
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_a_slow_worker_is_left_alone_too_but_not_for_what_a_client_got_wrong(
+    server: TokenizeServer,
+) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=10)
+    server.answer = web.Response(status=400)
+    for number in range(3 * NUM_FAILURES):
+        with pytest.raises(PromptError, match="answered 400"):
+            await tokenizer.ask(server.url, completion(f"{number}"), None)
+    await tokenizer.close()
+    slow = WorkerTokenizer(timeout_s=0.01)
+    server.gate.clear()
+    for number in range(NUM_FAILURES):
+        with pytest.raises(PromptError, match="in time"):
+            await slow.ask(server.url, completion(f"{number}"), None)
+    with pytest.raises(PromptError, match="left alone"):
+        await slow.ask(server.url, completion("a"), None)
+    assert slow.counts == {"late": NUM_FAILURES, "not asked": 1}
+    slow.forget(server.url)  # another process is there
+    assert not slow.is_resting(server.url)
+    server.gate.set()
+    await slow.close()
+
+
+@pytest.mark.process
+async def test_what_workers_made_is_forgotten_where_they_may_make_others(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    await tokenizer.ask(server.url, completion("a"), None)
+    tokenizer.forget()
+    assert tokenizer.describe()["bytes"] == 0
+    await tokenizer.ask(server.url, completion("a"), None, "served-name")
+    assert [body["model"] for body in server.bodies] == ["m", "served-name"]
+
+
 async def test_closing_what_never_asked() -> None:
     await WorkerTokenizer(timeout_s=1).close()
 
@@ -388,7 +451,13 @@ def test_what_is_in_use_is_told_by_model() -> None:
 
 
 def test_what_workers_were_asked_is_told() -> None:
-    assert WorkerTokenizer(timeout_s=1).describe() == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}
+    none = {"calls": [], "left_alone": []}
+    assert WorkerTokenizer(timeout_s=1).describe() == {
+        "entries": 0,
+        "bytes": 0,
+        "max_bytes": 64 << 20,
+        **none,
+    }
 
 
 def test_the_text_of_tokens_is_told_where_there_is_a_tokenizer() -> None:

@@ -5,8 +5,9 @@ import pytest
 from gateway.config import Config
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
-from gateway.core.errors import InvalidRequest, TooManyRequests
+from gateway.core.errors import Forbidden, InvalidRequest, TooManyRequests
 from gateway.core.http import HttpRequest
+from gateway.core.keys import Who
 from gateway.core.limits import Limits
 from gateway.core.request import InferenceRequest
 from gateway.prompts import PromptSource
@@ -59,6 +60,18 @@ def test_a_session_is_what_a_header_says_or_else_the_field_user(monkeypatch: pyt
         assert (
             world.proxy.request_of(HttpRequest("POST", b"/v1/completions", headers, body)).session == session
         )
+
+
+def test_a_request_is_its_keys_tenants_and_salted_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1")
+    http = HttpRequest("POST", b"/v1/completions", [], b'{"model":"m","prompt":"x","cache_salt":"mine"}')
+    http.who = Who("acme", "id", ["m"], salt="SALT")
+    request = world.proxy.request_of(http)
+    assert (request.tenant, request.cache_salt) == ("acme", "SALT")
+    assert request.body == b'{"model":"m","prompt":"x","cache_salt":"SALT"}'
+    http.who = Who("acme", "id", ["n"])
+    with pytest.raises(Forbidden, match="may not use the model 'm', only n"):
+        world.proxy.request_of(http)
 
 
 # behind a gate ------------------------------------------------------------------------------------------

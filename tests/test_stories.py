@@ -132,19 +132,20 @@ def worker_id(sim: Sim) -> WorkerId:
 
 
 @asynccontextmanager
-async def story(**sim: Any) -> AsyncIterator[Story]:
+async def story(options: dict[str, Any] | None = None, **sim: Any) -> AsyncIterator[Story]:
+    """`options` of the gateway, in place of those that it has here."""
     flags = {"kv_blocks": 200, "prefill_tokens_per_s": 1e6, "decode_tokens_per_s": 2000.0} | sim
     sims = [await Sim(SimConfig(port=0, seed=seed, **flags)).start() for seed in range(2)]
-    config = Config(
-        worker=[sim.url for sim in sims],
-        tokenizer=[str(bundled_tokenizer())],
-        port=0,
-        admin_port=0,
-        expose_headers=True,
-        probe_interval_s=0.2,
-        replay_port=0,
-    )
-    gateway = Gateway(config)
+    given = {
+        "worker": [sim.url for sim in sims],
+        "tokenizer": [str(bundled_tokenizer())],
+        "port": 0,
+        "admin_port": 0,
+        "expose_headers": True,
+        "probe_interval_s": 0.2,
+        "replay_port": 0,
+    }
+    gateway = Gateway(Config(**(given | (options or {}))))
     await gateway.start()
     try:
         async with aiohttp.ClientSession() as session:

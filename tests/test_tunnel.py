@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from gateway.core.deadlines import Deadlines
-from gateway.core.errors import InvalidRequest
+from gateway.core.errors import Forbidden, InvalidRequest, NotSupported
 from gateway.core.http import HttpRequest
+from gateway.core.keys import Who
 from gateway.core.worker import Served
 from gateway.tunnel import FLUSH_S, TunnelExchange, parse_tunnel
 from tests.exchanges import Answered, World
@@ -51,6 +52,28 @@ def test_the_model_is_named_or_the_only_one() -> None:
 def test_one_of_several_has_to_be_named() -> None:
     with pytest.raises(InvalidRequest, match=r"/v1/realtime\?model=NAME, of m, o$"):
         model("", M, OTHER)
+
+
+def test_a_key_opens_what_it_may_use() -> None:
+    served = {one.name: one for one in (M, OTHER)}
+    http = HttpRequest("GET", b"/v1/realtime", [])
+    http.who = Who("acme", "id", ["m"])
+    request = parse_tunnel(http, served)  # the only one of these
+    assert (request.model, request.tenant) == ("m", "acme")
+    named = HttpRequest("GET", b"/v1/realtime?model=o", [])
+    named.who = http.who
+    with pytest.raises(Forbidden):
+        parse_tunnel(named, served)
+    http.who = Who("acme", "id", ["x", "y"])
+    with pytest.raises(Forbidden):
+        parse_tunnel(http, served)
+
+
+def test_where_caches_are_kept_apart_there_are_none() -> None:
+    http = HttpRequest("GET", b"/v1/realtime?model=m", [])
+    http.who = Who("acme", salt="s")
+    with pytest.raises(NotSupported, match="cannot be salted"):
+        parse_tunnel(http, {"m": M})
 
 
 # bytes -----------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def _swap(
         follow(gateway.router, proxy.gate.lines)
     else:
         proxy.open_gate(gate_of(config, gateway.router, gateway.used_of))
+    gateway.keeper.take(config)
     gateway.front.take(config)
     gateway.roster.look_every(config.probe_interval_s)
     gateway.telling.take(config)

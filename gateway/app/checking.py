@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from gateway.agreement import Agreement
 from gateway.app.gateway import Gateway
 from gateway.check import Checker, check_all, pair_lines
 from gateway.config import Config
@@ -22,10 +21,10 @@ async def check(config: Config) -> int:
             engines=gateway.engines,
             source_of=lambda facts, rank: event_source(facts, rank, config.events_port, config.replay_port),
             reach_events=gateway.reach_events,
-            has_tokenizer=gateway.prompts.has_local,
+            has_tokenizer=gateway.catalog.has_tokenizer,
             events_port=config.events_port,
             reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
-            agreement=Agreement(gateway.prompts.tokenize, gateway.prompts.decode),
+            tokens=gateway.catalog,
             said=gateway.said,
         )
         findings = await check_all(checker, gateway.worker_urls)

@@ -25,6 +25,7 @@ from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
 from gateway.behind import behind, trusted_of
 from gateway.choosing import Choosing
 from gateway.config import Config
+from gateway.config.models import aliases_of
 from gateway.control import ControlSession
 from gateway.core.address import DNS
 from gateway.core.engine import EventSource
@@ -51,12 +52,14 @@ from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds, shared_index, shared_tree
 from gateway.ingest.healer import Healer, keep_healing
 from gateway.keyfile import worker_headers
+from gateway.keys.keeper import Keeper
 from gateway.lag import Lag
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Metrics
+from gateway.models.given import catalog_of
 from gateway.others import Others
 from gateway.pairing import Pairing
-from gateway.prompts import PromptSource, WorkerTokenizer, load_tokenizers, log_templates
+from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.proxy import AskUsage, Proxy, proxy_options
 from gateway.recorder import recorder_of
 from gateway.records import Records
@@ -110,10 +113,10 @@ class Gateway:
         self.config = config
         self.choosing = Choosing(config, policy_source)
         self._place = place = place or place_alone(config)
-        self.metrics, self.fleet = Metrics(), Fleet()
+        self.metrics, self.fleet = Metrics(), Fleet(aliases_of(config.models))
         self.assumed = place.assumed if place else AssumedIndex()
-        self.prompts = PromptSource(load_tokenizers(config.tokenizer), self.metrics)
-        log_templates(self.prompts)
+        self.prompts = PromptSource({}, self.metrics)
+        self.catalog = catalog_of(config, self.prompts, self.fleet)
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
         self.tree = shared_tree(config, self.losses)
         self.index: Index = self.tree.index if self.tree else MemoryIndex(self.losses)
@@ -131,6 +134,7 @@ class Gateway:
         self._sockets: Sockets | None = None
         trusted_of(config)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
+        self.keeper = Keeper(config)
         self.surface = surface_of(config)
         self._read_workers()
         self._join(place)
@@ -174,9 +178,11 @@ class Gateway:
         self.lag.start()
         ask = partial(self.session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
+        self.catalog.open(self._tasks.start, ask, self.worker_tokenizer)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
-        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, self.telling.tellers)
+        tellers, guard = self.telling.tellers, self.keeper.guard
+        self.api = Api(self.proxy, self.fleet, self.metrics, self.surface.routes, tellers, guard)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -188,6 +194,7 @@ class Gateway:
         if serve:
             self._sockets = Sockets(config)
             await self.listen(self._sockets.traffic, self._sockets.admin)
+        self.keeper.start(self._tasks, self.router)
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))
@@ -378,5 +385,6 @@ class Gateway:
         return await self._feeds.reach(worker, source, self.config.probe_timeout_s)
 
     def close_context(self) -> None:
+        self.catalog.close()
         self._feeds.close()
         self.recorder.close()

@@ -14,8 +14,11 @@ from gateway.fleet_admin import FleetAdmin
 from gateway.flow.told import FlowCollector, describe_flow
 from gateway.ingest.metrics import HealerCollector
 from gateway.ingest.tree_metrics import TreeCollector
+from gateway.keys.admin import add_guard, add_routes
+from gateway.keys.told import KeysCollector
 from gateway.loss.metrics import LossCollector
 from gateway.metrics import Collector, registry_of
+from gateway.models.metrics import ModelsCollector
 from gateway.preview import Preview
 from gateway.retry_metrics import RetriesCollector
 from gateway.split_metrics import SplitsCollector
@@ -60,14 +63,16 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
         RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
+        ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
         TrialsCollector(gateway.choosing.trials),
         _Flow(gateway),
+        KeysCollector(gateway.keeper),
         *gateway.collectors,
     )
 
 
 def admin_of(gateway: "Gateway") -> web.Application:
-    return Admin(
+    app = Admin(
         api=gateway.api,
         router=gateway.router,
         workers=_workers_of(gateway),
@@ -76,14 +81,19 @@ def admin_of(gateway: "Gateway") -> web.Application:
         losses=gateway.losses,
         describe_tokenizer=lambda: {
             **gateway.prompts.describe(),
+            "models": gateway.catalog.describe(),
             "asked_of_workers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
         describe_flow=lambda: describe_flow(gateway.proxy.gate),
         reload=gateway.reload,
         policies=gateway.choosing,
-        preview=Preview(gateway.proxy, gateway.choosing.parts_of),
+        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.keeper.guard),
     ).app()
+    add_routes(app, gateway.keeper)
+    if gateway.config.processes == 1:  # else the supervisor asks who it is
+        add_guard(app, gateway.keeper, gateway.config.admin_key)
+    return app
 
 
 def _standings_of(gateway: "Gateway") -> StandingsCollector:
@@ -101,4 +111,5 @@ def _workers_of(gateway: "Gateway") -> FleetAdmin:
         gateway.resolver,
         gateway.ways,
         lambda worker: summary(gateway.verifier, worker),
+        gateway.catalog.tokens_at,
     )

@@ -1,13 +1,14 @@
 """The parts of a gateway that know its workers, and what they are told of and tell."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from engines import HANDOFFS
 from gateway.core.conduct import Rules
 from gateway.core.engine import EngineMetrics
-from gateway.core.worker import Worker, WorkerId
+from gateway.core.worker import WorkerId
 from gateway.discovery.bootstrap import with_engine_ids
+from gateway.discovery.names import Names
 from gateway.discovery.probe import Probe
 from gateway.discovery.resolver import Resolver
 from gateway.discovery.roster import Roster, RosterOptions
@@ -58,10 +59,6 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         gateway.proxy.drop_pool(url)
         gateway.standings.dropped(url, workers)
 
-    def joined(workers: Sequence[Worker]) -> None:
-        gateway.standings.joined(workers)
-        gateway.pairing.joined(workers)
-
     def looked(worker: WorkerId, metrics: EngineMetrics | None) -> None:
         gateway.verifier.scraped(worker, metrics)
         gateway.standings.looked(worker, metrics)
@@ -76,8 +73,14 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         on_gone=gone,
         on_down=gateway.proxy.worker_down,
         said=gateway.said,
-        on_joined=joined,
-        on_left=[gateway.splits.drop_worker, gateway.router.learning.drop, gateway.standings.left],
+        names=Names(gateway.fleet, gateway.catalog.renamed),
+        on_joined=[gateway.standings.joined, gateway.catalog.joined, gateway.pairing.joined],
+        on_left=[
+            gateway.splits.drop_worker,
+            gateway.router.learning.drop,
+            gateway.standings.left,
+            gateway.catalog.left,
+        ],
         complete=lambda probe, facts: with_engine_ids(facts, gateway.said, HANDOFFS, probe),
         on_look=looked,
         options=options,

@@ -2,9 +2,10 @@
 
 Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
 Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
-they work together is in `fleet.py`, how they are reached in `reaching.py`, how they come and go in
-`workers.py`, how one is chosen in `choosing.py`, who is let in in `flow.py`, what several gateways share in
-`sharing.py`, what clients may ask for in `surface.py`, what is told in `telling.py`.
+they work together is in `fleet.py`, how they are reached in `reaching.py`, what they serve in `models.py`,
+how they come and go in `workers.py`, how one is chosen in `choosing.py`, who may ask in `keys.py`, who is
+let in in `flow.py`, what several gateways share in `sharing.py`, what clients may ask for in `surface.py`,
+what is told in `telling.py`.
 """
 
 import os

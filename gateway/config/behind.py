@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gateway.config.workers import Workers
+from gateway.config.models import Models
 from gateway.core.networks import check_peers
 from gateway.options import option
 
 
-class Behind(Workers, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Behind(Models, frozen=True, kw_only=True, forbid_unknown_fields=True):
     trusted_proxies: Annotated[
         list[str],
         option(

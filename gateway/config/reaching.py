@@ -143,5 +143,11 @@ class Reaching(Sharing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ""
     tokenize_timeout_s: Annotated[
         float,
-        option("For a worker to tokenize a prompt; then it is routed on load.", "seconds", gt=0),
-    ] = 0.5
+        option(
+            "For a worker to tokenize a prompt that is not tokenized here; then it is routed on load. An "
+            "idle one answers within milliseconds; a request must not wait longer for its routing than "
+            "that saves it.",
+            "seconds",
+            gt=0,
+        ),
+    ] = 0.05

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from gateway.config.surface import Surface
+from gateway.config.keys import Keyed
 from gateway.options import option
 
 
-class Telling(Surface, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Telling(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_format: Annotated[
         Literal["auto", "json", "text"],
         option(

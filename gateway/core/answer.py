@@ -7,6 +7,7 @@ from enum import Enum
 
 from gateway.core.headers import is_event_stream
 from gateway.core.http import ResponseHead
+from gateway.core.masked import Masker
 from gateway.core.plain import PlainScanner
 from gateway.core.sse import SseScanner, Usage
 
@@ -22,10 +23,11 @@ class Piece(Enum):
 class Answer:
     """One answer. `first_token_s` is the time of the first token on the caller's clock."""
 
-    __slots__ = ("status", "first_token_s", "last_token_s", "_scanner", "_plain")
+    __slots__ = ("status", "first_token_s", "last_token_s", "_scanner", "_plain", "_masker")
 
-    def __init__(self, head: ResponseHead, unasked: SseScanner | None = None) -> None:
-        """`unasked` changes the stream: what its client is not to see is taken out, or named otherwise."""
+    def __init__(self, head: ResponseHead, unasked: SseScanner | None = None, *, masks: bool = False) -> None:
+        """`unasked` changes the stream: what its client is not to see is taken out, or named otherwise.
+        `masks`: it is not to see how much of its prompt was cached."""
         self.status = head.status
         self.first_token_s: float | None = None
         self.last_token_s = 0.0
@@ -33,6 +35,7 @@ class Answer:
         is_stream = is_ok and is_event_stream(head)
         self._scanner = (unasked or SseScanner()) if is_stream else None
         self._plain = PlainScanner() if is_ok and self._scanner is None else None
+        self._masker = Masker() if is_ok and masks else None
 
     def __repr__(self) -> str:
         kind = "stream" if self._scanner else "plain"
@@ -47,6 +50,11 @@ class Answer:
     def is_stream(self) -> bool:
         """A good answer that comes as events."""
         return self._scanner is not None
+
+    @property
+    def is_reframed(self) -> bool:
+        """It may become longer or shorter than the worker's."""
+        return self._scanner is not None or self._masker is not None
 
     @property
     def is_plain(self) -> bool:
@@ -72,8 +80,8 @@ class Answer:
         if self._scanner is None:
             if self._plain:
                 self._plain.feed(data)
-            return data, Piece.OTHER, 0.0
-        data = self._scanner.feed(data)
+            return self._masked(data), Piece.OTHER, 0.0
+        data = self._masked(self._scanner.feed(data))
         if not data or not self._scanner.has_token:
             return data, Piece.OTHER, 0.0
         since, self.last_token_s = now - self.last_token_s, now
@@ -84,11 +92,15 @@ class Answer:
 
     def held(self) -> bytes:
         """Whole events that waited for what follows them."""
-        return self._scanner.held() if self._scanner else b""
+        return self._masked(self._scanner.held()) if self._scanner else b""
 
     def flush(self) -> bytes:
-        """What is left of a stream that ended without the end of its last event."""
-        return self._scanner.flush() if self._scanner else b""
+        """What is left of a body at its end, as of a stream without the end of its last event."""
+        rest = self._scanner.flush() if self._scanner else b""
+        return self._masked(rest) + self._masker.flush() if self._masker else rest
+
+    def _masked(self, data: bytes) -> bytes:
+        return self._masker.feed(data) if self._masker and data else data
 
     def usage(self) -> Usage | None:
         """As the engine reported it; only a complete answer tells."""

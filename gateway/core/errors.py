@@ -43,6 +43,29 @@ class InvalidRequest(GatewayError):
     kind = "invalid_request_error"
 
 
+class Unauthorized(InvalidRequest):
+    """Nobody knows who asks: no key, an unknown one, or one that has expired."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Forbidden(InvalidRequest):
+    """It is known who asks, and they may not."""
+
+    status = 403
+    code = "not_allowed"
+    kind = "permission_error"
+
+    def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.code = code
+
+
 class UnknownRoute(InvalidRequest):
     status = 404
     code = "unknown_route"

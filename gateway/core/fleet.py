@@ -1,8 +1,8 @@
 """All known workers, and which of them are eligible for a model now."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gateway.core.errors import NoWorker, UnknownModel
@@ -65,21 +65,28 @@ class Group(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Eligible:
     """A worker that can answer for a model, and under which of its names; `kind` where its cache can go to
-    others, or come from them. Kinds and groups are one object each in a fleet."""
+    others, or come from them. Kinds and groups are one object each in a fleet. `is_apart`: it makes other
+    tokens of a prompt than those that it is routed by."""
 
     member: Member
     served: Served
     group: Group
     kind: Kind | None = None
+    is_apart: bool = False
 
 
 class Fleet:
-    def __init__(self) -> None:
+    """`aliases` are names that clients may use, and what they stand for: a name that workers serve, or their
+    root. A name that some worker serves itself is no alias."""
+
+    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+        self.aliases: Mapping[str, str] = aliases or {}
+        self._differing: Set[tuple[WorkerId, str]] = frozenset()
         self._members: dict[WorkerId, Member] = {}
         self._by_model: dict[str, list[Eligible]] = {}
         self._prefills: dict[str, list[Eligible]] = {}
         self._bound: set[str] = set()
-        self._apart: set[WorkerId] = set()
+        self._aside: set[WorkerId] = set()
         """Who is draining, ejected or warming up: mostly nobody, and nobody is looked at for that."""
 
     def __iter__(self) -> Iterator[Member]:
@@ -99,7 +106,7 @@ class Fleet:
         """Add a worker, or replace what it said of itself when it joined before."""
         member = Member(worker)
         self._members[worker.id] = member
-        self._apart.discard(worker.id)
+        self._aside.discard(worker.id)
         self._index_models()
         return member
 
@@ -107,18 +114,18 @@ class Fleet:
         """It gets nothing new; or, again, what it did."""
         if member := self.get(worker):
             member.is_draining = is_draining
-            self._set_apart(member)
+            self._set_aside(member)
 
     def eject(self, worker: WorkerId, reason: str | None) -> None:
         """It gets nothing while another one can; None: no longer."""
         if member := self.get(worker):
             member.ejected = reason
-            self._set_apart(member)
+            self._set_aside(member)
 
     def warm_up(self, worker: WorkerId, ramp: Ramp | None) -> None:
         if member := self.get(worker):
             member.ramp = ramp
-            self._set_apart(member)
+            self._set_aside(member)
 
     def is_last(self, worker: WorkerId) -> str | None:
         """A model that nobody else answers for (or prefills) who is up, and neither draining nor ejected."""
@@ -129,13 +136,38 @@ class Fleet:
                     return model
         return None
 
+    def serve(self, worker: WorkerId, served: tuple[Served, ...]) -> Worker | None:
+        """It answers to other names than it did, and is the same all the same: as it is now."""
+        member = self._members.get(worker)
+        if member is None:
+            return None
+        member.worker = replace(member.worker, served=served)
+        self._index_models()
+        return member.worker
+
     def drop(self, worker: WorkerId) -> None:
         if self._members.pop(worker, None):
-            self._apart.discard(worker)
+            self._aside.discard(worker)
             self._index_models()
 
+    def set_apart(self, apart: Set[tuple[WorkerId, str]]) -> None:
+        """Workers, and roots of which they make other tokens: nothing is looked up for these."""
+        if apart != self._differing:
+            self._differing = apart
+            self._index_models()
+
+    def name_at(self, worker: Worker, model: str) -> str:
+        """What a worker calls a model that clients call so."""
+        target = self.aliases.get(model)
+        if target is None or worker.find(model) is not None:
+            return model
+        if worker.find(target) is not None:
+            return target
+        meant = [served.name for served in worker.served if served.adapter is None and served.root == target]
+        return meant[0] if meant else model
+
     def served(self) -> dict[str, Served]:
-        """Every name that some worker of the fleet answers to, up or not."""
+        """Every name that some worker of the fleet answers to, up or not, and aliases of these."""
         some = {name: (*eligible, *self._prefills.get(name, ())) for name, eligible in self._by_model.items()}
         return {name: eligible[0].served for name, eligible in sorted(some.items()) if eligible}
 
@@ -150,7 +182,7 @@ class Fleet:
         left = [e for e in known if e.member.is_up]
         if exclude:
             left = [e for e in left if e.member.worker.id not in exclude]
-        if self._apart:
+        if self._aside:
             left = _taking(left)
         if not left:
             what = "decodes for" if model in self._prefills else "serves"
@@ -172,7 +204,7 @@ class Fleet:
         if not known:
             return ()
         left = [e for e in known if e.member.is_up and e.member.worker.id not in exclude]
-        return _taking(left) if self._apart else left
+        return _taking(left) if self._aside else left
 
     def alone(self, eligible: Sequence[Eligible], model: str) -> list[Eligible]:
         """Of them, those that answer by themselves. Raises NoWorker."""
@@ -193,11 +225,11 @@ class Fleet:
             return any(member.is_open for member in self)
         return any(e.member.is_open for e in self._by_model.get(model, ()))
 
-    def _set_apart(self, member: Member) -> None:
+    def _set_aside(self, member: Member) -> None:
         if member.is_draining or member.ejected is not None or member.ramp is not None:
-            self._apart.add(member.worker.id)
+            self._aside.add(member.worker.id)
         else:
-            self._apart.discard(member.worker.id)
+            self._aside.discard(member.worker.id)
 
     def _index_models(self) -> None:
         self._by_model, self._prefills, self._bound = {}, {}, set()
@@ -208,16 +240,32 @@ class Fleet:
             kind = kind_of(worker)
             kind = kinds.setdefault(kind, kind)
             for served in worker.served:
-                group = Group(served.root, served.adapter, worker.block_size or 0)
+                is_apart = (worker.id, served.root) in self._differing
+                group = Group(served.root, served.adapter, 0 if is_apart else worker.block_size or 0)
                 group = groups.setdefault(group, group)
-                eligible = Eligible(member, served, group, kind)
-                there = self._by_model.setdefault(served.name, [])  # known, though nobody decodes for it
-                if worker.role is not Role.PREFILL:
-                    there.append(eligible)
-                    if worker.is_bound:
-                        self._bound.add(served.name)
-                if kind is not None and worker.role is not Role.DECODE:
-                    self._prefills.setdefault(served.name, []).append(eligible)
+                self._index_as(served.name, Eligible(member, served, group, kind, is_apart))
+        own = list(self._by_model)
+        for alias in self.aliases:
+            if alias not in own:
+                self._index_alias(alias, own)
+
+    def _index_as(self, name: str, eligible: Eligible) -> None:
+        worker = eligible.member.worker
+        there = self._by_model.setdefault(name, [])  # known, though nobody decodes for it
+        if worker.role is not Role.PREFILL:
+            there.append(eligible)
+            if worker.is_bound:
+                self._bound.add(name)
+        if eligible.kind is not None and worker.role is not Role.DECODE:
+            self._prefills.setdefault(name, []).append(eligible)
+
+    def _index_alias(self, alias: str, own: Sequence[str]) -> None:
+        """Each worker once, though it may serve the root by several names."""
+        for name in own:
+            both = (*self._by_model[name], *self._prefills.get(name, ()))
+            for eligible in {id(each): each for each in both}.values():
+                if self.name_at(eligible.member.worker, alias) == name:
+                    self._index_as(alias, eligible)
 
 
 def _taking(up: list[Eligible]) -> list[Eligible]:

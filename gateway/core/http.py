@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 from mypy_extensions import mypyc_attr
 
+from gateway.core.keys import Who
+
 Header: TypeAlias = tuple[bytes, bytes]
 """Name in lower case, value as it came."""
 
@@ -35,7 +37,8 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 class HttpRequest:
     """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
     wants to go on as a WebSocket. `client` and `forwarded` are for where proxies are believed (`behind.py`):
-    whose request it is, and what workers are told of that."""
+    whose request it is, and what workers are told of that. `who` is filled in where it is known who asks
+    (`keys/guard.py`)."""
 
     __slots__ = (
         "method",
@@ -49,6 +52,7 @@ class HttpRequest:
         "num_held",
         "client",
         "forwarded",
+        "who",
     )
 
     def __init__(
@@ -72,6 +76,7 @@ class HttpRequest:
         self.path = self.target.partition(b"?")[0].decode("latin-1")
         self.client = ""
         self.forwarded: list[Header] = []
+        self.who: Who | None = None
 
     def header(self, name: bytes) -> bytes | None:
         for known, value in self.headers:

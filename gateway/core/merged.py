@@ -39,6 +39,7 @@ ADDED = frozenset(
     {
         "failures",
         "assumed_blocks",
+        "calls",
         "entries",
         "bytes",
         "max_bytes",
@@ -73,6 +74,7 @@ AVERAGED = frozenset(
 """Of processes with the same share of the load, nearly what one would tell of all."""
 MOST_FIRST = "recomputed_tokens"
 WORST_FIRST = (
+    *("broken", "sought", "absent", "none", "remote", "waiting"),
     *("joining", "joined"),
     *("down", "ejected", "draining", "warm_up", "active"),
     *("blind", "catching_up", "exact", "differ", "agree"),

@@ -44,6 +44,8 @@ CHECK_EVERY = 256
 class Prompts:
     """What one model's engine makes of requests. Build it with `load`."""
 
+    tells_chats = True
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -69,11 +71,9 @@ class Prompts:
         default_kwargs: Mapping[str, Any] | None = None,
         max_model_len: int | None = None,
     ) -> "Prompts":
-        """The model in `directory`; raises PromptError with the path and the reason.
-
-        The rest must be what the workers were started with: `--chat-template` (its text, or the name
-        of one of the model's), `--default-chat-template-kwargs`, `--max-model-len` (only to serve
-        `truncate_prompt_tokens: -1`).
+        """The model in `directory`; raises PromptError with the path and the reason. The rest must be what
+        the workers were started with: `--chat-template` (its text, or the name of one of the model's),
+        `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`).
         """
         if not directory.is_dir():
             raise PromptError(f"{directory}: no such directory")
@@ -120,6 +120,10 @@ class Prompts:
         """Why that one."""
         return self._tokenizer.why
 
+    @property
+    def sources(self) -> list[str]:
+        return [template.source for template in self._templates.values()]
+
     def describe(self) -> dict[str, Any]:
         """What is in use and why, in plain values; no text of a prompt."""
         return {
@@ -146,7 +150,6 @@ class Prompts:
 
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
         """From now on `tokens` costs what is new in a conversation, where the template is proved for it.
-
         `runs` may be shared between models. `mismatch` is told, once for each template, that a proof
         did not hold; its conversations are rendered whole from then on.
         """
@@ -236,16 +239,13 @@ class Prompts:
 
     def chat(self, body: Mapping[str, Any], now: datetime) -> Tokens:
         """The prompt of a /v1/chat/completions body. `now`: the worker's local time, for strftime_now.
-
-        /tokenize reads less of such a body: no reasoning_effort, documents, reasoning_content, truncation.
-        """
+        /tokenize reads less of such a body: no reasoning_effort, documents, reasoning_content, truncation."""
         tokens = self.encode(self.render(body, now), False)
         return self._fit(body, tokens, _flag(body, "add_special_tokens", False))
 
     def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:
         """The tokens of a chat up to its first medium that are the same whatever it is and whatever follows:
-        those that three renderings share, up to a mark at which text is tokenized independently.
-        """
+        those that three renderings share, up to a mark at which text is tokenized independently."""
         messages, kwargs = body["messages"], self._template_kwargs(body)
         first = first_medium(messages)
         is_framed = _flag(body, "add_special_tokens", False) or self._limit(body) is not None
@@ -305,7 +305,8 @@ class Prompts:
         is_plain = body.get("prompt_embeds") is None and body.get("suffix") is None
         if self._texts is None or type(text) is not str or len(text) < STRIDE or not is_plain:
             return None
-        found = self._texts.tokens(text)
+        salt = body.get("cache_salt")
+        found = self._texts.tokens(text, salt if type(salt) is str else None)
         self._num_known += 1
         if not self._num_known % CHECK_EVERY and self.encode(text, False) != found.tokens:
             self._texts = None

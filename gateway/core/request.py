@@ -2,7 +2,8 @@
 
 The body is passed on as it came, unknown fields too, but for the fields by which a client could
 steer an engine: to other hosts (`kv_transfer_params`, `bootstrap_*`, `disaggregated_params`), to
-other tokens, or to other events (`kv_cache_report_mode`, as a field or in `vllm_xargs`).
+other tokens, or to other events (`kv_cache_report_mode`, as a field or in `vllm_xargs`). Where tenants'
+caches are kept apart, `cache_salt` is the gateway's.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -14,15 +15,18 @@ from xxhash import xxh3_128
 
 from gateway.core.chat import Messages
 from gateway.core.errors import InvalidRequest, ModelMissing
+from gateway.core.salted import SALT, salted
 from gateway.core.session import short
 from gateway.core.tenants import Ticket
 
 
 class Kind(Enum):
-    """How a route is answered: CHAT and COMPLETION by prefix, PASS by load alone."""
+    """How a route is answered: CHAT and COMPLETION by prefix, AGENT by that of the chat that it comes to
+    (`core/agents.py`), PASS by load alone."""
 
     CHAT = "chat"
     COMPLETION = "completion"
+    AGENT = "agent"
     PASS = "pass"
 
 
@@ -35,8 +39,8 @@ ROUTES: Mapping[str, Kind] = {
     "/rerank": Kind.PASS,
     "/v1/score": Kind.PASS,
     "/score": Kind.PASS,
-    "/v1/responses": Kind.PASS,
-    "/v1/messages": Kind.PASS,
+    "/v1/responses": Kind.AGENT,
+    "/v1/messages": Kind.AGENT,
     "/v1/messages/count_tokens": Kind.PASS,
     "/tokenize": Kind.PASS,
     "/detokenize": Kind.PASS,
@@ -133,8 +137,7 @@ class InferenceRequest:
         `priority`: lower goes first, as in vLLM; None where the body says none. Who asks is filled in by flow
         control, where there is some (`flow/gate.py`).
         """
-        self.kind = kind
-        self.path = path
+        self.kind, self.path = kind, path
         self.model: str = top["model"]
         self.body = body
         self.stream = bool(_typed(top, "stream", bool, "a boolean"))
@@ -144,8 +147,9 @@ class InferenceRequest:
         self.reads_cache = top.get("prompt_logprobs") is None and not (
             top.get("echo") and top.get("logprobs")
         )
-        self.may_ask_usage = self.stream and kind is not Kind.PASS and _asks_for_one(top)
-        self.may_split = kind is not Kind.PASS and self.reads_cache and _has_one_answer(top)
+        is_plain = kind is Kind.CHAT or kind is Kind.COMPLETION
+        self.may_ask_usage = self.stream and is_plain and _asks_for_one(top)
+        self.may_split = is_plain and self.reads_cache and _has_one_answer(top)
         priority = top.get("priority")
         self.priority: int | None = priority if type(priority) is int else None
         self.tenant: str | None = None
@@ -183,9 +187,11 @@ def parse_request(
     *,
     keeps_transfer: bool = False,
     model: str | None = None,
+    salt: str | None = None,
 ) -> InferenceRequest:
     """Raises InvalidRequest that names the field at fault; ModelMissing where the body names none and no
     `model` is given. `keeps_transfer`: clients may split requests themselves, and say so to the workers.
+    `salt` goes to the worker in place of the client's.
 
     `known` has the names (see Messages) of conversations whose messages passed these checks before:
     they are not decoded again. Everything else is.
@@ -193,9 +199,9 @@ def parse_request(
     kind = ROUTES.get(path, Kind.PASS)
     messages: Messages | None = None
     fields: dict[str, Any] | None = None
-    if kind is Kind.PASS:
+    if kind is Kind.PASS or kind is Kind.AGENT:
         top: Mapping[str, Any] = _scalars(path, body, model)
-    elif kind is Kind.CHAT and (messages := _messages(body, known)):
+    elif kind is Kind.CHAT and (messages := _messages(body, known, salt)):
         top = messages.top
     else:
         top = fields = _decode(body)
@@ -206,19 +212,23 @@ def parse_request(
             _check_prompt(fields)
     sent = _without_steering(top, body, keeps_transfer)
     request = InferenceRequest(kind, path, sent, top, fields=fields, messages=messages)
+    if salt is not None:
+        request.body, request.cache_salt = salted(path, sent, salt, top), salt
+        if fields is not None:
+            fields[SALT] = salt  # they are those of the body that goes on
     if keeps_transfer and any([steers(name) and not steers_events(name) for name in top]):
         request.may_split = False  # its client splits it
     return request
 
 
-def _messages(body: bytes, known: Container[bytes]) -> Messages | None:
+def _messages(body: bytes, known: Container[bytes], salt: str | None) -> Messages | None:
     """The messages of a chat; None where the full check will have something to say."""
     try:
         top = _decode_top(body)
         raws, model = top.get("messages"), top.get("model")
         if type(raws) is not list or type(model) is not str or not model:
             return None
-        setting, names = _names(model, top, raws)
+        setting, names = _names(model, top, raws, salt)
         num_known = max(len(raws) - 1, 0)  # the last message is never before a cut
         while num_known and names[num_known - 1] not in known:
             num_known -= 1
@@ -231,11 +241,16 @@ def _messages(body: bytes, known: Container[bytes]) -> Messages | None:
     return Messages(raws, names, setting, num_known, top, new)
 
 
-def _names(model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw]) -> tuple[bytes, Sequence[bytes]]:
-    """JSON values end where they end, so that one after the other is told from any other sequence."""
+def _names(
+    model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw], salt: str | None
+) -> tuple[bytes, Sequence[bytes]]:
+    """JSON values end where they end, so that one after the other is told from any other sequence. What is
+    known of one tenant's conversations makes no other's faster."""
     given = {name: top[name] for name in PROMPT_FIELDS if name in top}
     chain = xxh3_128(msgspec.json.encode((model, given)))
     setting, names = chain.digest(), []
+    if salt is not None:
+        chain.update(salt.encode())
     for raw in raws:
         chain.update(raw)
         names.append(chain.digest())

@@ -123,7 +123,7 @@ def model_asked(http: HttpRequest, served: Mapping[str, Served]) -> str:
         return model
     if http.path in ROUTES and http.path not in NAMELESS:
         raise ModelMissing
-    plain = [name for name, one in served.items() if one.adapter is None]
+    plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
     if len({served[name].root for name in plain}) > 1:
         raise ModelMissing(f"say which model: {http.path}?model=NAME, of {', '.join(served)}")
     return plain[0] if plain else ""

@@ -29,8 +29,34 @@ class Usage(msgspec.Struct, frozen=True):
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
 
 
+class _Told(msgspec.Struct):
+    """Usage by any of the routes: that of /v1/messages counts cached tokens apart from its input."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+    def usage(self) -> Usage:
+        if self.input_tokens is None:
+            return Usage(self.prompt_tokens, self.completion_tokens, self.prompt_tokens_details)
+        read, made = self.cache_read_input_tokens, self.cache_creation_input_tokens
+        apart = None if read is None else _Details(read)
+        total = self.input_tokens + (read or 0) + (made or 0)
+        return Usage(total, self.output_tokens, self.input_tokens_details or apart)
+
+
+class _Response(msgspec.Struct):
+    usage: _Told | None = None
+
+
 class _WithUsage(msgspec.Struct):
-    usage: Usage | None = None
+    usage: _Told | None = None
+    response: _Response | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -48,7 +74,10 @@ class _Piece(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
+    """`type` is told by the other routes: their events of content end in "delta"."""
+
     choices: list[_Piece] = []
+    type: object = None
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -58,9 +87,11 @@ _decode_usage = msgspec.json.Decoder(_WithUsage).decode
 def read_usage(body: bytes) -> Usage | None:
     """The usage of a complete JSON answer or of one event's data; None where there is none."""
     try:
-        return _decode_usage(body).usage
+        found = _decode_usage(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    told = found.usage or (found.response.usage if found.response else None)
+    return told.usage() if told else None
 
 
 class SseScanner:
@@ -129,10 +160,12 @@ def _events(data: bytes) -> list[bytes]:
 def _has_token(event: bytes) -> bool:
     """Whether an event carries generated content: the first chat chunk has the role only."""
     try:
-        choices = _decode_event(event).choices
+        found = _decode_event(event)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    return any(_piece_has_token(piece) for piece in choices)
+    if type(found.type) is str:
+        return found.type.endswith((".delta", "_block_delta"))
+    return any(_piece_has_token(piece) for piece in found.choices)
 
 
 def _piece_has_token(piece: _Piece) -> bool:

@@ -32,7 +32,8 @@ class Facts:
     @property
     def _settings(self) -> object:
         sizes = {rank: (m.block_size, m.num_gpu_blocks) for rank, m in self.ranks.items()}
-        return self.engine, self.version, self.models, self.sources, self.role, self.transfer, sizes
+        bases = tuple(model for model in self.models if not model.parent)  # adapters come and go
+        return self.engine, self.version, bases, self.sources, self.role, self.transfer, sizes
 
     @property
     def start_time_s(self) -> float | None:
@@ -91,16 +92,25 @@ def workers_of(facts: Facts) -> tuple[Worker, ...]:
 
 def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
     """Adapters share the root of their base, and keep their own name as the adapter."""
-    by_id = {model.id: model for model in models}
+    bases = [model for model in models if not model.parent]
     served: list[Served] = []
     for model in models:
-        base = by_id.get(model.parent or "")
+        base = _base_of(model, bases)
         if model.parent:
             root = (base.root or base.id) if base else model.parent
             served.append(Served(model.id, root, model.id, base.max_model_len if base else None))
         else:
             served.append(Served(model.id, model.root or model.id, None, model.max_model_len))
     return tuple(served)
+
+
+def _base_of(adapter: ModelInfo, bases: Sequence[ModelInfo]) -> ModelInfo | None:
+    """By the name or root that it says (an adapter may say what it was trained on, as somebody called that);
+    the only one that there is."""
+    named = [base for base in bases if adapter.parent in (base.id, base.root)]
+    if not named and len({base.root or base.id for base in bases}) == 1:
+        named = list(bases)
+    return named[0] if named else None
 
 
 def reported(metrics: EngineMetrics) -> Reported:

@@ -9,7 +9,7 @@ import aiohttp
 
 from gateway.control import ControlSession, failure, read_all
 from gateway.core.address import Address
-from gateway.core.engine import Engine, EngineMetrics, EventSource
+from gateway.core.engine import Engine, EngineMetrics, EventSource, ModelInfo
 from gateway.core.events import DecodeError
 from gateway.discovery.facts import Facts, known_ranks
 from gateway.discovery.identify import HEALTH, METRICS, MODELS, Engines
@@ -79,6 +79,14 @@ class Probe:
             role=told.role,
             transfer=told.transfer,
         )
+
+    async def models(self) -> tuple[ModelInfo, ...]:
+        """Every name that it answers to now. Raises ProbeError."""
+        assert self._engine is not None, "it has told its facts before"
+        try:
+            return self._engine.parse_models(await self._required(MODELS))
+        except DecodeError as exc:
+            raise ProbeError(f"{self.url}{MODELS}: {exc}") from exc
 
     async def check_health(self) -> None:
         """Raises ProbeError where the endpoint does not take requests."""

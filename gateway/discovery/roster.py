@@ -32,6 +32,7 @@ from gateway.discovery.endpoint import (
     streams,
 )
 from gateway.discovery.facts import Facts, event_source, has_changed, reported
+from gateway.discovery.names import Names
 from gateway.discovery.probe import Probe, ProbeError, Silence
 from gateway.discovery.said import Said, WrongRole
 from gateway.index.assumed import AssumedIndex
@@ -80,14 +81,15 @@ class Roster:
         options: RosterOptions,
         said: Said | None = None,
         complete: Callable[[Probe, Facts], Awaitable[Facts]] = _as_told,
-        on_joined: Callable[[Sequence[Worker]], None] = lambda workers: None,
+        on_joined: Iterable[Callable[[Sequence[Worker]], None]] = (),
         on_left: Iterable[Callable[[WorkerId], None]] = (),
+        names: Names | None = None,
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
         """`on_gone` is told the URL of an endpoint that was dropped, and who was there, `on_down` a worker
         that says nothing, `on_look` what a worker that answers told of itself, None where its metrics did not
-        come. `complete` asks elsewhere for what an endpoint does not tell itself. `on_joined` is told of the
-        workers of one, `on_left` are told of a worker whose process is another one, or that was dropped."""
+        come. `complete` asks elsewhere for what an endpoint does not tell itself. `on_joined` are told of the
+        workers of one, `on_left` of a worker whose process is another one, or that was dropped."""
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -99,6 +101,7 @@ class Roster:
         self._on_look = on_look
         self._on_joined = on_joined
         self._on_left = on_left
+        self._names = Names(fleet) if names is None else names
         self._options = options
         self.said = Said() if said is None else said
         self._complete = complete
@@ -164,6 +167,7 @@ class Roster:
         endpoint = self._endpoints.get(member.worker.url)
         if endpoint is None:
             return
+        self._names.doubt(endpoint.url)
         if is_refused:
             self._set_up(endpoint, False, reason)
         endpoint.wake.set()
@@ -219,6 +223,7 @@ class Roster:
             await self._ask_anew(endpoint, endpoint.facts)
         elif is_doubtful(endpoint):
             await self._ask_again(endpoint, endpoint.facts)
+        await self._names.ask(endpoint)
         endpoint.last = ranks or endpoint.last
         for worker in endpoint.workers:
             if (member := self._fleet.get(worker.id)) and worker.dp_rank in ranks:
@@ -275,7 +280,8 @@ class Roster:
         log.info(
             "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
         )
-        self._on_joined(workers)
+        for joined in self._on_joined:
+            joined(workers)
 
     def _rejoin(self, endpoint: Endpoint, facts: Facts) -> None:
         """Another process behind the address: its cache is empty, its settings may differ."""

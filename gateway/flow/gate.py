@@ -178,7 +178,10 @@ class Gate:
     def identify(self, http: HttpRequest, request: InferenceRequest, *, is_trusted: bool) -> Tenant:
         """Who asks, and for what; its headers are believed if it `is_trusted`."""
         told = said(http.headers, self._names) if is_trusted else None
-        name = told.tenant if told else None
+        if http.who is not None:
+            name: str | None = http.who.tenant  # shown, not said
+        else:
+            name = told.tenant if told else None
         tenant = self.tenants.of(name or tenant_of_key(http.headers), self.now())
         limits = tenant.limits
         if told is not None and told.priority is not None:

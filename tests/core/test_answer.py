@@ -102,3 +102,20 @@ def test_a_stream_is_counted_in_pieces_and_nothing_else_is() -> None:
     plain = Answer(ResponseHead(200, JSON))
     plain.feed(b"{}", 1.0)
     assert plain.num_pieces == 0
+
+
+def test_what_was_cached_is_hidden_from_the_client_and_known_here() -> None:
+    usage = b'"usage":{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":8}}'
+    plain = Answer(ResponseHead(200, JSON), masks=True)
+    body = b"".join([plain.feed(part, 1.0)[0] for part in (b"{" + usage[:30], usage[30:] + b"}")])
+    assert body + plain.flush() == b"{" + usage.replace(b"8", b"0") + b"}"
+    told = plain.usage()
+    assert told and told.cached_tokens == 8 and plain.is_reframed
+    stream = Answer(ResponseHead(200, EVENTS), masks=True)
+    event = b'data: {"choices":[],' + usage + b"}"
+    assert stream.feed(event + b"\n\n", 1.0)[0] == event.replace(b"8", b"0") + b"\n\n"
+    told = stream.usage()
+    assert told and told.cached_tokens == 8
+    assert stream.feed(event, 2.0)[0] == b"" and stream.flush() == event.replace(b"8", b"0")
+    assert not Answer(ResponseHead(200, JSON)).is_reframed
+    assert not Answer(ResponseHead(500, JSON), masks=True).is_reframed

@@ -159,3 +159,59 @@ def test_one_that_joins_anew_begins_anew() -> None:
     fleet.eject(A, "it failed")
     fleet.add(worker("a:1", "m"))
     assert ids(fleet, "m") == ["a:1", "b:1", "c:1"]
+
+
+# other names -----------------------------------------------------------------------------------
+
+
+def of_root(name: str, *served: Served) -> Worker:
+    return Worker(WorkerId(name), f"http://{name}", served, block_size=16)
+
+
+def test_an_alias_goes_to_all_workers_of_the_root_whatever_they_call_it() -> None:
+    fleet = Fleet({"gpt-4": "org/name"})
+    one, other = of_root("a:1", Served("m", "org/name")), of_root("b:1", Served("n", "org/name"))
+    for each in (one, other, of_root("c:1", Served("x", "other"))):
+        fleet.add(each)
+    assert ids(fleet, "gpt-4") == ["a:1", "b:1"]
+    assert [fleet.name_at(each, "gpt-4") for each in (one, other)] == ["m", "n"]
+    assert fleet.name_at(one, "m") == "m"
+    assert list(fleet.served()) == ["gpt-4", "m", "n", "x"]
+    assert fleet.is_ready("gpt-4")
+
+
+def test_an_alias_may_stand_for_a_served_name_or_an_adapter() -> None:
+    fleet = Fleet({"a1": "m", "a2": "lora", "a3": "nothing"})
+    fleet.add(both := of_root("a:1", Served("m", "r"), Served("m2", "r"), Served("lora", "r", "lora")))
+    assert [fleet.name_at(both, alias) for alias in ("a1", "a2")] == ["m", "lora"]
+    assert [e.group.adapter for e in fleet.eligible("a2")] == ["lora"]
+    assert len(fleet.eligible("a1")) == 1
+    with pytest.raises(UnknownModel):
+        fleet.eligible("a3")
+
+
+def test_a_worker_that_serves_the_root_by_several_names_is_one_candidate() -> None:
+    fleet = Fleet({"alias": "r"})
+    fleet.add(of_root("a:1", Served("m", "r"), Served("m2", "r")))
+    assert len(fleet.eligible("alias")) == 1
+
+
+def test_a_name_that_a_worker_serves_itself_is_no_alias() -> None:
+    fleet = Fleet({"n": "m"})
+    fleet.add(of_root("a:1", Served("m", "r")))
+    fleet.add(other := of_root("b:1", Served("n", "s")))
+    assert ids(fleet, "n") == ["b:1"]
+    assert fleet.name_at(other, "n") == "n"
+    fleet.drop(WorkerId("b:1"))
+    assert ids(fleet, "n") == ["a:1"]
+
+
+def test_nothing_is_looked_up_for_a_worker_that_is_apart() -> None:
+    fleet = Fleet()
+    for name in ("a:1", "b:1"):
+        fleet.add(of_root(name, Served("m", "r"), Served("lora", "r", "lora")))
+    fleet.set_apart({(WorkerId("b:1"), "r")})
+    for model in ("m", "lora"):
+        assert [(e.group.block_size, e.is_apart) for e in fleet.eligible(model)] == [(16, False), (0, True)]
+    fleet.set_apart(frozenset())
+    assert [e.group.block_size for e in fleet.eligible("m")] == [16, 16]

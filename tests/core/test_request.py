@@ -306,3 +306,63 @@ def test_a_priority_is_read_and_goes_on_unchanged(path: str, written: str, prior
     request = parse_request(path, body)
     assert request.priority == priority and request.body == body
     assert (request.tenant, request.slo_ttft_s, request.queued_s, request.ticket) == (None, None, 0.0, None)
+
+
+# salts ------------------------------------------------------------------------------------------------
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+SALTED = [
+    (CHAT, b'{"model":"m","messages":[{"role":"user","content":"x"}]%b}'),
+    (COMPLETION, b'{"model":"m","prompt":"x"%b}'),
+    ("/v1/responses", b'{"model":"m","input":"x"%b}'),
+    ("/v1/messages", b'{"model":"m","messages":[]%b}'),
+    ("/v1/embeddings", b'{"model":"m","input":"x"%b}'),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), SALTED)
+@pytest.mark.parametrize(
+    "given",
+    [
+        b"",
+        b' , "x":{"cache_salt":"inner"} ',
+        b',"cache_salt":"theirs"',
+        b',"cache_salt":null',
+        rb',"cache\u005fsalt":"theirs"',
+        rb',"\u0063ache_salt":"theirs","cache_salt":"again"',
+        b',"y":"}\\"cache_salt\\":\\"text\\""',
+    ],
+)
+def test_a_salt_takes_the_place_of_the_clients(path: str, body: bytes, given: bytes) -> None:
+    request = parse_request(path, body % given, salt="OURS")
+    assert request.cache_salt == "OURS"
+    sent = msgspec.json.decode(request.body)
+    assert sent == msgspec.json.decode(body % given) | {"cache_salt": "OURS"}
+    assert request.body.count(b'salt":') == 1 + given.count(b"inner")
+    assert request.fields["cache_salt"] == "OURS"
+    assert b"theirs" not in request.body
+
+
+@pytest.mark.parametrize("space", [b"", b" ", b"\n\t\r "])
+def test_a_body_that_ends_in_space(space: bytes) -> None:
+    request = parse_request(COMPLETION, b'{"model":"m","prompt":"}" }' + space, salt="OURS")
+    assert msgspec.json.decode(request.body) == {"model": "m", "prompt": "}", "cache_salt": "OURS"}
+
+
+def test_a_wrong_salt_of_the_clients_is_told_all_the_same() -> None:
+    with pytest.raises(InvalidRequest, match="'cache_salt' must be a string"):
+        parse_request(COMPLETION, b'{"model":"m","prompt":"x","cache_salt":5}', salt="OURS")
+
+
+def test_conversations_are_known_under_their_salt_only() -> None:
+    body = SALTED[0][1] % b""
+    names = [parse_request(CHAT, body, salt=salt).messages for salt in ("a", "a", "b", None)]
+    one, same, other, unsalted = [messages.names for messages in names if messages]
+    assert one == same and len({*map(tuple, (one, other, unsalted))}) == 3
+
+
+def test_steering_goes_and_the_salt_stays() -> None:
+    body = b'{"model":"m","prompt":"x","kv_transfer_params":{},"cache_salt":"theirs"}'
+    assert parse_request(COMPLETION, body, salt="OURS").body == (
+        b'{"model":"m","prompt":"x","cache_salt":"OURS"}'
+    )

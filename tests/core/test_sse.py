@@ -111,3 +111,54 @@ def test_it_tells_whether_a_whole_event_went_last() -> None:
     assert not scanner.is_whole  # too long to hold
     scanner.feed(b"\n\n")
     assert scanner.is_whole
+
+
+# other routes ----------------------------------------------------------------------------------
+
+MESSAGE_START = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 0}}}
+MESSAGE_USAGE = {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 16}
+RESPONSE_USAGE = {"input_tokens": 19, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 16}}
+
+
+def event(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\ndata: ".encode() + msgspec.json.encode({"type": kind, **fields}) + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "content", "last"),
+    [
+        (
+            event("message_start", message=MESSAGE_START["message"]),
+            event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"}),
+            event("message_delta", delta={"stop_reason": "end_turn"}, usage=MESSAGE_USAGE),
+        ),
+        (
+            event("response.created", response={"id": "resp_1", "usage": None}),
+            event("response.output_text.delta", delta="a"),
+            event("response.completed", response={"id": "resp_1", "usage": RESPONSE_USAGE}),
+        ),
+    ],
+)
+def test_agents_streams_tell_first_token_and_usage_too(first: bytes, content: bytes, last: bytes) -> None:
+    scanner = SseScanner()
+    scanner.feed(first)
+    assert not scanner.has_token
+    scanner.feed(content)
+    assert scanner.has_token
+    scanner.feed(last)
+    usage = scanner.usage()
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (19, 2, 16)
+
+
+@pytest.mark.parametrize("usage", [MESSAGE_USAGE, RESPONSE_USAGE])
+def test_so_do_their_answers(usage: dict[str, object]) -> None:
+    told = read_usage(msgspec.json.encode({"type": "message", "usage": usage}))
+    assert told is not None
+    assert (told.prompt_tokens, told.completion_tokens, told.cached_tokens) == (19, 2, 16)
+
+
+def test_cached_tokens_that_are_not_told_are_not_none_at_all() -> None:
+    told = read_usage(b'{"usage":{"input_tokens":5,"output_tokens":1}}')
+    assert told is not None
+    assert (told.prompt_tokens, told.cached_tokens) == (5, None)

@@ -97,3 +97,17 @@ def test_tokenizers_do_not_share() -> None:
     assert one.tokens(text).tokens == encode(text)
     assert other.tokens(text).tokens == tokens_of(map(ord, text))
     assert one.tokens(text).tokens == encode(text)
+
+
+def test_what_is_known_under_one_salt_makes_nothing_faster_under_another() -> None:
+    encoded: list[str] = []
+
+    def noting(text: str) -> Tokens:
+        encoded.append(text)
+        return encode(text)
+
+    texts, text = Texts(Runs(), noting, b"t"), document(1, 400)
+    one = texts.tokens(text, "a")
+    num = len(encoded)
+    assert texts.tokens(text, "a").tokens == one.tokens and len(encoded) == num + 1  # its rest
+    assert texts.tokens(text, "b").tokens == one.tokens and len(encoded) == 2 * num + 1

@@ -126,8 +126,16 @@ def test_a_model_without_a_root_is_its_own() -> None:
     assert [(s.root, s.adapter) for s in served_models(models)] == [
         ("m", None),
         ("m", "lora"),
-        ("elsewhere", "stray"),
+        ("m", "stray"),  # whatever it calls what it was trained on: there is nothing else here
     ]
+    others = (ModelInfo("m"), ModelInfo("n", "/n"), ModelInfo("a", parent="/n"), ModelInfo("b", parent="x"))
+    assert [s.root for s in served_models(others)] == ["m", "/n", "/n", "x"]
+
+
+def test_adapters_that_came_or_went_make_no_other_engine() -> None:
+    adapter = ModelInfo("lora", "/adapters/x", "m")
+    assert facts().is_like(replace(facts(), models=(*MODELS, adapter)))
+    assert not facts().is_like(replace(facts(), models=(ModelInfo("n"),)))
 
 
 def test_load_that_is_not_told_is_none_at_all() -> None:

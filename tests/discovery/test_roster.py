@@ -33,7 +33,7 @@ class FakeProbe:
     url: str
     health: str | None = None
     ranks: dict[int, EngineMetrics] | str = field(default_factory=lambda: {0: RANK})
-    models: tuple[ModelInfo, ...] = (ModelInfo("m", "root"),)
+    models_told: tuple[ModelInfo, ...] = (ModelInfo("m", "root"),)
     sources: tuple[EventSource, ...] | None = (EventSource(0, "tcp://*:1", "tcp://*:2"),)
     num_facts: int = 0
     before_health: Callable[[], None] = lambda: None
@@ -48,9 +48,12 @@ class FakeProbe:
             raise ProbeError(self.ranks)
         return dict(self.ranks)
 
+    async def models(self) -> tuple[ModelInfo, ...]:
+        return self.models_told
+
     async def facts(self) -> Facts:
         self.num_facts += 1
-        return Facts(self.url, "fake", self.models, await self.metrics(), self.sources, "1")
+        return Facts(self.url, "fake", self.models_told, await self.metrics(), self.sources, "1")
 
 
 @dataclass
@@ -87,7 +90,7 @@ class World:
             on_down=lambda worker: None,
             options=RosterOptions(probe_interval_s=1000.0, **options),  # type: ignore[arg-type]
             on_look=lambda worker, metrics: self.looks.append((worker, metrics)),
-            on_joined=lambda workers: self.joined.append([worker.id for worker in workers]),
+            on_joined=[lambda workers: self.joined.append([worker.id for worker in workers])],
             on_left=[self.left.append],
         )
 
@@ -191,7 +194,7 @@ async def test_when_it_answers_it_joins(world: World) -> None:
 
 
 async def test_an_endpoint_without_models_does_not_join(world: World) -> None:
-    world.probe().models = ()
+    world.probe().models_told = ()
     await world.add()
     assert len(world.fleet) == 0
     assert world.endpoint().last_error == "http://w:1 serves no model"
@@ -215,7 +218,7 @@ async def test_ranks_are_workers_with_feeds_of_their_own(world: World) -> None:
 
 
 async def test_a_lora_is_served_under_the_root_of_its_parent(world: World) -> None:
-    world.probe().models = (ModelInfo("m", "root"), ModelInfo("lora", "/x", parent="m"))
+    world.probe().models_told = (ModelInfo("m", "root"), ModelInfo("lora", "/x", parent="m"))
     await world.add()
     assert [(s.name, s.root, s.adapter) for s in world.member().worker.served] == [
         ("m", "root", None),
@@ -357,7 +360,7 @@ async def test_another_start_time_is_another_process_with_an_empty_cache(world: 
     world.store(1, 2)
     old = world.feeds[0]
     world.probe().ranks = {0: replace(RANK, start_time_s=2000.0, num_gpu_blocks=50)}
-    world.probe().models = (ModelInfo("other", "root2"),)
+    world.probe().models_told = (ModelInfo("other", "root2"),)
     await world.look()
     assert world.probe().num_facts == 2
     assert world.known.num_blocks("w:1") == 0
@@ -388,10 +391,10 @@ async def test_a_block_size_that_is_told_late_is_taken_up(world: World) -> None:
 
 async def test_a_new_process_without_models_is_waited_for(world: World) -> None:
     await world.add()
-    world.probe().ranks, world.probe().models = {0: replace(RANK, start_time_s=2000.0)}, ()
+    world.probe().ranks, world.probe().models_told = {0: replace(RANK, start_time_s=2000.0)}, ()
     await world.look()
     assert (len(world.fleet), world.endpoint().facts) == (0, None)
-    world.probe().models = (ModelInfo("m"),)
+    world.probe().models_told = (ModelInfo("m"),)
     await world.look()
     assert world.member().is_up
 

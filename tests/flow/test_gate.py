@@ -7,6 +7,7 @@ import pytest
 
 from gateway.config import Config
 from gateway.core.errors import TooManyRequests
+from gateway.core.keys import Who
 from gateway.core.limits import Limits
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
@@ -30,6 +31,12 @@ def test_what_a_trusted_peer_says_is_what_policies_see() -> None:
     world = World(NO_QUEUE)
     request = world.ask("acme", priority=-2, slo_ms=1500).request
     assert (request.tenant, request.priority, request.slo_ttft_s) == ("acme", -2, 1.5)
+
+
+def test_what_was_shown_goes_before_what_is_said() -> None:
+    world = World(NO_QUEUE, tenants={"shown": Limits(priority=-3)})
+    request = world.ask("acme", slo_ms=1500, who=Who("shown")).request
+    assert (request.tenant, request.priority, request.slo_ttft_s) == ("shown", -3, 1.5)
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "", None])

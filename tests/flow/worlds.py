@@ -108,7 +108,9 @@ class World:
         headers = [(b"x-tenant", tenant.encode()), (b"x-request-id", b"7")]
         headers += [(b"x-priority", b"%d" % priority)] if priority is not None else []
         headers += [(b"x-slo", b"%d" % slo_ms)] if slo_ms else []
-        self.gate.admit(HttpRequest("POST", path.encode(), headers), asked.request, cast(Responder, asked))
+        http = HttpRequest("POST", path.encode(), headers)
+        http.who = more.get("who")
+        self.gate.admit(http, asked.request, cast(Responder, asked))
         asked.on_end = lambda: self.gate.ended(asked.request, None, None)
         self.gate.route(asked, asked.request, None)
         return asked

@@ -1,0 +1,125 @@
+"""API keys: what one looks like, how a hash of it is made, and whose it is.
+
+    kvg-0b1c2d3e4f50-q8…43 characters…Zw
+        └ its id: says which line of the file, and may be logged
+                     └ 256 random bits: nobody guesses them, so that a fast hash is enough
+
+A password needs a slow hash, since people choose words that can be tried. Keys of 256 random bits cannot be
+tried however fast the hash is: a leaked file gives none away, and 0.7 us a request is all that one costs.
+The hash is keyed by a salt of the line's own (BLAKE2s with a key, RFC 7693), so that a hash is worth
+nothing elsewhere.
+
+What is presented is never compared: it is looked up by its id, hashed with that line's salt (or with
+nobody's, so that unknown ids take as long as known ones), and the hashes are compared in constant time.
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Collection, Mapping
+from hashlib import blake2s
+from hmac import compare_digest
+
+from mypy_extensions import mypyc_attr
+
+from gateway.core.errors import Forbidden
+from gateway.core.worker import Served
+
+PREFIX = b"kvg-"
+ID_DIGITS = 12
+NUM_SECRET_BYTES = 32
+NUM_SALT_BYTES = 16
+MAX_KEY_BYTES = 256
+"""Longer ones are not hashed: they are none of ours."""
+
+
+@mypyc_attr(acyclic=True)
+class Who:
+    """Who has shown who they are: `name` is of the key or token and may be logged. No `models`: all. `salt`
+    keeps this tenant's cache apart (`core/salts.py`); None where it is not."""
+
+    __slots__ = ("tenant", "name", "models", "expires_s", "is_admin", "salt")
+
+    def __init__(
+        self,
+        tenant: str,
+        name: str = "",
+        models: Collection[str] | None = None,
+        expires_s: float = 0.0,
+        is_admin: bool = False,
+        salt: str | None = None,
+    ) -> None:
+        """`expires_s` is in seconds since 1970; 0: never."""
+        self.tenant = tenant
+        self.name = name
+        self.models = frozenset(models) if models else None
+        self.expires_s = expires_s
+        self.is_admin = is_admin
+        self.salt = salt
+
+    def __repr__(self) -> str:
+        return f"Who({self.tenant!r}, {self.name!r}, admin={self.is_admin})"
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
+
+    def check(self, model: str) -> None:
+        """Raises Forbidden, which does not say whether there is such a model."""
+        if self.models is not None and model not in self.models:
+            allowed = ", ".join(sorted(self.models))
+            raise Forbidden(
+                f"key '{self.name}' may not use the model '{model}', only {allowed}",
+                code="model_not_allowed",
+                param="model",
+            )
+
+
+def usable(who: Who | None, served: Mapping[str, Served]) -> Mapping[str, Served]:
+    """What of it somebody may use; all where it does not matter who asks."""
+    if who is None or who.models is None:
+        return served
+    return {name: one for name, one in served.items() if who.may_use(name)}
+
+
+class Entry:
+    """One line of a key file: whose key has this hash."""
+
+    __slots__ = ("salt", "digest", "who")
+
+    def __init__(self, salt: bytes, digest: bytes, who: Who | None) -> None:
+        self.salt = salt
+        self.digest = digest
+        self.who = who
+
+
+_NOBODY = Entry(bytes(NUM_SALT_BYTES), bytes(NUM_SECRET_BYTES), None)
+
+
+class Ring:
+    """All keys of a file by their ids, and the groups of tenants that share a cache, by tenant."""
+
+    def __init__(self, entries: Mapping[bytes, Entry], groups: Mapping[str, str]) -> None:
+        self.entries = dict(entries)
+        self.groups = dict(groups)
+
+    def __repr__(self) -> str:
+        return f"Ring({len(self.entries)} keys, {len(set(self.groups.values()))} groups)"
+
+    def find(self, key: bytes) -> Who | None:
+        """Whose it is, expired or not."""
+        if len(key) > MAX_KEY_BYTES:
+            return None
+        entry = self.entries.get(id_of(key), _NOBODY)
+        return entry.who if compare_digest(digest_of(key, entry.salt), entry.digest) else None
+
+
+def id_of(key: bytes) -> bytes:
+    """Of any bytes; what is not one of our keys has an id that nobody has."""
+    return key[len(PREFIX) : len(PREFIX) + ID_DIGITS]
+
+
+def digest_of(key: bytes, salt: bytes) -> bytes:
+    return blake2s(key, key=salt).digest()
+
+
+def make_key(id_bytes: bytes, secret: bytes) -> bytes:
+    """Of ID_DIGITS / 2 and NUM_SECRET_BYTES random bytes."""
+    return b"%b%b-%b" % (PREFIX, id_bytes.hex().encode(), urlsafe_b64encode(secret).rstrip(b"="))

@@ -1,0 +1,92 @@
+"""The admin API where keys are configured: who may ask it, and what it tells of them."""
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError, Forbidden, GatewayError, Unauthorized
+from gateway.keys.guard import Guard
+from gateway.keys.keeper import Keeper
+from gateway.tasks import Tasks
+
+OPEN = frozenset({"/health", "/ready"})
+READS = frozenset({"GET", "HEAD"})
+
+
+def guarding(guard: Guard, scope: str) -> Middleware:
+    """Wants a key with admin scope for what `--admin-key` says."""
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_read = scope == "changes" and request.method in READS
+        if not is_read and request.path not in OPEN:
+            shown = (_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key"))
+            try:
+                guard.check_admin(*shown)
+            except (Unauthorized, Forbidden) as exc:
+                answer = _refusal(exc)
+                if exc.status == 401:
+                    answer.headers["WWW-Authenticate"] = "Bearer"
+                return answer
+        return await handler(request)
+
+    return guarded
+
+
+def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Keeper:
+    """Of a process that answers for others, which ask nobody who they are: it alone has a port."""
+    keeper = Keeper(config)
+    add_guard(app, keeper, config.admin_key)
+    keeper.start(tasks)
+    return keeper
+
+
+def add_guard(app: web.Application, keeper: Keeper, scope: str) -> None:
+    if keeper.guard and scope != "off":
+        app.middlewares.append(guarding(keeper.guard, scope))
+
+
+def add_routes(app: web.Application, keeper: Keeper) -> None:
+    async def show(request: web.Request) -> web.Response:
+        return web.json_response(describe(keeper))
+
+    async def reload(request: web.Request) -> web.Response:
+        """JSON only: a page in an operator's browser cannot send it here unasked."""
+        if request.content_type != "application/json":
+            return _refusal(GatewayError("send application/json, as in {}"), 415)
+        try:
+            await keeper.reload()
+        except ConfigError as exc:
+            return _refusal(GatewayError(str(exc)), 400)
+        return web.json_response(describe(keeper))
+
+    app.add_routes([web.get("/admin/keys", show), web.post("/admin/keys/reload", reload)])
+
+
+def describe(keeper: Keeper) -> dict[str, object]:
+    """No key and no hash."""
+    ring = keeper.file.ring if keeper.file else None
+    entries = [(id.decode(), entry.who) for id, entry in ring.entries.items()] if ring else []
+    return {
+        "keys": [
+            {
+                "id": id,
+                "tenant": who.tenant,
+                "models": sorted(who.models) if who.models else None,
+                "expires_s": who.expires_s or None,
+                "is_admin": who.is_admin,
+            }
+            for id, who in entries
+            if who is not None
+        ],
+        "groups": dict(ring.groups) if ring else {},
+        "file": keeper.file.path if keeper.file else None,
+    }
+
+
+def _refusal(error: GatewayError, status: int = 0) -> web.Response:
+    return web.Response(status=status or error.status, body=error.body(), content_type="application/json")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return text.encode("utf-8", "surrogateescape") if text is not None else None

@@ -1,0 +1,147 @@
+"""What the guard goes by, made of the configuration and kept as new as its files are.
+
+key file ──► Ring ──┐
+secret ──► salts ───┼──► Guard ──► each request
+JWKS ──► Jwt ───────┘
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.core.keys import Ring
+from gateway.core.networks import Trusted
+from gateway.core.salts import MIN_SECRET_CHARS, Salts
+from gateway.flow.askers import Names
+from gateway.keyfile import read_key
+from gateway.keys.file import KeyFile
+from gateway.keys.guard import Guard
+from gateway.tasks import Tasks
+
+if TYPE_CHECKING:
+    from gateway.keys.given_up import SaltWitness
+    from gateway.keys.jwks import Jwks
+    from gateway.keys.jwt import Jwt
+    from gateway.router import Router
+
+LOOK_INTERVAL_S = 1.0
+"""Between two looks at the file."""
+
+_NO_GROUPS: Mapping[str, str] = {}
+
+
+class Keeper:
+    """`guard` is None where it does not matter who asks."""
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
+        """Raises ConfigError."""
+        if config.admin_key != "off" and not config.key_file:
+            raise ConfigError("admin_key: needs key_file, with a key that has admin scope")
+        if config.mask_cached_tokens and config.expose_headers:
+            raise ConfigError("mask_cached_tokens: expose_headers tells clients what it hides; choose one")
+        self._salts = _salts(config)
+        self._clock = clock
+        self.file = KeyFile(config.key_file, self._salt_in) if config.key_file else None
+        self.witness: SaltWitness | None = None
+        self.guard: Guard | None = None
+        self.jwt: Jwt | None = None
+        self.jwks: Jwks | None = None
+        if self.file or config.jwt_keys or self._salts:
+            self.guard = guard = Guard(
+                clock=clock,
+                names=_names(config),
+                trusted=Trusted(config.trust_headers_from, "--trust-headers-from"),
+                salt_of=self._salt_of,
+                passes_key=config.pass_client_key,
+            )
+            guard.set_ring(self.file.ring if self.file else None)
+            if config.jwt_keys:
+                self._take_tokens(config, guard)
+
+    def __repr__(self) -> str:
+        return f"Keeper({self.guard!r})"
+
+    def start(self, tasks: Tasks, router: "Router | None" = None) -> None:
+        """Keep it new, until the tasks end; and count what salts cost of what a router decides."""
+        if self._salts and router:
+            from gateway.keys.given_up import SaltWitness, keep_counted  # a supervisor does without
+
+            self.witness = SaltWitness(router.fleet)
+            router.witnesses.decided.append(self.witness.decided)
+            tasks.start("count what salts cost", keep_counted(self.witness))
+        if self.jwks and router:  # whoever asks a supervisor has a key
+            tasks.start("fetch keys for tokens", self.jwks.keep())
+        if self.file:
+            tasks.start("follow keys", self._follow(self.file))
+
+    def take(self, config: Config) -> None:
+        """What is live of the configuration."""
+        if self.guard:
+            self.guard.believe(_names(config), Trusted(config.trust_headers_from, "--trust-headers-from"))
+
+    async def reload(self) -> None:
+        """Read the keys anew, whether they seem changed or not. Raises ConfigError, with nothing changed."""
+        if self.file and self.guard:
+            self._use(self.guard, await asyncio.to_thread(self.file.reload))
+
+    async def _follow(self, file: KeyFile) -> None:
+        """In a thread: it may lie on a network."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            if (ring := await asyncio.to_thread(file.look)) and self.guard:
+                self._use(self.guard, ring)
+
+    def _use(self, guard: Guard, ring: Ring) -> None:
+        guard.set_ring(ring)
+        if self.jwt:
+            self.jwt.forget()  # the groups of their tenants
+
+    def _take_tokens(self, config: Config, guard: Guard) -> None:
+        """Raises ConfigError."""
+        from gateway.keys.jwks import Jwks  # and their libraries
+        from gateway.keys.jwt import DEFAULT_ALGORITHMS, Jwt
+
+        for name, value in (("jwt_issuer", config.jwt_issuer), ("jwt_audience", config.jwt_audience)):
+            if not value:
+                raise ConfigError(f"jwt_keys: needs {name}, or tokens for others would be taken")
+        self.jwt = Jwt(
+            algorithms=config.jwt_algorithms or DEFAULT_ALGORITHMS,
+            issuer=config.jwt_issuer,
+            audience=config.jwt_audience,
+            leeway_s=config.jwt_leeway_s,
+            tenant_claim=config.jwt_tenant_claim,
+            models_claim=config.jwt_models_claim,
+            salt_of=self._salt_of,
+            clock=self._clock,
+        )
+        self.jwks = Jwks(config.jwt_keys, self.jwt.use, refresh_s=config.jwt_refresh_s)
+        self.jwt.want_keys = self.jwks.want
+        guard.jwt = self.jwt.who
+
+    def _salt_of(self, tenant: str) -> str | None:
+        return self._salt_in(tenant, self.file.ring.groups if self.file else _NO_GROUPS)
+
+    def _salt_in(self, tenant: str, groups: Mapping[str, str]) -> str | None:
+        return self._salts.of(tenant, groups) if self._salts else None
+
+
+def _salts(config: Config) -> Salts | None:
+    if not config.tenant_salt:
+        return None
+    if not config.tenant_salt_file:
+        raise ConfigError("tenant_salt: needs tenant_salt_file; make one with `openssl rand -hex 32`")
+    secret = read_key(config.tenant_salt_file, "tenant_salt_file")
+    if len(secret) < MIN_SECRET_CHARS:
+        raise ConfigError(
+            f"tenant_salt_file: {config.tenant_salt_file} holds {len(secret)} characters, and a secret has "
+            f"{MIN_SECRET_CHARS} or more; make one with `openssl rand -hex 32`"
+        )
+    return Salts(secret.encode())
+
+
+def _names(config: Config) -> Names:
+    names = [config.tenant_header, config.priority_header, config.slo_header]
+    return Names(*[name.lower().encode() for name in names])

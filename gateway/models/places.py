@@ -1,0 +1,135 @@
+"""Where a model's tokenizer is: a directory, the cache of the Hugging Face hub, or the hub.
+
+Blocking, for a thread. The hub's library reads its own environment (HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE,
+TRANSFORMERS_OFFLINE, HF_TOKEN, HF_TOKEN_PATH, HF_ENDPOINT), so that ours is what everybody's is.
+"""
+
+import logging
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger("kvgate.models")
+
+FILES = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
+    "config.json",
+    "tekken.json",
+]
+"""What is fetched of a model: some megabytes, never its weights."""
+
+MARKS = "tokenizer.json", "tekken.json"
+"""A directory with one of these holds a tokenizer."""
+
+_ON_HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`how` says where from, for people."""
+
+    directory: Path
+    how: str
+
+
+class NotFound(Exception):
+    """Says where was looked, and what to do. `is_passing`: later there may be more."""
+
+    def __init__(self, reason: str, *, is_passing: bool = False) -> None:
+        super().__init__(reason)
+        self.is_passing = is_passing
+
+
+@dataclass(slots=True)
+class Places:
+    """`uses_hub`: what is on no disk here is fetched. What a cache that cannot be written has no room for
+    lies in a directory of our own until we end."""
+
+    uses_hub: bool = True
+    _own: tempfile.TemporaryDirectory[str] | None = None
+
+    def find(self, name: str) -> Found:
+        """By a directory, or a name on the hub. Raises NotFound."""
+        path = Path(name).expanduser()
+        if _holds_tokenizer(path):
+            return Found(path, f"the directory {path}")
+        if not _ON_HUB.fullmatch(name):
+            what = "has no tokenizer.json" if path.is_dir() else "is no directory here"
+            raise NotFound(f"{name} {what}")
+        if path.is_dir():
+            raise NotFound(f"{path} has no tokenizer.json")
+        try:
+            return self._cached(name) or self._fetched(name)
+        except ValueError as exc:  # what the hub would not have for a name
+            raise NotFound(f"{name}: {exc}") from exc
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.cleanup()
+            self._own = None
+
+    def _cached(self, name: str) -> Found | None:
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        for mark in MARKS:
+            path = try_to_load_from_cache(name, mark)
+            if isinstance(path, str):
+                return Found(Path(path).parent, f"the cache in {constants.HF_HUB_CACHE}")
+        return None
+
+    def _fetched(self, name: str) -> Found:
+        """Names without an organisation are not asked for: they are what workers call themselves, and nobody
+        else's business."""
+        from huggingface_hub import constants, snapshot_download
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+        )
+        from huggingface_hub.utils.tqdm import disable_progress_bars
+
+        where = f"the cache in {constants.HF_HUB_CACHE}"
+        if "/" not in name:
+            raise NotFound(f"{name} is no directory here, no ORG/NAME for the hub, and not in {where}")
+        if not self.uses_hub or constants.HF_HUB_OFFLINE:
+            why = "the environment says offline" if self.uses_hub else "--no-hub is given"
+            raise NotFound(f"{name} is not in {where}, and the hub is not asked: {why}")
+        disable_progress_bars()  # they write to stderr, where the log is
+        cache = constants.HF_HUB_CACHE if _is_writable(Path(constants.HF_HUB_CACHE)) else self._room()
+        try:
+            path = Path(snapshot_download(name, allow_patterns=FILES, cache_dir=cache))
+        except GatedRepoError as exc:
+            raise NotFound(
+                f"the hub shows {name} only to those who were let in: give their token in HF_TOKEN, or a "
+                "token file in HF_TOKEN_PATH"
+            ) from exc
+        except RepositoryNotFoundError as exc:
+            raise NotFound(f"{constants.ENDPOINT} has no {name}, or not for our token") from exc
+        except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as exc:
+            words = str(exc).strip().partition("\n")[0] or type(exc).__name__
+            raise NotFound(f"{constants.ENDPOINT} did not give {name}: {words}", is_passing=True) from exc
+        if not _holds_tokenizer(path):
+            raise NotFound(f"{name} on {constants.ENDPOINT} has no tokenizer.json")
+        return Found(path, f"{constants.ENDPOINT}, kept in {cache}")
+
+    def _room(self) -> str:
+        if self._own is None:
+            self._own = tempfile.TemporaryDirectory(prefix="kvgate-hub-")
+        return self._own.name
+
+
+def _holds_tokenizer(path: Path) -> bool:
+    return any((path / mark).is_file() for mark in MARKS)
+
+
+def _is_writable(path: Path) -> bool:
+    """Or can be made."""
+    there = next((each for each in (path, *path.parents) if each.exists()), Path("/"))
+    return os.access(there, os.W_OK)

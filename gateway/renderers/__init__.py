@@ -1,0 +1,31 @@
+"""Who makes a family's prompts: a registry that is a dict. What is in none of them is asked of the workers.
+
+jinja      a chat template and tokenizer.json, as nearly all models have (`core/prompt.py`)
+harmony    gpt-oss
+nobody     what stands for one where there is none
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gateway.core.prompt import Prompts
+from gateway.core.renderer import Renderer
+from gateway.renderers import harmony
+
+Load = Callable[[Path, str | None], Renderer]
+"""From a model's directory, and the text of a chat template in place of its own. Raises PromptError."""
+
+RENDERERS: Mapping[str, Load] = {"jinja": Prompts.load, "harmony": harmony.load}
+
+FAMILIES = {"gpt_oss": "harmony"}
+"""By `model_type` of config.json, as vLLM tells them apart."""
+
+
+def renderer_of(directory: Path) -> str:
+    """The name of the renderer that a model's files ask for."""
+    try:
+        family = json.loads((directory / "config.json").read_bytes()).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return "jinja"
+    return FAMILIES.get(family, "jinja")

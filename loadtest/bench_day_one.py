@@ -1,0 +1,44 @@
+"""`make bench-day-one`: what the product promises whoever tries it for an afternoon, as figures.
+
+Each is a module of its own, with a `measure`; `--only auth` runs some of them, and writes nothing.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from loadtest import day_auth, day_timing
+from loadtest.instruments import InstrumentError
+from loadtest.report import Figure, publish
+
+MODULES: Mapping[str, Callable[[], list[Figure]]] = {
+    "auth": day_auth.measure,
+    "timing": day_timing.measure,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """1 if something could not be measured, or a goal is missed."""
+    parser = argparse.ArgumentParser(prog="bench_day_one", description="The promises of a first day.")
+    parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(MODULES)}; nothing is written")
+    args = parser.parse_args(argv)
+    names = args.only.split(",") if args.only else list(MODULES)
+    if unknown := set(names) - MODULES.keys():
+        parser.error(f"no figures are called {', '.join(sorted(unknown))}")
+    found: list[Figure] = []
+    for name in names:
+        try:
+            found += MODULES[name]()
+        except (InstrumentError, day_auth.BenchError, TimeoutError) as exc:
+            print(f"bench-day-one: {name}: {exc}", file=sys.stderr)
+            return 1
+    if args.only:  # a part must not take the place of the whole on file
+        for figure in found:
+            print(f"{figure.name}: {figure.value:,.3f} {figure.unit} {figure.verdict}")
+    else:
+        publish("bench-day-one", found)
+    return 1 if any(figure.verdict == "MISSED" for figure in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""`day.timing_auc`: can a tenant tell by timing what another one has asked?
+
+A victim sends half of the prompts; an attacker, another tenant, sends each of them once and takes the time.
+How well that time tells the victim's from the others is the area under the ROC curve: 0.5 is guessing, 1 is
+knowing. Before simulated workers whose prefill takes its time, through the real gateway; without salts the
+same attacker knows.
+
+A machine that is busy makes noise, not knowledge: of 200 + 200 probes of which none tells anything, chance
+alone makes 0.55 of one round in 12. Therefore the best of the rounds counts; what leaks, leaks in each.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gateway.app import bundled_tokenizer
+from gateway.core.keylines import line_of
+from gateway.core.keys import ID_DIGITS, NUM_SALT_BYTES, NUM_SECRET_BYTES, make_key
+from loadtest.fleet import simulated_fleet
+from loadtest.report import Figure, best_of, publish
+
+NUM_PROBES = 200
+"""Of prompts that the victim sent, and as many others."""
+ROUNDS = 4
+PROMPT_TOKENS = 400
+GOAL = 0.55
+NUM_WORKERS = 2
+WORKER = ("--prefill-tokens-per-s", "12000", "--decode-tokens-per-s", "1000", "--kv-blocks", "40000")
+"""A prompt of 400 tokens takes 33 ms there, and a millisecond where it is cached."""
+START_TIMEOUT_S = 30.0
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Attack:
+    """Two tenants before one gateway. `rng` decides what the victim asks, and in which order it is tried."""
+
+    def __init__(self, url: str, victim: str, attacker: str, rng: random.Random) -> None:
+        self._url = url
+        self._victim = victim
+        self._attacker = attacker
+        self._rng = rng
+
+    def round(self, num_probes: int = NUM_PROBES) -> float:
+        """The area under the curve, of prompts that are new; below a half it is turned round."""
+        prompts = [[self._rng.randrange(1, 250) for _ in range(PROMPT_TOKENS)] for _ in range(2 * num_probes)]
+        asked = set(self._rng.sample(range(len(prompts)), num_probes))
+        for number in asked:
+            self._time_s(self._victim, prompts[number])
+        order = self._rng.sample(range(len(prompts)), len(prompts))
+        times = {number: self._time_s(self._attacker, prompts[number]) for number in order}
+        found = auc(
+            [times[number] for number in asked], [times[n] for n in range(len(prompts)) if n not in asked]
+        )
+        return max(found, 1 - found)
+
+    def _time_s(self, key: str, prompt: Sequence[int]) -> float:
+        body = json.dumps({"model": "m", "prompt": prompt, "max_tokens": 1}).encode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        began = time.perf_counter()
+        with _direct.open(urllib.request.Request(self._url, body, headers), timeout=30) as answer:
+            answer.read()
+        return time.perf_counter() - began
+
+
+def auc(ours: Sequence[float], others: Sequence[float]) -> float:
+    """How often one of `ours` took less time than one of `others`; equal ones count half."""
+    less = sum([one < other for one in ours for other in others])
+    equal = sum([one == other for one in ours for other in others])
+    return (less + equal / 2) / (len(ours) * len(others))
+
+
+@contextmanager
+def attack(*, is_salted: bool, seed: int = 1) -> Iterator[Attack]:
+    """A fleet, a gateway, and two tenants of it."""
+    with TemporaryDirectory(prefix="kvgate-timing-") as directory:
+        keys = [make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES)) for _ in range(2)]
+        file, secret = Path(directory) / "keys", Path(directory) / "secret"
+        lines = zip(keys, ("victim", "attacker"), strict=True)
+        file.write_text("\n".join(line_of(key, os.urandom(NUM_SALT_BYTES), name) for key, name in lines))
+        secret.write_text(os.urandom(32).hex())
+        flags = ["--tokenizer", str(bundled_tokenizer()), "--key-file", str(file)]
+        if is_salted:
+            flags += ["--tenant-salt", "--tenant-salt-file", str(secret), "--mask-cached-tokens"]
+        with simulated_fleet(NUM_WORKERS, WORKER, flags) as fleet:
+            _until_ready(fleet.gateway_url)
+            victim, attacker = (key.decode() for key in keys)
+            yield Attack(f"{fleet.gateway_url}/v1/completions", victim, attacker, random.Random(seed))
+
+
+def _until_ready(url: str) -> None:
+    """Raises TimeoutError."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            _direct.open(f"{url}/ready", timeout=5).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise TimeoutError(f"{url} was not ready after {START_TIMEOUT_S:g} s")
+
+
+def best_round(attacking: Attack, num_rounds: int = ROUNDS, num_probes: int = NUM_PROBES) -> list[float]:
+    """Rounds until one is within the goal."""
+    rounds: list[float] = []
+    while len(rounds) < num_rounds and min(rounds, default=1.0) > GOAL:
+        rounds.append(attacking.round(num_probes))
+    return rounds
+
+
+def measure() -> list[Figure]:
+    with attack(is_salted=True) as attacking:
+        rounds = best_round(attacking)
+    with attack(is_salted=False) as attacking:
+        without = attacking.round()
+    return [
+        best_of("day.timing_auc", "", GOAL, rounds),
+        Figure("day.timing_auc_without_salt", round(without, 3), "", 0.9, [round(without, 3)], is_floor=True),
+    ]
+
+
+if __name__ == "__main__":
+    publish("day-timing", measure())
+    sys.exit(0)

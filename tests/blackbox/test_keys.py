@@ -1,0 +1,230 @@
+"""Who may ask, from outside: keys in a file, as they are made and taken away under way."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from loadtest.fleet import GATEWAY
+from tests.blackbox.harness import (
+    DONE,
+    SSE_HEAD,
+    Answer,
+    Gateway,
+    Header,
+    chunked,
+    completion,
+    event,
+    post,
+    refusal,
+    request,
+    running,
+    says,
+    until,
+    wire,
+)
+from tests.keys import issuers
+
+CANARY = "canary-4711"
+
+
+def made(*arguments: str) -> tuple[str, str]:
+    """A key and its line, as users make them."""
+    done = subprocess.run([*GATEWAY, "key", "new", *arguments], capture_output=True, text=True, check=True)
+    return done.stderr.split()[-1], done.stdout
+
+
+def bearer(key: str) -> Header:
+    return b"Authorization", f"Bearer {key}".encode()
+
+
+def write(path: Path, text: str) -> None:
+    other = path.with_suffix(".new")
+    other.write_text(text)
+    os.replace(other, path)
+
+
+def status_code(answer: Answer) -> tuple[int, str | None]:
+    return answer.status, answer.error["code"] if answer.status >= 400 else None
+
+
+async def test_who_has_a_key_is_served_and_who_has_none_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "keys.jsonl"
+    key, line = made("--tenant", "acme", "--models", "m")
+    late, late_line = made("--tenant", "acme", "--expires", "2020-01-01")
+    other, other_line = made("--tenant", "b", "--models", "elsewhere")
+    file.write_text(line + late_line + other_line)
+    async with running("--key-file", str(file), "--log-requests", "--log-level", "debug") as bench:
+        worker = await bench.worker()
+        for shown in (bearer(key), (b"X-API-Key", key.encode())):
+            assert (await bench.ask(post(completion(), shown))).status == 200
+        for call in worker.calls:
+            assert call.value(b"authorization") is None and call.value(b"x-api-key") is None
+        wrong = bearer(CANARY)
+        assert status_code(await bench.ask(post(completion()))) == (401, "missing_api_key")
+        assert status_code(await bench.ask(post(completion(), wrong))) == (401, "invalid_api_key")
+        expired = await bench.ask(post(completion(), bearer(late)))
+        assert status_code(expired) == (401, "expired_api_key")
+        assert "expired on 2020-01-01T00:00:00Z" in expired.error["message"]
+        assert status_code(await bench.ask(post(completion(), bearer(other)))) == (403, "model_not_allowed")
+        assert len(worker.calls) == 2
+        models = (await bench.ask(request("GET", "/v1/models", None, bearer(other)))).json
+        assert models["data"] == []
+        offer = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
+        tunnel = request("GET", "/v1/realtime?model=m", None, *offer)
+        assert (await bench.ask(tunnel)).status == 401
+        page = (await bench.gateway.admin("GET", "/metrics")).body
+        assert b'kvgate_auth_refusals_total{reason="invalid_api_key"} 1.0' in page
+        told = b"".join([(await bench.gateway.admin("GET", "/admin/keys")).body, page])
+        log = "\n".join(bench.gateway.log)
+        for secret in (key[17:], late[17:], other[17:], CANARY):
+            assert secret not in log + told.decode()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_keys_are_read_anew_when_the_file_changes_and_on_sighup(tmp_path: Path, processes: int) -> None:
+    file = tmp_path / "keys.jsonl"
+    (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
+    file.write_text(one_line)
+    async with running("--key-file", str(file), "--processes", str(processes)) as bench:
+        await bench.worker()
+
+        async def are(*statuses: int) -> bool:
+            """Of a few, so that each process was asked."""
+            answers = [
+                (await bench.ask(post(completion(), bearer(key)))).status
+                for key in (one, two)
+                for _ in "1234"
+            ]
+            return answers == [status for status in statuses for _ in "1234"]
+
+        assert await are(200, 401)
+        write(file, two_line)
+        await until(lambda: are(401, 200), "the file is followed")
+        write(file, one_line + two_line)
+        bench.gateway.process.send_signal(signal.SIGHUP)
+        await until(lambda: are(200, 200), "it is read anew on SIGHUP")
+        write(file, one_line + '{"id": 5}\n')
+        bench.gateway.process.send_signal(signal.SIGHUP)
+        num = 1 if processes == 1 else 1 + processes  # the supervisor, too
+
+        def refusals() -> list[str]:
+            return [
+                line for line in bench.gateway.log if f"{file}:2: " in line and "those before stay" in line
+            ]
+
+        await until(lambda: len(refusals()) >= num, "all refuse it")
+        assert await are(200, 200)
+        write(file, one_line)
+        await until(lambda: are(200, 401), "it is right again")
+        bench.gateway.expected += refusals()
+
+
+async def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "keys.jsonl"
+    file.write_text('{"id":"00"}\n')
+    for more in ([], ["--processes", "2"]):
+        told = await refusal("--key-file", str(file), *more)
+        assert f"{file}:1: missing required field `salt`" in told
+    assert "cannot be read" in await refusal("--key-file", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_admins_show_a_key_where_that_is_configured(tmp_path: Path, processes: int) -> None:
+    file = tmp_path / "keys.jsonl"
+    (plain, plain_line), (root, root_line) = made("--tenant", "a"), made("--tenant", "ops", "--admin")
+    file.write_text(plain_line + root_line)
+    flags = ["--key-file", str(file), "--admin-key", "all", "--processes", str(processes)]
+    gateway = await Gateway.start(*flags)
+    try:
+        admin = gateway.admin
+        assert (await admin("GET", "/health")).status == 200
+        for path in ("/metrics", "/admin/workers", "/admin/keys"):
+            assert (await admin("GET", path)).status == 401
+            assert (await admin("GET", path, None, bearer(plain))).status == 403
+            assert (await admin("GET", path, None, bearer(root))).status == 200
+        kind = (b"Content-Type", b"application/json")
+        assert (await admin("POST", "/admin/keys/reload", b"{}", kind)).status == 401
+        assert (await admin("POST", "/admin/keys/reload", b"{}", kind, bearer(root))).status == 200
+        told = (await admin("GET", "/admin/keys", None, bearer(root))).json
+        assert sorted(each["tenant"] for each in told["keys"]) == ["a", "ops"]
+    finally:
+        assert await gateway.stop() == 0
+    assert not gateway.faults()
+
+
+async def test_the_worker_gets_the_key_where_that_is_configured(tmp_path: Path) -> None:
+    file = tmp_path / "keys.jsonl"
+    key, line = made("--tenant", "a")
+    file.write_text(line)
+    async with running("--key-file", str(file), "--pass-client-key") as bench:
+        worker = await bench.worker()
+        assert (await bench.ask(post(completion(), bearer(key)))).status == 200
+        assert worker.calls[0].value(b"authorization") == bearer(key)[1]
+
+
+async def test_the_workers_get_their_tenants_salt(tmp_path: Path) -> None:
+    file, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
+    (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
+    (three, three_line) = made("--tenant", "c")
+    file.write_text(one_line + two_line + three_line + '{"group":"g","tenants":["b","c"]}\n')
+    secret.write_text("s" * 32)
+    flags = ["--key-file", str(file), "--tenant-salt", "--tenant-salt-file", str(secret)]
+    async with running(*flags) as bench:
+        worker = await bench.worker()
+        for key in (one, one, two, three):
+            body = completion(cache_salt="mine")
+            assert (await bench.ask(post(body, bearer(key)))).status == 200
+        salts = [json.loads(call.body)["cache_salt"] for call in worker.calls]
+        assert salts[0] == salts[1] != salts[2] == salts[3]
+        assert "mine" not in salts and all(len(salt) == 43 for salt in salts)
+        offer = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), bearer(one)]
+        assert (await bench.ask(request("GET", "/v1/realtime?model=m", None, *offer))).status == 501
+
+
+USAGE = b'"usage":{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":%d}}'
+JSON_TYPE = (b"Content-Type", b"application/json")
+
+
+async def test_clients_are_not_told_what_was_cached() -> None:
+    async with running("--mask-cached-tokens") as bench:
+        whole = b'{"object":"text_completion","choices":[{"text":"hi"}],' + USAGE % 8 + b"}"
+        worker = await bench.worker(script=says(wire(200, whole, JSON_TYPE)))
+        answer = await bench.ask(post(completion(), (b"Accept-Encoding", b"gzip")))
+        assert answer.body == whole.replace(USAGE % 8, USAGE % 0)
+        assert answer.value(b"content-length") is None
+        assert worker.calls[0].value(b"accept-encoding") is None
+        stream = event("hi") + b"data: {" + USAGE % 8 + b',"choices":[]}\n\n' + DONE
+        worker.script = says(SSE_HEAD + chunked(stream[:90], stream[90:150], stream[150:]))
+        body = completion(stream=True, stream_options={"include_usage": True})
+        assert (await bench.ask(post(body))).body == stream.replace(USAGE % 8, USAGE % 0)
+        metrics = await bench.gateway.metrics()
+        told = [value for name, value in metrics.items() if name.startswith("kvgate_reported_cached_tokens")]
+        assert sum(told) == 16
+
+
+async def test_tokens_of_an_issuer(tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_bytes(issuers.jwks(issuers.public("ec")))
+    flags = ["--jwt-keys", str(file), "--jwt-issuer", issuers.ISSUER, "--jwt-audience", issuers.AUDIENCE]
+    async with running(*flags) as bench:
+        worker = await bench.worker()
+        good = issuers.token("ec", models=["m"]).decode()
+        assert (await bench.ask(post(completion(), bearer(good)))).status == 200
+        assert worker.calls[0].value(b"authorization") is None
+        elsewhere = issuers.token("ec", models=["n"]).decode()
+        assert status_code(await bench.ask(post(completion(), bearer(elsewhere)))) == (
+            403,
+            "model_not_allowed",
+        )
+        unknown = bearer(issuers.token("rsa").decode())
+        assert status_code(await bench.ask(post(completion(), unknown))) == (401, "invalid_token")
+        file.write_bytes(issuers.jwks(issuers.public("ec"), issuers.public("rsa")))
+
+        async def is_taken() -> bool:
+            return (await bench.ask(post(completion(), unknown))).status == 200
+
+        await until(is_taken, "the key it names is fetched")

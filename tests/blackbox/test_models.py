@@ -1,0 +1,120 @@
+"""Models as clients call them, and as workers do."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.app import bundled_tokenizer
+from tests.blackbox.harness import CHAT, Call, post, running, until, wire
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_worker_gets_the_name_that_it_serves_and_all_else_as_it_came(
+    tmp_path: Path, processes: str
+) -> None:
+    config = tmp_path / "kvgate.toml"
+    config.write_text('[models."org/name"]\naliases = ["gpt-4", "fast"]\n')
+
+    async def script(call: Call) -> None:
+        await call.send(wire(200, b'{"model":"served","choices":[]}'))
+
+    async with running("--config", str(config), "--processes", processes) as bench:
+        card = {"id": "served", "root": "org/name"}
+        worker = await bench.worker(card, script=script)
+        for number, (path, model) in enumerate(
+            [(CHAT, "gpt-4"), ("/v1/embeddings", "fast"), (CHAT, "served")]
+        ):
+            fields = b'"messages":[{"role":"user","content":"\\u00e9"}],"input":"x","temperature":0.70}'
+            sent = b'{ "model" : "%s", ' % model.encode() + fields
+            answer = await bench.ask(post(sent, target=path))
+            assert (answer.status, answer.body) == (200, b'{"model":"served","choices":[]}')
+            got = worker.calls[number].wish
+            assert json.loads(got) == {**json.loads(sent), "model": "served"}
+            assert fields.split(b",", 1)[0] in got and b"0.70" in got
+        unknown = await bench.ask(post(b'{"model":"gpt-5","prompt":"x"}'))
+        assert unknown.status == 404
+        assert unknown.json["error"]["message"] == (
+            "the model 'gpt-5' does not exist; known: fast, gpt-4, served"
+        )
+
+
+AGENT_BODIES = {
+    "/v1/messages": {"max_tokens": 5, "system": "Be brief.", "messages": MESSAGES},
+    "/v1/responses": {"instructions": "Be brief.", "input": "hi"},
+}
+
+
+@pytest.mark.parametrize("path", AGENT_BODIES)
+async def test_what_agents_say_is_routed_by_its_prompt_and_arrives_as_it_was_sent(path: str) -> None:
+    async def script(call: Call) -> None:
+        await call.send(wire(200, b'{"usage":{"input_tokens":30,"output_tokens":1}}'))
+
+    flags = ("--tokenizer", str(bundled_tokenizer()), "--no-probe-tokens", "--expose-headers")
+    async with running(*flags) as bench:
+        worker = await bench.worker("m", script=script)
+        sent = json.dumps({"model": "m", **AGENT_BODIES[path]}).encode()
+        answer = await bench.ask(post(sent, target=path))
+        assert answer.status == 200 and worker.calls[0].wish == sent
+        (name,) = (await bench.gateway.admin("GET", "/admin/decisions")).json["decisions"]
+        told = (await bench.gateway.admin("GET", f"/admin/decisions/{name}")).json
+        assert (told["tokenized_by"], told["prompt_tokens"] > 10) == ("fastokens", True)
+        odd = json.dumps({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": 5}]})
+        assert (await bench.ask(post(odd.encode(), target="/v1/messages"))).status == 200
+
+
+GONE = wire(404, b'{"error":{"message":"The model `lora` does not exist."}}')
+
+
+async def test_an_adapter_that_was_just_unloaded_is_asked_of_another_worker_and_known_to_be_gone() -> None:
+    base, adapter = {"id": "m", "root": "/w"}, {"id": "lora", "root": "/a", "parent": "m"}
+
+    async def has(call: Call) -> None:
+        await call.send(wire(200, b'{"choices":[]}'))
+
+    async def has_not(call: Call) -> None:
+        await call.send(GONE if b'"lora"' in call.wish else wire(200, b'{"choices":[]}'))
+
+    async with running("--probe-interval-s", "0.2", "--policy", "round_robin") as bench:
+        first = await bench.worker(base, adapter, script=has_not)
+        second = await bench.worker(base, adapter, script=has)
+        third = await bench.worker(base, script=has)
+        first.models = [base]
+        for _ in range(4):
+            assert (await bench.ask(post(b'{"model":"lora","prompt":"x"}'))).status == 200
+        assert len(second.calls) == 4 and not third.calls
+
+        async def is_known() -> bool:
+            told = (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"]
+            names = {worker["id"]: worker["models"] for each in told for worker in each["workers"]}
+            return names[f"127.0.0.1:{first.port}"] == ["m"]
+
+        await until(is_known, "the adapter is gone")
+        num_asked = len(first.calls)
+        third.models = [base, adapter]
+        second.models = [base]
+
+        async def is_moved() -> bool:
+            await bench.ask(post(b'{"model":"lora","prompt":"x"}'))
+            return bool(third.calls)
+
+        await until(is_moved, "the adapter is where it was loaded")
+        assert len(first.calls) == num_asked
+
+
+async def test_a_second_worker_that_does_not_have_it_is_believed() -> None:
+    base, adapter = {"id": "m", "root": "/w"}, {"id": "lora", "root": "/a", "parent": "m"}
+
+    async def has_not(call: Call) -> None:
+        await call.send(GONE)
+
+    async with running("--probe-interval-s", "100") as bench:
+        workers = [await bench.worker(base, adapter, script=has_not) for _ in range(3)]
+        answer = await bench.ask(post(b'{"model":"lora","prompt":"x"}'))
+        assert (answer.status, b"does not exist" in answer.body) == (404, True)
+        assert sum(len(worker.calls) for worker in workers) == 2
+        answer = await bench.ask(post(b'{"model":"m","prompt":"x"}'))
+        assert answer.status == 404
+        assert sum(len(worker.calls) for worker in workers) == 3

@@ -1,0 +1,51 @@
+"""Tables of models, as they are written in a file."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Config, load
+from gateway.config.models import ModelTable, aliases_of
+from gateway.core.errors import ConfigError
+
+
+def test_without_tables_models_are_looked_for_and_workers_are_asked() -> None:
+    config = Config()
+    assert (config.models, config.hub, config.probe_tokens) == ({}, True, True)
+
+
+def test_models_are_tables(tmp_path: Path) -> None:
+    path = tmp_path / "kvgate.toml"
+    path.write_text(
+        '[models."org/name"]\ntokenizer = "/models/name"\ntemplate = "/t.jinja"\nrenderer = "jinja"\n'
+        'aliases = ["gpt-4", "fast"]\n[models.small]\n'
+    )
+    models = load({}, {}, path).models
+    assert models["org/name"] == ModelTable(
+        tokenizer="/models/name", template="/t.jinja", renderer="jinja", aliases=["gpt-4", "fast"]
+    )
+    assert models["small"] == ModelTable()
+    assert aliases_of(models) == {"gpt-4": "org/name", "fast": "org/name"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[models.a]\ntokeniser = '/x'", ["tokeniser"]),
+        ("[models.a]\nrenderer = 'jinja2'", ["renderer", "jinja2"]),
+        ("[models.a]\naliases = 'b'", ["aliases", "`array`"]),
+        ("[models.a]\naliases = ['b']\n[models.b]", ["models.a.aliases", "'b' is a model itself"]),
+        ("[models.a]\naliases = ['']", ["models.a.aliases"]),
+        (
+            "[models.a]\naliases = ['x']\n[models.b]\naliases = ['x']",
+            ["models.b.aliases", "'x' stands for a already"],
+        ),
+        ("trust_headers_from = ['here']", ["'here'"]),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "kvgate.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load({}, {}, path)
+    assert [word for word in words if word not in str(caught.value)] == []

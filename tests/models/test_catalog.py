@@ -1,0 +1,274 @@
+"""Models that come and go, and who makes their prompts' tokens."""
+
+import asyncio
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway import request
+from gateway.agreement import PROBES
+from gateway.app import bundled_tokenizer
+from gateway.config.models import ModelTable
+from gateway.core.errors import ConfigError
+from gateway.core.fleet import Fleet
+from gateway.core.prompt import Prompts
+from gateway.core.worker import Served, Worker, WorkerId
+from gateway.metrics import Metrics
+from gateway.models.catalog import Catalog
+from gateway.models.metrics import ModelsCollector
+from gateway.prompts import PromptSource, tokenize_bodies
+from gateway.tasks import Tasks
+
+BUNDLED = str(bundled_tokenizer())
+CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]}
+
+
+@cache
+def _bundled() -> PromptSource:
+    return PromptSource({"*": Prompts.load(bundled_tokenizer())}, Metrics())
+
+
+class Engine:
+    """Tokenizes as the bundled tokenizer does, with `shift` added; None: it does not."""
+
+    def __init__(self, shift: int | None = 0) -> None:
+        self.shift = shift
+        self.num_asked = 0
+        self._prompts = _bundled()
+
+    def answer(self, body: Any) -> bytes | None:
+        self.num_asked += 1
+        if self.shift is None:
+            return None
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        tokens = self._prompts.tokenize(request(path, body)).tokens
+        return (
+            msgspec.json.encode({"tokens": [token + self.shift for token in tokens[0]]}) if tokens else None
+        )
+
+
+class World:
+    def __init__(self, tables: Mapping[str, ModelTable] | None = None, **options: Any) -> None:
+        self.fleet, self.metrics, self.tasks = Fleet(options.pop("aliases", None)), Metrics(), Tasks()
+        self.prompts = PromptSource({}, self.metrics)
+        self.engines: dict[str, Engine] = {}
+        self.forgotten: list[str | None] = []
+        self.catalog = Catalog(self.prompts, self.fleet, tables=tables, **options)
+        self.catalog.open(self.tasks.start, self._post, self)
+
+    def forget(self, url: str | None = None) -> None:
+        self.forgotten.append(url)
+
+    async def _post(self, url: str, path: str, body: Any) -> bytes | None:
+        assert path == "/tokenize"
+        await asyncio.sleep(0)
+        return self.engines[url].answer(body)
+
+    async def join(self, name: str, *served: Served, shift: int | None = 0) -> Worker:
+        worker = Worker(WorkerId(name), f"http://{name}", served or (Served("m", BUNDLED),), block_size=16)
+        self.engines[worker.url] = Engine(shift)
+        self.fleet.add(worker)
+        self.catalog.joined([worker])
+        async with asyncio.timeout(60):
+            while not self.is_settled(worker):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return worker
+
+    def is_settled(self, worker: Worker) -> bool:
+        return all(worker.url in entry.verdicts for entry in self.catalog if entry.root in _roots(worker))
+
+    def leave(self, worker: Worker) -> None:
+        self.catalog.left(worker.id)
+        self.fleet.drop(worker.id)
+
+    def source(self, model: str = "m") -> str:
+        """Of a prompt's tokens; "none" where a worker is asked."""
+        return self.prompts.tokenize(request("/v1/chat/completions", {"model": model, **CHAT})).source
+
+    def ways(self, root: str = BUNDLED) -> dict[str, str]:
+        (entry,) = (entry for entry in self.catalog if entry.root == root)
+        return {url.removeprefix("http://"): verdict.way.value for url, verdict in entry.verdicts.items()}
+
+    def apart(self, model: str = "m") -> set[str]:
+        return {e.member.worker.id for e in self.fleet.eligible(model) if e.is_apart}
+
+
+def _roots(worker: Worker) -> set[str]:
+    return {served.root for served in worker.served}
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> str:
+    shutil.copytree(bundled_tokenizer(), tmp_path / "broken")
+    (tmp_path / "broken" / "tokenizer.json").write_text("{")
+    return str(tmp_path / "broken")
+
+
+async def test_the_tokenizer_of_a_model_that_appears_is_found_by_its_root() -> None:
+    """The name under which it is served says nothing; all names of the root have it."""
+    world = World()
+    assert world.source() == "none"
+    await world.join("w:1", Served("m", BUNDLED), Served("gpt", BUNDLED), Served("lora", BUNDLED, "lora"))
+    assert world.ways() == {"w:1": "local"}
+    assert [world.source(name) for name in ("m", "gpt", "lora", "other")] == ["fastokens"] * 3 + ["none"]
+    assert world.engines["http://w:1"].num_asked == len(PROBES)
+    assert world.catalog.tokens_at("http://w:1")[0]["why"].startswith("equal in all ")
+
+
+async def test_nothing_waits_while_it_is_loaded() -> None:
+    world = World()
+    task = world.tasks.start("join", world.join("w:1"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert world.source() == "none"
+    await task
+    assert world.source() == "fastokens"
+
+
+async def test_a_worker_that_makes_other_tokens_is_looked_up_by_nothing() -> None:
+    world = World()
+    await world.join("w:1")
+    other = await world.join("w:2", shift=1)
+    assert (world.ways(), world.apart()) == ({"w:1": "local", "w:2": "none"}, {"w:2"})
+    sizes = {e.member.worker.id: e.group.block_size for e in world.fleet.eligible("m")}
+    assert sizes == {"w:1": 16, "w:2": 0}
+    world.leave(other)
+    assert (world.ways(), world.apart()) == ({"w:1": "local"}, set())
+    await world.join("w:2")
+    assert (world.ways(), world.apart()) == ({"w:1": "local", "w:2": "local"}, set())
+
+
+async def test_where_most_make_others_these_are_asked() -> None:
+    world = World()
+    first = await world.join("w:1", shift=1)
+    assert (world.ways(), world.source()) == ({"w:1": "remote"}, "none")
+    await world.join("w:2", shift=1)
+    await world.join("w:3", shift=0)
+    assert world.ways() == {"w:1": "remote", "w:2": "remote", "w:3": "none"}
+    assert world.apart() == {"w:3"}
+    world.leave(first)
+    assert (world.ways(), world.source()) == ({"w:2": "none", "w:3": "local"}, "fastokens")
+    assert None in world.forgotten and "http://w:3" in world.forgotten
+
+
+async def test_one_of_ten_that_is_broken_is_routed_on_load_and_the_others_are_untouched(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tables = {f"m{number}": ModelTable(tokenizer=BUNDLED) for number in range(9)}
+    world = World({**tables, "m9": ModelTable(tokenizer=broken)})
+    for number in range(10):
+        await world.join(f"w:{number}", Served(f"m{number}", f"root{number}"))
+    assert [world.source(f"m{number}") for number in range(10)] == ["fastokens"] * 9 + ["failed"]
+    assert world.metrics.prompt_failures == {"m9": 1}
+    errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(errors) == 1 and broken in errors[0]
+    told = {each["model"]: each for each in world.catalog.describe()}
+    assert (told["root9"]["tokenizer"], told["root9"]["way"]) == ("broken", "none")
+    assert broken in told["root9"]["why_none"]
+    assert {told[f"root{number}"]["tokenizer"] for number in range(9)} == {"loaded"}
+    samples = [s for metric in ModelsCollector(world.catalog, Counter()).collect() for s in metric.samples]
+    found = {s.labels["model"] for s in samples if s.name == "kvgate_tokenizer_broken" and s.value}
+    assert found == {"root9"}
+
+
+async def test_what_a_check_says_of_a_broken_one(broken: str) -> None:
+    world = World({"m": ModelTable(tokenizer=broken)})
+    worker = await world.join("w:1", Served("m", "root"))
+    (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
+    assert sight.fault is not None and broken in sight.fault and 'renderer = "worker"' in sight.fault
+    assert "tokens of root: none" in sight.note
+
+
+async def test_what_a_check_says_of_other_tokens() -> None:
+    """A fault where the tokenizer was given; where it was found, a template may be the worker's own."""
+    for tables, is_fault in (({"m": ModelTable(tokenizer=BUNDLED)}, True), ({}, False)):
+        world = World(tables)
+        worker = await world.join("w:1", shift=1)
+        (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
+        assert (sight.fault is not None) is is_fault
+        assert "remote" in sight.note and "differ from number 0 on" in sight.note
+        assert not world.catalog.has_tokenizer("m")
+
+
+async def test_a_table_names_the_model_by_what_it_is_served_as_or_by_its_root() -> None:
+    for key in ("m", "root"):
+        world = World({key: ModelTable(tokenizer=BUNDLED)})
+        await world.join("w:1", Served("m", "root"))
+        assert (world.ways("root"), world.source()) == ({"w:1": "local"}, "fastokens")
+        assert world.catalog.has_tokenizer("m") and not world.catalog.has_tokenizer("root")
+
+
+async def test_workers_are_asked_where_a_table_says_so_and_where_nothing_is_found() -> None:
+    world = World({"m": ModelTable(renderer="worker")})
+    await world.join("w:1")
+    assert (world.ways(), world.source()) == ({"w:1": "remote"}, "none")
+    await world.join("w:2", Served("n", "/nowhere"))
+    assert (world.ways("/nowhere"), world.source("n")) == ({"w:2": "remote"}, "none")
+
+
+async def test_where_nobody_tokenizes_no_request_asks() -> None:
+    world = World()
+    await world.join("w:1", Served("m", "/nowhere"), shift=None)
+    assert world.engines["http://w:1"].num_asked == 2
+    assert (world.ways("/nowhere"), world.source()) == ({"w:1": "none"}, "failed")
+    assert world.metrics.prompt_failures == {"m": 1}
+
+
+async def test_one_that_comes_to_tokenize_later_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.models.catalog.RETRY_S", 0.01)
+    world = World()
+    worker = await world.join("w:1", Served("m", "/nowhere"), shift=None)
+    world.engines[worker.url].shift = 0
+    async with asyncio.timeout(30):
+        while world.source() != "none":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert world.ways("/nowhere") == {"w:1": "remote"}
+    await world.tasks.stop()
+
+
+async def test_a_tokenizer_for_all_models_is_refused_where_it_is_wrong(broken: str) -> None:
+    with pytest.raises(ConfigError, match=r"^tokenizer: .*tokenizer.json"):
+        World(any_model=broken)
+    world = World(any_model=BUNDLED)
+    assert world.source("anything") == "fastokens"
+    assert [each["model"] for each in world.catalog.describe()] == ["all models"]
+    await world.join("w:1", Served("m", "root"))
+    assert world.ways("root") == {"w:1": "local"}
+    assert [each["model"] for each in world.catalog.describe()] == ["root"]
+
+
+async def test_without_probes_ours_are_believed() -> None:
+    world = World(any_model=BUNDLED, probes=False)
+    worker = Worker(WorkerId("w:1"), "http://w:1", (Served("m", "root"),), block_size=16)
+    world.engines[worker.url] = Engine(1)
+    world.fleet.add(worker)
+    world.catalog.joined([worker])
+    await asyncio.gather(*world.tasks._tasks)
+    assert world.engines[worker.url].num_asked == 0
+    assert (world.source(), world.catalog.tokens_at(worker.url)) == ("fastokens", [])
+
+
+async def test_one_that_is_gone_before_it_has_answered_is_told_of_no_more() -> None:
+    world = World()
+    worker = Worker(WorkerId("w:1"), "http://w:1", (Served("m", BUNDLED),), block_size=16)
+    world.engines[worker.url] = Engine()
+    world.fleet.add(worker)
+    world.catalog.joined([worker])
+    world.leave(worker)
+    await asyncio.gather(*world.tasks._tasks)
+    assert world.ways() == {}
+
+
+async def test_an_alias_has_its_models_tokenizer() -> None:
+    world = World(aliases={"gpt-4": BUNDLED})
+    await world.join("w:1")
+    assert world.source("gpt-4") == "fastokens"
+    body = request("/v1/chat/completions", {"model": "gpt-4", **CHAT})
+    assert tokenize_bodies(body, "m")[0]["model"] == "m"

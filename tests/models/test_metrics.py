@@ -1,0 +1,34 @@
+"""What a scrape tells of tokenizers."""
+
+from collections import Counter
+
+from gateway.core.fleet import Fleet
+from gateway.metrics import Metrics
+from gateway.models.catalog import Catalog, Entry
+from gateway.models.metrics import ModelsCollector
+from gateway.models.shelf import Shelved, Source, State
+from gateway.models.ways import Verdict, Way
+from gateway.prompts import PromptSource
+
+
+def test_broken_ones_workers_by_way_and_calls() -> None:
+    catalog = Catalog(PromptSource({}, Metrics()), Fleet())
+    for root, state in (("a", State.LOADED), ("b", State.BROKEN)):
+        verdicts = {"http://w:1": Verdict(Way.LOCAL, "equal"), "http://w:2": Verdict(Way.NONE, "not")}
+        shelved = Shelved(Source(root), state)
+        catalog._entries[root] = Entry(root, shelved, verdicts=verdicts if root == "a" else {})
+    collected = ModelsCollector(catalog, Counter({"answered": 2, "late": 1})).collect()
+    found = {(s.name, *s.labels.values()): s.value for metric in collected for s in metric.samples}
+    assert found == {
+        ("kvgate_tokenizer_broken", "a"): 0.0,
+        ("kvgate_tokenizer_broken", "b"): 1.0,
+        ("kvgate_tokenized_workers", "a", "local"): 1,
+        ("kvgate_tokenized_workers", "a", "remote"): 0,
+        ("kvgate_tokenized_workers", "a", "none"): 1,
+        ("kvgate_tokenized_workers", "b", "local"): 0,
+        ("kvgate_tokenized_workers", "b", "remote"): 0,
+        ("kvgate_tokenized_workers", "b", "none"): 0,
+        ("kvgate_tokenize_calls_total", "answered"): 2,
+        ("kvgate_tokenize_calls_total", "late"): 1,
+    }
+    assert list(ModelsCollector(catalog, Counter()).describe()) == []

@@ -1,0 +1,79 @@
+"""Agents' prompts are the engine's: before its template by its own code, behind it by its render routes.
+
+python -m tests.vllm.test_agents     writes tests/data/agents.json anew, with the engine's code
+"""
+
+import json
+import os
+import subprocess
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from gateway import request
+from gateway.agreement import PROBES, Agreement
+from gateway.core.agents import as_chat, dialect_of
+from gateway.core.prompt import PromptError, Prompts
+from gateway.metrics import Metrics
+from gateway.prompts import PromptSource
+from tests.agents import CHATS, MESSAGES, RESPONSES
+from tests.core.test_agents import GOLDEN
+from tests.vllm.engine import ENGINE, ROOT, VllmWorker
+from tests.vllm.test_tokenize import ask
+
+INSIDE = ROOT / "tests" / "vllm" / "inside_agents.py"
+
+
+def made_by_engine() -> dict[str, Any]:
+    given = json.dumps({"messages": MESSAGES, "responses": RESPONSES, "chats": CHATS})
+    command = [str(ENGINE.parent / "python"), str(INSIDE)]
+    env = {**os.environ, "VLLM_SYSTEM_START_DATE": "2024-05-01"}
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True, env=env)
+    told: dict[str, Any] = json.loads(done.stdout[done.stdout.index("\n{") :])
+    return told
+
+
+def test_golden_chats_are_this_engine_s() -> None:
+    assert made_by_engine() == json.loads(GOLDEN.read_text())
+
+
+@pytest.mark.parametrize("route", ["/v1/messages", "/v1/responses"])
+def test_prompts_have_the_engine_s_tokens(vllm_worker: VllmWorker, route: str) -> None:
+    prompts = Prompts.load(vllm_worker.model)
+    dialect, num_compared = dialect_of(prompts, datetime.now()), 0
+    for body in MESSAGES if route == "/v1/messages" else RESPONSES:
+        try:
+            chat = as_chat(request(route, body), dialect)
+            ours = prompts.chat(chat.fields, datetime.now()).tolist()
+        except PromptError:
+            ours = None
+        try:
+            answer = ask(vllm_worker.url, f"{route}/render", body)
+        except LookupError:
+            continue  # a flag is missing for what happens after the prompt
+        if answer is not None and ours is not None:
+            assert ours == answer["token_ids"], body
+            num_compared += 1
+    assert num_compared >= 10
+
+
+async def test_a_worker_with_its_own_tokenizer_agrees_in_all_probes(vllm_worker: VllmWorker) -> None:
+    prompts = PromptSource({"m": Prompts.load(vllm_worker.model)}, Metrics())
+
+    async def post(path: str, body: object) -> bytes | None:
+        told = ask(vllm_worker.url, path, dict(body))  # type: ignore[call-overload]
+        return None if told is None else json.dumps(told).encode()
+
+    judgement = await Agreement(prompts.tokenize, prompts.decode).judge("m", post)
+    assert judgement.difference is None
+    assert judgement.num_compared == len(PROBES)
+
+
+if __name__ == "__main__":
+    told = made_by_engine()
+    parts = [f'"engine": {json.dumps(told.pop("engine"))}']
+    for name, made in told.items():
+        lines = [json.dumps(each, ensure_ascii=False) for each in made]
+        parts.append(f'"{name}": [\n' + ",\n".join(lines) + "\n]")
+    GOLDEN.write_text("{\n" + ",\n".join(parts) + "\n}\n")
