@@ -7,13 +7,13 @@ BIN := $(VENV)/bin
 WHEEL_VENV := .venv-wheel
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-vllm test-deploy bench bench-bookings bench-day-one bench-heal bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
+.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-deploy bench bench-bookings bench-day-one bench-heal bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not vllm and not prometheus"
+	$(BIN)/python -m pytest -m "not vllm and not prometheus and not proxies"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -22,7 +22,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 check: lint
-	$(BIN)/python -m pytest -q -m "not vllm and not process and not prometheus"
+	$(BIN)/python -m pytest -q -m "not vllm and not process and not prometheus and not proxies"
+
+test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
+	PROXIES=.cache/proxies $(BIN)/python -m pytest -m proxies
 
 test-vllm: $(VENV)/.installed-dev .venv-vllm/.installed
 	$(BIN)/python -m pytest -m vllm
@@ -39,7 +42,7 @@ bench-proxy: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 wheel: dist/.built
 
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m pytest -m "process and not vllm" tests/blackbox tests/test_stories.py tests/test_fleets.py
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m pytest -m "process and not vllm and not proxies" tests/blackbox tests/test_stories.py tests/test_fleets.py
 
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
@@ -47,7 +50,7 @@ bench-index: $(WHEEL_VENV)/.installed
 bench-redis: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_redis
 
-bench-day-one: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
+bench-day-one: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed .venv-vllm/.installed
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_day_one
 
 bench-heal: $(VENV)/.installed-dev
@@ -114,6 +117,9 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	echo "$(CURDIR)" > "$$($(WHEEL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
 	@touch $@
+
+.cache/proxies/.installed: tests/proxies/install.sh
+	bash tests/proxies/install.sh .cache/proxies
 
 .venv-vllm/.installed: tests/vllm/install.sh
 	PYTHON=$(PYTHON) bash tests/vllm/install.sh .venv-vllm

@@ -13,6 +13,7 @@ from setuptools import Extension, setup
 
 COMPILED = [
     "gateway/api.py",
+    "gateway/behind.py",
     "gateway/beyond.py",
     "gateway/core/answer.py",
     "gateway/core/blocks.py",
@@ -24,6 +25,7 @@ COMPILED = [
     "gateway/core/drain_rate.py",
     "gateway/core/fit.py",
     "gateway/core/fleet.py",
+    "gateway/core/forwarded.py",
     "gateway/core/framing.py",
     "gateway/core/headers.py",
     "gateway/core/http.py",

@@ -3,6 +3,8 @@
     core/       pure: tokens, block hashes, streams, requests, decisions; no I/O
     index/      what each worker holds         policies/   who gets a request
     ingest/     KV events into the index       discovery/  who is in the fleet
+    ways        how each is reached            fleet_admin  /admin/workers
+    behind      proxies before us              proxied      connections that they pass on
     models/     whose prompts are tokenized here, and with what    renderers/  how a family's are made
     verify/     was it right, and why not      agreement   our tokens and a worker's
     trials/     how policies do, side by side  preview     a request that is not sent

@@ -65,10 +65,10 @@ class Api:
         try:
             return self._route(http, responder)
         except GatewayError as exc:
-            self._refuse(http, responder, exc)
+            self.refuse(http, responder, exc)
         except Exception:  # noqa: BLE001  a bug in one request must not take the connection's others down
             log.exception("%s %s failed", http.method, http.path)
-            self._refuse(http, responder, GatewayError("the gateway failed on this request; see its log"))
+            self.refuse(http, responder, GatewayError("the gateway failed on this request; see its log"))
         return None
 
     def refused(self, status: int) -> None:
@@ -107,7 +107,7 @@ class Api:
             return self._model
         return {_MODELS: self._models, "/health": self._health, "/ready": self._ready}.get(path)
 
-    def _refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
+    def refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
         self._metrics.errors[error.code] += 1
         self._tell(http, error, error.status)

@@ -18,11 +18,13 @@ from collections.abc import Callable, MutableSet, Sequence
 from aiohttp import web
 
 from gateway.acceptor import Acceptor
+from gateway.behind import trusted_of
 from gateway.config import Config
 from gateway.core.bodies import Bodies
 from gateway.core.framing import Limits
 from gateway.leaving import all_left, closing
 from gateway.listening import accept, adopt
+from gateway.proxied import source_of
 from gateway.responder import Handle
 from gateway.server import ClientConnection
 from gateway.tasks import Tasks
@@ -63,6 +65,8 @@ class Front:
         self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
         self._limits = limits_of(config)
         self._tls = listening_context(tls) if tls else None
+        self._head_timeout_s = config.head_timeout_s
+        self._proxied = trusted_of(config) if config.proxy_protocol else None
         self._handshake_timeout_s = config.tls_handshake_timeout_s
         self._is_leaving = False
         self._opening = Tasks()
@@ -85,7 +89,7 @@ class Front:
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Begin to accept from listening sockets, which are closed by `leave` and `close`."""
         for listening in traffic:
-            if self._tls is None or listening.family == socket.AF_UNIX:
+            if self._proxied is None and (self._tls is None or listening.family == socket.AF_UNIX):
                 self._servers.append(await accept(listening, self._connection))
             else:
                 acceptor = Acceptor(listening, lambda: self.take_client)
@@ -97,7 +101,8 @@ class Front:
     def take_client(self, file: int, on_lost: Callable[[], None] = lambda: None) -> None:
         """Serve a client's connection that was accepted; `connections` has it until its end. `on_lost` is
         called if it never comes there."""
-        self._opening.start("take a client", self._take(self._connection, self._tls, file, on_lost))
+        taking = self._take if self._proxied is None else self._take_proxied
+        self._opening.start("take a client", taking(self._connection, self._tls, file, on_lost))
 
     def take_admin(self, file: int) -> None:
         server = self._admin_runner.server
@@ -144,6 +149,30 @@ class Front:
 
     def _connection(self) -> ClientConnection:
         return ClientConnection(self._handle, self._limits, self._connections, self._on_refused, self._bodies)
+
+    async def _take_proxied(
+        self,
+        make_protocol: Callable[[], ClientConnection],
+        tls: ssl.SSLContext | None,
+        file: int,
+        on_lost: Callable[[], None],
+    ) -> None:
+        """Through a balancer, perhaps, that says whose it is."""
+        assert self._proxied is not None, "asked by `take_client`"
+        connection = socket.socket(fileno=file)
+        try:
+            source = await source_of(connection, self._proxied, self._head_timeout_s)
+        except OSError as exc:
+            log.info("a connection was closed before it was served: %s", exc)
+            connection.close()
+            return on_lost()
+
+        def make() -> ClientConnection:
+            client = make_protocol()
+            client.source = source
+            return client
+
+        return await self._take(make, tls, connection.detach(), on_lost)
 
     async def _take(
         self,

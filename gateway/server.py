@@ -67,8 +67,8 @@ class ClientConnection(asyncio.Protocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._queue: deque[HttpRequest | _Refusal] = deque()
         self._exchange: Exchange | None = None
-        self._is_answering = False
-        self._is_starting = False
+        self._is_answering = self._is_starting = False
+        self.source: object = None  # whose it is, where a proxy before us says so
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
         self._beyond: Beyond | None = None  # where an offer to leave HTTP was queued
         self._is_closing = False
@@ -276,7 +276,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def peername(self) -> object:
-        return self._transport.get_extra_info("peername") if self._transport else None
+        return self._transport and (self.source or self._transport.get_extra_info("peername"))
 
     @property
     def is_draining(self) -> bool:

@@ -7,13 +7,17 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from loadtest import day_auth, day_timing
+from loadtest import day_auth, day_clients, day_redaction, day_retries, day_timing, day_upgrades
 from loadtest.instruments import InstrumentError
 from loadtest.report import Figure, publish
 
 MODULES: Mapping[str, Callable[[], list[Figure]]] = {
     "auth": day_auth.measure,
     "timing": day_timing.measure,
+    "upgrades": day_upgrades.measure,
+    "retries": day_retries.measure,
+    "redaction": day_redaction.measure,
+    "clients": day_clients.measure,
 }
 
 

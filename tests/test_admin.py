@@ -221,6 +221,7 @@ async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> Non
                 "given_as": "http://late:1",
                 "is_member": False,
                 "last_error": "refused",
+                "tokens": [],
                 "workers": [],
             },
         ],

@@ -12,8 +12,9 @@ from gateway.core.fleet import Fleet
 from gateway.core.http import Header, HttpRequest
 from gateway.core.keylines import line_of, ring_of
 from gateway.core.keys import make_key
+from gateway.core.networks import Trusted
 from gateway.core.worker import Served
-from gateway.flow.askers import Names, Trusted
+from gateway.flow.askers import Names
 from gateway.keys.guard import Guard
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
@@ -163,7 +164,12 @@ KEY = make_key(bytes(6), bytes(32))
 @pytest.fixture
 def guarded() -> World:
     names = Names(b"x-tenant", b"x-priority", b"x-slo")
-    guard = Guard(clock=lambda: 0.0, names=names, trusted=Trusted(()), salt_of=lambda tenant: None)
+    guard = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted((), "--trust-headers-from"),
+        salt_of=lambda tenant: None,
+    )
     guard.set_ring(ring_of(line_of(KEY, bytes(16), "acme", ["tuned"]), "keys"))
     return World(guard)
 
@@ -210,8 +216,15 @@ def test_the_peer_is_looked_at_only_where_it_says_something() -> None:
         told.append(tenant)
         return "s"
 
-    trusting = Guard(clock=lambda: 0.0, names=names, trusted=Trusted(["127.0.0.1"]), salt_of=salt_of)
+    trusting = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted(["127.0.0.1"], "--trust-headers-from"),
+        salt_of=salt_of,
+    )
     World(trusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
-    others = Guard(clock=lambda: 0.0, names=names, trusted=Trusted(()), salt_of=salt_of)
+    others = Guard(
+        clock=lambda: 0.0, names=names, trusted=Trusted((), "--trust-headers-from"), salt_of=salt_of
+    )
     World(others).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
     assert told == ["acme", "anonymous"]

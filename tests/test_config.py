@@ -174,6 +174,7 @@ def test_names_of_flags_and_variables() -> None:
         "refuse_route",
         "jwt_algorithms",
         "worker_networks",
+        "trusted_proxies",
     ]
     events = next(option for option in OPTIONS if option.name == "events")
     assert events.choices == ("auto", "off")

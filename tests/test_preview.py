@@ -8,8 +8,9 @@ from gateway.core.errors import Forbidden, InvalidRequest, Unauthorized, Unknown
 from gateway.core.keylines import line_of, ring_of
 from gateway.core.keys import make_key
 from gateway.core.limits import Limits
+from gateway.core.networks import Trusted
 from gateway.core.prompt import PromptError
-from gateway.flow.askers import Names, Trusted
+from gateway.flow.askers import Names
 from gateway.keys.guard import Guard
 from gateway.preview import Preview
 from tests.exchanges import World
@@ -95,7 +96,12 @@ async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> No
 
 async def test_whoever_shows_a_key_is_told_what_would_be_done_for_its_tenant(world: World) -> None:
     names = Names(b"x-tenant", b"x-priority", b"x-slo")
-    guard = Guard(clock=lambda: 0.0, names=names, trusted=Trusted(()), salt_of=lambda tenant: None)
+    guard = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted((), "--trust-headers-from"),
+        salt_of=lambda tenant: None,
+    )
     key = make_key(bytes(6), bytes(32))
     guard.set_ring(ring_of(line_of(key, bytes(16), "acme", ["other"]), "keys"))
     preview, body = Preview(world.proxy, lambda decision: (), guard), b'{"model":"m","prompt":"x"}'

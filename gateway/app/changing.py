@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from engines import CONNECTORS, HANDOFFS
 from gateway.app.surface import check_bodies, routes_of
 from gateway.config import Config
+from gateway.core.networks import Trusted
 from gateway.discovery.said import parse_spec, said_of
-from gateway.flow.askers import Trusted
 from gateway.flow.gate import follow, gate_of
 from gateway.proxy import proxy_options
 
@@ -31,7 +31,7 @@ async def prepare(
     policy_source: str | None = None,
 ) -> Swap:
     """Raises ConfigError, with nothing changed."""
-    trusted = Trusted(config.trust_headers_from)
+    trusted = Trusted(config.trust_headers_from, "--trust-headers-from")
     gateway.check_workers([parse_spec(spec)[0] for spec in added])
     said_of(config, HANDOFFS, CONNECTORS)
     check_bodies(config)

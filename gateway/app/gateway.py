@@ -22,6 +22,7 @@ from gateway.app import changing
 from gateway.app.surface import routes_of, surface_of
 from gateway.app.told import admin_of
 from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
+from gateway.behind import behind, trusted_of
 from gateway.choosing import Choosing
 from gateway.config import Config
 from gateway.config.models import aliases_of
@@ -31,6 +32,7 @@ from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
+from gateway.core.networks import Trusted
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
 from gateway.core.used import Used
@@ -40,7 +42,6 @@ from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.said import said_of
 from gateway.discovery.standings import keep_leaving
-from gateway.flow.askers import Trusted
 from gateway.flow.gate import gate_of
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
@@ -129,9 +130,12 @@ class Gateway:
         self.standings = standings_of(self)
         self.recorder = recorder_of(config, self.metrics, self.witnesses)
         self._tasks = Tasks()
-        self.telling = Telling(config, sink, Trusted(config.trust_headers_from).trusts)
+        self.telling = Telling(
+            config, sink, Trusted(config.trust_headers_from, "--trust-headers-from").trusts
+        )
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
+        trusted_of(config)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
         self.keeper = Keeper(config)
         self.surface = surface_of(config)
@@ -285,7 +289,7 @@ class Gateway:
         return Front(
             self.config,
             self.connections,
-            self.api.handle,
+            behind(self.config, self.api.handle, self.api.refuse),
             self.api.refused,
             admin_of(self),
             self._tls,

@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.config.choosing import Choosing
 from gateway.core.limits import Limits
-from gateway.core.networks import network
+from gateway.core.networks import check_peers
 from gateway.options import option
 
 HEADER = "^[A-Za-z0-9_-]{1,64}$"
@@ -93,13 +93,4 @@ class Flow(Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for text in self.trust_headers_from:
-            if text != "unix":
-                _check_network(text)
-
-
-def _check_network(text: str) -> None:
-    try:
-        network(text)
-    except ValueError as exc:
-        raise ValueError(f"trust_headers_from: {exc}, or 'unix'") from exc
+        check_peers("trust_headers_from", self.trust_headers_from)

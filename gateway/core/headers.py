@@ -1,6 +1,7 @@
 """The heads that a proxy sends on: to a worker, and back to a client (RFC 9110, section 7.6)."""
 
 from gateway.core.decision import Decision
+from gateway.core.forwarded import FORWARDED
 from gateway.core.http import (
     HOP_BY_HOP,
     Header,
@@ -20,9 +21,13 @@ _NOT_TO_WORKER = HOP_BY_HOP | {
     b"expect",
     b"x-request-id",
     b"x-data-parallel-rank",
+    *FORWARDED,
 }
 _NOT_TO_WORKER_WITH_KEY = _NOT_TO_WORKER | {b"authorization", b"x-api-key"}
 _NOT_TO_CLIENT = HOP_BY_HOP | {b"content-length"}
+_NOT_TO_CLIENT_OF_STREAM = _NOT_TO_CLIENT | {b"x-accel-buffering"}
+_UNBUFFERED: Header = (b"x-accel-buffering", b"no")
+"""Tells nginx to pass on each event as it comes, whatever it does with other answers."""
 _OFFER = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
@@ -43,6 +48,8 @@ def head_to_worker(
     else:
         headers = end_to_end(http.headers, _NOT_TO_WORKER_WITH_KEY)
         headers.append((b"authorization", key))
+    if http.forwarded:
+        headers += http.forwarded
     headers += (
         (b"host", netloc),
         (b"content-length", b"%d" % num_bytes),
@@ -84,7 +91,9 @@ def head_to_client(
 
     A stream has no length: an error event may end it elsewhere.
     """
-    headers = end_to_end(head.headers, _NOT_TO_CLIENT)
+    headers = end_to_end(head.headers, _NOT_TO_CLIENT_OF_STREAM if is_stream else _NOT_TO_CLIENT)
+    if is_stream:
+        headers.append(_UNBUFFERED)
     for name, _ in headers:
         if name == b"x-request-id":
             break

@@ -36,7 +36,9 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 @mypyc_attr(acyclic=True)
 class HttpRequest:
     """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
-    wants to go on as a WebSocket. `who` is filled in where it is known who asks (`keys/guard.py`)."""
+    wants to go on as a WebSocket. `client` and `forwarded` are for where proxies are believed (`behind.py`):
+    whose request it is, and what workers are told of that. `who` is filled in where it is known who asks
+    (`keys/guard.py`)."""
 
     __slots__ = (
         "method",
@@ -48,6 +50,8 @@ class HttpRequest:
         "is_upgrade",
         "path",
         "num_held",
+        "client",
+        "forwarded",
         "who",
     )
 
@@ -70,6 +74,8 @@ class HttpRequest:
         self.is_upgrade = is_upgrade
         self.num_held = 0  # bytes of its body in the budget (`bodies.py`)
         self.path = self.target.partition(b"?")[0].decode("latin-1")
+        self.client = ""
+        self.forwarded: list[Header] = []
         self.who: Who | None = None
 
     def header(self, name: bytes) -> bytes | None:

@@ -8,6 +8,8 @@ import ipaddress
 from collections.abc import Iterable
 from functools import lru_cache
 
+from gateway.core.errors import ConfigError
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -54,6 +56,40 @@ class Networks:
     def _has(self, text: str) -> bool:
         found = address(text)
         return found is not None and any(found in each for each in self._networks)
+
+
+UNIX = "unix"
+
+
+def check_peers(option: str, texts: Iterable[str]) -> None:
+    """Networks, or UNIX. Raises ValueError that names the option."""
+    try:
+        for text in texts:
+            if text != UNIX:
+                network(text)
+    except ValueError as exc:
+        raise ValueError(f"{option}: {exc}, or 'unix'") from exc
+
+
+class Trusted:
+    """Peers who are believed: networks, and with "unix" those who may connect to our Unix socket."""
+
+    def __init__(self, texts: Iterable[str], option: str) -> None:
+        """Raises ConfigError that names the option."""
+        texts = list(texts)
+        try:
+            check_peers(option, texts)
+        except ValueError as exc:
+            raise ConfigError(str(exc)) from exc
+        self._networks = Networks(each for each in texts if each != UNIX)
+        self._trusts_unix = UNIX in texts
+
+    def __bool__(self) -> bool:
+        return self._trusts_unix or bool(self._networks)
+
+    def trusts(self, peer: str | None) -> bool:
+        """`peer` is an address, "" over a Unix socket, None if it is gone."""
+        return False if peer is None else self._networks.has(peer) if peer else self._trusts_unix
 
 
 _NOBODYS = [(network(text), why) for text, why in NOBODYS]

@@ -15,34 +15,12 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from gateway.core.errors import ConfigError
 from gateway.core.http import Header
-from gateway.core.networks import Networks
 from gateway.core.tenants import ANONYMOUS
 
-UNIX = "unix"
 MAX_NAME_CHARS = 64
 MAX_KEY_BYTES = 256
 KEY_DIGITS = 10
-
-
-class Trusted:
-    """Networks whose headers are believed; "unix" are those who may connect to our Unix socket."""
-
-    def __init__(self, networks: Iterable[str]) -> None:
-        """Raises ConfigError."""
-        try:
-            self._networks = Networks(each for each in networks if each != UNIX)
-        except ValueError as exc:
-            raise ConfigError(f"--trust-headers-from: {exc}, or 'unix'") from exc
-        self._trusts_unix = UNIX in networks
-
-    def __bool__(self) -> bool:
-        return self._trusts_unix or bool(self._networks)
-
-    def trusts(self, peer: str | None) -> bool:
-        """`peer` is an address, "" over a Unix socket."""
-        return False if peer is None else self._networks.has(peer) if peer else self._trusts_unix
 
 
 class Said(NamedTuple):

@@ -16,13 +16,14 @@ from gateway.core.answer import Answer
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
 from gateway.core.http import HttpRequest
+from gateway.core.networks import Trusted
 from gateway.core.request import ROUTES, InferenceRequest
 from gateway.core.response_ids import STORED
 from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
 from gateway.core.used import Used
-from gateway.flow.askers import Names, Trusted, said, tenant_of_key
+from gateway.flow.askers import Names, said, tenant_of_key
 from gateway.flow.lines import Lines, tokens_of
 from gateway.flow.refusals import unreachable
 from gateway.flow.told import Told
@@ -74,7 +75,7 @@ class Gate:
     def take(self, config: Config) -> None:
         """Other rules, for requests that come from now on; what waits goes on waiting. Raises ConfigError,
         with nothing changed, for networks that are none."""
-        trusted = Trusted(config.trust_headers_from)
+        trusted = Trusted(config.trust_headers_from, "--trust-headers-from")
         self._trusted, self._is_trusting, self._names = trusted, bool(trusted), names_of(config)
         self.lines.take(config)
         self._queues = self.lines.rule.is_on
@@ -245,7 +246,7 @@ def gate_of(
     """None where nothing is configured that it would do. `used_of` tells what other processes of this host
     let a tenant use. Raises ConfigError."""
     rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
-    trusted = Trusted(config.trust_headers_from)
+    trusted = Trusted(config.trust_headers_from, "--trust-headers-from")
     if not (rule.is_on or trusted or config.tenants):
         return None
     loop = asyncio.get_running_loop()

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from gateway.core.errors import Forbidden, Unauthorized
 from gateway.core.http import Header, HttpRequest
 from gateway.core.keys import Ring, Who
-from gateway.flow.askers import Names, Trusted, said, tenant_of_key
+from gateway.core.networks import Trusted
+from gateway.flow.askers import Names, said, tenant_of_key
 
 MAX_UNSHOWN = 4096
 """Tenants without a key of ours whose salt is remembered."""

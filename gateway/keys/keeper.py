@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.core.keys import Ring
+from gateway.core.networks import Trusted
 from gateway.core.salts import MIN_SECRET_CHARS, Salts
-from gateway.flow.askers import Names, Trusted
+from gateway.flow.askers import Names
 from gateway.keyfile import read_key
 from gateway.keys.file import KeyFile
 from gateway.keys.guard import Guard
@@ -52,7 +53,7 @@ class Keeper:
             self.guard = guard = Guard(
                 clock=clock,
                 names=_names(config),
-                trusted=Trusted(config.trust_headers_from),
+                trusted=Trusted(config.trust_headers_from, "--trust-headers-from"),
                 salt_of=self._salt_of,
                 passes_key=config.pass_client_key,
             )
@@ -79,7 +80,7 @@ class Keeper:
     def take(self, config: Config) -> None:
         """What is live of the configuration."""
         if self.guard:
-            self.guard.believe(_names(config), Trusted(config.trust_headers_from))
+            self.guard.believe(_names(config), Trusted(config.trust_headers_from, "--trust-headers-from"))
 
     async def reload(self) -> None:
         """Read the keys anew, whether they seem changed or not. Raises ConfigError, with nothing changed."""

@@ -27,6 +27,7 @@ class RequestLine(msgspec.Struct):
     request_id: str
     decision_id: str | None
     trace_id: str | None
+    client: str | None
     tenant: str | None
     route: str | None
     model: str | None
@@ -78,7 +79,7 @@ class TextLines:
         reason = end.decision.reason if end.decision else ""
         log.info(
             "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s, in all %s  %s  "
-            "[%s]",
+            "[%s]%s",
             line.model,
             f"{line.prefill_worker} -> {line.worker}" if line.prefill_worker else line.worker,
             line.status or "-",
@@ -89,6 +90,7 @@ class TextLines:
             _ms(line.total_s),
             ", ".join(filter(None, [end.how if end.how != "ended" else reason, error])),
             line.decision_id,
+            f"  from {line.client}" if line.client else "",
         )
 
 
@@ -105,6 +107,7 @@ def line_of(end: End, now: float) -> RequestLine:
         request_id=end.request_id[:MAX_NAME_CHARS].decode("latin-1"),
         decision_id=decision.id if decision else None,
         trace_id=trace_of(end),
+        client=client_of(end),
         tenant=request.tenant if request else None,
         route=end.route,
         model=request.model[:MAX_NAME_CHARS] if request else None,
@@ -126,6 +129,11 @@ def line_of(end: End, now: float) -> RequestLine:
         error_by=who_failed(end),
         retries=end.retries,
     )
+
+
+def client_of(end: End) -> str | None:
+    """Whose request it was, where proxies before us are believed (`--trusted-proxies`)."""
+    return (end.http.client or None) if end.http else None
 
 
 def trace_of(end: End) -> str | None:

@@ -1,6 +1,7 @@
 import pytest
 
-from gateway.core.networks import Networks, Reachable, address, network
+from gateway.core.errors import ConfigError
+from gateway.core.networks import Networks, Reachable, Trusted, address, network
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "everywhere", "", "10.0.0.0/33"])
@@ -75,3 +76,11 @@ def test_one_of_nobodys_may_be_if_just_that_is_said() -> None:
 
 def test_an_address_in_both_forms_is_one() -> None:
     assert address("::ffff:10.0.0.1") == address("10.0.0.1")
+
+
+def test_who_is_trusted_are_networks_or_a_unix_socket() -> None:
+    trusted = Trusted(["10.0.0.0/8", "unix"], "--x")
+    assert [trusted.trusts(peer) for peer in ("10.0.0.1", "11.0.0.1", "", None)] == [True, False, True, False]
+    assert (bool(trusted), bool(Trusted([], "--x")), Trusted([], "--x").trusts("")) == (True, False, False)
+    with pytest.raises(ConfigError, match="--x: .*give a network or an address, as in 10.0.0.0/8, or 'unix'"):
+        Trusted(["all"], "--x")

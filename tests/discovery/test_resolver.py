@@ -10,6 +10,7 @@ from gateway.core.worker import Role, Worker
 from gateway.discovery.resolver import NO_LONGER_NAMED, Resolver, member_url, resolve
 from tests.discovery.test_roster import World as RosterWorld
 from tests.discovery.test_standings import World as StandingsWorld
+from tests.discovery.test_standings import warnings
 
 NAME = "dns+https://engines:8000/v"
 ONE, TWO = "https://10.0.0.1:8000/v", "https://10.0.0.2:8000/v"
@@ -111,7 +112,7 @@ async def test_a_name_that_cannot_be_resolved_changes_nothing(caplog: pytest.Log
     assert (world.urls, world.draining) == ([ONE, TWO], [])
     words = "cannot be resolved: Temporary failure in name resolution"
     assert world.resolver.names[NAME].last_error == words
-    assert caplog.messages == [f"the name {NAME}: {words}"]
+    assert warnings(caplog) == [f"the name {NAME}: {words}"]
     await world.look("10.0.0.1")
     assert world.resolver.names[NAME].last_error is None
     await world.world.roster.stop()

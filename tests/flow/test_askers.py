@@ -6,7 +6,8 @@ import pytest
 
 from gateway.core.errors import ConfigError
 from gateway.core.http import Header
-from gateway.flow.askers import Names, Said, Trusted, said, tenant_of_key
+from gateway.core.networks import Trusted
+from gateway.flow.askers import Names, Said, said, tenant_of_key
 
 NAMES = Names(b"x-kvgate-tenant", b"x-kvgate-priority", b"x-kvgate-slo-ttft-ms")
 
@@ -61,7 +62,7 @@ def test_a_key_is_known_by_its_hash_however_it_is_sent() -> None:
     ],
 )
 def test_who_is_believed(networks: list[str], peer: str | None, is_trusted: bool) -> None:
-    trusted = Trusted(networks)
+    trusted = Trusted(networks, "--trust-headers-from")
     assert trusted.trusts(peer) is trusted.trusts(peer) is is_trusted
     assert bool(trusted) is bool(networks)
 
@@ -69,4 +70,4 @@ def test_who_is_believed(networks: list[str], peer: str | None, is_trusted: bool
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "here", "*", ""])
 def test_a_network_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--trust-headers-from"):
-        Trusted([text])
+        Trusted([text], "--trust-headers-from")

@@ -10,12 +10,13 @@ from gateway.core.fleet import Fleet
 from gateway.core.http import Header, HttpRequest
 from gateway.core.ledger import Booking, Ledger
 from gateway.core.limits import Limits
+from gateway.core.networks import Trusted
 from gateway.core.pace import Pace
 from gateway.core.request import InferenceRequest, Kind
 from gateway.core.saturation import Saturation
 from gateway.core.tenants import Tenants
 from gateway.core.worker import WorkerId
-from gateway.flow.askers import Names, Trusted
+from gateway.flow.askers import Names
 from gateway.flow.gate import Gate
 from gateway.flow.lines import Lines
 from gateway.flow.told import Told
@@ -76,7 +77,7 @@ class World:
             self.lines,
             Tenants(tenants or {}),
             names=NAMES,
-            trusted=Trusted(trusts),
+            trusted=Trusted(trusts, "--trust-headers-from"),
             tokenize=lambda request: Prompt(([1] * len(request.body),)),
             told=Told(),
             loop=loop,

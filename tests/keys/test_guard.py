@@ -6,7 +6,8 @@ from gateway.core.errors import Forbidden, GatewayError, Unauthorized
 from gateway.core.http import Header, HttpRequest
 from gateway.core.keylines import line_of, ring_of
 from gateway.core.keys import Who, make_key
-from gateway.flow.askers import Names, Trusted
+from gateway.core.networks import Trusted
+from gateway.flow.askers import Names
 from gateway.keys import guard as module
 from gateway.keys.guard import Guard
 
@@ -34,7 +35,7 @@ def made(*trusted: str, with_keys: bool = True, **options: bool) -> Guard:
     guard = Guard(
         clock=Clock(),
         names=NAMES,
-        trusted=Trusted(trusted),
+        trusted=Trusted(trusted, "--trust-headers-from"),
         salt_of=lambda tenant: f"salt of {tenant}",
         **options,
     )

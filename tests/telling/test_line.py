@@ -50,6 +50,7 @@ def test_all_that_is_told_of_a_request() -> None:
         "request_id": "r1",
         "decision_id": "d1",
         "trace_id": TRACE.decode(),
+        "client": None,
         "tenant": "acme",
         "route": "/v1/chat/completions",
         "model": "m",
@@ -119,3 +120,13 @@ def test_in_words(caplog: pytest.LogCaptureFixture) -> None:
         f"m -> a:1  status 200  {numbers}  cut, answer_cut by the worker  [d1]",
         "a request not sent: status 400  malformed by the client  after 0 ms  tenant -  [-]",
     ]
+
+
+def test_whose_it_was_is_told_where_proxies_are_believed(caplog: pytest.LogCaptureFixture) -> None:
+    end = ended()
+    assert end.http is not None
+    end.http.client = "203.0.113.7"
+    assert line(end)["client"] == "203.0.113.7"
+    with caplog.at_level("INFO"):
+        TextLines()(end)
+    assert caplog.messages[0].endswith("  from 203.0.113.7")

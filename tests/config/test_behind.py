@@ -1,0 +1,30 @@
+"""Standing behind proxies: who is believed must be a network, and a path a path."""
+
+import pytest
+
+from gateway.config import load
+from gateway.core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("trusted_proxies", ["everybody"]),
+        ("forwarded_header", "via"),
+        ("base_path", "llm"),
+        ("base_path", "/llm/"),
+        ("base_path", "/a b"),
+    ],
+)
+def test_what_would_believe_nobody_or_be_nowhere_is_refused(field: str, wrong: object) -> None:
+    with pytest.raises(ConfigError, match=field):
+        load({field: wrong}, {})
+
+
+def test_nobody_is_believed_unless_said() -> None:
+    config = load({}, {})
+    assert (config.trusted_proxies, config.proxy_protocol, config.base_path) == ([], False, "")
+    config = load(
+        {"trusted_proxies": ["10.0.0.0/8", "unix"], "proxy_protocol": True, "base_path": "/a/b"}, {}
+    )
+    assert config.proxy_protocol
