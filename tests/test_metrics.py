@@ -26,7 +26,7 @@ NAMES = set(
     """
 recorded_requests unrecorded_requests
 assumed_blocks booked_prompt_tokens client_connections client_disconnects compared_predicted_tokens
-completion_tokens decision_seconds gc_pause_seconds gc_pause_seconds_max index_blocks index_mismatched
+completion_tokens decision_seconds errors gc_pause_seconds gc_pause_seconds_max index_blocks index_mismatched
 index_orphans index_removed index_stored index_unknown_events index_unknown_removals itl_seconds
 loop_lag_cpu_seconds loop_lag_cpu_seconds_max loop_lag_seconds loop_lag_seconds_max pinned_blocks
 predicted_cached_tokens recorded_requests unrecorded_requests
