@@ -167,6 +167,7 @@ OPENAI: Mapping[str, Call] = {
     "response streamed": _response(stream=True),
     "response of items with instructions": _response(input=SAY, instructions="Answer in few words."),
     "response with tools": _response(tools=[{"type": "function", **TOOL}]),
+    "response that is unknown": lambda client: client.responses.retrieve("resp_unknown"),
     "embeddings of a model that has none": lambda client: client.embeddings.create(
         model=MODEL, input="river"
     ),
