@@ -42,7 +42,7 @@ class Preview:
             http.who = self._guard.ask(http, None)
         request, note, flow = self._proxy.request_of(http), None, None
         if gate := self._proxy.gate:
-            flow = gate.foresee(request, gate.identify(http, request, is_trusted=True))
+            flow = gate.foresee(request, gate.identify(http, request, gate.now(), is_trusted=True))
         try:
             prompt = await self._proxy.prompt_of(request, http.header(b"authorization"))
         except PromptError as exc:

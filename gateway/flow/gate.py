@@ -85,7 +85,7 @@ class Gate:
         """Let it in, until it has `ended`. Raises TooManyRequests, with nothing taken."""
         now = self.now()
         is_trusted = self._is_trusting and self._trusted.trusts(responder.peer)
-        tenant = self.identify(http, request, is_trusted=is_trusted)
+        tenant = self.identify(http, request, now, is_trusted=is_trusted)
         try:
             if self._queues:
                 self.lines.check_room(request.model, tenant.name, request.priority or 0)
@@ -175,14 +175,16 @@ class Gate:
         """Whether its answer must tell what it cost."""
         return request.ticket is not None and request.ticket.tenant.tokens is not None
 
-    def identify(self, http: HttpRequest, request: InferenceRequest, *, is_trusted: bool) -> Tenant:
+    def identify(
+        self, http: HttpRequest, request: InferenceRequest, now: float, *, is_trusted: bool
+    ) -> Tenant:
         """Who asks, and for what; its headers are believed if it `is_trusted`."""
         told = said(http.headers, self._names) if is_trusted else None
         if http.who is not None:
             name: str | None = http.who.tenant  # shown, not said
         else:
             name = told.tenant if told else None
-        tenant = self.tenants.of(name or tenant_of_key(http.headers), self.now())
+        tenant = self.tenants.of(name or tenant_of_key(http.headers), now)
         limits = tenant.limits
         if told is not None and told.priority is not None:
             request.priority = told.priority

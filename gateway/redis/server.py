@@ -4,7 +4,6 @@ It listens on a Unix socket in a directory of its own that only our user may ent
 ends when we do: stopped by its process id, or by the kernel where we were killed (Linux).
 """
 
-import ctypes
 import os
 import shutil
 import signal
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +25,6 @@ from gateway.redis.options import EMBEDDED
 START_S = 60.0
 """It takes a tenth of a second; on a machine that starts engines beside it, many."""
 STOP_S = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 class EmbeddedServer:
@@ -59,12 +57,11 @@ class EmbeddedServer:
         with log.open("wb") as file:
             try:
                 self.process = subprocess.Popen(
-                    [self._binary or str(_binary()), *self._arguments()],
+                    [*_launcher(), self._binary or str(_binary()), *self._arguments()],
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
                     start_new_session=True,  # Ctrl-C is for us, who stop it when we have finished
-                    preexec_fn=_die_with_parent(),
                 )
             except OSError as exc:
                 raise ConfigError(f"redis: the embedded server cannot be started: {exc}") from exc
@@ -140,15 +137,19 @@ def _binary() -> Path:
     return path
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """What the new process does before it becomes the server; None where the kernel cannot."""
+_LAUNCH = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+os.getppid() == int(sys.argv[1]) or os._exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Has the kernel end the process with us (PR_SET_PDEATHSIG, SIGKILL), and becomes the server; unless we were
+killed in between. A program of its own: what a fork of ours would run before the server, with our libraries'
+threads gone, has died of that (SIGABRT, without a word)."""
+
+
+def _launcher() -> list[str]:
+    """What the server is started by; nothing where the kernel cannot."""
     if not sys.platform.startswith("linux"):
-        return None
-    prctl, parent = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
-
-    def begin() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # killed in between
-            os._exit(1)
-
-    return begin
+        return []
+    return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())]

@@ -65,3 +65,10 @@ def test_never_more_than_its_rate_and_what_it_holds(
 )
 def test_a_duration_as_openai_writes_it(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_who_looked_at_the_clock_before_it_was_made_finds_it_full() -> None:
+    bucket = Bucket(0.5, 1.0, 100.0)
+    assert bucket.wait_s(1.0, 99.9) == 0.0
+    bucket.take(1.0, 99.9)
+    assert bucket.level(100.0) == 0.0 and bucket.level(101.0) == 0.5
