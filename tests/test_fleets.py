@@ -152,6 +152,7 @@ async def test_one_fleet_of_three_engines() -> None:
             ]
             worker.compute(0, prompt(1, 100))
             await s.known(name(worker), 100)
+            await s.until(lambda: bool(s.gateway.catalog.tokens_at(sim.url)))  # none is judged by its silence
             assert await s.complete(prompt(1, 120)) == (name(worker), 100, 100)
             async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/admin/workers") as answer:
                 told = json.loads(await answer.read())

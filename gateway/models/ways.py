@@ -87,7 +87,7 @@ def _beside_ours(judgement: Judgement) -> Verdict:
 
 def _beside(judgement: Judgement, is_of_most: bool) -> Verdict:
     if not judgement.made:
-        return Verdict(Way.NONE, "its /tokenize does not answer")
+        return Verdict(Way.REMOTE, "not compared: its /tokenize does not answer")
     if not is_of_most:
         return Verdict(Way.NONE, "it makes other tokens than most workers of this model")
     return Verdict(Way.REMOTE, judgement.difference or "no tokenizer is found for it here")
