@@ -68,7 +68,8 @@ class ResponsesExchange(InferenceExchange):
                 raise NoWorker(why, retry_after_s=RETRY_AFTER_S) from exc
         else:
             decision = super()._decide(prompt, attempt)
-        self._renaming = Renaming(partial(self._proxy.response_ids.given, worker=decision.worker.id))
+        worker, tenant = decision.worker.id, _tenant(self.http)
+        self._renaming = Renaming(partial(self._proxy.response_ids.given, worker=worker, tenant=tenant))
         if self._own is not None:
             self._renaming.add(self._own)
         return decision
@@ -120,7 +121,7 @@ def created(
     if given is not None:
         if not isinstance(given, str):
             raise InvalidRequest(f"'{PREVIOUS}' must be a string", param=PREVIOUS)
-        own, worker = _find(proxy, given, request.model)
+        own, worker = _find(proxy, http, given, request.model)
         fields[PREVIOUS] = msgspec.Raw(msgspec.json.encode(own))
         request.body = msgspec.json.encode(fields)
         exchange.pin(own, worker)
@@ -131,7 +132,7 @@ def about(proxy: "Proxy", http: HttpRequest) -> tuple[InferenceRequest, str, Wor
     """A request about a response, as its worker knows it: `http` goes there now. Raises UnknownRoute,
     MethodNotAllowed or UnknownResponse."""
     given, behind = parse_stored(http.method, http.path)
-    own, worker = _find(proxy, given, None)
+    own, worker = _find(proxy, http, given, None)
     member = proxy.router.fleet.get(worker)
     assert member is not None, "it was found there"
     _, mark, query = http.target.partition(b"?")
@@ -142,10 +143,15 @@ def about(proxy: "Proxy", http: HttpRequest) -> tuple[InferenceRequest, str, Wor
     return request, own, worker
 
 
-def _find(proxy: "Proxy", given: str, model: str | None) -> tuple[str, WorkerId]:
+def _tenant(http: HttpRequest) -> str:
+    """Who has shown a key; what others say of themselves separates nothing."""
+    return http.who.tenant if http.who is not None else ""
+
+
+def _find(proxy: "Proxy", http: HttpRequest, given: str, model: str | None) -> tuple[str, WorkerId]:
     fleet = proxy.router.fleet
     try:
-        own, worker = proxy.response_ids.find(given, [member.worker.id for member in fleet])
+        own, worker = proxy.response_ids.find(given, [m.worker.id for m in fleet], _tenant(http))
     except UnknownResponse as exc:
         exc.param = PREVIOUS if model is not None else "response_id"
         raise

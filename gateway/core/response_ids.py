@@ -4,8 +4,9 @@ characters, so that any gateway before the same workers finds it again, also aft
     its worker's            resp_0af3…               anything else
     its client's    resp_kv_NNNNNNNNNNN_0af3…     resp_kw_NNNNNNNNNNN_anything else
 
-The name is a hash of the worker's id, keyed where a key is given. It is looked for among the workers that are
-known: no id leads anywhere else. What comes from a worker is changed where it names a response, or the one
+The name is a hash of the worker's id and of the tenant who has shown a key, keyed where a key is given. It is
+looked for among the workers that are known: no id leads anywhere else, nor is it worth anything to another
+tenant. What comes from a worker is changed where it names a response, or the one
 before it, by its id, which nothing inside a text can do: its quotes would be escaped.
 """
 
@@ -36,34 +37,37 @@ class ResponseIds:
 
     def __init__(self, key: bytes = b"") -> None:
         self._key = key
-        self._names: dict[WorkerId, str] = {}
+        self._names: dict[tuple[WorkerId, str], str] = {}
 
-    def name(self, worker: WorkerId) -> str:
-        known = self._names.get(worker)
+    def name(self, worker: WorkerId, tenant: str = "") -> str:
+        """`tenant` is "" where nobody has to show a key."""
+        known = self._names.get((worker, tenant))
         if known is None:
             if len(self._names) > 10_000:
                 self._names.clear()  # workers come and go
+            told = f"{worker}\0{tenant}" if tenant else worker
             digest = blake2b(
-                worker.encode(), digest_size=8, key=self._key, person=b"kvgate response"
+                told.encode("utf-8", "surrogatepass"), digest_size=8, key=self._key, person=b"kvgate response"
             ).digest()
-            known = self._names[worker] = urlsafe_b64encode(digest).decode().rstrip("=")
+            known = self._names[worker, tenant] = urlsafe_b64encode(digest).decode().rstrip("=")
         return known
 
-    def given(self, own: str, worker: WorkerId) -> str:
+    def given(self, own: str, worker: WorkerId, tenant: str = "") -> str:
         """What the client gets for a worker's own id."""
         rest = own.removeprefix("resp_")
-        return f"resp_k{'w' if rest is own else 'v'}_{self.name(worker)}_{rest}"
+        return f"resp_k{'w' if rest is own else 'v'}_{self.name(worker, tenant)}_{rest}"
 
-    def find(self, given: str, workers: Iterable[WorkerId]) -> tuple[str, WorkerId]:
+    def find(self, given: str, workers: Iterable[WorkerId], tenant: str = "") -> tuple[str, WorkerId]:
         """The worker's own id, and the worker. Raises UnknownResponse that says why."""
         parts = _GIVEN.fullmatch(given) if len(given) <= MAX_ID_BYTES else None
         if parts is None:
             raise UnknownResponse(f"the response '{given[:80]}' was not made here")
         for worker in workers:
-            if self.name(worker) == parts[2]:
+            if self.name(worker, tenant) == parts[2]:
                 return parts[3] if parts[1] == "w" else f"resp_{parts[3]}", worker
         raise UnknownResponse(
-            f"the worker that made the response '{given[:80]}' is gone, and what it kept with it"
+            f"the worker that made the response '{given[:80]}' is gone, and what it kept with it; or it was "
+            "made for somebody else"
         )
 
 

@@ -26,6 +26,7 @@ from tests.blackbox.harness import (
     until,
     wire,
 )
+from tests.blackbox.test_responses import Keeper, body
 from tests.keys import issuers
 
 CANARY = "canary-4711"
@@ -228,3 +229,21 @@ async def test_tokens_of_an_issuer(tmp_path: Path) -> None:
             return (await bench.ask(post(completion(), unknown))).status == 200
 
         await until(is_taken, "the key it names is fetched")
+
+
+async def test_what_a_worker_keeps_for_one_tenant_is_unknown_to_another(tmp_path: Path) -> None:
+    keys, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
+    (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
+    keys.write_text(one_line + two_line)
+    secret.write_text("s" * 40)
+    async with running("--key-file", str(keys), "--response-key-file", str(secret)) as bench:
+        await bench.worker(script=Keeper().script)
+        kept = await bench.ask(post(body(store=True), bearer(one), target="/v1/responses"))
+        assert kept.status == 200
+        path = f"/v1/responses/{kept.json['id']}"
+        assert (await bench.ask(request("GET", path, None, bearer(one)))).json["id"] == kept.json["id"]
+        refused = await bench.ask(request("GET", path, None, bearer(two)))
+        assert status_code(refused) == (404, "response_not_found")
+        follow = body(store=True, previous_response_id=kept.json["id"])
+        refused = await bench.ask(post(follow, bearer(two), target="/v1/responses"))
+        assert status_code(refused) == (404, "response_not_found")

@@ -45,6 +45,15 @@ def test_with_a_key_other_names_are_given_and_theirs_are_unknown() -> None:
     assert ResponseIds(b"secret").find(keyed.given("resp_1", A), [A]) == ("resp_1", A)
 
 
+def test_an_id_is_unknown_to_another_tenant() -> None:
+    keyed = ResponseIds(b"secret")
+    given_id = keyed.given("resp_1", A, "acme")
+    assert keyed.find(given_id, [A, B], "acme") == ("resp_1", A)
+    for tenant in ("other", ""):
+        with pytest.raises(UnknownResponse, match="for somebody else"):
+            keyed.find(given_id, [A, B], tenant)
+
+
 @pytest.mark.parametrize(
     ("forged", "why"),
     [
