@@ -1,7 +1,7 @@
 """A tokenizer for each model that workers serve, while they come and go; and for which workers it holds.
 
-    a root is served ─ its table, else its root ─► shelf (places, threads) ──────┐
-    a worker joins ─ 20 prompts of its own /tokenize ────────────────────────────┴─► ways ─► prompts, fleet
+    a root is served ─ its table, else its root ─► shelf (places, threads) ──┐
+    a worker joins ─ 20 prompts of its own /tokenize ────────────────────────┴─► verdicts ─► prompts, fleet
 
 Nothing here is waited for by a request: until a tokenizer is loaded, its model's workers are asked.
 """
@@ -26,7 +26,7 @@ from gateway.core.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.models.places import Places
 from gateway.models.shelf import RETRY_S, Shelf, Shelved, Source, State
-from gateway.models.ways import Judged, Verdict, Way, ways_of
+from gateway.models.verdicts import Judged, Maker, Verdict, verdicts_of
 from gateway.prompts import ANY_MODEL, PromptSource
 from gateway.renderers.nobody import Nobody
 
@@ -67,7 +67,7 @@ class Entry:
     shelved: Shelved
     names: set[str] = field(default_factory=set)
     judged: dict[str, Judged] = field(default_factory=dict)
-    way: Way = Way.REMOTE
+    maker: Maker = Maker.REMOTE
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
 
 
@@ -143,7 +143,7 @@ class Catalog:
 
     def has_tokenizer(self, model: str) -> bool:
         """Whether prompts for what is served by this name are tokenized here."""
-        return any(entry.way is Way.LOCAL and model in entry.names for entry in self)
+        return any(entry.maker is Maker.LOCAL and model in entry.names for entry in self)
 
     async def look(self, worker: Worker, ask: Ask) -> list[Sight]:
         """All that can be known of a worker's models at once, for `kvgate check`."""
@@ -198,14 +198,16 @@ class Catalog:
 
     def _settle(self, entry: Entry) -> None:
         shelved, before = entry.shelved, entry.verdicts
-        entry.way, entry.verdicts = ways_of(
+        entry.maker, entry.verdicts = verdicts_of(
             entry.judged, has_local=shelved.renderer is not None, is_broken=shelved.state is State.BROKEN
         )
         for url, verdict in entry.verdicts.items():
             if before.get(url) != verdict:
-                is_bad = verdict.way is not Way.LOCAL and shelved.renderer is not None
+                is_bad = verdict.maker is not Maker.LOCAL and shelved.renderer is not None
                 level = logging.WARNING if is_bad else logging.INFO
-                log.log(level, "tokens of %s at %s: %s, %s", entry.root, url, verdict.way.value, verdict.why)
+                log.log(
+                    level, "tokens of %s at %s: %s, %s", entry.root, url, verdict.maker.value, verdict.why
+                )
         if before != entry.verdicts and self._answers:
             self._answers.forget()
         self._tell()
@@ -224,7 +226,7 @@ class Catalog:
                 (member.worker.id, entry.root)
                 for entry in self._entries.values()
                 for member in self._fleet
-                if (verdict := entry.verdicts.get(member.worker.url)) and verdict.way is not entry.way
+                if (verdict := entry.verdicts.get(member.worker.url)) and verdict.maker is not entry.maker
             }
         )
 
@@ -271,7 +273,7 @@ class Catalog:
     def tokens_at(self, url: str) -> list[dict[str, str]]:
         """By whom the prompts for a worker are tokenized, for each of its models."""
         return [
-            {"model": entry.root, "way": verdict.way.value, "why": verdict.why}
+            {"model": entry.root, "way": verdict.maker.value, "why": verdict.why}
             for entry in self
             if (verdict := entry.verdicts.get(url))
         ]
@@ -297,9 +299,9 @@ def _name_of(root: str, worker: Worker) -> str:
 def _maker(entry: Entry) -> Renderer | None:
     """Who makes the prompts here; None where a worker does."""
     shelved = entry.shelved
-    if entry.way is Way.LOCAL:
+    if entry.maker is Maker.LOCAL:
         return shelved.renderer
-    if entry.way is Way.REMOTE:
+    if entry.maker is Maker.REMOTE:
         return None
     if shelved.state is State.BROKEN:
         return Nobody(f"its tokenizer is broken, see /admin/tokenizer: {shelved.why}")
@@ -308,7 +310,7 @@ def _maker(entry: Entry) -> Renderer | None:
 
 def _sight(entry: Entry, url: str) -> Sight:
     shelved, verdict, judged = entry.shelved, entry.verdicts.get(url), entry.judged.get(url)
-    way, why = (verdict.way.value, verdict.why) if verdict else (entry.way.value, "nothing was compared")
+    way, why = (verdict.maker.value, verdict.why) if verdict else (entry.maker.value, "nothing was compared")
     note = f"tokens of {entry.root}: {way}, {why}"
     if shelved.renderer is not None:
         note += f"; its tokenizer ({shelved.renderer.kind}) is from {shelved.where}"
@@ -322,7 +324,7 @@ def _sight(entry: Entry, url: str) -> Sight:
 
 def _told(entry: Entry) -> dict[str, Any]:
     workers = [
-        {"worker": url, "way": verdict.way.value, "why": verdict.why}
+        {"worker": url, "way": verdict.maker.value, "why": verdict.why}
         for url, verdict in entry.verdicts.items()
     ]
-    return {"model": entry.root, "way": entry.way.value, **entry.shelved.describe(), "workers": workers}
+    return {"model": entry.root, "way": entry.maker.value, **entry.shelved.describe(), "workers": workers}

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from gateway.models.catalog import Catalog
 from gateway.models.shelf import State
-from gateway.models.ways import Way
+from gateway.models.verdicts import Maker
 
 
 class ModelsCollector:
@@ -34,8 +34,8 @@ class ModelsCollector:
         )
         for entry in self._catalog:
             broken.add_metric([entry.root], float(entry.shelved.state is State.BROKEN))
-            count = Counter(verdict.way for verdict in entry.verdicts.values())
-            for way in Way:
+            count = Counter(verdict.maker for verdict in entry.verdicts.values())
+            for way in Maker:
                 ways.add_metric([entry.root, way.value], count[way])
         asked = CounterMetricFamily(
             "kvgate_tokenize_calls",

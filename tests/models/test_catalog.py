@@ -94,7 +94,7 @@ class World:
 
     def ways(self, root: str = BUNDLED) -> dict[str, str]:
         (entry,) = (entry for entry in self.catalog if entry.root == root)
-        return {url.removeprefix("http://"): verdict.way.value for url, verdict in entry.verdicts.items()}
+        return {url.removeprefix("http://"): verdict.maker.value for url, verdict in entry.verdicts.items()}
 
     def apart(self, model: str = "m") -> set[str]:
         return {e.member.worker.id for e in self.fleet.eligible(model) if e.is_apart}

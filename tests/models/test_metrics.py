@@ -7,14 +7,14 @@ from gateway.metrics import Metrics
 from gateway.models.catalog import Catalog, Entry
 from gateway.models.metrics import ModelsCollector
 from gateway.models.shelf import Shelved, Source, State
-from gateway.models.ways import Verdict, Way
+from gateway.models.verdicts import Maker, Verdict
 from gateway.prompts import PromptSource
 
 
 def test_broken_ones_workers_by_way_and_calls() -> None:
     catalog = Catalog(PromptSource({}, Metrics()), Fleet())
     for root, state in (("a", State.LOADED), ("b", State.BROKEN)):
-        verdicts = {"http://w:1": Verdict(Way.LOCAL, "equal"), "http://w:2": Verdict(Way.NONE, "not")}
+        verdicts = {"http://w:1": Verdict(Maker.LOCAL, "equal"), "http://w:2": Verdict(Maker.NONE, "not")}
         shelved = Shelved(Source(root), state)
         catalog._entries[root] = Entry(root, shelved, verdicts=verdicts if root == "a" else {})
     collected = ModelsCollector(catalog, Counter({"answered": 2, "late": 1})).collect()

@@ -17,7 +17,7 @@ from gateway.agreement import Judgement, disagreement
 BROKEN = "its tokenizer is broken, see `models`"
 
 
-class Way(Enum):
+class Maker(Enum):
     LOCAL = "local"
     REMOTE = "remote"
     NONE = "none"
@@ -35,26 +35,26 @@ class Judged:
 class Verdict:
     """Of a model at a worker. `why` is for people."""
 
-    way: Way
+    maker: Maker
     why: str
 
 
-def ways_of(
+def verdicts_of(
     judged: Mapping[str, Judged], *, has_local: bool, is_broken: bool = False
-) -> tuple[Way, dict[str, Verdict]]:
+) -> tuple[Maker, dict[str, Verdict]]:
     """How the model's requests get their tokens, and for which workers these hold."""
     if is_broken:
-        return Way.NONE, {name: Verdict(Way.NONE, BROKEN) for name in judged}
+        return Maker.NONE, {name: Verdict(Maker.NONE, BROKEN) for name in judged}
     families = _families(judged)
     most = max(map(len, families), default=0)
     num_agreeing = sum(_agrees(each.judgement) for each in judged.values())
     if has_local and num_agreeing >= most:
-        return Way.LOCAL, {name: _beside_ours(each.judgement) for name, each in judged.items()}
+        return Maker.LOCAL, {name: _beside_ours(each.judgement) for name, each in judged.items()}
     if not families:
-        silent = Verdict(Way.NONE, "no tokenizer is found for it, and its own /tokenize does not answer")
-        return (Way.NONE if judged else Way.REMOTE), dict.fromkeys(judged, silent)
+        silent = Verdict(Maker.NONE, "no tokenizer is found for it, and its own /tokenize does not answer")
+        return (Maker.NONE if judged else Maker.REMOTE), dict.fromkeys(judged, silent)
     first = next(family for family in families if len(family) == most)
-    return Way.REMOTE, {name: _beside(each.judgement, name in first) for name, each in judged.items()}
+    return Maker.REMOTE, {name: _beside(each.judgement, name in first) for name, each in judged.items()}
 
 
 def _families(judged: Mapping[str, Judged]) -> Sequence[Sequence[str]]:
@@ -79,15 +79,15 @@ def _agrees(judgement: Judgement) -> bool:
 
 def _beside_ours(judgement: Judgement) -> Verdict:
     if judgement.difference:
-        return Verdict(Way.NONE, judgement.difference)
+        return Verdict(Maker.NONE, judgement.difference)
     if not judgement.num_compared:
-        return Verdict(Way.LOCAL, "not compared: its /tokenize does not answer")
-    return Verdict(Way.LOCAL, f"equal in all {judgement.num_compared} prompts that both tokenized")
+        return Verdict(Maker.LOCAL, "not compared: its /tokenize does not answer")
+    return Verdict(Maker.LOCAL, f"equal in all {judgement.num_compared} prompts that both tokenized")
 
 
 def _beside(judgement: Judgement, is_of_most: bool) -> Verdict:
     if not judgement.made:
-        return Verdict(Way.REMOTE, "not compared: its /tokenize does not answer")
+        return Verdict(Maker.REMOTE, "not compared: its /tokenize does not answer")
     if not is_of_most:
-        return Verdict(Way.NONE, "it makes other tokens than most workers of this model")
-    return Verdict(Way.REMOTE, judgement.difference or "no tokenizer is found for it here")
+        return Verdict(Maker.NONE, "it makes other tokens than most workers of this model")
+    return Verdict(Maker.REMOTE, judgement.difference or "no tokenizer is found for it here")
