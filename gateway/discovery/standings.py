@@ -23,6 +23,7 @@ from gateway.core.decision import Decision, Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.ramp import Ramp
+from gateway.core.refusal import UNLOADED
 from gateway.core.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.roster import Roster
@@ -139,8 +140,8 @@ class Standings:
             self._look_at_ramp(worker, now)
 
     def failed(self, worker: WorkerId, reason: str) -> None:
-        """A request failed there."""
-        if (conduct := self._conducts.get(worker)) is None:
+        """A request failed there. Whoever unloaded an adapter has nothing against its other requests."""
+        if reason == UNLOADED or (conduct := self._conducts.get(worker)) is None:
             return
         if ejection := conduct.failed(reason, self._num_answered(worker)):
             self._eject(worker, conduct, ejection, self._clock())

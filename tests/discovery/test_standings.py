@@ -13,6 +13,7 @@ from gateway.core.conduct import Rules
 from gateway.core.decision import Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
+from gateway.core.refusal import UNLOADED
 from gateway.core.request import parse_request
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.discovery.roster import Roster
@@ -204,6 +205,17 @@ def test_the_last_one_of_a_model_stays_and_says_what_it_does(caplog: pytest.LogC
     )
     assert len(warnings(caplog)) == 1
     assert world.decide(3) == {A: 3}
+
+
+def test_a_worker_without_an_adapter_any_more_is_not_ejected_for_that() -> None:
+    world = World()
+    world.join(A, B)
+    for _ in range(20):
+        world.standings.failed(A, UNLOADED)
+    assert world.state(A) == "active"
+    for _ in range(20):
+        world.standings.failed(A, "it refused")
+    assert world.state(A) == "ejected"
 
 
 def test_an_engine_without_steps_is_ejected_and_its_requests_go_elsewhere() -> None:
