@@ -157,7 +157,7 @@ class SlowToTokenize(FakeWorker):
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def patient() -> AsyncIterator[Gateway]:
     """One that would wait for ever."""
-    waits = ("--tokenize-timeout-s", "600", "--connect-timeout-s", "600")
+    waits = ("--tokenize-timeout-s", "600", "--connect-timeout-s", "600", "--no-probe-tokens")
     async with lasting(*waits, "--probe-interval-s", "60", "--probe-timeout-s", "30") as gateway:
         yield gateway
 
