@@ -82,7 +82,8 @@ def _mask(value: Any) -> bool:
     is_masked = any([_mask(item) for item in value.values()])
     if type(value.get("input_tokens")) is int and "input_tokens_details" not in value:
         value["input_tokens"] += sum(n for name in _OF_INPUT if type(n := value.get(name)) is int)
-    for name in _MASKED & value.keys():
+    # Not `_MASKED & value.keys()`: that is a set, and mypyc wants the frozenset that it was typed as.
+    for name in [each for each in value if each in _MASKED]:
         if type(value[name]) is int:
             value[name], is_masked = 0, True
     if isinstance(value.get(_PER_TURN), list):
