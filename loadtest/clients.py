@@ -217,6 +217,7 @@ CALLS = [*(("openai", name) for name in OPENAI), *(("anthropic", name) for name 
 OURS: Mapping[str, Callable[[Any], Any]] = {
     "models": lambda told: [each["object"] for each in told],
     "an unknown model": lambda told: (told["error"], told["status"]),
+    "response that is unknown": lambda told: (told["error"], told["status"]),
 }
 """What a gateway answers itself, of the whole fleet: the same to a client, in words of its own."""
 
