@@ -243,9 +243,11 @@ def test_after_kill_9_the_blocks_are_forgotten_and_no_request_is_lost(
     assert after.predicted == after.cached
 
 
-def test_without_a_tokenizer_the_worker_is_asked(vllm_pair: Pair) -> None:
+def test_without_a_tokenizer_the_worker_is_asked(vllm_pair: Pair, tmp_path: Path) -> None:
+    (file := tmp_path / "kvgate.toml").write_text('[models.m]\nrenderer = "worker"\n')
     workers = [flag for worker in vllm_pair for flag in ("--worker", worker.url)]
-    with GatewayProcess(*workers, "--expose-headers", "--tokenize-timeout-s", "5") as asking:
+    flags = ("--config", str(file), "--expose-headers", "--tokenize-timeout-s", "5")
+    with GatewayProcess(*workers, *flags) as asking:
         wait_until(lambda: asking.streams() == ["exact", "exact"], 20)
         messages = [{"role": "user", "content": text("asked", 150)}]
         chat(asking, messages)
