@@ -186,7 +186,7 @@ class InferenceExchange:
             refused = refusal_of(head.status, self._decision, self.tries.failed.values())
             if refused and self._may_try_another():
                 return self._abandon(refused)
-        masks = self._proxy.options.mask_cached_tokens
+        masks = self._options.mask_cached_tokens
         self._status, self._answer = head.status, Answer(head, self._unasked, masks=masks)
         self._prompt = None  # there will be no other attempt, and a stream may last for an hour
         self._request.let_go()

@@ -13,7 +13,9 @@ from gateway.app.surface import check_bodies, routes_of
 from gateway.config import Config
 from gateway.core.networks import Trusted
 from gateway.discovery.said import parse_spec, said_of
+from gateway.flow.askers import trusted_peers
 from gateway.flow.gate import follow, gate_of
+from gateway.keys import keeper
 from gateway.proxy import proxy_options
 
 if TYPE_CHECKING:
@@ -31,10 +33,11 @@ async def prepare(
     policy_source: str | None = None,
 ) -> Swap:
     """Raises ConfigError, with nothing changed."""
-    trusted = Trusted(config.trust_headers_from, "--trust-headers-from")
+    trusted = trusted_peers(config)
     gateway.check_workers([parse_spec(spec)[0] for spec in added])
     said_of(config, HANDOFFS, CONNECTORS)
     check_bodies(config)
+    keeper.check(config)
     chosen = await gateway.choosing.prepare(config, policy_source)
     return partial(_swap, gateway, config, trusted, added, dropped, partial(gateway.choosing.use, *chosen))
 

@@ -32,7 +32,6 @@ from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
-from gateway.core.networks import Trusted
 from gateway.core.paces import Paces
 from gateway.core.stream import StreamState
 from gateway.core.used import Used
@@ -42,6 +41,7 @@ from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.said import said_of
 from gateway.discovery.standings import keep_leaving
+from gateway.flow.askers import trusted_peers
 from gateway.flow.gate import gate_of
 from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
@@ -130,9 +130,7 @@ class Gateway:
         self.standings = standings_of(self)
         self.recorder = recorder_of(config, self.metrics, self.witnesses)
         self._tasks = Tasks()
-        self.telling = Telling(
-            config, sink, Trusted(config.trust_headers_from, "--trust-headers-from").trusts
-        )
+        self.telling = Telling(config, sink, trusted_peers(config).trusts)
         self.connections: set[ClientConnection] = set() if connections is None else connections
         self._sockets: Sockets | None = None
         trusted_of(config)

@@ -15,7 +15,9 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
+from gateway.config import Config
 from gateway.core.http import Header
+from gateway.core.networks import Trusted
 from gateway.core.tenants import ANONYMOUS
 
 MAX_NAME_CHARS = 64
@@ -37,6 +39,16 @@ class Names(NamedTuple):
     tenant: bytes
     priority: bytes
     slo_ttft_ms: bytes
+
+
+def trusted_peers(config: Config) -> Trusted:
+    """Whose headers are believed. Raises ConfigError."""
+    return Trusted(config.trust_headers_from, "--trust-headers-from")
+
+
+def header_names(config: Config) -> Names:
+    names = [config.tenant_header, config.priority_header, config.slo_header]
+    return Names(*[name.lower().encode() for name in names])
 
 
 def said(headers: Iterable[Header], names: Names) -> Said | None:

@@ -23,7 +23,7 @@ from gateway.core.saturation import Saturation
 from gateway.core.sse import Usage
 from gateway.core.tenants import Tenant, Tenants, Ticket
 from gateway.core.used import Used
-from gateway.flow.askers import Names, said, tenant_of_key
+from gateway.flow.askers import Names, header_names, said, tenant_of_key, trusted_peers
 from gateway.flow.lines import Lines, tokens_of
 from gateway.flow.refusals import unreachable
 from gateway.flow.told import Told
@@ -75,8 +75,8 @@ class Gate:
     def take(self, config: Config) -> None:
         """Other rules, for requests that come from now on; what waits goes on waiting. Raises ConfigError,
         with nothing changed, for networks that are none."""
-        trusted = Trusted(config.trust_headers_from, "--trust-headers-from")
-        self._trusted, self._is_trusting, self._names = trusted, bool(trusted), names_of(config)
+        trusted = trusted_peers(config)
+        self._trusted, self._is_trusting, self._names = trusted, bool(trusted), header_names(config)
         self.lines.take(config)
         self._queues = self.lines.rule.is_on
         self.tenants.limit(config.tenants, self.now())
@@ -237,18 +237,13 @@ def follow(router: Router, lines: Lines) -> None:
         router.spare, router.on_freed = lines.spare, lines.freed
 
 
-def names_of(config: Config) -> Names:
-    names = [config.tenant_header, config.priority_header, config.slo_header]
-    return Names(*[name.lower().encode() for name in names])
-
-
 def gate_of(
     config: Config, router: Router, used_of: Callable[[str], Used | None] | None = None
 ) -> Gate | None:
     """None where nothing is configured that it would do. `used_of` tells what other processes of this host
     let a tenant use. Raises ConfigError."""
     rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
-    trusted = Trusted(config.trust_headers_from, "--trust-headers-from")
+    trusted = trusted_peers(config)
     if not (rule.is_on or trusted or config.tenants):
         return None
     loop = asyncio.get_running_loop()
@@ -264,7 +259,7 @@ def gate_of(
     return Gate(
         lines,
         Tenants(config.tenants, used_of=used_of),
-        names=names_of(config),
+        names=header_names(config),
         trusted=trusted,
         tokenize=router.tokenize,
         told=Told(),

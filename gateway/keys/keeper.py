@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.core.keys import Ring
-from gateway.core.networks import Trusted
 from gateway.core.salts import MIN_SECRET_CHARS, Salts
-from gateway.flow.askers import Names
+from gateway.flow.askers import header_names, trusted_peers
 from gateway.keyfile import read_key
 from gateway.keys.file import KeyFile
 from gateway.keys.guard import Guard
@@ -38,10 +37,7 @@ class Keeper:
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
         """Raises ConfigError."""
-        if config.admin_key != "off" and not config.key_file:
-            raise ConfigError("admin_key: needs key_file, with a key that has admin scope")
-        if config.mask_cached_tokens and config.expose_headers:
-            raise ConfigError("mask_cached_tokens: expose_headers tells clients what it hides; choose one")
+        check(config)
         self._salts = _salts(config)
         self._clock = clock
         self.file = KeyFile(config.key_file, self._salt_in) if config.key_file else None
@@ -52,8 +48,8 @@ class Keeper:
         if self.file or config.jwt_keys or self._salts:
             self.guard = guard = Guard(
                 clock=clock,
-                names=_names(config),
-                trusted=Trusted(config.trust_headers_from, "--trust-headers-from"),
+                names=header_names(config),
+                trusted=trusted_peers(config),
                 salt_of=self._salt_of,
                 passes_key=config.pass_client_key,
             )
@@ -80,7 +76,7 @@ class Keeper:
     def take(self, config: Config) -> None:
         """What is live of the configuration."""
         if self.guard:
-            self.guard.believe(_names(config), Trusted(config.trust_headers_from, "--trust-headers-from"))
+            self.guard.believe(header_names(config), trusted_peers(config))
 
     async def reload(self) -> None:
         """Read the keys anew, whether they seem changed or not. Raises ConfigError, with nothing changed."""
@@ -128,6 +124,14 @@ class Keeper:
         return self._salts.of(tenant, groups) if self._salts else None
 
 
+def check(config: Config) -> None:
+    """What goes together and what does not. Raises ConfigError."""
+    if config.admin_key != "off" and not config.key_file:
+        raise ConfigError("admin_key: needs key_file, with a key that has admin scope")
+    if config.mask_cached_tokens and config.expose_headers:
+        raise ConfigError("mask_cached_tokens: expose_headers tells clients what it hides; choose one")
+
+
 def _salts(config: Config) -> Salts | None:
     if not config.tenant_salt:
         return None
@@ -140,8 +144,3 @@ def _salts(config: Config) -> Salts | None:
             f"{MIN_SECRET_CHARS} or more; make one with `openssl rand -hex 32`"
         )
     return Salts(secret.encode())
-
-
-def _names(config: Config) -> Names:
-    names = [config.tenant_header, config.priority_header, config.slo_header]
-    return Names(*[name.lower().encode() for name in names])

@@ -171,6 +171,7 @@ def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: objec
         ({"policy": "best"}, "no policy"),
         ({"max_bodies_bytes": 1000}, "no room for one"),
         ({"policy_file": "/none/such.py"}, "cannot be read"),
+        ({"mask_cached_tokens": True, "expose_headers": True}, "tells clients what it hides"),
         ({"prefill": ["http://a:1"], "decode": ["http://a:1"]}, "given as --prefill too"),
     ],
 )
