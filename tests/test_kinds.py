@@ -69,11 +69,14 @@ async def flush(s: Story) -> None:
 )
 async def test_offload_tiers_are_known_block_for_block(flags: dict[str, Any]) -> None:
     async with story(**SMALL, **flags) as s:
-        for seed in (1, 2):
+        for seed in range(1, 9):  # until a tier of each has what its GPU has not: who serves more is chance
             await s.talk(seed)
             await flush(s)
             truth = await settled(s)
-        assert all(set(places["CPU"]) - set(places["GPU"]) for places in truth)
+            if all(places.get("CPU", set()) - places.get("GPU", set()) for places in truth):
+                break
+        else:
+            pytest.fail("blocks stayed on the GPU")
         applied = [s.gateway.index.applied(worker_id(sim)) for sim in s.sims]
         assert [(a.num_orphans, a.num_mismatched) for a in applied] == [(0, 0)] * 2
 
