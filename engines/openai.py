@@ -14,6 +14,7 @@ from msgspec import Struct, json
 from engines.prometheus import series
 from engines.wire import parse, replay_request
 from gateway.core.engine import (
+    AdapterCalls,
     EngineFlags,
     EngineInfo,
     EngineMarks,
@@ -52,6 +53,7 @@ class OpenAi:
     paths = EnginePaths("/health", "/metrics", "/v1/models")
     flags = EngineFlags(events="", cached_tokens="")
     reports_from: tuple[int, ...] | None = None
+    adapters: AdapterCalls | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         raise DecodeError(NO_EVENTS)

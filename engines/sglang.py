@@ -30,6 +30,7 @@ from engines.prometheus import integer, label, series
 from engines.wire import BatchReader, Count, parse, published, replay_request, replayed
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
 from gateway.core.engine import (
+    AdapterCalls,
     EngineFlags,
     EngineInfo,
     EngineMarks,
@@ -171,6 +172,9 @@ class Sglang:
         cached_tokens="--enable-cache-report",
     )
     reports_from: tuple[int, ...] | None = None
+    adapters: AdapterCalls | None = AdapterCalls(
+        "/load_lora_adapter", "/unload_lora_adapter", "--enable-lora"
+    )
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))

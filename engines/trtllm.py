@@ -28,6 +28,7 @@ from engines.prometheus import integer, label, series
 from engines.wire import BatchReader, Count, parse, published, replay_request, replayed
 from gateway.core.blocks import ExtraKeys
 from gateway.core.engine import (
+    AdapterCalls,
     EngineFlags,
     EngineInfo,
     EngineMarks,
@@ -163,6 +164,7 @@ class TrtLlm:
         cached_tokens="",
     )
     reports_from: tuple[int, ...] | None = None
+    adapters: AdapterCalls | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))

@@ -38,6 +38,7 @@ from engines.wire import (
 )
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
 from gateway.core.engine import (
+    AdapterCalls,
     EngineFlags,
     EngineInfo,
     EngineMarks,
@@ -171,6 +172,11 @@ class Vllm:
         cached_tokens="--enable-prompt-tokens-details",
     )
     reports_from: tuple[int, ...] | None = (0, 26)
+    adapters: AdapterCalls | None = AdapterCalls(
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "--enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
+    )
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _batch(*published("vllm", frames))

@@ -23,6 +23,7 @@
     redis/      what several gateways share    bookings/   what others have in flight
     radix/      the index in Redis itself      others      asked there before a decision
     flow/       who is let in, who goes first   keys/      who may ask
+    adapters/   loaded on workers, and unloaded
     survey      what lies there, for people    split_exchange  prefill there, decode here
     prefill     the other leg of it            splits      what became of them
     pairing     who can be two of a pair

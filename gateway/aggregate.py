@@ -4,6 +4,7 @@
     /metrics             added up (`core/exposition.py`), with the supervisor's own
     GET                  merged (`core/merged.py`) from those that know; 404 where none does
     POST, DELETE, PUT    to all of them, one request after the other; the first error is the answer
+    /admin/adapters      what goes on to workers: to one of them, and the others hear of it
 
 It knows no routes beside these: a process answers each as it does alone.
 """
@@ -97,7 +98,10 @@ class Aggregate:
         changed: Callable[[], Awaitable[None]],
         reload_policies: Callable[[], Awaitable[Reply]],
         reload: Callable[[], Awaitable[Mapping[str, Any]]],
+        adapter_timeout_s: float = ASK_TIMEOUT_S,
     ) -> None:
+        """`adapter_timeout_s` is how long a worker may take with an adapter."""
+        self._adapter_timeout_s = adapter_timeout_s + 2 * ASK_TIMEOUT_S
         self._processes = processes
         self._is_stopping = is_stopping
         self._changed = changed
@@ -119,6 +123,8 @@ class Aggregate:
                 web.post("/admin/policies/reload", self._reload),
                 web.post("/admin/config/reload", self._config),
                 web.post("/admin/explain", self._one),
+                web.post("/admin/adapters", self._adapter),
+                web.delete("/admin/adapters/{name:.+}", self._adapter),
                 web.route("*", "/{path:.*}", self._other),
             ]
         )
@@ -153,6 +159,18 @@ class Aggregate:
             if process.has_begun and (reply := await self._ask(process, question)):
                 return _answer(reply)
         return _nobody()
+
+    async def _adapter(self, request: web.Request) -> web.Response:
+        """One process has the workers do it, for all; the others hear what they answer to since."""
+        question = await Question.of(request)
+        refresh = Question("POST", "/admin/adapters/names", b"{}", {"content-type": "application/json"})
+        async with self._change:
+            begun = [process for process in self._processes() if process.has_begun]
+            if not begun:
+                return _nobody()
+            reply = await self._ask(begun[0], question, self._adapter_timeout_s)
+            await asyncio.gather(*(self._ask(process, refresh) for process in begun[1:]))
+        return _answer(reply) if reply else _nobody("a process did not answer; ask again")
 
     async def _reload(self, request: web.Request) -> web.Response:
         """The supervisor asks all, and remembers for those that start later."""
@@ -243,9 +261,11 @@ class Aggregate:
         replies = await asyncio.gather(*asked)
         return [(process, reply) for process, reply in zip(processes, replies, strict=True) if reply]
 
-    async def _ask(self, process: Asked, question: Question) -> Reply | None:
+    async def _ask(
+        self, process: Asked, question: Question, timeout_s: float = ASK_TIMEOUT_S
+    ) -> Reply | None:
         try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 return await process.ask(question)
         except OSError as exc:
             log.warning("process %d does not answer its admin API: %s", process.row, exc or "too late")

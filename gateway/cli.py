@@ -13,6 +13,7 @@ from typing import Any
 import uvloop
 
 from gateway import __version__, is_compiled
+from gateway.adapters import command as adapter_command
 from gateway.agent.config import AgentConfig
 from gateway.agent.config import load as load_agent
 from gateway.config import Config, load
@@ -70,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     key = commands.add_parser("key", help="make an API key for --key-file")
     key_command.add(key)
     key.set_defaults(run=key_command.run)
+    adapter = commands.add_parser("adapter", help="have a running gateway load an adapter on its workers")
+    adapter_command.add(adapter)
+    adapter.set_defaults(run=lambda args: run(lambda: adapter_command.run(args)))
     commands.add_parser("replay", help="what policies would have made of recorded traffic")
     commands.add_parser("sim", help="run a simulated vLLM worker")
     demo = commands.add_parser("demo", help="run a small simulated fleet and the gateway before it")

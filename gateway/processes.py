@@ -102,7 +102,12 @@ class Supervisor:
         self.reloads: Reloads | None = None
         self._generation = self._num_asked = 0
         self._aggregate = Aggregate(
-            self._alive, lambda: self._is_ending, self._note_workers, self.reload_policies, self.reload
+            self._alive,
+            lambda: self._is_ending,
+            self._note_workers,
+            self.reload_policies,
+            self.reload,
+            config.adapter_timeout_s,
         )
         self._admin_site: web.SockSite | None = None
 

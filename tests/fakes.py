@@ -12,6 +12,7 @@ from gateway.control import ControlSession
 from gateway.core.blocks import root_hash, tokens_of
 from gateway.core.decision import Candidate, Decision, Timings
 from gateway.core.engine import (
+    AdapterCalls,
     Engine,
     EngineFlags,
     EngineInfo,
@@ -52,6 +53,7 @@ class FakeEngine:
     paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
     flags = EngineFlags(events="--publish", cached_tokens="--tell-cached")
     reports_from: tuple[int, ...] | None = None
+    adapters: AdapterCalls | None = AdapterCalls("/load", "/unload", "--with-adapters")
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         if len(frames) != 3 or len(frames[1]) != 8:

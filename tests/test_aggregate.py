@@ -237,3 +237,30 @@ async def test_the_configuration_is_read_anew_by_the_supervisor(host: Host) -> N
     answer = await host.client.post("/admin/config/reload", json={})
     assert (answer.status, await answer.json()) == (400, {"error": {"message": "policy: no"}})
     assert [process.asked for process in host.processes] == [[], []]
+
+
+async def test_one_process_loads_an_adapter_and_the_others_hear_of_it(host: Host) -> None:
+    first, second = host.processes
+    told = (502, {"error": {"message": "1 of 2 workers did not"}, "workers": []})
+    host.answer("/admin/adapters", told, told)
+    answer = await host.client.post("/admin/adapters", json={"adapter": "a", "path": "/a"})
+    assert (answer.status, await answer.json()) == told
+    assert [(each.method, each.target) for each in first.asked] == [("POST", "/admin/adapters")]
+    assert [(each.method, each.target) for each in second.asked] == [("POST", "/admin/adapters/names")]
+    target = "/admin/adapters/org/a?worker=x"
+    host.answer(target, (200, {}), (200, {}))
+    assert (await host.client.delete(target)).status == 200
+    assert [each.target for each in first.asked + second.asked].count(target) == 1
+
+
+async def test_a_process_that_does_not_answer_is_said_and_nobody_loads_it_twice(host: Host) -> None:
+    host.answer("/admin/adapters", None, (200, {}))
+    answer = await host.client.post("/admin/adapters", json={})
+    assert (answer.status, (await answer.json())["error"]["message"]) == (
+        503,
+        "a process did not answer; ask again",
+    )
+    assert [each.target for each in host.processes[1].asked] == ["/admin/adapters/names"]
+    for process in host.processes:
+        process.has_begun = False
+    assert (await host.client.post("/admin/adapters", json={})).status == 503

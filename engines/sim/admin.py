@@ -79,12 +79,9 @@ class Admin:
     async def models(self, request: web.Request) -> web.Response:
         config = self._engine.config
         plain = [self._model(name, config.model, None) for name in (config.model, *config.alias)]
-        return answer(
-            {
-                "object": "list",
-                "data": plain + [self._model(name, name, config.model) for name in config.lora],
-            }
-        )
+        loaded = self._engine.adapters.items()
+        adapters = [self._model(name, path, config.model) for name, path in loaded]
+        return answer({"object": "list", "data": plain + adapters})
 
     def _model(self, name: str, root: str, parent: str | None) -> Json:
         return {

@@ -21,6 +21,10 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: Annotated[str, Meta(description="name under which the model is served")] = "m"
     alias: Annotated[tuple[str, ...], Meta(description="further names of the same model")] = ()
     lora: Annotated[tuple[str, ...], Meta(description="names of LoRA adapters, each served as a model")] = ()
+    runtime_lora: Annotated[
+        bool,
+        Meta(description="load and unload adapters when asked, as with VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+    ] = False
     tokenizer: Annotated[
         Path, Meta(description="directory with tokenizer.json and tokenizer_config.json")
     ] = BUNDLED_TOKENIZER

@@ -72,6 +72,8 @@ class Engine:
     totals: Totals = field(default_factory=Totals)
     transfers: Transfers | None = None
     is_finishing: bool = False
+    adapters: dict[str, str] = field(default_factory=dict)
+    """Names, and from where they were loaded."""
     cut: Dice = field(init=False)
     refuse_prefill: Dice = field(init=False)
     omit_params: Dice = field(init=False)
@@ -85,7 +87,7 @@ class Engine:
 
     @property
     def models(self) -> tuple[str, ...]:
-        return (self.config.model, *self.config.alias, *self.config.lora)
+        return (self.config.model, *self.config.alias, *self.adapters)
 
     def set_faults(self, faults: Faults) -> None:
         self.faults = faults
@@ -98,7 +100,7 @@ class Engine:
             rank.set_faults(faults, self.rng)
 
     def read(self, body: Body, default_max_tokens: int | None = None) -> Asked:
-        return read(body, self.models, self.config.lora, default_max_tokens)
+        return read(body, self.models, tuple(self.adapters), default_max_tokens)
 
     def read_leg(self, body: Body) -> Leg | None:
         """Raises ApiError for what the engine refuses, or a fault makes it refuse."""

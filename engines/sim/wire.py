@@ -100,7 +100,7 @@ class EventEncoder:
             parent_block_hash=event.parent,
             token_ids=event.tokens.tolist(),
             block_size=event.block_size,
-            lora_id=self._lora_ids[adapter] if adapter else None,
+            lora_id=self._lora_id(adapter) if adapter else None,
             medium=medium,
             lora_name=adapter,
             extra_keys=event.extra_keys or ([None] * len(event.engine_hashes) if event.tokens else None),
@@ -109,6 +109,10 @@ class EventEncoder:
             kv_cache_spec_sliding_window=event.window,
             **where,
         )
+
+    def _lora_id(self, adapter: str) -> int:
+        """One that was loaded later has the next."""
+        return self._lora_ids.setdefault(adapter, len(self._lora_ids) + 1)
 
     def _place(self, medium: str) -> tuple[str, dict[str, Any]]:
         """Whether a tier is shared was not told by 0.23."""

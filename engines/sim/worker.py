@@ -12,6 +12,7 @@ import uvloop
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from engines.sim.adapters import Adapters
 from engines.sim.admin import Admin, answer
 from engines.sim.config import SimConfig
 from engines.sim.faults import Faults, parse_faults
@@ -123,6 +124,7 @@ class Sim:
     async def _open(self, engine: Engine) -> None:
         engine.ranks = [Rank(self.config, number) for number in range(self.config.dp_size)]
         engine.started = time.time()
+        engine.adapters = {name: name for name in self.config.lora}
         if self.config.events:
             for rank, (events_port, replay_port) in zip(engine.ranks, self._ports, strict=True):
                 rank.open(events_port, replay_port)
@@ -170,6 +172,8 @@ class Sim:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._middleware(engine)])
         Server(engine).add_routes(app)
         Admin(engine, self._restarts).add_routes(app)
+        if self.config.runtime_lora:
+            Adapters(engine).add_routes(app)
         return app
 
     def _middleware(self, engine: Engine) -> Middleware:

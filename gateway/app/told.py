@@ -7,6 +7,8 @@ from aiohttp import web
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as RegistryCollector
 
+from gateway.adapters.admin import AdapterAdmin
+from gateway.adapters.loading import Loading
 from gateway.admin import Admin
 from gateway.choosing import PolicyCollector
 from gateway.discovery.standing_metrics import StandingsCollector
@@ -91,8 +93,9 @@ def admin_of(gateway: "Gateway") -> web.Application:
         preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.keeper.guard),
     ).app()
     add_routes(app, gateway.keeper)
+    app.add_routes(_adapters_of(gateway).routes())
     if gateway.config.processes == 1:  # else the supervisor asks who it is
-        add_guard(app, gateway.keeper, gateway.config.admin_key)
+        add_guard(app, gateway.keeper, gateway.config)
     return app
 
 
@@ -101,6 +104,18 @@ def _standings_of(gateway: "Gateway") -> StandingsCollector:
         return [endpoint.url for endpoint in gateway.roster if endpoint.facts is None]
 
     return StandingsCollector(gateway.fleet, gateway.standings, joining)
+
+
+def _adapters_of(gateway: "Gateway") -> AdapterAdmin:
+    loading = Loading(
+        gateway.fleet,
+        gateway.roster,
+        gateway.engines.named,
+        gateway.session,
+        gateway.worker_headers,
+        gateway.config.adapter_timeout_s,
+    )
+    return AdapterAdmin(loading, is_on=gateway.config.load_adapters)
 
 
 def _workers_of(gateway: "Gateway") -> FleetAdmin:

@@ -5,7 +5,7 @@ Unknown fields and wrong types are refused at start with the file and the field.
 they work together is in `fleet.py`, how they are reached in `reaching.py`, what they serve in `models.py`,
 how they come and go in `workers.py`, how one is chosen in `choosing.py`, who may ask in `keys.py`, who is
 let in in `flow.py`, what several gateways share in `sharing.py`, what clients may ask for in `surface.py`,
-what is told in `telling.py`.
+what is told in `telling.py`, what is loaded on workers in `adapters.py`.
 """
 
 import os
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from gateway.config.behind import Behind
+from gateway.config.adapters import Adapters
 from gateway.core.errors import ConfigError
 from gateway.options import convert, from_environment, from_flags, option
 
 
-class Config(Behind, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Adapters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),

@@ -50,6 +50,16 @@ class EngineFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterCalls:
+    """Where an engine loads and unloads adapters (LoRA) while it runs, as `core/adapters.py` asks and reads
+    it; `needs` is what it must have been started with for that."""
+
+    load: str
+    unload: str
+    needs: str
+
+
+@dataclass(frozen=True, slots=True)
 class StreamUsage:
     """How an engine tells usage in a stream.
 
@@ -139,6 +149,8 @@ class Engine(Protocol):
     usage: StreamUsage
     reports_from: tuple[int, ...] | None
     """The version from which it announces a prefix hit to a request that asks (`core/report.py`)."""
+    adapters: AdapterCalls | None
+    """None where it takes none while it runs."""
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         """A published message: `[topic, seq u64 big-endian, payload]`."""

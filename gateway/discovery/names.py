@@ -41,6 +41,8 @@ class Names:
         self._on_renamed = on_renamed
         self._clock = clock
         self._due_s: dict[str, float] = {}
+        self._num_asked = 0
+        self._newest: dict[str, int] = {}
 
     def doubt(self, url: str) -> None:
         """A request failed there: it may have unloaded what it was asked for."""
@@ -50,8 +52,12 @@ class Names:
         """Where it was not asked lately. One that does not answer is down soon, or answers the next time."""
         if endpoint.facts is None or self._clock() < self._due_s.get(endpoint.url, 0.0):
             return
+        self._num_asked = number = self._num_asked + 1
         with suppress(ProbeError):
             models = await endpoint.probe.models()
+            if number < self._newest.get(endpoint.url, 0):
+                return  # one that was asked later has answered
+            self._newest[endpoint.url] = number
             self._due_s[endpoint.url] = self._clock() + ASK_EVERY_S
             if endpoint.workers and _is_another_list(endpoint.workers, models):
                 self._rename(endpoint, endpoint.facts, models)

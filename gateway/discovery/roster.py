@@ -148,6 +148,11 @@ class Roster:
         url = self._url_of(name)
         return self._endpoints[url] if url is not None else None
 
+    async def ask_names(self, endpoint: Endpoint) -> None:
+        """At once: somebody has changed what it answers to."""
+        self._names.doubt(endpoint.url)
+        await self._names.ask(endpoint)
+
     async def first_look(self) -> None:
         """Until each endpoint has been asked once, whether it answered or not."""
         for endpoint in self:

@@ -13,13 +13,17 @@ OPEN = frozenset({"/health", "/ready"})
 READS = frozenset({"GET", "HEAD"})
 
 
+ADAPTERS = "/admin/adapters"
+
+
 def guarding(guard: Guard, scope: str) -> Middleware:
-    """Wants a key with admin scope for what `--admin-key` says."""
+    """Wants a key with admin scope for what `--admin-key` says, and for changes of adapters."""
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        is_read = scope == "changes" and request.method in READS
-        if not is_read and request.path not in OPEN:
+        is_read = request.method in READS
+        is_free = {"off": is_read or not request.path.startswith(ADAPTERS), "changes": is_read, "all": False}
+        if not is_free[scope] and request.path not in OPEN:
             shown = (_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key"))
             try:
                 guard.check_admin(*shown)
@@ -36,14 +40,14 @@ def guarding(guard: Guard, scope: str) -> Middleware:
 def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Keeper:
     """Of a process that answers for others, which ask nobody who they are: it alone has a port."""
     keeper = Keeper(config)
-    add_guard(app, keeper, config.admin_key)
+    add_guard(app, keeper, config)
     keeper.start(tasks)
     return keeper
 
 
-def add_guard(app: web.Application, keeper: Keeper, scope: str) -> None:
-    if keeper.guard and scope != "off":
-        app.middlewares.append(guarding(keeper.guard, scope))
+def add_guard(app: web.Application, keeper: Keeper, config: Config) -> None:
+    if keeper.guard and (config.admin_key != "off" or config.load_adapters):
+        app.middlewares.append(guarding(keeper.guard, config.admin_key))
 
 
 def add_routes(app: web.Application, keeper: Keeper) -> None:

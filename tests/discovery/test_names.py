@@ -1,5 +1,6 @@
 """Adapters that come and go."""
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 from typing import cast
@@ -109,3 +110,24 @@ async def test_one_that_waits_is_not_asked() -> None:
     world.endpoint.facts = None
     await world.ask(BASE)
     assert world.endpoint.answers.num_asked == 0
+
+
+async def test_an_answer_that_another_has_overtaken_is_none() -> None:
+    world, late = World(), asyncio.Event()
+
+    class Slow(FakeProbe):
+        async def models(self) -> tuple[ModelInfo, ...]:
+            self.num_asked += 1
+            if self.num_asked == 1:
+                await late.wait()
+                return BASE, ONE
+            return BASE, ONE, OTHER
+
+    world.endpoint.answers = Slow(())
+
+    async def overtake() -> None:
+        await world.names.ask(world.endpoint)
+        late.set()
+
+    await asyncio.gather(world.names.ask(world.endpoint), overtake())
+    assert [served.name for served in world.member.worker.served] == ["m", "one", "other"]

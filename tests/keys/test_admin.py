@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from yarl import URL
 
 from gateway.config import Config
 from gateway.core.keylines import line_of
@@ -34,12 +35,41 @@ async def hello(request: web.Request) -> web.Response:
     return web.Response(text="hello")
 
 
-def client(keeper: Keeper, scope: str = "off") -> "TestClient[web.Request, web.Application]":
+def client(
+    keeper: Keeper, scope: Any = "off", loads: bool = False
+) -> "TestClient[web.Request, web.Application]":
     app = web.Application()
-    app.add_routes([web.route("*", path, hello) for path in ("/health", "/ready", "/metrics", "/admin/x")])
+    app.add_routes(
+        [
+            web.route("*", path, hello)
+            for path in ("/health", "/ready", "/metrics", "/admin/x", "/admin/adapters/a")
+        ]
+    )
     add_routes(app, keeper)
-    add_guard(app, keeper, scope)
+    add_guard(app, keeper, Config(admin_key=scope, load_adapters=loads))
     return TestClient(TestServer(app))
+
+
+@pytest.mark.parametrize(
+    ("scope", "method", "path", "key", "status"),
+    [
+        ("off", "GET", "/admin/adapters/a", None, 200),
+        ("off", "POST", "/admin/adapters/a", None, 401),
+        ("off", "DELETE", "/admin/adapters/a", PLAIN, 401),
+        ("off", "DELETE", "/admin/adapters/a", ROOT, 200),
+        ("off", "DELETE", "/admin/%61dapters/a", None, 401),
+        ("off", "POST", "/admin/x", None, 200),
+        ("changes", "GET", "/admin/adapters/a", None, 200),
+        ("all", "GET", "/admin/adapters/a", None, 401),
+    ],
+)
+async def test_where_adapters_are_loaded_that_wants_an_admin_whatever_else_does(
+    tmp_path: Path, scope: str, method: str, path: str, key: bytes | None, status: int
+) -> None:
+    keeper = Keeper(config(tmp_path, scope))
+    headers = {"authorization": f"Bearer {key.decode()}"} if key else {}
+    async with client(keeper, scope, loads=True) as asking:
+        assert (await asking.request(method, URL(path, encoded=True), headers=headers)).status == status
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""Adapters that a real vLLM loads and unloads at the gateway's word, and what it answers of itself."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.gateway_process import GatewayProcess
+from tests.vllm.engine import VllmWorker, make_adapter, wait_until
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def ask(url: str, method: str, body: object = None) -> tuple[int, dict[str, Any]]:
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(url, data, {"content-type": "application/json"}, method=method)
+    try:
+        with _direct.open(request, timeout=120) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code, json.load(exc)
+
+
+def test_an_adapter_is_loaded_asked_and_unloaded(
+    start_vllm: Callable[..., VllmWorker],
+    vllm_model: Path,
+    tmp_path: Path,
+) -> None:
+    path = make_adapter(tmp_path / "adapter-b")
+    flags = ("--enable-lora", "--max-lora-rank", "8")
+    allowed = (("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"),)
+    worker = start_vllm(served_model_name=("m", "other"), extra_args=flags, extra_env=allowed).wait_ready()
+    with GatewayProcess("--worker", worker.url, "--tokenizer", str(vllm_model), "--load-adapters") as gateway:
+        at = f"{gateway.admin_url}/admin/adapters"
+        status, told = ask(at, "POST", {"adapter": "missing", "path": str(tmp_path / "missing")})
+        assert (status, told["workers"][0]["is_listed"]) == (502, False)
+        assert "No adapter found for" in told["error"]["message"]
+        status, told = ask(at, "POST", {"adapter": "b", "path": str(path)})
+        (one,) = told["workers"]
+        assert (status, one["is_done"], one["is_listed"]) == (200, True, True)
+        assert one["message"] == "Success: LoRA adapter 'b' added successfully."
+        body = {"model": "b", "prompt": [500] * 70, "max_tokens": 2, "temperature": 0}
+        status, answer = ask(f"{gateway.url}/v1/completions", "POST", body)
+        assert (status, answer["model"]) == (200, "b")
+        engines, ours = (
+            {each["id"]: (each["root"], each["parent"]) for each in ask(f"{url}/v1/models", "GET")[1]["data"]}
+            for url in (worker.url, gateway.url)
+        )
+        assert engines["b"] == (str(path), "m")
+        assert engines.keys() == ours.keys() == {"m", "other", "b"}
+        assert ask(at, "POST", {"adapter": "b", "path": str(path)})[1]["workers"][0]["message"] == (
+            "it has it already"
+        )
+        status, told = ask(f"{at}/b", "DELETE")
+        assert (status, told["workers"][0]["message"]) == (
+            200,
+            "Success: LoRA adapter 'b' removed successfully.",
+        )
+        wait_until(lambda: ask(f"{gateway.url}/v1/completions", "POST", body)[0] == 404, 5)
+
+
+def test_one_that_was_not_started_for_it_has_no_such_route(vllm_worker: VllmWorker) -> None:
+    with GatewayProcess("--worker", vllm_worker.url, "--load-adapters") as gateway:
+        status, told = ask(f"{gateway.admin_url}/admin/adapters", "POST", {"adapter": "b", "path": "/x"})
+        assert status == 502
+        assert told["workers"][0]["message"].startswith("it has no /v1/load_lora_adapter: it takes adapters")
