@@ -291,7 +291,7 @@ class InferenceExchange:
         self._close("cut", CUT if is_workers_fault else OUT_OF_TIME)
         if answer is not None and answer.can_be_ended:
             error = WorkerFailed(f"the answer was cut before it was complete: {reason}")
-            self._responder.end(answer.held() + b"data: " + error.body() + b"\n\ndata: [DONE]\n\n")
+            self._responder.end_in_error(answer.held(), error, self._request_id)
         else:
             self._responder.abort()
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from gateway.core.error_forms import body_of, event_of, is_anthropic
 from gateway.core.errors import GatewayError
 from gateway.core.http import LAST_CHUNK, Header, HttpRequest, ResponseHead, chunk, encode_head, status_line
 from gateway.ids import new_id
@@ -78,14 +79,18 @@ class Responder:
         self.end(body)
 
     def fail(self, error: GatewayError, headers: list[Header] | None = None) -> None:
-        """Answer with an OpenAI error object."""
+        """Answer with an error object, in the form of the route. Headers have the request's id, if any."""
         all_headers = [(b"content-type", b"application/json"), *(headers or [])]
+        path = self._request.path
+        id = next((value for name, value in all_headers if name == b"x-request-id"), b"")
+        if is_anthropic(path):
+            all_headers.append((b"request-id", id))
         all_headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
         if error.retry_after_s is not None:
             all_headers.append((b"retry-after", b"%d" % error.retry_after_s))
         if error.retry_after_ms is not None:
             all_headers.append((b"retry-after-ms", b"%d" % error.retry_after_ms))
-        self.send(error.status, all_headers, error.body())
+        self.send(error.status, all_headers, body_of(error, path, id.decode("latin-1")))
 
     def head(self, head: ResponseHead) -> None:
         """Begin the answer; it goes out with what follows, be it nothing yet: `data(b"")`."""
@@ -117,6 +122,11 @@ class Responder:
         data = self._frame(data)
         self._write(data + LAST_CHUNK if self._is_chunked else data)
         self._connection.answered(self._request.keep_alive)
+
+    def end_in_error(self, held: bytes, error: GatewayError, request_id: bytes) -> None:
+        """The end of a stream that cannot go on, behind what was held of it."""
+        event = event_of(error, self._request.path, request_id.decode("latin-1"))
+        self.end(held + event)
 
     def switch(self, head: bytes, receive: Callable[[bytes], None]) -> None:
         """Answer with this 101. From now on `receive` is given what the client sends, and what it has sent

@@ -312,12 +312,12 @@ class ClientConnection(asyncio.Protocol):
         """Answer what came before, then this, then close; read nothing more."""
         if self._is_refusing:
             return
-        self._is_refusing = True
-        self._owes_continue = False
+        self._is_refusing, self._owes_continue = True, False
         self._intake.drop()
         self._set_deadline(0)
         method = self._parser.get_method().decode()  # an answer to HEAD has no body, nor has a refusal
-        self._queue.append(_Refusal(error, HttpRequest(method, b"", self._headers, keep_alive=False)))
+        request = HttpRequest(method, self._target, self._headers, keep_alive=False)
+        self._queue.append(_Refusal(error, request))
         self._answer_next()
 
     def _close(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.config import Config
+from gateway.core.error_forms import event_of
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.core.http import Header, HttpRequest, ResponseHead
@@ -73,6 +74,9 @@ class Answered:
     def end(self, data: bytes = b"") -> None:
         self.data(data)
         self.events.append("end")
+
+    def end_in_error(self, held: bytes, error: GatewayError, request_id: bytes) -> None:
+        self.end(held + event_of(error, "", request_id.decode()))
 
     def switch(self, head: bytes, receive: Callable[[bytes], None]) -> None:
         self.has_begun = True

@@ -113,3 +113,26 @@ def test_the_peer_is_an_address_or_behind_our_unix_socket_or_gone(name: object, 
     wire = Wire()
     wire.peername = name
     assert respond(wire).peer == peer
+
+
+def test_on_anthropics_route_an_error_has_its_form_and_its_header() -> None:
+    wire = Wire()
+    request = HttpRequest("POST", b"/v1/messages?beta=true", [(b"x-request-id", b"mine")])
+    Responder(wire, request).fail(NoWorker("none is up", retry_after_s=1), [request_id(request)])
+    head, _, body = wire.writes[0].partition(b"\r\n\r\n")
+    assert b"\r\nrequest-id: mine\r\n" in head and b"\r\nx-request-id: mine\r\n" in head
+    assert b'"type":"overloaded_error","message":"none is up"' in body and b'"request_id":"mine"' in body
+    wire = Wire()
+    other = HttpRequest("POST", b"/v1/completions", [])
+    Responder(wire, other).fail(NoWorker("none is up"), [request_id(other)])
+    assert b"\r\nrequest-id:" not in wire.writes[0] and b'"type":"server_error"' in wire.writes[0]
+
+
+def test_a_stream_ends_in_an_error_behind_what_was_held() -> None:
+    wire = Wire()
+    request = HttpRequest("POST", b"/v1/messages", [])
+    responder = Responder(wire, request)
+    responder.head(ResponseHead(200, []))
+    responder.end_in_error(b"held\n\n", NoWorker("gone"), b"r")
+    assert b"held\n\nevent: error\ndata: {" in wire.writes[0] and b"[DONE]" not in wire.writes[0]
+    assert wire.writes[0].endswith(b"\r\n0\r\n\r\n")

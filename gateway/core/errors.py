@@ -1,6 +1,7 @@
 """The errors a client can meet. Each knows its answer: HTTP status, OpenAI code, and what to do.
 
-The body is OpenAI's error object, so that every SDK raises its own typed exception.
+The body is OpenAI's error object, so that every SDK raises its own typed exception; on routes of Anthropic's
+it is put in their form (`error_forms.py`).
 """
 
 import math

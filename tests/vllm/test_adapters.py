@@ -62,8 +62,9 @@ def test_an_adapter_is_loaded_asked_and_unloaded(
         wait_until(lambda: ask(f"{gateway.url}/v1/completions", "POST", body)[0] == 404, 5)
 
 
-def test_one_that_was_not_started_for_it_has_no_such_route(vllm_worker: VllmWorker) -> None:
-    with GatewayProcess("--worker", vllm_worker.url, "--load-adapters") as gateway:
+def test_one_that_was_not_started_for_it_has_no_such_route(vllm_worker: VllmWorker, vllm_model: Path) -> None:
+    flags = ("--tokenizer", str(vllm_model), "--load-adapters")
+    with GatewayProcess("--worker", vllm_worker.url, *flags) as gateway:
         status, told = ask(f"{gateway.admin_url}/admin/adapters", "POST", {"adapter": "b", "path": "/x"})
         assert status == 502
         assert told["workers"][0]["message"].startswith("it has no /v1/load_lora_adapter: it takes adapters")

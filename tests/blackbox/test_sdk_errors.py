@@ -1,0 +1,160 @@
+"""Our errors as the anthropic SDK raises them: its own class, its type, our message."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.blackbox.harness import SSE_HEAD, Bench, Call, chunked, hang, request, running, says
+from tests.blackbox.test_keys import made
+
+HI: Any = [{"role": "user", "content": "hi"}]
+
+
+def claude(bench: Bench, key: str = "x") -> anthropic.AsyncAnthropic:
+    url = f"http://127.0.0.1:{bench.gateway.port}"
+    return anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0)
+
+
+async def refused(bench: Bench, key: str = "x", **fields: Any) -> anthropic.APIStatusError:
+    async with claude(bench, key) as client:
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            await client.messages.create(**{"model": "m", "max_tokens": 5, "messages": HI, **fields})
+    error = caught.value
+    body: Any = error.body
+    assert body["type"] == "error" and body["request_id"] == error.request_id, "it can be told to an operator"
+    assert error.request_id and error.response.headers["x-request-id"] == error.request_id
+    assert error.api_message == body["error"]["message"]
+    return error
+
+
+def seen(error: anthropic.APIStatusError) -> tuple[type, str | None, str | None]:
+    return type(error), error.type, error.error_code
+
+
+@asynccontextmanager
+async def keyed(tmp_path: Path) -> AsyncIterator[tuple[Bench, str]]:
+    file = tmp_path / "keys.jsonl"
+    key, line = made("--tenant", "a", "--models", "other")
+    file.write_text(line)
+    async with running("--key-file", str(file)) as bench:
+        yield bench, key
+
+
+async def test_who_may_not(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as (bench, key):
+        await bench.worker()
+        error = await refused(bench)
+        assert seen(error) == (anthropic.AuthenticationError, "authentication_error", "invalid_api_key")
+        error = await refused(bench, key)
+        assert seen(error)[:2] == (anthropic.PermissionDeniedError, "permission_error")
+
+
+async def test_what_is_not_there_or_cannot_be(bench: Bench) -> None:
+    await bench.worker()
+    error = await refused(bench, model="other")
+    assert seen(error) == (anthropic.NotFoundError, "not_found_error", "model_not_found")
+    assert error.api_message and "'other'" in error.api_message
+    error = await refused(bench, model="")
+    assert seen(error) == (anthropic.BadRequestError, "invalid_request_error", "model_missing")
+    async with claude(bench) as client:
+        with pytest.raises(anthropic.NotFoundError) as caught:
+            await client.messages.batches.list()
+        assert caught.value.type == "not_found_error"
+        with pytest.raises(anthropic.NotFoundError) as caught:
+            await client.messages.count_tokens(model="other", messages=HI)
+        assert caught.value.type == "not_found_error"
+
+
+async def test_nobody_there_and_nobody_who_answers(bench: Bench) -> None:
+    error = await refused(bench)
+    assert seen(error) == (anthropic.ServiceUnavailableError, "overloaded_error", "no_worker")
+    assert error.response.headers["retry-after"]
+
+    async def dies(call: Call) -> None:
+        call.reset()
+
+    await bench.worker(script=dies)
+    error = await refused(bench)
+    assert seen(error) == (anthropic.InternalServerError, "api_error", "worker_failed")
+
+
+async def test_one_that_is_late_and_one_that_is_too_large() -> None:
+    flags = ("--first-byte-timeout-s", "0.2", "--max-body-bytes", "2000", "--base-path", "/llm")
+    async with running(*flags) as bench:
+        await bench.worker(script=hang)
+        url = f"http://127.0.0.1:{bench.gateway.port}/llm"
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=0) as client:
+            with pytest.raises(anthropic.GatewayTimeoutError) as late:
+                await client.messages.create(model="m", max_tokens=5, messages=HI)
+            assert late.value.type == "timeout_error"
+            with pytest.raises(anthropic.ContentTooLargeError) as large:
+                await client.messages.create(model="m", max_tokens=5, messages=HI, system="x" * 5000)
+            body: Any = large.value.body
+            assert body["error"]["type"] == "request_too_large" and body["request_id"]
+
+
+async def test_more_than_its_share(tmp_path: Path) -> None:
+    file = tmp_path / "kvgate.toml"
+    file.write_text('[tenants."*"]\nrequests_per_s = 0.01\nrequests_at_once = 1\n')
+    async with running("--config", str(file)) as bench:
+        await bench.worker(
+            script=says(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        )
+        async with claude(bench) as client:
+            await client.messages.create(model="m", max_tokens=5, messages=HI)
+        error = await refused(bench)
+        assert seen(error) == (anthropic.RateLimitError, "rate_limit_error", "rate_limit_exceeded")
+        assert int(error.response.headers["retry-after"]) > 0
+
+
+STARTED = {
+    "type": "message_start",
+    "message": {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": "m",
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 3, "output_tokens": 0},
+    },
+}
+
+
+async def test_a_stream_that_is_cut_raises_in_the_client(bench: Bench) -> None:
+    data = b"event: message_start\ndata: " + json.dumps(STARTED).encode() + b"\n\n"
+    cut = says(SSE_HEAD + chunked(data, b"event: content_bl", end=False), then_close=True)
+    await bench.worker(script=cut)
+    async with claude(bench) as client:
+        stream = await client.messages.create(model="m", max_tokens=5, messages=HI, stream=True)
+        told = []
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            async for each in stream:
+                told.append(each.type)
+        assert (told, caught.value.type) == (["message_start"], "api_error")
+        assert caught.value.api_message and caught.value.api_message.startswith("the answer was cut")
+        body: Any = caught.value.body
+        assert body["request_id"] == stream.response.headers["x-request-id"]
+        with pytest.raises(anthropic.APIStatusError):
+            async with client.messages.stream(model="m", max_tokens=5, messages=HI) as helper:
+                await helper.get_final_message()
+
+
+async def test_other_routes_keep_openais_form(bench: Bench) -> None:
+    await bench.worker()
+    url = f"http://127.0.0.1:{bench.gateway.port}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client:
+        with pytest.raises(openai.NotFoundError) as caught:
+            await client.chat.completions.create(model="other", messages=HI)
+        assert caught.value.code == "model_not_found"
+    answer = await bench.ask(request("POST", "/v1/messages", b"{", (b"Content-Type", b"application/json")))
+    assert (answer.status, answer.json["error"]["type"]) == (400, "invalid_request_error")
+    answer = await bench.ask(request("GET", "/v1/messages"))
+    assert (answer.status, answer.value(b"allow"), answer.json["type"]) == (405, b"POST", "error")
