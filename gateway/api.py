@@ -169,6 +169,6 @@ def _as_model(name: str, served: Served) -> dict[str, Any]:
         "created": 0,
         "owned_by": "kvgate",
         "root": served.root if served.adapter is None else served.name,
-        "parent": served.root if served.adapter else None,
+        "parent": served.parent,
         "max_model_len": served.max_model_len,
     }

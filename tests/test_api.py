@@ -58,7 +58,10 @@ class FakeProxy:
 class World:
     def __init__(self, guard: Guard | None = None) -> None:
         self.fleet, self.metrics, self.proxy = Fleet(), Metrics(), FakeProxy()
-        served = Served("org/name", "root", max_model_len=4096), Served("tuned", "root", "tuned")
+        served = (
+            Served("org/name", "root", max_model_len=4096),
+            Served("tuned", "root", "tuned", None, "org/name"),
+        )
         self.member = self.fleet.add(worker("w:1", *served))
         self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics, guard=guard)
 
@@ -126,7 +129,7 @@ def test_what_is_no_websocket(world: World) -> None:
 def test_models(world: World) -> None:
     cards = {card["id"]: card for card in world.ask("GET", "/v1/models").body["data"]}
     assert (cards["org/name"]["root"], cards["org/name"]["max_model_len"]) == ("root", 4096)
-    assert (cards["tuned"]["root"], cards["tuned"]["parent"]) == ("tuned", "root")
+    assert (cards["tuned"]["root"], cards["tuned"]["parent"]) == ("tuned", "org/name")
     world.member.is_up = False
     assert len(world.ask("GET", "/v1/models").body["data"]) == 2
 

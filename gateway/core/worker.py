@@ -13,13 +13,14 @@ class Served:
     """One name under which a worker answers.
 
     `root` is the model whose weights answer; all names with one root share an index. `adapter` is
-    the LoRA's name where this name is one.
+    the LoRA's name where this name is one, and `parent` then a name of its base at this worker.
     """
 
     name: str
     root: str
     adapter: str | None = None
     max_model_len: int | None = None
+    parent: str | None = None
 
 
 class Role(Enum):

@@ -97,8 +97,9 @@ def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
     for model in models:
         base = _base_of(model, bases)
         if model.parent:
+            parent = base.id if base else model.parent
             root = (base.root or base.id) if base else model.parent
-            served.append(Served(model.id, root, model.id, base.max_model_len if base else None))
+            served.append(Served(model.id, root, model.id, base.max_model_len if base else None, parent))
         else:
             served.append(Served(model.id, model.root or model.id, None, model.max_model_len))
     return tuple(served)

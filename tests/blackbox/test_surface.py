@@ -140,7 +140,8 @@ async def test_the_query_passes(bench: Bench) -> None:
 
 
 async def test_models_is_the_union(bench: Bench) -> None:
-    await bench.worker("m", "org/name", {"id": "tuned", "parent": "m"})
+    weights, tuned = {"id": "m", "root": "/weights"}, {"id": "tuned", "root": "/tuned", "parent": "m"}
+    await bench.worker(weights, "org/name", tuned)
     await bench.worker("m", {"id": "other", "max_model_len": 4096})
     client = await bench.client()
     answer = await client.ask(request("GET", "/v1/models"))

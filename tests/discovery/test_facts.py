@@ -118,7 +118,7 @@ def test_an_alias_shares_the_root_of_its_model() -> None:
 
 def test_an_adapter_shares_the_root_of_its_parent_and_keeps_its_name() -> None:
     models = (*MODELS, ModelInfo("lora", "/adapters/x", "m"))
-    assert served_models(models)[1] == Served("lora", "root", "lora", 4096)
+    assert served_models(models)[1] == Served("lora", "root", "lora", 4096, "m")
 
 
 def test_a_model_without_a_root_is_its_own() -> None:
@@ -130,6 +130,16 @@ def test_a_model_without_a_root_is_its_own() -> None:
     ]
     others = (ModelInfo("m"), ModelInfo("n", "/n"), ModelInfo("a", parent="/n"), ModelInfo("b", parent="x"))
     assert [s.root for s in served_models(others)] == ["m", "/n", "/n", "x"]
+
+
+@pytest.mark.parametrize(
+    ("told", "parent"),
+    [("m", "m"), ("alias", "alias"), ("/weights", "m"), ("what-it-was-trained-on", "m")],
+)
+def test_an_adapters_parent_is_a_name_that_its_base_is_served_by(told: str, parent: str) -> None:
+    """vLLM tells the base that the adapter was given with, else the first name; never a root."""
+    models = (ModelInfo("m", "/weights"), ModelInfo("alias", "/weights"), ModelInfo("a", "/a", told))
+    assert served_models(models)[2].parent == parent
 
 
 def test_adapters_that_came_or_went_make_no_other_engine() -> None:
