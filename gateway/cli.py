@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_policy(policy)
     policy.set_defaults(run=_policy)
-    key = commands.add_parser("key", help="make an API key for --key-file")
+    key = commands.add_parser("key", help="make an API key for --key-file, or import those in use")
     key_command.add(key)
     key.set_defaults(run=key_command.run)
     adapter = commands.add_parser("adapter", help="have a running gateway load an adapter on its workers")

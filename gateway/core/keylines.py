@@ -1,6 +1,7 @@
 """The lines of a key file: one JSON object each, `#` begins a comment.
 
     {"id":"0b1c…","salt":"…","hash":"…","tenant":"acme","models":["m"],"expires":"2027-01-01","admin":true}
+    {"id":"9d41…","find":"…", …}                            a key that was not made here (`kvgate key import`)
     {"group":"acme","tenants":["acme-dev","acme-prod"]}     tenants that may share a cache
 
 A file is used as a whole or not at all; what is wrong is named by line and field.
@@ -12,7 +13,18 @@ from datetime import UTC, datetime
 import msgspec
 
 from gateway.core.errors import ConfigError
-from gateway.core.keys import ID_DIGITS, NUM_SALT_BYTES, NUM_SECRET_BYTES, Entry, Ring, Who, digest_of, id_of
+from gateway.core.keys import (
+    ID_DIGITS,
+    NUM_FINDER_BYTES,
+    NUM_SALT_BYTES,
+    NUM_SECRET_BYTES,
+    Entry,
+    Ring,
+    Who,
+    digest_of,
+    finder_of,
+    id_of,
+)
 
 MAX_TENANT_CHARS = 64
 RESERVED = frozenset({"*", "(others)", "anonymous"})
@@ -32,6 +44,7 @@ class KeyLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     models: list[str] = []
     expires: str = ""
     admin: bool = False
+    find: str = ""
 
 
 class GroupLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,11 +55,19 @@ class GroupLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def line_of(
-    key: bytes, salt: bytes, tenant: str, models: Sequence[str] = (), expires: str = "", admin: bool = False
+    key: bytes,
+    salt: bytes,
+    tenant: str,
+    models: Sequence[str] = (),
+    expires: str = "",
+    admin: bool = False,
+    new_id: bytes = b"",
 ) -> str:
-    """As it goes into the file. Raises ValueError for what `ring_of` would refuse."""
+    """As it goes into the file; `new_id` is that of a key which has none of ours. Raises ValueError for what
+    `ring_of` would refuse."""
     line = KeyLine(
-        id=id_of(key).decode(),
+        id=new_id.hex() or id_of(key).decode(),
+        find=finder_of(key).hex() if new_id else "",
         salt=salt.hex(),
         hash=digest_of(key, salt).hex(),
         tenant=tenant,
@@ -71,14 +92,17 @@ def ring_of(text: str, source: str, salt_of: SaltOf = lambda tenant, groups: Non
         except ValueError as exc:
             raise _refused(source, number, exc) from exc
     entries: dict[bytes, Entry] = {}
+    imported: dict[bytes, Entry] = {}
     for number, key in keys:
         try:
             entry = _entry(key, salt_of, groups)
             if entries.setdefault(key.id.encode(), entry) is not entry:
                 raise ValueError(f"id: '{key.id}' is on an earlier line too")
+            if key.find and imported.setdefault(_bytes("find", key.find), entry) is not entry:
+                raise ValueError("find: this key is on an earlier line too")
         except ValueError as exc:
             raise _refused(source, number, exc) from exc
-    return Ring(entries, groups)
+    return Ring(entries, groups, imported)
 
 
 def expiry_s(text: str) -> float:
@@ -132,6 +156,8 @@ def _entry(line: KeyLine, salt_of: SaltOf, groups: Mapping[str, str]) -> Entry:
     salt, digest = _bytes("salt", line.salt), _bytes("hash", line.hash)
     if len(salt) != NUM_SALT_BYTES or len(digest) != NUM_SECRET_BYTES:
         raise ValueError(f"salt and hash: they have {NUM_SALT_BYTES * 2} and {NUM_SECRET_BYTES * 2} digits")
+    if line.find and len(_bytes("find", line.find)) != NUM_FINDER_BYTES:
+        raise ValueError(f"find: it has {NUM_FINDER_BYTES * 2} digits")
     tenant, expires_s = check_tenant(line.tenant), expiry_s(line.expires)
     who = Who(tenant, line.id, line.models, expires_s, line.admin, salt_of(tenant, groups))
     return Entry(salt, digest, who)

@@ -38,6 +38,12 @@ def made(*arguments: str) -> tuple[str, str]:
     return done.stderr.split()[-1], done.stdout
 
 
+def imported(key: str, *arguments: str) -> str:
+    """The line of a key that clients have already."""
+    command = [*GATEWAY, "key", "import", *arguments]
+    return subprocess.run(command, input=key, capture_output=True, text=True, check=True).stdout
+
+
 def bearer(key: str) -> Header:
     return b"Authorization", f"Bearer {key}".encode()
 
@@ -122,6 +128,22 @@ async def test_keys_are_read_anew_when_the_file_changes_and_on_sighup(tmp_path: 
         write(file, one_line)
         await until(lambda: are(200, 401), "it is right again")
         bench.gateway.expected += refusals()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_key_that_was_handed_out_before_goes_on_opening(tmp_path: Path, processes: int) -> None:
+    old, file = f"sk-{CANARY}-Zp4q9XvT2mLwK8cRbN7d", tmp_path / "keys.jsonl"
+    key, line = made("--tenant", "b")
+    file.write_text(imported(old, "--tenant", "acme", "--models", "m") + line)
+    flags = ("--key-file", str(file), "--log-requests", "--processes", str(processes))
+    async with running(*flags) as bench:
+        await bench.worker("m", "n")
+        assert (await bench.ask(post(completion(), bearer(old)))).status == 200
+        assert (await bench.ask(post(completion(), bearer(key)))).status == 200
+        assert status_code(await bench.ask(post(completion(model="n"), bearer(old))))[0] == 403
+        assert status_code(await bench.ask(post(completion(), bearer(old + "x")))) == (401, "invalid_api_key")
+        assert not [line for line in bench.gateway.log if CANARY in line]
+    assert CANARY not in file.read_text()
 
 
 async def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -115,3 +115,31 @@ def test_names_that_no_tenant_has(name: str) -> None:
     with pytest.raises(ValueError, match="tenant"):
         check_tenant(name)
     assert check_tenant("Ünal & Söhne") == "Ünal & Söhne"
+
+
+OLD = b"sk-Zp4q9XvT2mLwK8cRbN7d"
+
+
+def test_a_line_of_a_key_that_was_not_made_here() -> None:
+    line = line_of(OLD, SALT, "acme", new_id=bytes(6))
+    assert json.loads(line).keys() == {"id", "salt", "hash", "tenant", "find"}
+    assert OLD.decode()[3:] not in line
+    who = ring_of(f"{LINE.replace('0' * 12, '1' * 12)}\n{line}", "keys").find(OLD)
+    assert who and (who.tenant, who.name) == ("acme", "000000000000")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (changed(find="xy"), "keys:1: find: it is not hexadecimal"),
+        (changed(find="00"), "keys:1: find: it has 32 digits"),
+        (
+            "\n".join(line_of(OLD, SALT, "a", new_id=bytes([n] * 6)) for n in range(2)),
+            "keys:2: find: this key is on an earlier line too",
+        ),
+    ],
+)
+def test_what_is_wrong_with_one(text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ring_of(text, "keys")
+    assert words in str(caught.value)

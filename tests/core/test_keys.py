@@ -10,8 +10,11 @@ from gateway.core.keys import (
     Entry,
     Ring,
     Who,
+    check_imported,
     digest_of,
+    finder_of,
     id_of,
+    is_ours,
     make_key,
     usable,
 )
@@ -88,3 +91,58 @@ def test_what_somebody_may_use_of_what_is_served() -> None:
     served = {name: Served(name, "root") for name in ("m", "n", "o")}
     assert usable(None, served) is served and usable(Who("t"), served) is served
     assert list(usable(Who("t", "id", ["n", "x"]), served)) == ["n"]
+
+
+OLD = b"sk-Zp4q9XvT2mLwK8cRbN7d"
+
+
+def test_a_key_that_was_not_made_here_is_found_by_its_own_hash() -> None:
+    entry = Entry(SALT, digest_of(OLD, SALT), ACME)
+    both = Ring(
+        {b"9d41aa000001": entry, id_of(KEY): Entry(SALT, digest_of(KEY, SALT), Who("b"))},
+        {},
+        {finder_of(OLD): entry},
+    )
+    mine = both.find(KEY)
+    assert both.find(OLD) is ACME and mine and mine.tenant == "b"
+    for shown in (
+        b"",
+        OLD[:-1],
+        OLD + b"x",
+        b"kvg-" + OLD,
+        b"kvg-9d41aa000001-",
+        finder_of(OLD),
+        digest_of(OLD, SALT),
+    ):
+        assert both.find(shown) is None
+    assert ring().find(OLD) is None
+
+
+def test_a_found_line_must_have_the_hash_too() -> None:
+    assert Ring({}, {}, {finder_of(OLD): Entry(SALT, bytes(32), ACME)}).find(OLD) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (b"short", "it has 5 characters, 5 different ones, of 20 and 10"),
+        (b"password" * 5, "it has 40 characters, 7 different ones"),
+        (b"x" * 257, "at most 256 ASCII characters"),
+        (OLD + b" and more", "no space"),
+        (OLD + "\u00e9".encode(), "ASCII"),
+        (OLD + b"\x00", "ASCII"),
+        (b"kvg-" + OLD, "begins as the keys that are made here do"),
+        (b"eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "JWT"),
+    ],
+)
+def test_what_is_no_key_to_import(key: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        check_imported(key)
+    assert key[:12].decode("latin-1") not in str(caught.value) or key == b"short"
+
+
+def test_keys_of_others_can_be_imported_and_ours_are_known() -> None:
+    for key in (OLD, b"3f2b8c1e-9a47-4d06-b5e2-7c1f0a9d8e64", b"sk-proj-" + b"aB3_dE6-gH9jK2mN5pQ8" * 4):
+        check_imported(key)
+        assert not is_ours(key)
+    assert is_ours(KEY) and not is_ours(KEY + b"A") and not is_ours(KEY[:-1])
