@@ -111,6 +111,7 @@ class Catalog:
         self._start, self._post, self._answers = start, post, answers
 
     def close(self) -> None:
+        self._shelf.close()
         self._places.close()
 
     # workers -----------------------------------------------------------------------------------

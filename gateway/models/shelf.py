@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -31,6 +31,10 @@ RETRY_S = 30.0
 
 MAX_AT_ONCE = 2
 """To read one and to prove its templates takes turns with the loop, for a second or so."""
+
+
+CLOSE_S = 10.0
+"""For what is being read when the gateway stops; large vocabularies take some seconds on a busy machine."""
 
 
 class State(Enum):
@@ -81,6 +85,9 @@ class Shelf:
         self._prepare = prepare
         self._all: dict[Source, Shelved] = {}
         self._turn = asyncio.Semaphore(MAX_AT_ONCE)
+        self._idle = threading.Condition()
+        self._num_reading = 0
+        self._is_closed = False
 
     def __iter__(self) -> Iterator[Shelved]:
         return iter(self._all.values())
@@ -94,6 +101,26 @@ class Shelf:
     def read(self, shelved: Shelved) -> None:
         """Blocking."""
         self._finish(shelved, self._read(shelved.source))
+
+    def close(self) -> None:
+        """Nothing more is read, and what is being read is waited for: an interpreter that ends under a thread
+        of a library in Rust takes the process down with SIGABRT. Blocking, for a second or so."""
+        with self._idle:
+            self._is_closed = True
+            self._idle.wait_for(lambda: not self._num_reading, CLOSE_S)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._idle:
+            if self._is_closed:
+                raise NotFound("the gateway stops")
+            self._num_reading += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._num_reading -= 1
+                self._idle.notify_all()
 
     async def have(self, shelved: Shelved) -> None:
         """Load it, where nobody has; one of those who want it does."""
@@ -113,8 +140,9 @@ class Shelf:
             found.where = place.how
             template = _text_of(source.template) if source.template else None
             kind = renderer_of(place.directory) if source.renderer == "auto" else source.renderer
-            renderer = RENDERERS[kind](place.directory, template)
-            self._prepare(source.name, renderer)
+            with self._reading():
+                renderer = RENDERERS[kind](place.directory, template)
+                self._prepare(source.name, renderer)
             found.state, found.renderer = State.LOADED, renderer
         except NotFound as exc:
             found.why, found.is_passing = str(exc), exc.is_passing

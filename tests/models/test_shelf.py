@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import shutil
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -136,3 +137,26 @@ async def test_what_nobody_foresaw_is_told_and_logged(caplog: pytest.LogCaptureF
     await made.have(shelved)
     assert shelved.state is State.ABSENT
     assert "ZeroDivisionError" in shelved.why and "a bug" in caplog.text
+
+
+async def test_who_closes_it_waits_for_what_is_being_read_and_reads_nothing_more() -> None:
+    is_reading, may_end = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def prepare(name: str, renderer: Renderer) -> None:
+        is_reading.set()
+        may_end.wait()
+        done.append(name)
+
+    made = Shelf(cast(Places, FakePlaces()), prepare)
+    reading = asyncio.gather(made.have(made.get(Source("one"))))
+    await asyncio.to_thread(is_reading.wait)
+    closing = asyncio.gather(asyncio.to_thread(made.close))
+    assert not done
+    may_end.set()
+    await closing
+    assert done == ["one"], "it was waited for"
+    await reading
+    other = made.get(Source("two"))
+    await made.have(other)
+    assert (other.state, other.describe()["why_none"], done) == (State.ABSENT, "the gateway stops", ["one"])
