@@ -45,6 +45,7 @@ COMPILED = [
     "gateway/core/retries.py",
     "gateway/core/salted.py",
     "gateway/core/saturation.py",
+    "gateway/core/seats.py",
     "gateway/core/settings.py",
     "gateway/core/template.py",
     "gateway/core/tenants.py",

@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 from gateway.core.decision import Candidate
 from gateway.core.fleet import Fleet
 from gateway.core.paces import Paces
-from gateway.core.worker import WorkerId
+from gateway.core.worker import FULL_KV, WorkerId
 from gateway.index.base import Index
 
 STAYS_STEP = 0.1
@@ -22,9 +22,10 @@ STAYS_STEP = 0.1
 
 @mypyc_attr(acyclic=True)
 class Lesson:
-    """One request at one worker: what there was to do when it was sent there."""
+    """One request at one worker: what there was to do when it was sent there. One that `waits` for others to
+    end tells how long they took, not how fast the worker computes."""
 
-    __slots__ = ("worker", "num_ahead", "num_tokens", "num_running", "num_computed")
+    __slots__ = ("worker", "num_ahead", "num_tokens", "num_running", "num_computed", "waits")
 
     def __init__(self, chosen: Candidate, num_tokens: int, num_computed: int) -> None:
         self.worker: WorkerId = chosen.worker.id
@@ -32,6 +33,7 @@ class Lesson:
         self.num_tokens = num_tokens
         self.num_running: int = chosen.num_in_flight
         self.num_computed = num_computed
+        self.waits: bool = chosen.num_in_flight >= chosen.pace.seats or chosen.kv_usage > FULL_KV
 
 
 class Learning:
@@ -55,19 +57,20 @@ class Learning:
         paces, worker = self.paces, lesson.worker
         if self._fleet.get(worker) is None:
             return  # it left meanwhile, and nobody would drop what is learnt of it now
-        if seconds is None:
+        if seconds is None or lesson.waits:
             paces.computed(worker, lesson.num_tokens)
-            return
-        paces.began(worker, lesson.num_ahead, lesson.num_tokens, lesson.num_running, seconds, now)
+        else:
+            paces.began(worker, lesson.num_ahead, lesson.num_tokens, lesson.num_running, seconds, now)
         lesson.num_computed = paces.num_computed(worker)
         self._tell(worker)
 
-    def ended(self, lesson: Lesson, num_tokens: int, seconds: float, now: float) -> None:
-        """So many tokens came behind the first one, in that time."""
+    def ended(self, lesson: Lesson, num_tokens: int, num_now: int, seconds: float, now: float) -> None:
+        """So many tokens came behind the first one, in that time; other answers that run there now."""
         if self._fleet.get(lesson.worker) is None:
             return
         computed = self.paces.num_computed(lesson.worker) - lesson.num_computed
-        self.paces.ended(lesson.worker, num_tokens, lesson.num_running, computed, seconds, now)
+        num_running = (lesson.num_running + num_now) / 2
+        self.paces.ended(lesson.worker, num_tokens, num_running, computed, seconds, now)
         self._tell(lesson.worker)
 
     def look(self, now: float) -> None:
@@ -76,6 +79,7 @@ class Learning:
             return
         passed_s, self._looked_s = now - self._looked_s, now
         for member in self._fleet:
+            self.paces.reported(member.worker.id, member.reported, now)
             member.pace = self.paces.pace(member.worker.id)
             member.stays_s = self._stays_s(member.worker.id, member.worker.num_blocks, passed_s)
 

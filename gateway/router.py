@@ -291,7 +291,8 @@ class Router:
             self._sent.index.unpin(decision.worker.id, opened.links, now, was_run=opened.was_run)
         if usage is not None:
             if answer_s and usage.completion_tokens:
-                self.learning.ended(opened.lesson, usage.completion_tokens - 1, answer_s, now)
+                num_now = self.ledger.load(decision.worker.id).num_in_flight
+                self.learning.ended(opened.lesson, usage.completion_tokens - 1, num_now, answer_s, now)
             self.witnesses.tell_answered(decision, opened.prompt, usage)
         return True
 

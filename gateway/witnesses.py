@@ -46,24 +46,25 @@ class Witnesses:
         for tell in tuple(self.decided):
             try:
                 tell(decision, prompt, blocks, request)
-            except Exception:  # noqa: BLE001  see _dismiss
-                _dismiss(self.decided, tell)
+            except Exception:  # noqa: BLE001  see dismiss
+                dismiss(self.decided, tell)
 
     def tell_answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
         for tell in tuple(self.answered):
             try:
                 tell(decision, blocks, usage)
-            except Exception:  # noqa: BLE001  see _dismiss
-                _dismiss(self.answered, tell)
+            except Exception:  # noqa: BLE001  see dismiss
+                dismiss(self.answered, tell)
 
     def tell_finished(self, decision: Decision, outcome: Outcome) -> None:
         for tell in tuple(self.finished):
             try:
                 tell(decision, outcome)
-            except Exception:  # noqa: BLE001  see _dismiss
-                _dismiss(self.finished, tell)
+            except Exception:  # noqa: BLE001  see dismiss
+                dismiss(self.finished, tell)
 
 
-def _dismiss(told: list[Any], failed: object) -> None:
+def dismiss(told: list[Any], failed: object) -> None:
+    """Called where it raised: a bug in one who only looks on costs no request, nor a line for each."""
     told.remove(failed)
     log.exception("%r failed, and is told no more until the gateway is restarted", failed)

@@ -46,7 +46,7 @@ def record(path: Path, seconds: float, policy: str, sim_flags: Sequence[str] = S
     with simulated_fleet(NUM_WORKERS, sim_flags, flags) as fleet:
         talkers = Talkers(fleet.gateway_url, seconds=seconds, rate=RATE)
         asyncio.run(talkers.talk())
-    return talkers.num_failed
+    return len(talkers.failures)
 
 
 def calibrated(path: Path, max_batched_tokens: int = 2048) -> Calibrated:

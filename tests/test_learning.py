@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_pace
 
 from gateway.core.blocks import tokens_of
 from gateway.core.events import BlocksRemoved, BlocksStored
@@ -69,3 +70,39 @@ def test_a_worker_that_left_is_forgotten() -> None:
     assert learning.paces.pace(WorkerId("a")).token_s > 0.001
     learning.drop(WorkerId("a"))
     assert learning.paces.pace(WorkerId("a")) == learning.paces.typical
+
+
+def test_a_request_that_waits_for_a_seat_does_not_make_a_worker_look_slow() -> None:
+    world, name = World(worker("a", M)), WorkerId("a")
+    learning = world.router.learning
+    member = world.fleet.get(name)
+    assert member is not None
+    for number in range(40):
+        world.now += 1.0
+        decision = world.decide(range(number, number + 100))
+        world.router.first_token(decision, 0.03)
+        world.router.finish(decision, Usage(100, 101), answer_s=1.0)
+    before = learning.paces.pace(name)
+    member.pace = replace_pace(before, seats=1.0)
+    running, waiting = world.decide(range(100)), world.decide(range(200))
+    world.router.first_token(running, 0.03)
+    world.router.first_token(waiting, 30.0)
+    assert learning.paces.pace(name).ttft_s(100, 1) == pytest.approx(before.ttft_s(100, 1), rel=0.1)
+
+
+def test_answers_beside_others_teach_what_each_of_them_costs() -> None:
+    """By those at its begin and at its end: more come meanwhile."""
+    world, name = World(worker("a", M)), WorkerId("a")
+    for number in range(60):
+        world.now += 1.0
+        running = [world.decide(range(number, number + 32)) for _ in range(number % 7)]
+        decision = world.decide(range(number, number + 32))
+        for each in (*running, decision):
+            world.router.first_token(each)
+        more = [world.decide(range(number, number + 32)) for _ in range(6)]
+        beside = len(running) + len(more) / 2
+        world.router.finish(decision, Usage(32, 101), answer_s=100 * (0.01 + beside * 0.002))
+        for each in (*running, *more):
+            world.router.finish(each)
+    pace = world.router.learning.paces.pace(name)
+    assert pace.step_s + 5 * pace.step_seq_s == pytest.approx(0.02, rel=0.1)

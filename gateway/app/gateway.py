@@ -219,13 +219,16 @@ class Gateway:
         await self.front.listen(traffic, admin)
 
     async def warm_up(self, seconds: float) -> None:
-        """Until every worker has been asked once and replays of their events are in, or for so long."""
+        """Until every worker has been asked once, or for as long as one answer may take: who starts a gateway
+        and asks it at once is not told that there are no workers. For so many seconds until replays of their
+        events are in too."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(max(seconds, self.config.probe_timeout_s)):
                 await self.resolver.has_looked.wait()
                 await self.roster.first_look()
-                while any(member.stream is StreamState.CATCHING_UP for member in self.fleet):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+                if seconds:
+                    while any(member.stream is StreamState.CATCHING_UP for member in self.fleet):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
         """Another process accepts: finish what is open, for so long or until `stop`. False if not all is."""

@@ -1,6 +1,6 @@
-"""Least squares that forget: three weights of three features, by which something takes seconds.
+"""Least squares that forget: a few features of something, and the weights by which it takes seconds.
 
-    seconds  ≈  w[0] · x[0] + w[1] · x[1] + w[2] · x[2],  no weight below 0
+    seconds  ≈  w[0] · x[0] + w[1] · x[1] + …,  no weight below 0
 
 What was seen longest ago counts least, by its number and by its age; where little is left of it, the weights
 go back to what was believed before. An observation that is far off counts less the farther it is: a request
@@ -34,8 +34,8 @@ class Fit:
         self.num_seen = 0.0
         self._spread = list(spread)
         self._prior = list(prior)
-        self._seen = [0.0] * 9
-        self._sums = [0.0] * 3
+        self._seen = [0.0] * len(prior) ** 2
+        self._sums = [0.0] * len(prior)
         self._at_s = -1.0
         self._num_above = 0
         self._num_below = 0
@@ -44,8 +44,10 @@ class Fit:
         return f"Fit({[float(f'{weight:.3g}') for weight in self.weights]}, seen={self.num_seen:.1f})"
 
     def expect(self, x: Sequence[float]) -> float:
-        weights = self.weights
-        return weights[0] * x[0] + weights[1] * x[1] + weights[2] * x[2]
+        seconds = 0.0
+        for i, weight in enumerate(self.weights):
+            seconds += weight * x[i]
+        return seconds
 
     def observe(self, x: Sequence[float], seconds: float, now: float) -> None:
         self.forget(now, KEPT)
@@ -59,12 +61,12 @@ class Fit:
             self.forget(now, KEPT_OVER_CHANGE)
         elif abs(off) > FAR:
             weight *= FAR / abs(off)
-        seen, sums = self._seen, self._sums
-        for i in range(3):
+        seen, sums, num = self._seen, self._sums, len(self.weights)
+        for i in range(num):
             xi = weight * x[i]
             sums[i] += xi * seconds
-            for j in range(3):
-                seen[3 * i + j] += xi * x[j]
+            for j in range(num):
+                seen[num * i + j] += xi * x[j]
         self.num_seen += 1.0
         self._solve(SWEEPS)
 
@@ -83,13 +85,13 @@ class Fit:
         self._solve(SWEEPS)
 
     def _solve(self, sweeps: int) -> None:
-        weights, seen = self.weights, self._seen
+        weights, seen, num = self.weights, self._seen, len(self.weights)
         for _ in range(sweeps):
-            for i in range(3):
+            for i in range(num):
                 spread = max(self._spread[i], LEAST)
                 doubt = 1.0 / (spread * spread)
                 wanted = self._sums[i] + doubt * self._prior[i]
-                for j in range(3):
+                for j in range(num):
                     if j != i:
-                        wanted -= seen[3 * i + j] * weights[j]
-                weights[i] = max(wanted / (seen[4 * i] + doubt), 0.0)
+                        wanted -= seen[num * i + j] * weights[j]
+                weights[i] = max(wanted / (seen[num * i + i] + doubt), 0.0)

@@ -1,6 +1,7 @@
 """What is learnt of each worker's pace from the requests that it answered.
 
-    first token   start_s + tokens ahead and its own · (token_s + answers that run there · seq_s)
+    first token   start_s + answers that run there · start_seq_s
+                  + tokens ahead and its own · (token_s + answers that run there · seq_s)
     the answer    its tokens · (step_s + answers that run there · step_seq_s) + prompt tokens that were
                   computed there meanwhile · harm_s
 
@@ -9,14 +10,15 @@ is taken for one like the others: only those that are chosen are observed, and o
 be tried again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import astuple
 from mypy_extensions import mypyc_attr
 
 from gateway.core.fit import Fit
 from gateway.core.pace import TYPICAL, Pace
-from gateway.core.worker import WorkerId
+from gateway.core.seats import Seats
+from gateway.core.worker import Reported, WorkerId
 
 MIN_SEEN = 3.0
 """Observations from which a worker counts for what the others are taken for."""
@@ -27,18 +29,22 @@ REFRESH_S = 1.0
 MOST_RUNNING = 100.0
 """That many answers that run slow a prompt token down by about itself: how uncertain that is."""
 LEAST_TOKEN_S = 1e-7
+ANSWER_STEP = 0.05
+"""How much of what is believed of a worker's answers each new one renews."""
 
 
 @mypyc_attr(acyclic=True)
 class _Learnt:
     """Of one worker; `num_computed` counts the prompt tokens that it computed for us."""
 
-    __slots__ = ("first", "rest", "num_computed", "pace")
+    __slots__ = ("first", "rest", "num_computed", "answer_tokens", "seats", "pace")
 
     def __init__(self, pace: Pace, doubt: float) -> None:
         self.first = Fit(_first(pace), _first_spread(pace, doubt))
         self.rest = Fit(_rest(pace), _rest_spread(pace, doubt))
         self.num_computed = 0
+        self.answer_tokens = pace.answer_tokens
+        self.seats = Seats()
         self.pace = pace
 
 
@@ -53,7 +59,8 @@ class Paces:
     def of(prefill_tokens_per_s: float) -> "Paces":
         """With such a speed believed before anything is seen, and all else in proportion."""
         share = 1 / prefill_tokens_per_s / TYPICAL.token_s
-        return Paces(Pace(*[share * field for field in astuple(TYPICAL)]))
+        scaled = [share * field for field in (*_rest(TYPICAL), *_first(TYPICAL))]
+        return Paces(_pace(scaled[3:], scaled[:3], TYPICAL.answer_tokens, TYPICAL.seats))
 
     def __repr__(self) -> str:
         return f"Paces({len(self._known)} known, typical {1 / self.typical.token_s:.0f} tokens/s)"
@@ -75,7 +82,7 @@ class Paces:
         known.num_computed += num_tokens
         if seconds > 0.0:
             work = num_ahead + num_tokens
-            known.first.observe((1.0, work, work * num_running), seconds, now)
+            known.first.observe((1.0, work, work * num_running, num_running), seconds, now)
             _read(known)
 
     def computed(self, worker: WorkerId, num_tokens: int) -> None:
@@ -86,15 +93,23 @@ class Paces:
         self,
         worker: WorkerId,
         num_tokens: int,
-        num_running: int,
+        num_running: float,
         num_computed: int,
         seconds: float,
         now: float,
     ) -> None:
-        """An answer's tokens behind the first took so long; meanwhile others' prompts were computed."""
+        """An answer's tokens behind the first took so long, with so many others beside it on average;
+        meanwhile others' prompts were computed."""
         if num_tokens > 0 and seconds > 0.0:
             known = self._learnt(worker)
             known.rest.observe((num_tokens, num_tokens * num_running, num_computed), seconds, now)
+            known.answer_tokens += (num_tokens - known.answer_tokens) * ANSWER_STEP
+            _read(known)
+
+    def reported(self, worker: WorkerId, said: Reported, now: float) -> None:
+        """The engine's own word, once a second."""
+        if known := self._known.get(worker):
+            known.seats.look(said, now)
             _read(known)
 
     def drop(self, worker: WorkerId) -> None:
@@ -126,19 +141,25 @@ class Paces:
 
 def _read(known: _Learnt) -> None:
     first, rest = known.first.weights, known.rest.weights
-    known.pace = Pace(first[0], max(first[1], LEAST_TOKEN_S), first[2], rest[0], rest[1], rest[2])
+    known.pace = _pace(first, rest, known.answer_tokens, known.seats.num)
 
 
-def _first(pace: Pace) -> tuple[float, float, float]:
-    return pace.start_s, pace.token_s, pace.seq_s
+def _pace(first: Sequence[float], rest: Sequence[float], answer_tokens: float, seats: float) -> Pace:
+    token_s = max(first[1], LEAST_TOKEN_S)
+    return Pace(first[0], token_s, first[2], rest[0], rest[1], rest[2], first[3], answer_tokens, seats)
+
+
+def _first(pace: Pace) -> tuple[float, float, float, float]:
+    return pace.start_s, pace.token_s, pace.seq_s, pace.start_seq_s
 
 
 def _rest(pace: Pace) -> tuple[float, float, float]:
     return pace.step_s, pace.step_seq_s, pace.harm_s
 
 
-def _first_spread(pace: Pace, doubt: float) -> tuple[float, float, float]:
-    return doubt * pace.start_s + 0.005, doubt * pace.token_s, doubt * pace.token_s / MOST_RUNNING
+def _first_spread(pace: Pace, doubt: float) -> tuple[float, float, float, float]:
+    start_s = doubt * pace.start_s + 0.005
+    return start_s, doubt * pace.token_s, doubt * pace.token_s / MOST_RUNNING, start_s / MOST_RUNNING
 
 
 def _rest_spread(pace: Pace, doubt: float) -> tuple[float, float, float]:
@@ -147,5 +168,5 @@ def _rest_spread(pace: Pace, doubt: float) -> tuple[float, float, float]:
 
 def _middle(paces: Iterable[Pace]) -> Pace:
     """Field by field the median: one that is broken does not count for the others."""
-    columns = zip(*[(*_first(pace), *_rest(pace)) for pace in paces], strict=True)
+    columns = zip(*map(astuple, paces), strict=True)
     return Pace(*[sorted(column)[len(column) // 2] for column in columns])

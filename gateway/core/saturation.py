@@ -2,6 +2,7 @@
 
     in flight there      ours and of all who tell us (the ledger), against a bound
     work booked there    by its pace: when a request that comes now would have its first token
+    its seats            where as many answers run as it runs at once, some have to end before
     its KV cache         full, and requests wait for it already (as it said last)
 
 One that has nothing in flight always takes a request, so that nobody waits for nothing.
@@ -39,10 +40,14 @@ class Saturation:
             return False
         if reported.num_waiting and reported.kv_usage >= FULL_KV:
             return True
-        return load.booked_tokens > 0 and ttft_s(load, pace) > self.above_ttft_s
+        waits = load.booked_tokens > 0 or num >= pace.seats
+        return waits and ttft_s(load, pace) > self.above_ttft_s
 
 
 def ttft_s(load: Load, pace: Pace) -> float:
     """Until the first token of a request that comes now, its own prompt left out: `Pace.ttft_s`, written
     out: it is asked of each worker for each request."""
-    return pace.start_s + load.booked_tokens * (pace.token_s + load.num_in_flight * pace.seq_s)
+    num = load.num_in_flight
+    seat_s = pace.seat_s(num) if num >= pace.seats else 0.0
+    start_s = pace.start_s + num * pace.start_seq_s
+    return seat_s + start_s + load.booked_tokens * (pace.token_s + num * pace.seq_s)

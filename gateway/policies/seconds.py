@@ -4,9 +4,9 @@
     ahead     tokens booked there, at its learnt pace
     own       the tokens it will have to compute (what a doubtful stream promises counts as far as it is true)
     fetch     what its blocks on slower media take to load
-    full      waiting for an answer to end, where no block is free
+    full      waiting for answers to end, where no block is free or no seat
   + price     what the tokens that are computed cost all others: the busier the fleet, the more
-    running   the answers that run there, which have steps to compute too
+    running   the answers that run there: each makes the steps of all longer
     harm      what the tokens delay those answers by
     evict     what they push out of its cache, which somebody will ask for again
 
@@ -32,13 +32,16 @@ MOST_BUSY = 0.95
 LOOK = 1 / 256
 """How much of what is believed of the fleet's load each decision renews."""
 HARM = 0.05
-"""Of a second by which a running answer is delayed, as part of one by which a first token is: the delay is
-spread over many tokens."""
+"""Of a second by which a running answer is delayed by a prompt, as part of one by which a first token is: the
+delay is spread over many tokens."""
+CROWD = 0.3
+"""The same of a second by which an answer takes longer because one more of them runs there: the newcomer has
+it too, and nobody's seat is free until then. From 0.05 on, workers of which one has an answer more than the
+others fill their seats one after the other and not all together, which is what waits last: tried on groups of
+long answers up to what a fleet can decode, where 0.2 and 0.3 do best."""
 REUSE_S = 300.0
 """Within which most prefixes are asked for again that ever are: what a worker is about to evict is worth the
 less the longer it lay there."""
-ANSWER_TOKENS = 200
-"""Until an answer ends, and its blocks are free."""
 
 
 class Price:
@@ -78,11 +81,13 @@ def mean_token_s(candidates: Sequence[Candidate]) -> float:
 
 def ttft_s(candidate: Candidate, worth: Mapping[str, float]) -> float:
     pace = candidate.pace
-    each: float = pace.token_s + candidate.num_in_flight * pace.seq_s
-    seconds: float = pace.start_s + (candidate.booked_tokens + candidate.uncached_tokens) * each
+    num_running = candidate.num_in_flight
+    each: float = pace.token_s + num_running * pace.seq_s
+    seconds: float = pace.start_s + num_running * pace.start_seq_s
+    seconds += (candidate.booked_tokens + candidate.uncached_tokens) * each
     if candidate.spilled:
         seconds += to_load(candidate.spilled, worth) * pace.token_s
-    if candidate.kv_usage > FULL_KV:
+    if candidate.kv_usage > FULL_KV or num_running >= pace.seats:
         seconds += until_free_s(candidate)
     return seconds
 
@@ -111,7 +116,7 @@ def first_parts_s(candidate: Candidate, worth: Mapping[str, float]) -> dict[str,
     pace = candidate.pace
     each = pace.token_s + candidate.num_in_flight * pace.seq_s
     return {
-        "start_s": pace.start_s,
+        "start_s": pace.start_s + candidate.num_in_flight * pace.start_seq_s,
         "ahead_s": candidate.booked_tokens * each,
         "own_s": candidate.uncached_tokens * each,
         "fetch_s": to_load(candidate.spilled, worth) * pace.token_s,
@@ -122,8 +127,9 @@ def first_parts_s(candidate: Candidate, worth: Mapping[str, float]) -> dict[str,
 def running_s(candidate: Candidate) -> float:
     """What the engine reports as waiting beyond what we sent counts too."""
     num_running: int = max(candidate.num_in_flight, candidate.num_waiting)
-    running: float = REQUEST_TOKENS * num_running * candidate.pace.token_s
-    return running
+    pace = candidate.pace
+    each: float = REQUEST_TOKENS * pace.token_s + CROWD * pace.answer_tokens * pace.step_seq_s
+    return num_running * each
 
 
 def harm_s(candidate: Candidate) -> float:
@@ -140,8 +146,9 @@ def evict_s(candidate: Candidate) -> float:
 
 
 def until_free_s(candidate: Candidate) -> float:
-    if candidate.kv_usage <= FULL_KV:
-        return 0.0
-    num_running = max(candidate.num_in_flight, 1)
-    answer_s: float = ANSWER_TOKENS * (candidate.pace.step_s + num_running * candidate.pace.step_seq_s)
-    return answer_s * (candidate.num_waiting + 1) / num_running
+    pace = candidate.pace
+    seconds: float = pace.seat_s(candidate.num_in_flight)
+    if candidate.kv_usage > FULL_KV:
+        between_s = pace.between_s(max(candidate.num_in_flight, 1))
+        seconds = max(seconds, (candidate.num_waiting + 1) * between_s)
+    return seconds

@@ -1,6 +1,5 @@
 """How a request ended, for those who tell of it: the log, traces. Numbers and names, no prompt."""
 
-import logging
 from collections.abc import Callable
 
 import msgspec
@@ -10,8 +9,7 @@ from gateway.core.errors import GatewayError
 from gateway.core.http import HttpRequest
 from gateway.core.request import ROUTES, InferenceRequest
 from gateway.core.sse import Usage
-
-log = logging.getLogger("kvgate.telling")
+from gateway.witnesses import dismiss
 
 CUT, OUT_OF_TIME, STOPPED = "answer_cut", "total_timeout", "gateway_stopped"
 """What ended an answer that had begun, beside the codes of `core/errors.py`."""
@@ -63,9 +61,8 @@ def tell(tellers: list[Teller], end: End) -> None:
     for teller in tuple(tellers):
         try:
             teller(end)
-        except Exception:  # noqa: BLE001  a bug in one who only tells must cost no answer, nor a line for each
-            tellers.remove(teller)
-            log.exception("%r failed, and tells of no more requests until the gateway is restarted", teller)
+        except Exception:  # noqa: BLE001  see dismiss
+            dismiss(tellers, teller)
 
 
 def refusal(http: HttpRequest | None, error: GatewayError | None, status: int, now: float) -> End:

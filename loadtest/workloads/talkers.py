@@ -28,7 +28,7 @@ class Talkers:
         max_tokens: int = 60,
         pause_s: float = 1.0,
     ) -> None:
-        self.num_failed = 0
+        self.failures: list[str] = []
         self._url, self._seconds, self._rate = url, seconds, rate
         self._rng = random.Random(seed)
         self._words, self._turn_chars = Conversations("m", seed), turn_chars
@@ -61,7 +61,6 @@ class Talkers:
             }
             answer = await self._ask(session, body)
             if answer is None:
-                self.num_failed += 1
                 return
             messages.append({"role": "assistant", "content": answer})
             await asyncio.sleep(rng.expovariate(1 / self._pause_s))
@@ -70,6 +69,7 @@ class Talkers:
         words: list[str] = []
         async with session.post(f"{self._url}/v1/chat/completions", json=body) as answer:
             if answer.status != 200:
+                self.failures.append(f"{answer.status} {await answer.text()}")
                 return None
             async for line in answer.content:
                 if line.startswith(b"data: {"):

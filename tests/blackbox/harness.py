@@ -254,6 +254,7 @@ class FakeWorker:
         self.links: set[Link] = set()
         self.faults: list[BaseException] = []
         self.port = 0
+        self.probe_s = 0.0  # what it takes to answer one
         self._server: asyncio.Server | None = None
 
     @property
@@ -306,6 +307,7 @@ class FakeWorker:
                 call.reset()
         else:
             self.probes.append(call)
+            await asyncio.sleep(self.probe_s)
             await call.send(self._own(call))
 
     def _own(self, call: Call) -> bytes:

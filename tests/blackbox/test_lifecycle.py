@@ -59,6 +59,25 @@ async def test_a_worker_that_is_not_up_yet_is_waited_for() -> None:
         assert (await bench.ask(post(completion()))).status == 200
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_who_asks_as_soon_as_it_listens_is_answered(processes: str) -> None:
+    worker = await FakeWorker().start()
+    worker.probe_s = 0.4
+    async with running("--worker", worker.url, "--processes", processes) as bench:
+        bench.workers.append(worker)
+        for _ in range(2):
+            client = await bench.client()
+            assert (await client.ask(post(completion()))).status == 200
+
+
+async def test_a_worker_that_does_not_answer_keeps_nobody_from_listening() -> None:
+    worker = await FakeWorker().start()
+    worker.probe_s = 60.0
+    async with running("--worker", worker.url, "--probe-timeout-s", "0.2") as bench:
+        bench.workers.append(worker)
+        assert (await bench.ask(request("GET", "/ready"))).status == 503
+
+
 async def _is_ready(gateway: Gateway) -> bool:
     return (await gateway.admin("GET", "/ready")).status == 200
 
@@ -159,7 +178,7 @@ async def test_a_stop_while_a_worker_is_dark() -> None:
 )
 async def test_a_bad_configuration_is_told_and_ends_with_2(arguments: list[str], told: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *GATEWAY, "serve", *arguments, stderr=asyncio.subprocess.PIPE
+        *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *arguments), stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(20):
         _, printed = await process.communicate()

@@ -83,3 +83,12 @@ def test_no_weight_is_ever_negative_or_endless(seen: list[tuple[float, float, fl
     for work, running, late, took in seen:
         learnt.observe((1.0, work, work * running), took, late)
         assert all(0 <= weight < 1e6 for weight in learnt.weights)
+
+
+def test_it_has_as_many_features_as_it_is_given() -> None:
+    rng, truth = random.Random(2), (0.01, 0.002, 0.000_1, 0.03)
+    one = Fit((0.1,) * 4, (0.2,) * 4)
+    for number in range(300):
+        x = (1.0, rng.randrange(50), rng.randrange(5000), rng.randrange(9))
+        one.observe(x, sum(weight * each for weight, each in zip(truth, x, strict=True)), float(number))
+    assert one.weights == pytest.approx(list(truth), rel=0.2)

@@ -5,12 +5,12 @@ import pytest
 from gateway.core.fit import FORGET_S
 from gateway.core.pace import TYPICAL, Pace
 from gateway.core.paces import Paces
-from gateway.core.worker import WorkerId
+from gateway.core.worker import Reported, WorkerId
 
 FAST, SLOW, NEW = map(WorkerId, ("fast", "slow", "new"))
 TRUTH = {
-    FAST: Pace(0.01, 1 / 20_000, 1e-7, 0.008, 1e-4, 4e-5),
-    SLOW: Pace(0.02, 1 / 10_000, 2e-7, 0.016, 2e-4, 8e-5),
+    FAST: Pace(0.01, 1 / 20_000, 1e-7, 0.008, 1e-4, 4e-5, 1e-4),
+    SLOW: Pace(0.02, 1 / 10_000, 2e-7, 0.016, 2e-4, 8e-5, 2e-4),
 }
 
 
@@ -41,6 +41,29 @@ def test_each_worker_has_its_own_pace() -> None:
             truth.step_s + 10 * truth.step_seq_s, rel=0.15
         )
         assert pace.harm_s == pytest.approx(truth.harm_s, rel=0.3)
+
+
+def test_what_does_not_vary_is_not_taken_for_something_else() -> None:
+    """Prompts of which the same is left to compute each time, before ever more answers that run: the speed
+    of computing cannot be told from them, and is not made up."""
+    paces, truth, now = Paces(), TRUTH[FAST], 0.0
+    for number in range(3000):
+        now += 0.05
+        running = number // 15
+        paces.began(FAST, 0, 400, running, truth.ttft_s(400, running), now)
+        paces.refresh(now)
+    assert 1 / paces.pace(FAST).token_s < 5 / truth.token_s
+    assert paces.pace(FAST).ttft_s(400, 200) == pytest.approx(truth.ttft_s(400, 200), rel=0.05)
+
+
+def test_how_long_answers_are_and_how_many_seats_there_are() -> None:
+    paces = Paces()
+    paces.reported(NEW, Reported(64, 1), 0.0)  # nobody has asked it yet
+    for number in range(60):
+        paces.ended(NEW, 800, 3, 0, 8.0, float(number))
+        paces.reported(NEW, Reported(64, 1 + number), float(number))
+    assert paces.pace(NEW).answer_tokens == pytest.approx(800, rel=0.1)
+    assert paces.pace(NEW).seats == 64
 
 
 def test_a_new_one_is_taken_for_one_like_the_others() -> None:

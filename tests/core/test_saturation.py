@@ -1,6 +1,7 @@
 """When a worker takes no more for now: a table."""
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.core.ledger import Load
 from gateway.core.pace import Pace
@@ -28,6 +29,14 @@ PACE = Pace(start_s=0.1, token_s=0.001, seq_s=0.0001)
 )
 def test_a_worker_is_full(rule: Saturation, load: Load, reported: Reported, is_full: bool) -> None:
     assert rule.is_full(load, PACE, reported) is is_full
+
+
+def test_a_worker_whose_seats_are_taken_is_full_when_they_stay_so_for_too_long() -> None:
+    pace = replace(PACE, seats=8.0, step_s=0.01, step_seq_s=0.001, answer_tokens=500.0)
+    assert ttft_s(Load(8, 0), pace) == pytest.approx(0.1 + 500 * (0.01 / 8 + 0.001))  # 1.2 s
+    for bound, is_full in ((1.0, True), (1.5, False)):
+        assert Saturation(bound).is_full(Load(8, 0), pace, Reported()) is is_full
+    assert not Saturation(1.0).is_full(Load(7, 0), pace, Reported())
 
 
 def test_it_is_on_where_there_is_a_bound() -> None:

@@ -11,6 +11,7 @@ from gateway.policies.seconds import (
     mean_token_s,
     others_s,
     parts_s,
+    running_s,
     ttft_s,
     until_free_s,
 )
@@ -38,6 +39,25 @@ def test_a_full_worker_is_waited_for() -> None:
     assert ttft_s(full, WORTH) > ttft_s(replace(full, kv_usage=0.9), WORTH)
 
 
+def test_a_worker_without_a_free_seat_is_waited_for() -> None:
+    pace = replace(PACE, seats=64.0, answer_tokens=500.0)
+    last, none = (replace(IDLE, pace=pace, num_in_flight=number) for number in (63, 64))
+    between_s = 500 * (0.02 / 64 + 0.001)
+    assert [until_free_s(last), until_free_s(none)] == [0, pytest.approx(between_s)]
+    assert until_free_s(replace(none, num_in_flight=73)) == pytest.approx(10 * between_s)
+    assert ttft_s(none, WORTH) - ttft_s(last, WORTH) > between_s
+
+
+def test_long_answers_are_spread() -> None:
+    """Each that runs makes the steps of all others longer."""
+    long, short = (replace(PACE, answer_tokens=number) for number in (1000.0, 10.0))
+    few, many = replace(IDLE, num_in_flight=10), replace(IDLE, num_in_flight=20)
+    more_s = [
+        running_s(replace(many, pace=each)) - running_s(replace(few, pace=each)) for each in (short, long)
+    ]
+    assert more_s[0] < 0.1 < 2 < more_s[1]
+
+
 def test_running_answers_are_harmed_but_not_by_who_has_none() -> None:
     busy = replace(IDLE, num_in_flight=10)
     prefill = type(busy.worker)(busy.worker.id, busy.worker.url, busy.worker.served, role=Role.PREFILL)
@@ -62,8 +82,8 @@ def test_the_price_follows_the_load_and_is_one_for_fast_and_slow() -> None:
 
 
 def test_the_parts_add_up() -> None:
-    one = replace(
-        IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, spilled={("CPU",): 64}, kv_usage=0.98
-    )
+    pace = replace(PACE, seats=3.0, start_seq_s=0.001)
+    one = replace(IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, kv_usage=0.98, pace=pace)
+    one = replace(one, spilled={("CPU",): 64})
     parts = parts_s(one, WORTH, 1e-4)
     assert sum(parts.values()) == pytest.approx(ttft_s(one, WORTH) + others_s(one, 1e-4))
