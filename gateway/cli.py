@@ -169,7 +169,10 @@ def _check(args: argparse.Namespace) -> int:
     from gateway.app import check
     from gateway.redis.server import embedded
 
-    with embedded(_config(args)) as config:
+    config = _load(args)
+    # What is logged of each model and worker as it joins is in the findings too.
+    set_up("warning" if config.log_level == "info" else config.log_level, config.log_format)
+    with embedded(config) as config:
         return run(lambda: check(config))
 
 

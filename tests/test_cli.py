@@ -119,6 +119,16 @@ def test_flags_reach_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (config.log_requests, config.head_timeout_s, config.max_attempts) == (False, 3.0, 7)
 
 
+@pytest.mark.parametrize(("given", "level"), [([], "WARNING"), (["--log-level", "debug"], "DEBUG")])
+def test_a_check_logs_no_more_than_it_prints_unless_it_is_asked(
+    given: list[str], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(cli, "set_up", lambda level, form: seen.append(level.upper()))
+    assert cli.main(["check", *given]) == 0
+    assert seen == [level]
+
+
 def test_check_without_workers_validates_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check"]) == 0
     assert "the configuration is valid" in capsys.readouterr().out
