@@ -60,8 +60,12 @@ def test_version_and_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_of("--version") == 0
     assert capsys.readouterr().out.startswith(f"kvgate {__version__} (interpreted, ")
     assert exit_of() == 2
-    assert exit_of("serve", "--prot", "1") == 2
-    assert "unrecognized arguments: --prot" in capsys.readouterr().err
+    assert "required: COMMAND" in capsys.readouterr().err
+    for wrong in (("--prot", "1"), ("--prot=1",)):
+        assert exit_of("serve", *wrong) == 2
+        assert capsys.readouterr().err == "kvgate serve: there is no --prot; did you mean --port?\n"
+    assert exit_of("policy", "test", "a.py", "b.py") == 2
+    assert capsys.readouterr().err == "kvgate policy test: there is no b.py; see kvgate policy test --help\n"
 
 
 def test_the_top_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
