@@ -159,7 +159,7 @@ async def test_a_stop_while_a_worker_is_dark() -> None:
 )
 async def test_a_bad_configuration_is_told_and_ends_with_2(arguments: list[str], told: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        *GATEWAY, "serve", *arguments, stderr=asyncio.subprocess.PIPE
+        *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *arguments), stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(20):
         _, printed = await process.communicate()
