@@ -207,7 +207,8 @@ class Link(asyncio.Protocol):
 
     def reset(self) -> None:
         if sock := self._transport.get_extra_info("socket"):  # none where TLS has just ended by itself
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with contextlib.suppress(OSError):  # the gateway has just closed it, and nothing is left to reset
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
     async def end(self) -> None:
