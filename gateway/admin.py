@@ -207,6 +207,7 @@ async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse
         answer.headers["Allow"] = methods
         return answer
     except web.HTTPNotFound:
-        return as_error(404, f"nothing is at {request.path}; see /admin/workers, /admin/decisions, /metrics")
+        pages = sorted({route.resource.canonical for route in request.app.router.routes() if route.resource})
+        return as_error(404, f"nothing is at {request.path}; there are {', '.join(pages)}")
     except web.HTTPRequestEntityTooLarge as exc:
         return as_error(413, exc.text or exc.reason)

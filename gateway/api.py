@@ -110,8 +110,9 @@ class Api:
     def refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
         self._metrics.errors[error.code] += 1
-        self._tell(http, error, error.status)
-        headers = [request_id(http)]
+        named = request_id(http)
+        self._tell(http, error, error.status, named[1])
+        headers = [named]
         if isinstance(error, MethodNotAllowed) and error.param:
             headers.append((b"allow", error.param.encode()))
         elif isinstance(error, UpgradeRequired):
@@ -120,9 +121,11 @@ class Api:
             headers.append((b"www-authenticate", b"Bearer"))
         responder.fail(error, headers)
 
-    def _tell(self, http: HttpRequest | None, error: GatewayError | None, status: int) -> None:
+    def _tell(
+        self, http: HttpRequest | None, error: GatewayError | None, status: int, named: bytes = b""
+    ) -> None:
         if self._tellers:
-            tell(self._tellers, refusal(http, error, status, time.monotonic()))
+            tell(self._tellers, refusal(http, error, status, time.monotonic(), named))
 
     def _models(self, http: HttpRequest) -> tuple[int, Any]:
         """The union over the fleet, whether their workers are up or not; of what whoever asks may use."""

@@ -1,10 +1,13 @@
 """`kvgate check`: reach every worker once, and say how well each can be known and what reaches more."""
 
 import asyncio
+import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -52,11 +55,12 @@ class _Tokens(msgspec.Struct):
 
 
 _tokens = msgspec.json.Decoder(_Tokens).decode
+_PUBLISHED = re.compile(r"(tcp://\*:)(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One worker's mode, why it is no better, and the flag line that reaches the next. `fault` is what makes
+    """One worker's mode, why it is no better, and the flag line that reaches the best. `fault` is what makes
     the check fail. `made` are its tokens, of one that may be in a pair."""
 
     name: str
@@ -69,6 +73,10 @@ class Finding:
     fault: str | None = None
     worker: Worker | None = None
     made: Made = field(default_factory=dict)
+
+    @property
+    def _reached(self) -> str:
+        return "the next mode" if self.mode is Mode.LOAD_ONLY else "the best mode"
 
     @property
     def is_good(self) -> bool:
@@ -85,7 +93,7 @@ class Finding:
         if self.obstacle:
             lines.append(f"    {self.obstacle}")
         if self.flags:
-            lines.append(f"    to reach the next mode, start it with:  {self.flags}")
+            lines.append(f"    to reach {self._reached}, start it with:  {self.flags}")
         return lines
 
 
@@ -148,12 +156,16 @@ class Checker:
         if not await self._can_tokenize(worker):
             why = "no tokenizer is given for its model, and its own /tokenize does not answer"
             return Finding(worker.id, Mode.LOAD_ONLY, told, why, "kvgate serve --tokenizer DIR")
-        obstacle = None if is_known else await self._events(facts, worker)
-        if obstacle:
-            return Finding(worker.id, Mode.APPROXIMATE, told, obstacle, flags.events or None)
+        unverified = None
         if not await self._reports_cached_tokens(worker):
-            why = "it does not report cached tokens, so predictions cannot be verified"
-            return Finding(worker.id, Mode.EXACT, told, why, flags.cached_tokens or None)
+            unverified = "it does not report cached tokens, so predictions cannot be verified"
+        obstacle = None if is_known else await self._events(facts, worker)
+        if obstacle:  # both at once: who restarts an engine with a large model wants to do it once
+            both = f"{flags.cached_tokens} {flags.events}" if unverified else flags.events
+            why = f"{obstacle}; {unverified}" if unverified else obstacle
+            return Finding(worker.id, Mode.APPROXIMATE, told, why, both.strip() or None)
+        if unverified:
+            return Finding(worker.id, Mode.EXACT, told, unverified, flags.cached_tokens or None)
         return Finding(worker.id, Mode.VERIFIED, told)
 
     async def _events(self, facts: Facts, worker: Worker) -> str | None:
@@ -212,7 +224,28 @@ def pair_lines(workers: Iterable[Worker | None]) -> Iterator[str]:
 async def check_all(checker: Checker, urls: list[str]) -> list[Finding]:
     found = await asyncio.gather(*(checker.check(url) for url in urls))
     findings = [finding for findings in found for finding in findings]
-    return [replace(one, fault=one.fault or _unlike(one, findings)) for one in findings]
+    findings = [replace(one, fault=one.fault or _unlike(one, findings)) for one in findings]
+    return list(_on_ports_of_their_own(findings))
+
+
+def _on_ports_of_their_own(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Engines on one host cannot publish at the same port, and each rank takes one. Who publishes stays."""
+    taken: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for one in sorted(findings, key=lambda one: one.flags is not None):
+        if one.worker is not None:
+            host = urlsplit(one.worker.url).hostname or ""
+            first.setdefault(one.worker.url, taken[host])
+            taken[host] += 1
+    for one in findings:
+        further = first[one.worker.url] if one.worker else 0
+        yield replace(one, flags=one.flags and _moved(one.flags, further))
+
+
+def _moved(flags: str, further: int) -> str:
+    if "--replay-port" in flags:  # the gateway has one such port for all workers
+        return flags
+    return _PUBLISHED.sub(lambda port: f"{port[1]}{int(port[2]) + further}", flags)
 
 
 def _unlike(decode: Finding, findings: Sequence[Finding]) -> str | None:

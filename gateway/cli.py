@@ -20,7 +20,7 @@ from gateway.config import Config, load
 from gateway.config.live import LIVE
 from gateway.core.errors import ConfigError
 from gateway.keys import command as key_command
-from gateway.options import add_flags, options
+from gateway.options import Parser, add_flags, options
 from gateway.telling.logs import set_up
 
 
@@ -43,9 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="kvgate", description="A KV-aware gateway for LLM inference fleets."
-    )
+    parser = Parser(prog="kvgate", description="A KV-aware gateway for LLM inference fleets.")
     parser.add_argument("--version", action="version", version=f"kvgate {__version__} ({_build()})")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the gateway in front of your workers")
@@ -173,7 +171,10 @@ def _check(args: argparse.Namespace) -> int:
     from gateway.app import check
     from gateway.redis.server import embedded
 
-    with embedded(_config(args)) as config:
+    config = _load(args)
+    # What is logged of each model and worker as it joins is in the findings too.
+    set_up("warning" if config.log_level == "info" else config.log_level, config.log_format)
+    with embedded(config) as config:
         return run(lambda: check(config))
 
 
@@ -232,7 +233,7 @@ def reference_page() -> str:
     lines = [
         "# Options",
         "",
-        "Generated from `gateway/config.py` by `make docs`. Flags win over the environment, the",
+        "Generated from `gateway/config/` by `make docs`. Flags win over the environment, the",
         "environment over the file given with `--config`, the file over the defaults. Lists are separated",
         "by commas in the environment and repeated as flags. What is live is changed by SIGHUP or",
         "`POST /admin/config/reload` ([operating](operating.md)); the rest by a restart.",

@@ -83,7 +83,7 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
 def _rows(told: dict[str, Any]) -> Iterator[list[str]]:
     some = sorted(told["candidates"], key=lambda c: (c["worker"] != told["worker"], c["cost"] or 0.0))
     parts = list(some[0].get("terms", {}))
-    yield ["", "worker", "term", *parts, *(title for title, _ in COLUMNS), "kv", "exact"]
+    yield ["", "worker", "cost", *parts, *(title for title, _ in COLUMNS), "kv", "exact"]
     for each in some:
         yield [
             ">" if each["worker"] == told["worker"] else "",

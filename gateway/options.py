@@ -5,8 +5,9 @@ words of refusals come from here.
 """
 
 import argparse
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar
 
@@ -21,6 +22,7 @@ MAX_SECONDS = 365 * 86400
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 _WHERE = re.compile(r"at `(\w+)`")
+_UNKNOWN = re.compile(r"unknown option `([^`]+)`$")
 
 
 def option(description: str, unit: str = "", **limits: Any) -> Meta:
@@ -91,6 +93,18 @@ def _is_map(kind: Any) -> TypeGuard[msgspec.inspect.DictType]:
     return isinstance(kind, msgspec.inspect.DictType)
 
 
+class Parser(argparse.ArgumentParser):
+    """Of a command with subcommands: one that is given what it does not know says what it has instead."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            given = next((each for each in unknown if each.startswith("-")), unknown[0]).partition("=")[0]
+            words = meant(given, self._option_string_actions, "--") or f"; see {self.prog} --help"
+            self.exit(2, f"{self.prog}: there is no {given}{words}\n")
+        return known, unknown
+
+
 def add_flags(
     parser: argparse.ArgumentParser,
     struct: type[msgspec.Struct],
@@ -138,15 +152,26 @@ def convert(values: Mapping[str, Any], struct: type[Struct], source: str, *, str
         return msgspec.convert(values, struct, strict=strict)
     except msgspec.ValidationError as exc:
         message = str(exc).replace("Object contains unknown field", "unknown option").replace("$.", "")
-        raise ConfigError(f"{source}: {message}{_choices(message, struct)}") from exc
+        raise ConfigError(f"{source}: {message}{_right(message, struct)}") from exc
 
 
-def _choices(message: str, struct: type[msgspec.Struct]) -> str:
-    """What would have been right, where it is a word of a few."""
+def _right(message: str, struct: type[msgspec.Struct]) -> str:
+    """What would have been: the name that was meant, a word of a few, a list."""
+    known = {each.name: each for each in options(struct)}
+    if unknown := _UNKNOWN.search(message):
+        return meant(unknown[1].replace("-", "_").lower(), known)
     where = _WHERE.search(message)
-    known = {each.name: each.choices for each in options(struct)}
-    choices = known.get(where[1], ()) if where else ()
-    return f"; it is {', '.join(choices[:-1])} or {choices[-1]}" if choices else ""
+    wrong = known.get(where[1]) if where else None
+    if wrong and wrong.choices:
+        return f"; it is {', '.join(wrong.choices[:-1])} or {wrong.choices[-1]}"
+    return f'; it is a list, as in {wrong.name} = ["…"]' if wrong and wrong.is_list else ""
+
+
+def meant(given: str, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a refusal of what is none of the `known` names, which all begin with the prefix."""
+    names = [name.removeprefix(prefix) for name in known]
+    near = difflib.get_close_matches(given.removeprefix(prefix), names, n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def from_environment(environ: Mapping[str, str], struct: type[msgspec.Struct]) -> dict[str, Any]:
@@ -157,7 +182,8 @@ def from_environment(environ: Mapping[str, str], struct: type[msgspec.Struct]) -
         if not variable.startswith(ENV_PREFIX) or _is_service_link(variable, text):
             continue
         if variable not in known:
-            raise ConfigError(f"environment: {variable} is no option; see kvgate serve --help")
+            words = meant(variable, known, ENV_PREFIX) or "; see kvgate serve --help"
+            raise ConfigError(f"environment: {variable} is no option{words}")
         option, source = known[variable], f"environment: {variable}"
         name, is_list = option.name, option.is_list or option.is_map
         if option.is_table:

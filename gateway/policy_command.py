@@ -22,10 +22,13 @@ def run(args: argparse.Namespace, config: Config) -> int:
     num_checks = num_kept = 0
     for (kind, name), make in _tested(args.file, config).items():
         print(f"{kind} {name}")
+        before = None
         for result in contract.run(kind, make, config.policy_budget_ms / 1000):
             num_checks += 1
             num_kept += result.fault is None
-            print(f"  FAIL  {result.check}: {result.fault}" if result.fault else f"  ok    {result.check}")
+            fault = "the same" if result.fault == before else result.fault
+            print(f"  FAIL  {result.check}: {fault}" if result.fault else f"  ok    {result.check}")
+            before = result.fault
     print(f"{num_kept} of {num_checks} checks passed")
     return 0 if num_kept == num_checks else 1
 

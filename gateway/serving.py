@@ -161,6 +161,7 @@ async def _serve(
         await service.add_workers(await predecessor.take_over(sockets.all))
     if sockets.takeover is None:
         await stop.wait()
+        _say_stopping(config)
         return None
     point = TakeoverPoint(sockets.takeover, sockets.all, lambda: service.added_workers)
     await _is_done(point.taken.wait(), unless=stop)
@@ -171,10 +172,15 @@ async def _serve(
         sockets.hand_over(sockets.all)
     point.close()
     if not point.taken.is_set():
+        _say_stopping(config)
         return None
     log.info("process %d has taken over: finishing what is open here", point.successor)
     await service.leave(config.takeover_drain_s, stop)
     return None if stop.is_set() else 0.0
+
+
+def _say_stopping(config: Config) -> None:
+    log.info("stopping: requests under way have up to %g s to end", config.drain_timeout_s)
 
 
 def _announce(config: Config, sockets: Sockets) -> None:

@@ -377,7 +377,7 @@ async def test_verification_is_told_whole_and_summed_up(admined: Admined) -> Non
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/admin/worker", 404, "nothing is at /admin/worker"),
+        ("GET", "/admin/worker", 404, "nothing is at /admin/worker; there are /admin/cache-loss, "),
         ("POST", "/admin/verify", 405, "/admin/verify answers GET, HEAD, not POST"),
         ("POST", "/admin/workers", 413, "Maximum request body size"),
     ],

@@ -19,6 +19,7 @@ from gateway.keys.guard import Guard
 from gateway.metrics import Metrics
 from gateway.proxy import Proxy
 from gateway.responder import Exchange, Responder
+from gateway.telling.end import End, Teller
 from tests.fakes import worker
 
 
@@ -63,7 +64,9 @@ class World:
             Served("tuned", "root", "tuned", None, "org/name"),
         )
         self.member = self.fleet.add(worker("w:1", *served))
-        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics, guard=guard)
+        self.told: list[End] = []
+        tellers: list[Teller] = [self.told.append]
+        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics, tellers=tellers, guard=guard)
 
     def ask(self, method: str, target: str, *headers: Header, is_upgrade: bool = False) -> Kept:
         kept = Kept()
@@ -106,6 +109,13 @@ def test_routes(world: World, method: str, target: str, status: int) -> None:
     assert not world.proxy.paths
     if status >= 400:
         assert set(kept.body["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("headers", [[], [(b"x-request-id", b"7")]])
+def test_what_is_refused_is_told_by_the_id_that_is_in_its_answer(world: World, headers: list[Header]) -> None:
+    kept = world.ask("GET", "/none", *headers)
+    (end,) = world.told
+    assert end.request_id == kept.headers[b"x-request-id"] != b""
 
 
 def test_inference_goes_to_the_proxy(world: World) -> None:

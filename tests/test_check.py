@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from engines import ENGINES
 from gateway.check import Checker, Finding, check_all
 from gateway.core.blocks import root_hash
-from gateway.core.engine import EventSource
+from gateway.core.engine import EngineFlags, EventSource
 from gateway.core.log import Hello, Status
 from gateway.core.stream import StreamState
 from gateway.core.worker import Role, Worker
@@ -155,7 +155,7 @@ async def test_a_worker_that_tells_no_cached_tokens_is_exact_but_not_verified(ch
     assert (finding.mode, finding.flags) == (Mode.EXACT, "--tell-cached")
     assert finding.lines()[1:] == [
         "    it does not report cached tokens, so predictions cannot be verified",
-        "    to reach the next mode, start it with:  --tell-cached",
+        "    to reach the best mode, start it with:  --tell-cached",
     ]
 
 
@@ -181,6 +181,34 @@ async def test_without_events_that_can_be_had_it_is_approximate(
     assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--publish")
     assert words in (finding.obstacle or "")
     assert finding.lines()[-1].endswith("start it with:  --publish")
+
+
+async def test_an_engine_is_restarted_once_for_all_that_it_needs(checked: Checked) -> None:
+    checked.answers.sources, checked.answers.cached_tokens = [], None
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--tell-cached --publish")
+    assert finding.obstacle == (
+        "it publishes no KV events; it does not report cached tokens, so predictions cannot be verified"
+    )
+
+
+async def test_engines_on_one_host_are_told_ports_of_their_own(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind those of who publishes there already; each rank has one."""
+    events = 'tcp://*:5557","replay_endpoint":"tcp://*:6557'
+    monkeypatch.setattr(FakeEngine, "flags", EngineFlags(events, ""))
+    silent = [Answers(sources=[]), Answers(sources=[])]
+    silent[0].metrics = {"0": {"block_size": 16}, "1": {"block_size": 16}}
+    servers = [await each.serve() for each in silent]
+    findings = await checked.findings(*map(url_of, servers), url_of(checked.server))
+    monkeypatch.setattr(FakeEngine, "flags", EngineFlags(f"{events}, and kvgate with --replay-port 6557", ""))
+    one_for_all = await checked.findings(*map(url_of, servers))
+    for server in servers:
+        await server.close()
+    first = events.replace("557", "558")
+    assert [each.flags for each in findings] == [first, first, events.replace("557", "560"), None]
+    assert {each.flags for each in one_for_all} == {f"{events}, and kvgate with --replay-port 6557"}
 
 
 async def test_without_tokens_it_is_routed_by_load(checked: Checked) -> None:
@@ -283,8 +311,8 @@ async def test_each_worker_is_checked_as_the_engine_that_it_is(
         )
     await server.close()
     assert (finding.mode, finding.facts.split()[0]) == (Mode.APPROXIMATE, engine)
-    assert finding.obstacle == "it publishes no KV events"
-    assert (finding.flags or "").startswith(flags or "") and bool(finding.flags) is bool(flags)
+    assert (finding.obstacle or "").startswith("it publishes no KV events; ")
+    assert (flags or "") in (finding.flags or "") and bool(finding.flags) is bool(flags)
     assert ("decode worker by bootstrap" in finding.facts) is (engine == "sglang")
 
 

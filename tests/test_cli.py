@@ -60,8 +60,12 @@ def test_version_and_unknown_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_of("--version") == 0
     assert capsys.readouterr().out.startswith(f"kvgate {__version__} (interpreted, ")
     assert exit_of() == 2
-    assert exit_of("serve", "--prot", "1") == 2
-    assert "unrecognized arguments: --prot" in capsys.readouterr().err
+    assert "required: COMMAND" in capsys.readouterr().err
+    for wrong in (("--prot", "1"), ("--prot=1",)):
+        assert exit_of("serve", *wrong) == 2
+        assert capsys.readouterr().err == "kvgate serve: there is no --prot; did you mean --port?\n"
+    assert exit_of("policy", "test", "a.py", "b.py") == 2
+    assert capsys.readouterr().err == "kvgate policy test: there is no b.py; see kvgate policy test --help\n"
 
 
 def test_the_top_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,6 +121,16 @@ def test_flags_reach_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path
     (config,) = seen
     assert config.worker == ["http://a:1", "http://b:1"]
     assert (config.log_requests, config.head_timeout_s, config.max_attempts) == (False, 3.0, 7)
+
+
+@pytest.mark.parametrize(("given", "level"), [([], "WARNING"), (["--log-level", "debug"], "DEBUG")])
+def test_a_check_logs_no_more_than_it_prints_unless_it_is_asked(
+    given: list[str], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(cli, "set_up", lambda level, form: seen.append(level.upper()))
+    assert cli.main(["check", *given]) == 0
+    assert seen == [level]
 
 
 def test_check_without_workers_validates_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_the_chosen_is_first_and_marked() -> None:
         "m, 100 prompt tokens (fastokens): b:1, by latency_slo",
         "in time; first token in 0.250 s",
         "",
-        "   worker  term  ahead_s   own_s  overlap  uncached  booked  in flight  waiting    kv  exact",
+        "   worker  cost  ahead_s   own_s  overlap  uncached  booked  in flight  waiting    kv  exact",
         ">  b:1     0.25   0.1250  0.1250       64        36    1000          2        0  0.50    yes",
         "   a:1      0.5   0.2500  0.2500       64        36    1000          2        0  0.50     no",
     ]

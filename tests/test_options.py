@@ -73,8 +73,33 @@ def test_a_refusal_names_the_flag_and_what_would_be_right(arguments: list[str], 
 
 
 def test_what_is_no_option_is_said() -> None:
-    with pytest.raises(ConfigError, match="^file: unknown option `place`$"):
-        convert({"place": 1}, Told, "file")
+    with pytest.raises(ConfigError, match="^file: unknown option `colour`$"):
+        convert({"colour": 1}, Told, "file")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"wait-s": 1}, "file: unknown option `wait-s`; did you mean wait_s?"),
+        ({"names": 1}, "file: unknown option `names`; did you mean name?"),
+        ({"parts": {"a": {"sizes": 1}}}, "file: unknown option `sizes` - at `parts[...]`"),
+        ({"name": "a"}, 'file: Expected `array`, got `str` - at `name`; it is a list, as in name = ["…"]'),
+    ],
+)
+def test_what_was_meant_is_named(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        convert(values, Told, "file", strict=True)
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [("KVGATE_NAMES", "; did you mean KVGATE_NAME?"), ("KVGATE_ZZ", "; see kvgate serve --help")],
+)
+def test_a_variable_that_is_no_option_is_refused(variable: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_environment({variable: "1"}, Told)
+    assert str(caught.value) == f"environment: {variable} is no option{words}"
 
 
 def test_fields_are_shown_with_their_names_defaults_and_units() -> None:

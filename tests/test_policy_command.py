@@ -47,6 +47,17 @@ def test_what_fails_is_told_with_the_reason(tmp_path: Path, capsys: pytest.Captu
     assert text.endswith("7 of 8 checks passed\n")
 
 
+def test_a_reason_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = ran(capsys, "test", written(tmp_path, BAD.replace("0", "candidates[0]")))
+    assert code == 1
+    words = "it answered a candidate; its index among them is wanted, or a Choice"
+    assert text.startswith(
+        f"policy my_policy\n  FAIL  one candidate is chosen: {words}\n"
+        "  FAIL  of many candidates one is chosen: the same\n"
+    )
+    assert (text.count(words), text.count(": the same")) == (1, 7)
+
+
 def test_one_that_takes_too_long_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = ran(
         capsys, "test", written(tmp_path, GOOD), "--policy", "mine", "--policy-budget-ms", "0.000001"

@@ -44,7 +44,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         list[str],
         option(
             "Directory with tokenizer.json and chat template, for all models, or MODEL=DIR for one. "
-            "Without it each new prompt is tokenized by a worker, which costs a round trip.",
+            "Without it one is looked for by the root that workers tell: a directory here, the Hugging Face "
+            "cache, the hub. Where there is none, a worker tokenizes each new prompt: a round trip.",
             "path",
         ),
     ] = msgspec.field(default_factory=list)

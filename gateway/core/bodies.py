@@ -63,7 +63,7 @@ class Intake:
         self.num_bytes += size
         if self.num_bytes > self._max_bytes:
             self.drop()
-            return BodyTooLarge(f"the body is over {self._max_bytes} bytes")
+            return BodyTooLarge(f"the body is over {self._max_bytes} bytes, the gateway's --max-body-bytes")
         if bodies.num_bytes + size > bodies.max_bytes:
             self.drop()
             return bodies.refusal()

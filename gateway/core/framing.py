@@ -58,7 +58,7 @@ def check_request(version: str, target: bytes, headers: Iterable[Header], max_bo
             num_hosts += 1
         elif name == b"content-length":
             if int(value) > max_body_bytes:
-                raise BodyTooLarge(f"the body is over {max_body_bytes} bytes")
+                raise BodyTooLarge(f"the body is over {max_body_bytes} bytes, the gateway's --max-body-bytes")
         elif name == b"transfer-encoding":
             _check_coding(version, value)
         elif value.lower() != b"100-continue":

@@ -135,10 +135,12 @@ def _lines(text: str, source: str) -> Iterator[tuple[int, KeyLine | GroupLine]]:
             kind: type[KeyLine] | type[GroupLine] = GroupLine if "group" in fields else KeyLine
             yield number, msgspec.json.decode(line, type=kind)
         except msgspec.DecodeError as exc:
-            raise _refused(source, number, exc) from exc
+            raise _refused(
+                source, number, f"{exc}; `kvgate key new` prints lines as they are wanted"
+            ) from exc
 
 
-def _refused(source: str, number: int, exc: Exception) -> ConfigError:
+def _refused(source: str, number: int, exc: object) -> ConfigError:
     reason = str(exc).replace("$.", "").replace("Object contains unknown field", "unknown field")
     return ConfigError(f"{source}:{number}: {reason.replace('Object missing', 'missing')}")
 

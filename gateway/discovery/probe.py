@@ -96,7 +96,7 @@ class Probe:
             path = MODELS
             status, _ = await self._get(path)
         if status != 200:
-            raise ProbeError(f"{self.url}{path} answered {status}")
+            raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
 
     async def metrics(self, *, is_last: bool = False) -> dict[int, EngineMetrics]:
         """Per rank; empty where the endpoint has no metrics. `is_last`: the connection is closed then, so
@@ -135,8 +135,13 @@ class Probe:
     async def _required(self, path: str) -> bytes:
         status, body = await self._get(path)
         if status != 200:
-            raise ProbeError(f"{self.url}{path} answered {status}")
+            raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
         return body
+
+    def _advice(self, status: int) -> str:
+        if status == 404 and self.url.endswith("/v1"):  # as clients are given it
+            return "; give the worker's address without /v1"
+        return "; --worker-key-file FILE gives it the key that it wants" if status == 401 else ""
 
     async def _optional(self, path: str | None, more: Mapping[str, str] | None = None) -> bytes | None:
         if path is None:

@@ -34,6 +34,10 @@ class KeyFile:
     def __repr__(self) -> str:
         return f"KeyFile({self.path}, {self.ring!r})"
 
+    @property
+    def has_admin(self) -> bool:
+        return any(entry.who is not None and entry.who.is_admin for entry in self.ring.entries.values())
+
     def look(self) -> Ring | None:
         """What it holds now, if it has changed and was the same at the last look."""
         before, self._seen = self._seen, _fingerprint(self.path)

@@ -6,6 +6,7 @@ JWKS ──► Jwt ───────┘
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from gateway.keys.jwt import Jwt
     from gateway.router import Router
 
+log = logging.getLogger("kvgate.keys")
+
 LOOK_INTERVAL_S = 1.0
 """Between two looks at the file."""
 
@@ -41,6 +44,11 @@ class Keeper:
         self._salts = _salts(config)
         self._clock = clock
         self.file = KeyFile(config.key_file, self._salt_in) if config.key_file else None
+        if self.file and config.admin_key != "off" and not self.file.has_admin:
+            how = "make one with `kvgate key new --tenant NAME --admin`"
+            log.warning(
+                "admin_key is %s, and no key in %s has admin scope: %s", config.admin_key, self.file.path, how
+            )
         self.witness: SaltWitness | None = None
         self.guard: Guard | None = None
         self.jwt: Jwt | None = None

@@ -241,7 +241,7 @@ class Catalog:
                 self._shelf.read(self._shelf.get(source))
         if self._any_model:
             shelved = self._shelf.get(_given(self._any_model))
-            self._shelf.read(shelved)
+            self._shelf.read(shelved, is_needed=True)
             if shelved.state is State.BROKEN:
                 raise ConfigError(f"tokenizer: {shelved.why}")
         self._tell()

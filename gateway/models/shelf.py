@@ -98,9 +98,9 @@ class Shelf:
     def get(self, source: Source) -> Shelved:
         return self._all.setdefault(source, Shelved(source))
 
-    def read(self, shelved: Shelved) -> None:
-        """Blocking."""
-        self._finish(shelved, self._read(shelved.source))
+    def read(self, shelved: Shelved, *, is_needed: bool = False) -> None:
+        """Blocking. `is_needed`: nothing starts without it, so who reads it tells that it is broken."""
+        self._finish(shelved, self._read(shelved.source), is_told=is_needed)
 
     def close(self) -> None:
         """Nothing more is read, and what is being read is waited for: an interpreter that ends under a thread
@@ -146,6 +146,8 @@ class Shelf:
             found.state, found.renderer = State.LOADED, renderer
         except NotFound as exc:
             found.why, found.is_passing = str(exc), exc.is_passing
+            if not source.is_given:
+                found.why += f"; --tokenizer {source.name}=DIR names one"
         except PromptError as exc:
             found.why = str(exc)
         except Exception as exc:  # noqa: BLE001  files from elsewhere; one model must not end the others
@@ -155,12 +157,12 @@ class Shelf:
             found.state = State.BROKEN
         return found
 
-    def _finish(self, shelved: Shelved, found: Shelved) -> None:
+    def _finish(self, shelved: Shelved, found: Shelved, *, is_told: bool = False) -> None:
         is_news = (shelved.state, shelved.why) != (found.state, found.why)
         shelved.state, shelved.renderer = found.state, found.renderer
         shelved.where, shelved.why, shelved.is_passing = found.where, found.why, found.is_passing
         shelved.tried_s = time.monotonic()
-        if is_news:
+        if is_news and not (is_told and found.state is State.BROKEN):
             _say(shelved)
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 
 from gateway.agreement import Judgement, disagreement
 
-BROKEN = "its tokenizer is broken, see `models`"
+BROKEN = "its tokenizer is broken, see /admin/tokenizer"
 
 
 class Maker(Enum):

@@ -124,6 +124,8 @@ def as_choice(answer: Any, num_candidates: int) -> Choice:
     """What a policy answered: a Choice, or only its index. Raises PartError where it is neither."""
     choice = Choice(answer, "its choice") if type(answer) is int else answer
     if not isinstance(choice, Choice):
+        if isinstance(answer, Candidate):
+            raise PartError("it answered a candidate; its index among them is wanted, or a Choice")
         raise PartError(f"it answered {answer!r:.80}, neither an index nor a Choice")
     index: object = choice.index  # what is said of its type, nobody has checked
     if not isinstance(index, int) or not 0 <= index < num_candidates:

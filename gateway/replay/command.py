@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.core.errors import ConfigError
+from gateway.options import Parser
 from gateway.policies.library import AUTO
 from gateway.replay.picture import page
 from gateway.replay.play import BOUNDS, Calibrated, Result, Run, Trace, calibrate, library_of, play_all
@@ -25,7 +26,7 @@ ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="kvgate replay", description=__doc__)
+    parser = Parser(prog="kvgate replay", description=__doc__)
     add_arguments(parser)
     try:
         return run(parser.parse_args(arguments))

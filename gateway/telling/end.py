@@ -65,9 +65,10 @@ def tell(tellers: list[Teller], end: End) -> None:
             dismiss(tellers, teller)
 
 
-def refusal(http: HttpRequest | None, error: GatewayError | None, status: int, now: float) -> End:
-    """One that no exchange was made for; without `http` it was not even HTTP."""
-    request_id = (http.header(b"x-request-id") if http else None) or b""
+def refusal(
+    http: HttpRequest | None, error: GatewayError | None, status: int, now: float, request_id: bytes = b""
+) -> End:
+    """One that no exchange was made for; without `http` it was not even HTTP. `request_id`: in its answer."""
     fault = error.code if error else "malformed"
     request = error.request if error and isinstance(error.request, InferenceRequest) else None
     return End(http, request, None, "refused", status, fault, request_id, now, now, now)

@@ -4,7 +4,8 @@
     its events    what it stored for a sampled prompt: our blocks, or others. Where its stream is EXACT,
                   nothing was evicted and the answer has ended some time ago, a block of ours that is not
                   there was never computed under our tokens; the runs that were stored meanwhile tell which
-                  tokens were instead
+                  tokens were instead. Looked at twice: where our own loop stood still, events that came
+                  long ago are read after the first look
 
 A worker that disagrees now and then is told of like one that always does: see RAISED.
 """
@@ -79,6 +80,7 @@ class Sample:
     num_engines: int | None = None
     num_decided: int = 0
     runs: deque[Run] = field(default_factory=lambda: deque(maxlen=MAX_RUNS))
+    suspected: "Difference | None" = None
 
     @property
     def is_plain(self) -> bool:
@@ -166,6 +168,16 @@ class TokenCheck:
         due = [self.samples.pop(decision) for decision, due_s in ended.items() if due_s <= now]
         self.due_s = min((due_s for due_s in ended.values() if due_s > now), default=inf)
         return due
+
+    def confirmed(self, sample: Sample, difference: Difference, now: float) -> Difference | None:
+        """What both looks at it found; None after the first one, the second is due then."""
+        first = sample.suspected
+        if first is not None:  # the runs that told the place may be forgotten by now
+            return first if difference.position is None else difference
+        sample.suspected, sample.ended_s = difference, now
+        self.samples[sample.decision] = sample
+        self.due_s = min(self.due_s, now + SETTLE_S)
+        return None
 
 
 def compare(sample: Sample, worker: WorkerId, index: Index) -> tuple[bool, Difference | None]:

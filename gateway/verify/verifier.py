@@ -266,6 +266,9 @@ class Verifier:
         for sample in watched.tokens.due(now):
             if member is not None and member.stream is StreamState.EXACT:
                 is_sure, difference = compare(sample, watched.worker.id, self._index)
+                if difference is not None:
+                    difference = watched.tokens.confirmed(sample, difference, now)
+                    is_sure = difference is not None
                 if is_sure:
                     self._checked(watched, watched.tokens.stored, difference)
 

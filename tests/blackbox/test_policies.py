@@ -127,7 +127,7 @@ async def test_a_running_gateway_explains_what_it_would_do_and_does_nothing(
         code, text = await explained(bench, path, body)
         first, _, _, titles, chosen, _ = text.splitlines()
         assert code == 0 and re.fullmatch(r"m, 3 prompt tokens \(worker\): \S+, by expected_ttft", first)
-        assert titles.split()[:6] == ["worker", "term", "start_s", "ahead_s", "own_s", "fetch_s"]
+        assert titles.split()[:6] == ["worker", "cost", "start_s", "ahead_s", "own_s", "fetch_s"]
         assert chosen.startswith("> ") and chosen.split()[1] in {worker.id for worker in workers}
         code, text = await explained(bench, path, body, "--json")
         assert code == 0 and [len(each["terms"]) for each in json.loads(text)["candidates"]] == [9, 9]

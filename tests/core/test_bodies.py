@@ -41,7 +41,10 @@ def test_one_that_is_too_long_is_dropped() -> None:
     bodies = Bodies(100)
     intake = Intake(bodies, 50)
     assert intake.add(b"a" * 50) is None
-    assert isinstance(intake.add(b"b"), BodyTooLarge)
+    refusal = intake.add(b"b")
+    assert isinstance(refusal, BodyTooLarge) and str(refusal).endswith(
+        "50 bytes, the gateway's --max-body-bytes"
+    )
     assert (bodies.num_bytes, bodies.num_refused) == (0, 0)
 
 

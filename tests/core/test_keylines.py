@@ -39,7 +39,7 @@ def test_an_empty_file_has_no_keys() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("kvg-x", "JSON is malformed"),
+        ("kvg-x", "JSON is malformed: invalid character (byte 0); `kvgate key new` prints lines as"),
         ("[]", "Expected `object`"),
         ("{}", "missing required field `id`"),
         (changed(hash=...), "missing required field `hash`"),

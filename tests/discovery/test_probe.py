@@ -87,7 +87,7 @@ async def test_a_path_that_the_engine_does_not_have_is_not_asked(endpoint: Endpo
 @pytest.mark.parametrize(
     ("path", "answer", "words"),
     [
-        ("/v1/models", (401, b""), "/v1/models answered 401"),
+        ("/v1/models", (401, b""), "/v1/models answered 401; --worker-key-file FILE gives it the key"),
         ("/v1/models", (302, b""), "/v1/models answered 302"),
         ("/v1/models", (200, b"<html>"), "/v1/models: fake: "),
         ("/kv_event_sources", (200, b"<html>"), ": fake: "),
@@ -102,6 +102,13 @@ async def test_a_bad_answer_is_named_by_its_path(
         await probe.facts()
     assert str(caught.value).startswith(endpoint.url)
     assert words in str(caught.value)
+
+
+async def test_an_address_as_clients_are_given_it_is_told_to_be_too_long(endpoint: Endpoint) -> None:
+    async with session() as open_session:
+        probe = Probe(f"{endpoint.url}/v1", only(FakeEngine()), open_session, {})
+        with pytest.raises(ProbeError, match="/v1/v1/models answered 404; give the .* without /v1$"):
+            await probe.check_health()
 
 
 async def test_health_is_200_and_nothing_else(endpoint: Endpoint, probe: Probe) -> None:

@@ -37,7 +37,7 @@ def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, path
     with pytest.raises(ConfigError, match=r"^key_file: .*/none cannot be read: No such file"):
         made(tmp_path / "none")
     write(path, LINES[0] + "\n{}")
-    with pytest.raises(ConfigError, match=r"^key_file: .*/keys.jsonl:2: missing required field `id`$"):
+    with pytest.raises(ConfigError, match=r"^key_file: .*/keys.jsonl:2: missing required field `id`; "):
         made(path)
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="is no text"):

@@ -80,6 +80,16 @@ def test_what_needs_something_else() -> None:
         Keeper(Config(mask_cached_tokens=True, expose_headers=True))
 
 
+def test_an_admin_api_that_no_key_opens_is_told(keys: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = Config(key_file=str(keys), admin_key="changes")
+    Keeper(config)
+    assert f"admin_key is changes, and no key in {keys} has admin scope" in caplog.text
+    caplog.clear()
+    keys.write_text(line_of(KEY, bytes(16), "acme", admin=True))
+    Keeper(config)
+    assert not caplog.text
+
+
 async def test_tokens_are_taken_beside_keys(keys: Path, tmp_path: Path) -> None:
     file = tmp_path / "jwks.json"
     file.write_bytes(jwks(public("ec")))

@@ -63,7 +63,14 @@ async def test_what_is_given_must_be_there_and_what_is_found_need_not(
     assert [each.state for each in made] == [State.BROKEN, State.ABSENT]
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert all("it is nowhere" in message for message in caplog.messages)
-    assert made.get(Source("x")).describe()["why_none"] == "it is nowhere"
+    assert made.get(Source("x")).describe()["why_none"] == "it is nowhere; --tokenizer x=DIR names one"
+
+
+def test_one_that_a_start_fails_by_is_told_by_who_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    made = shelf(FakePlaces(NotFound("it is nowhere")))
+    shelved = made.get(Source("x", is_given=True))
+    made.read(shelved, is_needed=True)
+    assert (shelved.state, shelved.why, caplog.messages) == (State.BROKEN, "it is nowhere", [])
 
 
 async def test_a_hub_out_of_reach_is_asked_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -41,8 +41,8 @@ def test_who_made_the_error(how: str, status: int, fault: str, who: str | None) 
 
 def test_a_refusal_knows_the_request_if_it_was_read() -> None:
     error = InvalidRequest("no")
-    http = HttpRequest("POST", b"/v1/completions?key=secret", [(b"x-request-id", b"7")])
-    told = refusal(http, error, 400, 5.0)
+    http = HttpRequest("POST", b"/v1/completions?key=secret", [])
+    told = refusal(http, error, 400, 5.0, b"7")
     assert (told.request, told.route, told.request_id) == (None, "/v1/completions", b"7")
     assert (told.how, told.status, told.fault, told.lasted_s) == ("refused", 400, "invalid_request", 0.0)
     error.request = request = InferenceRequest(Kind.CHAT, "/v1/chat/completions", b"", {"model": "m"})

@@ -75,7 +75,7 @@ def test_the_admin_page_names_what_was_wrong_and_where_tokens_differ() -> None:
         world.store([*ids(i + 5, 9), 7, *ids(i + 5)[10:]])
         world.answer(decision, 0)
         world.now += 1.0
-    world.verifier.scraped(W, None)
+    world.settle()
     told = describe(world.verifier, Metrics(), text_of)
     assert json.loads(json.dumps(told)) is not None
     (w,) = told["workers"]

@@ -20,7 +20,7 @@ from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.router import Router
 from gateway.verify.causes import Cause
 from gateway.verify.exactness import LEAST, MIN_CREDITED, WINDOW
-from gateway.verify.tokens import SETTLE_S
+from gateway.verify.tokens import MAX_RUNS, SETTLE_S
 from gateway.verify.verifier import MAX_OPEN, SAMPLE, Verifier, Watched
 from tests.fakes import BLOCK_SIZE, Known, worker
 
@@ -71,6 +71,13 @@ class World:
         self.index.apply(W, event)
         self.verifier.heard(W, event)
         return names
+
+    def settle(self) -> None:
+        """Both looks at all samples."""
+        for _ in range(2):
+            self.verifier.scraped(W, None)
+            self.now += SETTLE_S
+        self.verifier.scraped(W, None)
 
     @property
     def watched(self) -> Watched:
@@ -266,7 +273,7 @@ def test_as_many_tokens_that_are_others_are_seen_by_events() -> None:
         world.store([*ids(i, 9), 7, *ids(i)[10:]])
         world.answer(decision, 0)
         world.now += SETTLE_S
-    world.verifier.scraped(W, None)
+    world.settle()
     assert world.watched.tokens.is_raised
     difference = world.watched.tokens.difference
     assert difference is not None
@@ -274,6 +281,37 @@ def test_as_many_tokens_that_are_others_are_seen_by_events() -> None:
     assert (difference.ours[3], difference.engines[3]) == (3009, 7)
     assert world.ask(ids(9), 16).overlap_tokens == 0
     assert world.causes() == {Cause.TOKENS_DIFFER: 1}
+
+
+def test_events_that_were_not_read_yet_are_no_other_tokens() -> None:
+    """Our loop stood still: an answer has ended, and is looked at before the events that came before it."""
+    world = World()
+    for i in range(4):
+        decision = world.decide(ids(i))
+        world.store(ids(i + 100))  # another prompt's
+        world.answer(decision, 0)
+        world.now += 4 * SETTLE_S
+        world.verifier.scraped(W, None)
+        world.store(ids(i))
+        world.now += SETTLE_S
+        world.verifier.scraped(W, None)
+    stored = world.watched.tokens.stored
+    assert (stored.num, stored.num_differing, world.watched.tokens.difference) == (4, 0, None)
+
+
+def test_a_place_that_the_first_look_found_is_told_though_its_runs_are_forgotten() -> None:
+    world = World()
+    decision = world.decide(ids())
+    world.store([*ids(0, 9), 7, *ids()[10:]])
+    world.answer(decision, 0)
+    world.now += SETTLE_S
+    world.verifier.scraped(W, None)
+    for i in range(MAX_RUNS):
+        world.store(ids(i + 100))
+    world.now += SETTLE_S
+    world.verifier.scraped(W, None)
+    difference = world.watched.tokens.difference
+    assert difference is not None and difference.position == 9
 
 
 def test_a_worker_that_stores_our_tokens_is_looked_at_now_and_then() -> None:
