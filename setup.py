@@ -13,7 +13,7 @@ from setuptools import Extension, setup
 
 COMPILED = [
     "gateway/api.py",
-    "gateway/behind.py",
+    "gateway/doors/behind.py",
     "gateway/beyond.py",
     "gateway/core/answer.py",
     "gateway/core/blocks.py",
@@ -81,7 +81,7 @@ COMPILED = [
     "gateway/policies/expected_ttft.py",
     "gateway/policies/prefix_overlap.py",
     "gateway/policies/seconds.py",
-    "gateway/prefill.py",
+    "gateway/splits/prefill.py",
     "gateway/prompts.py",
     "gateway/proxy.py",
     "gateway/records.py",
@@ -89,7 +89,7 @@ COMPILED = [
     "gateway/responses.py",
     "gateway/router.py",
     "gateway/server.py",
-    "gateway/split_exchange.py",
+    "gateway/splits/exchange.py",
     "gateway/timer.py",
     "gateway/tunnel.py",
     "gateway/upstream.py",

@@ -3,32 +3,26 @@
     core/       pure: tokens, block hashes, streams, requests, decisions; no I/O
     index/      what each worker holds         policies/   who gets a request
     ingest/     KV events into the index       discovery/  who is in the fleet
-    ways        how each is reached            fleet_admin  /admin/workers
-    behind      proxies before us              proxied      connections that they pass on
+    doors/      where clients come in: sockets, TLS, proxies before us, upgrades without a lost connection
+    server      one connection                 api         the OpenAI surface
+    keys/       who may ask                    flow/       who is let in, who goes first
+    adapters/   loaded and unloaded by an operator
     models/     whose prompts are tokenized here, and with what    renderers/  how a family's are made
+    router      the decision, one call         proxy, exchange   one request to a worker and back
+    splits/     prefill there, decode here     responses, tunnel   requests that are kept, WebSockets
+    upstream    connections to workers         control     probes and other calls to workers
+    ways        how each is reached            fleet_admin  /admin/workers
     verify/     was it right, and why not      agreement   our tokens and a worker's
     trials/     how policies do, side by side  preview     a request that is not sent
-    router      the decision, one call         proxy       one request to a worker and back
-    server      the listening side             upstream    connections to workers
-    listening   sockets that are bound         tls         contexts that follow their files
-    front       who comes in, and is seen off  sockets     all that a gateway listens at
-    tunnel      WebSockets                     control     probes and other calls to workers
-    api         the OpenAI surface             admin       /metrics, /admin
-    app         puts it together               cli         arguments -> Config -> app
-    choosing    the policy in use              library     `connect`, for programs
-    loss/       why what was cached is computed again
-    agent/      the sidecar beside a worker    proto/      its contract, generated
-    serving     sockets, start, stop           handover    upgrades without a lost connection
-    processes   several behind one port        child       one of them
+    choosing    the policy in use              loss/       why what was cached is computed again
     redis/      what several gateways share    bookings/   what others have in flight
     radix/      the index in Redis itself      others      asked there before a decision
-    flow/       who is let in, who goes first   keys/      who may ask
-    adapters/   loaded on workers, and unloaded
-    survey      what lies there, for people    split_exchange  prefill there, decode here
-    prefill     the other leg of it            splits      what became of them
-    pairing     who can be two of a pair
-    telling/    the log, lines of requests     reloading/  another configuration
-    running     one process of several
+    agent/      the sidecar beside a worker    proto/      its contract, generated
+    telling/    the log, lines of requests, traces    admin    /metrics, /admin
+    config/     every option                   reloading/  another configuration
+    app/        puts it together               processes/  several behind one port
+    serving     start and stop                 commands/   what `kvgate` can do beside serving
+    cli         arguments -> Config -> app     library     `connect`, for programs
     replay/     all that in virtual time, before simulated engines
 
 As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`

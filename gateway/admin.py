@@ -14,7 +14,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.aggregate import MAX_EXPLAINED_BYTES
 from gateway.api import Api, ready
 from gateway.choosing import Choosing
 from gateway.core.errors import ConfigError, GatewayError
@@ -22,6 +21,7 @@ from gateway.core.fleet import Fleet, Member
 from gateway.fleet_admin import FleetAdmin, as_error, as_json
 from gateway.loss.witness import CacheLoss
 from gateway.preview import Preview
+from gateway.processes.aggregate import MAX_EXPLAINED_BYTES
 from gateway.records import Records
 from gateway.router import Router
 

@@ -162,7 +162,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _process(file: int) -> int:
-    from gateway.child import serve_child
+    from gateway.processes.child import serve_child
 
     return run(lambda: serve_child(file))
 
@@ -179,20 +179,20 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _index(args: argparse.Namespace) -> int:
-    from gateway.index_command import run as run_index
+    from gateway.commands.index import run as run_index
 
     config = _config(args)
     return run(lambda: run_index(args, config))
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from gateway.explain_command import run as run_explain
+    from gateway.commands.explain import run as run_explain
 
     return run(lambda: run_explain(args))
 
 
 def _policy(args: argparse.Namespace) -> int:
-    from gateway.policy_command import run as run_policy
+    from gateway.commands.policy import run as run_policy
 
     return run_policy(args, _config(args))
 
@@ -218,7 +218,7 @@ def _replay(arguments: Sequence[str]) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from gateway.demo import demo
+    from gateway.commands.demo import demo
 
     return run(lambda: demo(args.port))
 

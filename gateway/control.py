@@ -16,7 +16,7 @@ from aiohttp.resolver import ThreadedResolver
 
 from gateway.core.address import Address
 from gateway.core.networks import Reachable
-from gateway.tls import Tls, reason
+from gateway.doors.tls import Tls, reason
 from gateway.ways import Ways
 
 MAX_ANSWER_BYTES = 8 << 20

@@ -30,8 +30,8 @@ from gateway.core.renderer import Renderer
 from gateway.core.request import PROMPT_FIELDS, InferenceRequest, Kind
 from gateway.core.runs import Runs
 from gateway.core.template import MediaError
+from gateway.doors.tls import Tls
 from gateway.metrics import Metrics
-from gateway.tls import Tls
 from gateway.ways import Ways
 
 log = logging.getLogger("kvgate.prompts")

@@ -48,8 +48,8 @@ from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.records import Records
 from gateway.responder import Responder
 from gateway.router import Router
-from gateway.split_exchange import SplitExchange
-from gateway.splits import Splits
+from gateway.splits.exchange import SplitExchange
+from gateway.splits.splits import Splits
 from gateway.tasks import Tasks
 from gateway.telling.end import Teller
 from gateway.telling.traces import Traces

@@ -28,7 +28,7 @@ from gateway.core.errors import (
 from gateway.core.framing import Limits, check_request
 from gateway.core.http import Header, HttpRequest
 from gateway.core.upgrade import HTTP2_REFUSAL, has_body, offers_websocket, without_offer
-from gateway.listening import reset_at_close
+from gateway.doors.listening import reset_at_close
 from gateway.responder import Exchange, Handle, Responder, request_id
 from gateway.timer import LazyTimer
 

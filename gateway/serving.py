@@ -17,12 +17,12 @@ from gateway import host
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.discovery.said import drains_of, parse_spec, spec_of, without_drains
-from gateway.handover import Predecessor, TakeoverPoint
-from gateway.processes import Supervisor
+from gateway.doors.handover import Predecessor, TakeoverPoint
+from gateway.doors.sockets import Sockets, asked
+from gateway.doors.systemd import READY, STOPPING, activated, notify, reloading
+from gateway.processes.supervisor import Supervisor
 from gateway.redis.server import embedded
 from gateway.reloading.reloads import Reloads, Reread
-from gateway.sockets import Sockets, asked
-from gateway.systemd import READY, STOPPING, activated, notify, reloading
 from gateway.tasks import Tasks, on_hangup, stop_event
 from gateway.telling.sink import Sink
 

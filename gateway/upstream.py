@@ -14,11 +14,11 @@ from typing import Any, Protocol, cast
 
 import httptools
 
-from gateway import tls
 from gateway.core.address import Address
 from gateway.core.framing import BadAnswer, check_answer
 from gateway.core.http import Header, ResponseHead
 from gateway.core.networks import Reachable
+from gateway.doors import tls
 from gateway.ways import PLAIN, Way
 
 OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})

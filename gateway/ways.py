@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gateway.commands.keyfile import read_key
 from gateway.config import Config
 from gateway.config.workers import WorkerTable
 from gateway.core.address import Address
 from gateway.core.errors import ConfigError
 from gateway.core.networks import Reachable
-from gateway.keyfile import read_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from gateway.preview import Preview
 from gateway.proxy import Proxy
 from gateway.records import Records
 from gateway.router import Router
-from gateway.splits import splits_of
+from gateway.splits.splits import splits_of
 from gateway.ways import Ways
 from tests.discovery.test_roster import RANK, URL, W, World
 from tests.fakes import decision

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer, unused_port
 from gateway import control
 from gateway.control import ControlSession, Refused, failure
 from gateway.core.networks import Reachable
-from gateway.tls import worker_tls
+from gateway.doors.tls import worker_tls
 from gateway.ways import Way, Ways
 from tests.certificates import Authority
 from tests.fakes import serve, url_of

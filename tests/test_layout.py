@@ -23,7 +23,7 @@ NO_TEST_OF_THEIR_OWN = {
     "engines/sim/pd/leg.py": "types only",
     "gateway/proto/kvgate/v1/kv_events_pb2.py": "generated; tests/test_proto.py",
     "gateway/index/base.py": "types only; the backends keep its promises in tests/index/contract.py",
-    "gateway/messages.py": "types only",
+    "gateway/processes/messages.py": "types only",
     "gateway/flow/waiter.py": "types only",
     "gateway/ingest/feed.py": "types only",
     "gateway/ingest/holding.py": "tests/test_replica_stories.py runs all of it, with gateways and Redis",
@@ -32,11 +32,11 @@ NO_TEST_OF_THEIR_OWN = {
     "gateway/bookings/shared.py": "tests/test_booking_stories.py runs all of it, with gateways and Redis",
     "gateway/ingest/tree.py": "tests/test_tree_stories.py",
     "gateway/responses.py": "tests/blackbox/test_responses.py runs all of it",
-    "gateway/child.py": "tests/blackbox/test_processes.py runs all of it, in processes of its own",
+    "gateway/processes/child.py": "tests/blackbox/test_processes.py runs all of it, in processes of its own",
     "gateway/app/gateway.py": "tests/blackbox, tests/test_stories.py and tests/test_library.py run all of it",
     "gateway/app/workers.py": "tests/test_worker_stories.py, tests/blackbox/test_worker_tls.py",
     "gateway/app/told.py": "tests/test_admin.py asks for all of it",
-    "gateway/app/checking.py": "tests/test_check.py, and tests/test_verify_stories.py",
+    "gateway/app/checking.py": "tests/commands/test_check.py, and tests/test_verify_stories.py",
 }
 """Beside maps of packages and entry points (`__init__`, `__main__`), which hold no logic."""
 

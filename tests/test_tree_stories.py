@@ -10,10 +10,10 @@ import pytest
 
 from engines.sim import Sim
 from gateway import cli
+from gateway.commands.index import run
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decision
 from gateway.core.stream import StreamState
-from gateway.index_command import run
 from gateway.radix.browse import Browser
 from gateway.redis.client import LOST, open_client
 from gateway.redis.options import redis_of

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from gateway.commands.keyfile import read_key
 from gateway.core.errors import ConfigError
-from gateway.keyfile import read_key
 
 ADMIN = "http://127.0.0.1:9400"
 KEY_VARIABLE = "KVGATE_ADMIN_KEY"

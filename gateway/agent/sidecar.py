@@ -12,6 +12,7 @@ from typing import Any
 from engines import ENGINES
 from gateway.agent.config import AgentConfig, address_of
 from gateway.agent.service import KvEvents, serve, server_credentials
+from gateway.commands.keyfile import read_key
 from gateway.control import ControlSession
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
@@ -23,14 +24,13 @@ from gateway.discovery.facts import endpoint_url
 from gateway.discovery.identify import Engines
 from gateway.discovery.probe import Probe
 from gateway.discovery.roster import Roster, RosterOptions
+from gateway.doors.tls import worker_tls
 from gateway.index.assumed import AssumedIndex
 from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds
 from gateway.ingest.shelf import Rank, Shelf, ShelfSubscription
-from gateway.keyfile import read_key
 from gateway.metrics import Metrics
 from gateway.tasks import Tasks, stop_event
-from gateway.tls import worker_tls
 
 log = logging.getLogger("kvgate.agent")
 

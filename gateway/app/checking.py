@@ -3,7 +3,7 @@
 from functools import partial
 
 from gateway.app.gateway import Gateway
-from gateway.check import Checker, check_all, pair_lines
+from gateway.commands.check import Checker, check_all, pair_lines
 from gateway.config import Config
 from gateway.control import ControlSession
 from gateway.discovery.facts import event_source

@@ -22,8 +22,8 @@ from gateway.app import changing
 from gateway.app.surface import routes_of, surface_of
 from gateway.app.told import admin_of
 from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
-from gateway.behind import behind, trusted_of
 from gateway.choosing import Choosing
+from gateway.commands.keyfile import worker_headers
 from gateway.config import Config
 from gateway.config.models import aliases_of
 from gateway.control import ControlSession
@@ -41,9 +41,12 @@ from gateway.discovery.facts import worker_urls
 from gateway.discovery.identify import Engines
 from gateway.discovery.said import said_of
 from gateway.discovery.standings import keep_leaving
+from gateway.doors.behind import behind, trusted_of
+from gateway.doors.front import Front
+from gateway.doors.sockets import Sockets
+from gateway.doors.tls import follow, listening_tls, worker_tls
 from gateway.flow.askers import trusted_peers
 from gateway.flow.gate import gate_of
-from gateway.front import Front
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
@@ -52,14 +55,13 @@ from gateway.ingest.agents import AgentFeeds, agents_of
 from gateway.ingest.feed import Feed
 from gateway.ingest.feeds import Feeds, shared_index, shared_tree
 from gateway.ingest.healer import Healer, keep_healing
-from gateway.keyfile import worker_headers
 from gateway.keys.keeper import Keeper
 from gateway.lag import Lag
 from gateway.loss.witness import CacheLoss, keep_explained
 from gateway.metrics import Metrics
 from gateway.models.given import catalog_of
 from gateway.others import Others
-from gateway.pairing import Pairing
+from gateway.processes.shared import Place, place_alone
 from gateway.prompts import PromptSource, WorkerTokenizer
 from gateway.proxy import AskUsage, Proxy, proxy_options
 from gateway.recorder import recorder_of
@@ -69,13 +71,11 @@ from gateway.reloading.difference import Difference
 from gateway.reloading.reloads import Reloads
 from gateway.router import Router
 from gateway.server import ClientConnection
-from gateway.shared import Place, place_alone
-from gateway.sockets import Sockets
-from gateway.splits import splits_of
+from gateway.splits.pairing import Pairing
+from gateway.splits.splits import splits_of
 from gateway.tasks import Tasks
 from gateway.telling.sink import Sink
 from gateway.telling.told import Telling
-from gateway.tls import follow, listening_tls, worker_tls
 from gateway.trials.trials import keep_compared
 from gateway.verify.asking import Asking
 from gateway.verify.overheard import Overheard

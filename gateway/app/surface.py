@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from gateway.commands.keyfile import response_ids
 from gateway.config import Config
 from gateway.core.bodies import Bodies
 from gateway.core.errors import ConfigError
 from gateway.core.response_ids import ResponseIds
 from gateway.core.routes import Routes
-from gateway.keyfile import response_ids
 
 
 @dataclass(frozen=True, slots=True)

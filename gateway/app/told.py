@@ -23,7 +23,7 @@ from gateway.metrics import Collector, registry_of
 from gateway.models.metrics import ModelsCollector
 from gateway.preview import Preview
 from gateway.retry_metrics import RetriesCollector
-from gateway.split_metrics import SplitsCollector
+from gateway.splits.metrics import SplitsCollector
 from gateway.trials.metrics import TrialsCollector
 from gateway.verify.metrics import VerifyCollector, describe, summary
 

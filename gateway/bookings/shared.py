@@ -16,9 +16,9 @@ from gateway.core.told import SNAPSHOT_S, decode
 from gateway.core.unheard import Unheard
 from gateway.core.worker import WorkerId
 from gateway.metrics import Histogram
+from gateway.processes.shared import Place
 from gateway.redis.client import LOST, Refused, check, failure, open_client
 from gateway.redis.options import RedisOptions
-from gateway.shared import Place
 from gateway.tasks import Tasks
 
 log = logging.getLogger("kvgate.bookings")

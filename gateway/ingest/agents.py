@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.commands.keyfile import read_key
 from gateway.config import Config
 from gateway.core.address import Address
 from gateway.core.errors import ConfigError
@@ -15,7 +16,6 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.turns import Turns
-from gateway.keyfile import read_key
 from gateway.tasks import Tasks
 
 if TYPE_CHECKING:

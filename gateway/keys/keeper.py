@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from gateway.commands.keyfile import read_key
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.core.keys import Ring
 from gateway.core.salts import MIN_SECRET_CHARS, Salts
 from gateway.flow.askers import header_names, trusted_peers
-from gateway.keyfile import read_key
 from gateway.keys.file import KeyFile
 from gateway.keys.guard import Guard
 from gateway.tasks import Tasks

@@ -146,7 +146,7 @@ class Shelf:
             found.state, found.renderer = State.LOADED, renderer
         except NotFound as exc:
             found.why, found.is_passing = str(exc), exc.is_passing
-            if not source.is_given:
+            if not (source.is_given or self._is_closed):
                 found.why += f"; --tokenizer {source.name}=DIR names one"
         except PromptError as exc:
             found.why = str(exc)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from gateway.commands.keyfile import read_key
 from gateway.config import Config
 from gateway.core.errors import ConfigError
-from gateway.keyfile import read_key
 
 EMBEDDED = "embedded"
 SINGLE = ("redis", "rediss", "unix")

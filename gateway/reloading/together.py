@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.core.errors import ConfigError
-from gateway.messages import Change, Prepare, encode
+from gateway.processes.messages import Change, Prepare, encode
 
 ANSWER_S = 30.0
 """To read a policy file and try it out takes a moment, on a busy machine some more."""

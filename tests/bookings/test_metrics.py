@@ -3,8 +3,8 @@ from gateway.bookings.shared import SharedBookings
 from gateway.config import load
 from gateway.core.told import Booked, Told
 from gateway.core.worker import WorkerId
+from gateway.processes.shared import place_alone
 from gateway.redis.options import redis_of
-from gateway.shared import place_alone
 
 
 async def test_what_others_have_booked_is_told() -> None:

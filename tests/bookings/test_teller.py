@@ -4,7 +4,7 @@ from gateway.bookings.teller import EVERY_S, Teller
 from gateway.core.blocks import BlockHash
 from gateway.core.told import Booked, Promise, Told, decode
 from gateway.index.shared import IN_FLIGHT
-from gateway.shared import Place
+from gateway.processes.shared import Place
 from tests.core.ledgers import A, B
 from tests.core.test_booked import table
 

@@ -9,8 +9,8 @@ import pytest
 from gateway.bookings.shared import SharedBookings
 from gateway.bookings.turns import Turns
 from gateway.core.worker import WorkerId
+from gateway.processes.shared import Place, place_alone
 from gateway.redis.keys import turn_keys
-from gateway.shared import Place, place_alone
 from gateway.tasks import Tasks
 from tests.redis.serving import Server, redis_server, server
 

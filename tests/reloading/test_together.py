@@ -7,7 +7,7 @@ import pytest
 
 from gateway.config import Config
 from gateway.core.errors import ConfigError
-from gateway.messages import Change, Prepare, decode_to_process
+from gateway.processes.messages import Change, Prepare, decode_to_process
 from gateway.reloading.together import Answer, answered, change, prepare
 
 

@@ -1,0 +1,1 @@
+"""What `kvgate` can do beside serving; `gateway/cli.py` names them all."""

@@ -1,0 +1,1 @@
+"""Where clients come in: sockets, TLS, proxies before us, and the next gateway that takes over."""

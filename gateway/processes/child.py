@@ -1,0 +1,188 @@
+"""One of several processes behind a port: a gateway that is handed its connections.
+
+It listens to nothing. The supervisor (`processes.py`) accepts, and passes each connection's open file to
+the process with the fewest; admin requests of the host reach it the same way. Its bookings are in the
+memory that all share. When the channel to the supervisor ends, there is nobody left to hand it anything:
+it finishes what it has and ends, so that no process outlives a supervisor that was killed. TLS is its own:
+it makes the contexts from the same files, and shakes hands.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+
+from gateway import host
+from gateway.app import Gateway
+from gateway.app.changing import Swap, prepare
+from gateway.core.booked import Table
+from gateway.core.errors import ConfigError
+from gateway.garbage import Garbage
+from gateway.processes import shared
+from gateway.processes.channel import Channel
+from gateway.processes.messages import (
+    AdminClient,
+    Begin,
+    Change,
+    Client,
+    Drain,
+    Leaving,
+    Prepare,
+    Prepared,
+    Ready,
+    Refused,
+    decode_to_process,
+    encode,
+)
+from gateway.server import ClientConnection
+from gateway.tasks import Tasks
+from gateway.telling.logs import set_up
+
+log = logging.getLogger("kvgate")
+
+
+class Connections(set[ClientConnection]):
+    """The open connections of this process, each told in the shared memory when it is closed."""
+
+    def __init__(self, table: Table, row: int) -> None:
+        super().__init__()
+        self._table, self._row = table, row
+
+    def discard(self, connection: object) -> None:
+        super().discard(connection)
+        self.closed()
+
+    def closed(self) -> None:
+        self._table.closed(self._row)
+
+
+class Child:
+    """`run` is its life: begin, serve, finish. Returns the exit code."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        # Ctrl-C and a hang-up reach every process of a terminal; the supervisor says what they mean.
+        self._loop.add_signal_handler(signal.SIGINT, lambda: None)
+        self._loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        self._begin: asyncio.Future[tuple[Begin, int] | None] = self._loop.create_future()
+        self._early: list[tuple[bool, int]] = []
+        self._adopt: Callable[[bool, int], None] = lambda is_client, file: self._early.append(
+            (is_client, file)
+        )
+        self._gateway: Gateway | None = None
+        self._changes = Tasks()
+        self._swaps: dict[int, Swap] = {}
+        self._leave_s: float | None = None
+        self._stop_s: float | None = None
+        self._finish = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._channel = Channel(sock, self._on_message, self._on_end)
+
+    async def run(self) -> int:
+        begun = await self._begin
+        if begun is None:
+            return 0  # the supervisor is gone already
+        begin, memory = begun
+        sink = set_up(begin.config.log_level, begin.config.log_format, begin.row)
+        place = shared.place_beside(begin.config, memory, begin.row, begin.num_rows)
+        connections = Connections(place.table, begin.row)
+        try:
+            gateway = Gateway(
+                begin.config,
+                place=place,
+                connections=connections,
+                policy_source=begin.policy_source,
+                sink=sink,
+            )
+        except ConfigError as exc:
+            self._channel.send(encode(Refused(str(exc))))
+            return 2
+        host.prepare()
+        garbage = Garbage(gateway.metrics.gc_pause_s)
+        garbage.settle()
+        try:
+            await gateway.start(serve=False)
+            gateway.standings.resume(begin.drains, gateway.roster)
+            await self._serve(gateway, begin, connections)
+        except ConfigError as exc:
+            self._channel.send(encode(Refused(str(exc))))
+            return 2
+        finally:
+            await gateway.stop(self._stop_s or 0.0)
+            garbage.release()
+            self._channel.close()
+        return 0
+
+    async def _serve(self, gateway: Gateway, begin: Begin, connections: Connections) -> None:
+        """Until it has to stop, which it then does within `_stop_s`."""
+        self._heed_stop()
+        front = gateway.front
+
+        def adopt(is_client: bool, file: int) -> None:
+            if is_client:
+                front.take_client(file, connections.closed)
+            else:
+                front.take_admin(file)
+
+        self._gateway = gateway
+        self._adopt = adopt
+        for early in self._early:
+            adopt(*early)
+        await gateway.warm_up(begin.warm_up_s)
+        self._channel.send(encode(Ready()))
+        await self._finish.wait()
+        if self._leave_s is not None and not self._stop.is_set():
+            await gateway.leave(self._leave_s, self._stop)
+        if self._stop.is_set() and self._stop_s is None:
+            self._stop_s = begin.config.drain_timeout_s
+
+    def _on_message(self, message: bytes, files: list[int]) -> None:
+        match decode_to_process(message):
+            case Begin() as begin:
+                self._begin.set_result((begin, files[0]))
+            case Client():
+                self._adopt(True, files[0])
+            case AdminClient():
+                self._adopt(False, files[0])
+            case Prepare() as prepare:
+                self._changes.start("prepare", self._prepare(prepare))
+            case Change(number):
+                if number in self._swaps:
+                    self._swaps.pop(number)()
+            case Drain(seconds, is_leaving):
+                if is_leaving:
+                    self._leave_s = seconds
+                else:
+                    self._stop_s = seconds
+                    self._stop.set()
+                self._finish.set()
+
+    async def _prepare(self, asked: Prepare) -> None:
+        """Only the latest is kept: an earlier one that was not changed to was refused elsewhere."""
+        self._swaps.clear()
+        assert self._gateway is not None, "only a process that is ready is asked"
+        try:
+            swap = await prepare(self._gateway, asked.config, asked.added, asked.dropped, asked.policy_source)
+        except ConfigError as exc:
+            return self._channel.send(encode(Prepared(str(exc))))
+        self._swaps[asked.number] = swap
+        return self._channel.send(encode(Prepared()))
+
+    def _on_end(self) -> None:
+        """The supervisor is gone. What it said before stands: a process that leaves goes on leaving."""
+        if not self._begin.done():
+            self._begin.set_result(None)
+        if self._leave_s is None:
+            self._stop.set()
+        self._finish.set()
+
+    def _heed_stop(self) -> None:
+        """One that is asked to stop by itself asks for no more connections, and is told to leave behind the
+        last one."""
+        self._loop.add_signal_handler(signal.SIGTERM, lambda: self._channel.send(encode(Leaving())))
+
+
+async def serve_child(file: int) -> int:
+    """The whole of `python -m gateway process FILE`, which only a supervisor starts."""
+    return await Child(socket.socket(fileno=file)).run()

@@ -1,0 +1,1 @@
+"""A request in two halves: one worker computes the prompt, another answers."""

@@ -1,0 +1,379 @@
+"""`kvgate check`: each mode, what is in the way of the next, and the flag that helps."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from engines import ENGINES
+from gateway.commands.check import Checker, Finding, check_all
+from gateway.core.blocks import root_hash
+from gateway.core.engine import EngineFlags, EventSource
+from gateway.core.log import Hello, Status
+from gateway.core.stream import StreamState
+from gateway.core.worker import Role, Worker
+from gateway.discovery.facts import Mode, event_source
+from gateway.discovery.identify import Engines
+from gateway.discovery.said import Said
+from tests.fakes import FakeEngine, only, serve, session, url_of
+
+SOURCE = {"dp_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:6557"}
+
+
+@dataclass
+class Answers:
+    """What the worker answers; the defaults are a worker that reaches the best mode."""
+
+    health: int = 200
+    models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "m", "root": "root"}])
+    metrics: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"0": {"block_size": 16, "num_gpu_blocks": 100}}
+    )
+    sources: list[dict[str, Any]] = field(default_factory=lambda: [SOURCE])
+    tokenize: int = 200
+    tokens: list[int] = field(default_factory=lambda: [1])
+    cached_tokens: int | None = 32
+    asked: list[tuple[str, str | None, Any]] = field(default_factory=list)
+
+    async def serve(self) -> TestServer:
+        return await serve(
+            web.get("/health", self._health),
+            web.get("/v1/models", self._models),
+            web.get("/metrics", self._metrics),
+            web.get("/kv_event_sources", self._sources),
+            web.get("/version", self._version),
+            web.post("/tokenize", self._tokenize),
+            web.post("/v1/completions", self._completions),
+        )
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.Response(status=self.health)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response(self.models)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.json_response(self.metrics)
+
+    async def _sources(self, request: web.Request) -> web.Response:
+        return web.json_response(self.sources)
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response("1.2")
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        await self._note(request)
+        return web.json_response({"tokens": self.tokens}, status=self.tokenize)
+
+    async def _completions(self, request: web.Request) -> web.Response:
+        await self._note(request)
+        usage: dict[str, Any] = {"prompt_tokens": 33, "completion_tokens": 1}
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return web.json_response({"choices": [], "usage": usage})
+
+    async def _note(self, request: web.Request) -> None:
+        self.asked.append((request.path, request.headers.get("x-data-parallel-rank"), await request.json()))
+
+
+@dataclass
+class Checked:
+    """A check of one worker; `obstacle` is what its publisher has against us."""
+
+    answers: Answers
+    server: TestServer
+    obstacle: str | None = None
+    has_tokenizer: bool = False
+    reached: list[EventSource] = field(default_factory=list)
+    agent: tuple[str, Hello | str] | None = None
+    tokens: "Looked | None" = None
+    said: Said = field(default_factory=Said)
+
+    async def _reach_agent(
+        self, worker: Worker, start_time_s: float | None
+    ) -> tuple[str, Hello | str] | None:
+        return self.agent
+
+    async def _reach(self, worker: Worker, source: EventSource) -> str | None:
+        self.reached.append(source)
+        return self.obstacle
+
+    async def findings(self, *urls: str) -> list[Finding]:
+        async with session() as open_session:
+            checker = Checker(
+                session=open_session,
+                engines=only(FakeEngine()),
+                source_of=lambda facts, rank: event_source(facts, rank, 5557, 0),
+                reach_events=self._reach,
+                has_tokenizer=lambda model: self.has_tokenizer,
+                reach_agent=self._reach_agent,
+                tokens=self.tokens,
+                said=self.said,
+            )
+            return await check_all(checker, list(urls) or [url_of(self.server)])
+
+    async def finding(self) -> Finding:
+        (finding,) = await self.findings()
+        return finding
+
+
+@pytest.fixture
+async def checked() -> AsyncIterator[Checked]:
+    answers = Answers()
+    server = await answers.serve()
+    yield Checked(answers, server)
+    await server.close()
+
+
+pytestmark = pytest.mark.process
+
+
+async def test_the_best_mode_has_nothing_in_its_way(checked: Checked) -> None:
+    finding = await checked.finding()
+    name = url_of(checked.server).removeprefix("http://")
+    assert replace(finding, worker=None) == Finding(
+        name, Mode.VERIFIED, "fake 1.2; models m; 100 blocks of 16 tokens", obstacle=None, flags=None
+    )
+    assert finding.worker and finding.worker.id == name
+    assert finding.lines() == [f"{name}: exact and verified  ({finding.facts})"]
+    assert [source.replay_endpoint for source in checked.reached] == ["tcp://*:6557"]
+
+
+async def test_the_same_prompt_is_sent_twice_to_see_it_cached(checked: Checked) -> None:
+    await checked.finding()
+    sent = [body for path, _, body in checked.answers.asked if path == "/v1/completions"]
+    assert sent == [{"model": "m", "prompt": [1] * 33, "max_tokens": 1}] * 2
+
+
+async def test_a_worker_that_tells_no_cached_tokens_is_exact_but_not_verified(checked: Checked) -> None:
+    checked.answers.cached_tokens = None
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.EXACT, "--tell-cached")
+    assert finding.lines()[1:] == [
+        "    it does not report cached tokens, so predictions cannot be verified",
+        "    to reach the best mode, start it with:  --tell-cached",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sources", "obstacle", "words"),
+    [
+        ([], None, "it publishes no KV events"),
+        (
+            [SOURCE | {"replay_endpoint": None}],
+            None,
+            "it publishes KV events at tcp://*:5557 but replays none",
+        ),
+        ([SOURCE], "no replay answers", "no replay answers"),
+        ([{"dp_rank": 0, "endpoint": "/events"}], None, "its KV events can be polled, but it replays none"),
+    ],
+    ids=["no events", "no replay", "not reachable", "polled"],
+)
+async def test_without_events_that_can_be_had_it_is_approximate(
+    checked: Checked, sources: list[dict[str, Any]], obstacle: str | None, words: str
+) -> None:
+    checked.answers.sources, checked.obstacle = sources, obstacle
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--publish")
+    assert words in (finding.obstacle or "")
+    assert finding.lines()[-1].endswith("start it with:  --publish")
+
+
+async def test_an_engine_is_restarted_once_for_all_that_it_needs(checked: Checked) -> None:
+    checked.answers.sources, checked.answers.cached_tokens = [], None
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--tell-cached --publish")
+    assert finding.obstacle == (
+        "it publishes no KV events; it does not report cached tokens, so predictions cannot be verified"
+    )
+
+
+async def test_engines_on_one_host_are_told_ports_of_their_own(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind those of who publishes there already; each rank has one."""
+    events = 'tcp://*:5557","replay_endpoint":"tcp://*:6557'
+    monkeypatch.setattr(FakeEngine, "flags", EngineFlags(events, ""))
+    silent = [Answers(sources=[]), Answers(sources=[])]
+    silent[0].metrics = {"0": {"block_size": 16}, "1": {"block_size": 16}}
+    servers = [await each.serve() for each in silent]
+    findings = await checked.findings(*map(url_of, servers), url_of(checked.server))
+    monkeypatch.setattr(FakeEngine, "flags", EngineFlags(f"{events}, and kvgate with --replay-port 6557", ""))
+    one_for_all = await checked.findings(*map(url_of, servers))
+    for server in servers:
+        await server.close()
+    first = events.replace("557", "558")
+    assert [each.flags for each in findings] == [first, first, events.replace("557", "560"), None]
+    assert {each.flags for each in one_for_all} == {f"{events}, and kvgate with --replay-port 6557"}
+
+
+async def test_without_tokens_it_is_routed_by_load(checked: Checked) -> None:
+    checked.answers.tokenize = 404
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags) == (Mode.LOAD_ONLY, "kvgate serve --tokenizer DIR")
+    checked.has_tokenizer = True
+    assert (await checked.finding()).mode is Mode.VERIFIED
+
+
+async def test_a_tokenize_that_is_another_engines_is_none(checked: Checked) -> None:
+    checked.answers.tokens = []
+    assert (await checked.finding()).mode is Mode.LOAD_ONLY
+
+
+async def test_without_a_block_size_it_is_routed_by_load(checked: Checked) -> None:
+    checked.answers.metrics = {}
+    finding = await checked.finding()
+    assert (finding.mode, finding.flags, finding.facts) == (Mode.LOAD_ONLY, None, "fake 1.2; models m")
+    assert "no block size" in (finding.obstacle or "")
+    assert checked.answers.asked == []
+
+
+async def test_each_rank_is_a_worker_and_asked_by_its_number(checked: Checked) -> None:
+    checked.answers.metrics = {"0": {"block_size": 16}, "1": {"block_size": 16}}
+    checked.answers.sources = [SOURCE, SOURCE | {"dp_rank": 1}]
+    findings = await checked.findings()
+    assert [finding.name[-2:] for finding in findings] == ["#0", "#1"]
+    assert {rank for _, rank, _ in checked.answers.asked} == {"0", "1"}
+
+
+async def test_what_is_not_reached_says_why(checked: Checked) -> None:
+    checked.answers.health = 503
+    finding = await checked.finding()
+    assert finding.mode is None
+    assert finding.lines()[0].endswith(": not reached")
+    assert finding.lines()[1].endswith("/health answered 503")
+    (gone,) = await checked.findings("http://127.0.0.1:9")
+    assert gone.mode is None and "http://127.0.0.1:9/health" in (gone.obstacle or "")
+
+
+async def test_an_endpoint_without_models_is_not_reached(checked: Checked) -> None:
+    checked.answers.models = []
+    finding = await checked.finding()
+    assert finding.mode is None
+    assert (finding.obstacle or "").endswith("serves no model")
+
+
+@pytest.mark.parametrize("tokens", [[1, 2], [1, 3], []])
+async def test_a_pair_makes_the_same_tokens(checked: Checked, tokens: list[int]) -> None:
+    """Who has no /tokenize is not held to it."""
+    checked.answers.tokens = [1, 2]
+    other = Answers(tokens=tokens)
+    server = await other.serve()
+    prefill, decode = url_of(server), url_of(checked.server)
+    checked.said = Said({prefill: Role.PREFILL, decode: Role.DECODE}, connector="nixl")
+    first, second = await checked.findings(prefill, decode)
+    await server.close()
+    assert first.fault is None
+    if tokens == [1, 3]:
+        name = prefill.removeprefix("http://")
+        assert (second.fault or "").startswith(f"{name} would compute other prompts for it: in a text")
+        assert "differ from token number 1 on, [3] and [2]" in (second.fault or "")
+        assert not second.is_good
+    else:
+        assert second.fault is None
+
+
+async def test_no_workers_are_no_findings(checked: Checked) -> None:
+    async with session() as open_session:
+        checker = Checker(
+            open_session, only(FakeEngine()), lambda f, r: None, checked._reach, lambda m: False
+        )
+        assert await check_all(checker, []) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "engine", "flags"), [("sglang", "sglang", "--kv-events-config"), ("library", "openai", None)]
+)
+async def test_each_worker_is_checked_as_the_engine_that_it_is(
+    owner: str, engine: str, flags: str | None
+) -> None:
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m", "owned_by": owner}]})
+
+    async def info(request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.5.23", "page_size": 1, "disaggregation_mode": "decode"})
+
+    server = await serve(web.get("/v1/models", models), web.get("/server_info", info))
+    async with session() as open_session:
+        (finding,) = await check_all(
+            Checker(
+                open_session,
+                Engines(ENGINES),
+                lambda facts, rank: event_source(facts, rank, 5557, 0),
+                lambda worker, source: asyncio.sleep(0, None),
+                lambda model: True,
+            ),
+            [url_of(server)],
+        )
+    await server.close()
+    assert (finding.mode, finding.facts.split()[0]) == (Mode.APPROXIMATE, engine)
+    assert (finding.obstacle or "").startswith("it publishes no KV events; ")
+    assert (flags or "") in (finding.flags or "") and bool(finding.flags) is bool(flags)
+    assert ("decode worker by bootstrap" in finding.facts) is (engine == "sglang")
+
+
+@pytest.mark.parametrize(
+    ("told", "mode", "words"),
+    [
+        (Status(StreamState.EXACT), Mode.VERIFIED, "is exact: 12 blocks"),
+        (
+            Status(StreamState.BLIND, "a gap"),
+            Mode.APPROXIMATE,
+            "is blind (a gap): 12 blocks",
+        ),
+        ("no answer", Mode.APPROXIMATE, "is not followed: no answer"),
+    ],
+)
+async def test_an_agent_that_knows_all_makes_a_worker_exact(
+    checked: Checked, told: Status | str, mode: Mode, words: str
+) -> None:
+    """Whose own events cannot be had."""
+    checked.answers.sources = []
+    hello = Hello("http://w:1", 0, 16, root_hash("root"), told, num_blocks=12)  # type: ignore[arg-type]
+    checked.agent = "w:7070", told if isinstance(told, str) else hello
+    finding = await checked.finding()
+    assert finding.mode is mode
+    assert finding.lines()[1] == f"    its agent at w:7070 {words}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    note: str
+    fault: str | None = None
+
+
+@dataclass
+class Looked:
+    """A catalog that says what the test says, and asks something first."""
+
+    sights: list[Seen]
+    asked: list[str] = field(default_factory=list)
+
+    async def look(self, worker: Worker, ask: Any) -> list[Seen]:
+        self.asked.append(worker.id)
+        assert await ask("/tokenize", {"model": "m", "prompt": "a"})
+        return self.sights
+
+
+@pytest.mark.parametrize("fault", [None, "its tokens are others"])
+async def test_a_worker_whose_tokens_are_not_ours_is_a_fault(checked: Checked, fault: str | None) -> None:
+    checked.has_tokenizer, checked.tokens = (
+        True,
+        Looked([Seen("tokens of m: local"), Seen("of n: none", fault)]),
+    )
+    finding = await checked.finding()
+    assert len(checked.tokens.asked) == 1
+    assert (finding.mode, finding.fault, finding.is_good) == (Mode.VERIFIED, fault, fault is None)
+    wrong = [] if fault is None else [f"    WRONG: {fault}"]
+    assert finding.lines()[1:] == ["    tokens of m: local", "    of n: none", *wrong]
+
+
+async def test_no_tokens_are_asked_of_a_worker_that_is_not_reached(checked: Checked) -> None:
+    checked.tokens = Looked([])
+    checked.answers.health = 503
+    assert not (await checked.finding()).is_good
+    assert checked.tokens.asked == []

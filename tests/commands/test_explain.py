@@ -1,0 +1,83 @@
+"""What is printed of what a gateway tells; a gateway that tells is in tests/blackbox/test_policies.py."""
+
+from typing import Any
+
+import pytest
+
+from gateway import cli
+from gateway.commands.explain import lines
+
+TOLD: dict[str, Any] = {
+    "model": "m",
+    "policy": "latency_slo",
+    "worker": "b:1",
+    "reason": "in time",
+    "prompt_tokens": 100,
+    "tokenized_by": "fastokens",
+    "not_tokenized": None,
+    "predicted_ttft_s": 0.25,
+    "split": None,
+    "flow": None,
+    "candidates": [
+        {
+            "worker": name,
+            "cost": cost,
+            "terms": {"ahead_s": cost / 2, "own_s": cost / 2},
+            "overlap_tokens": 64,
+            "uncached_tokens": 36,
+            "booked_tokens": 1000,
+            "in_flight": 2,
+            "waiting": 0,
+            "kv_usage": 0.5,
+            "is_exact": name == "b:1",
+        }
+        for name, cost in (("a:1", 0.5), ("b:1", 0.25))
+    ],
+}
+
+
+def test_the_chosen_is_first_and_marked() -> None:
+    assert list(lines(TOLD)) == [
+        "m, 100 prompt tokens (fastokens): b:1, by latency_slo",
+        "in time; first token in 0.250 s",
+        "",
+        "   worker  cost  ahead_s   own_s  overlap  uncached  booked  in flight  waiting    kv  exact",
+        ">  b:1     0.25   0.1250  0.1250       64        36    1000          2        0  0.50    yes",
+        "   a:1      0.5   0.2500  0.2500       64        36    1000          2        0  0.50     no",
+    ]
+
+
+def test_without_terms_tokens_or_a_prediction_the_rest_is_told() -> None:
+    plain = [{**each, "cost": None, "terms": {}} for each in TOLD["candidates"]]
+    split = {"prefill_worker": "p:1", "reason": "sooner"}
+    told = {
+        **TOLD,
+        "candidates": plain,
+        "predicted_ttft_s": None,
+        "not_tokenized": "no model",
+        "split": split,
+        "flow": {"tenant": "acme", "priority": 3, "fate": "refused", "why": "too late"},
+    }
+    first, why, where, whose, _, _, chosen, _ = lines(told)
+    assert whose == "for tenant acme, priority 3: refused: too late"
+    assert first == "m, prompt not tokenized: no model: b:1, by latency_slo"
+    assert (why, where) == ("in time", "prompt computed by p:1: sooner")
+    assert chosen.split() == [">", "b:1", "64", "36", "1000", "2", "0", "0.50", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prompt-file", "no.json"], "--prompt-file no.json: cannot be read: No such file or directory"),
+        (["--prompt-file", __file__, "--header", "x"], "--header x: give NAME: VALUE"),
+        (
+            ["--prompt-file", __file__, "--gateway", "http://127.0.0.1:9"],
+            "--gateway http://127.0.0.1:9: no gateway's admin address: ",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_is_said(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"kvgate: {words}")
