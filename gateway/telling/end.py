@@ -48,6 +48,14 @@ class End(msgspec.Struct, frozen=True):
         return self.decision.attempt - 1 if self.decision else 0
 
     @property
+    def tenant(self) -> str | None:
+        """As its key says where it was refused before anybody else could."""
+        if self.request is not None and self.request.tenant is not None:
+            return self.request.tenant
+        who = self.http.who if self.http else None
+        return who.tenant if who else None
+
+    @property
     def route(self) -> str | None:
         """None for one that is not ours: who guesses paths writes what he likes there."""
         return self.http.path if self.http and (self.http.path in ROUTES or self.request) else None

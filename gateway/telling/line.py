@@ -108,7 +108,7 @@ def line_of(end: End, now: float) -> RequestLine:
         decision_id=decision.id if decision else None,
         trace_id=trace_of(end),
         client=client_of(end),
-        tenant=request.tenant if request else None,
+        tenant=end.tenant,
         route=end.route,
         model=request.model[:MAX_NAME_CHARS] if request else None,
         adapter=query.adapter if query else None,

@@ -68,7 +68,7 @@ def attributes_of(end: End) -> dict[str, Value]:
         "kvgate.error_by": who_failed(end),
         "kvgate.how": end.how,
         "kvgate.request_id": end.request_id[:MAX_NAME_CHARS].decode("latin-1"),
-        "kvgate.tenant": request.tenant if request else None,
+        "kvgate.tenant": end.tenant,
         "kvgate.decision_id": decision.id if decision else None,
         "kvgate.worker": decision.worker.id if decision else None,
         "kvgate.retries": end.retries,

@@ -22,6 +22,8 @@ from tests.redis.serving import Server, redis_server, server, serving
 __all__ = ["redis_server", "server"]
 
 PATH = [7] * 40
+PATIENT: dict[str, Any] = {"redis_timeout_s": 10.0}
+"""Where a busy machine must not look like a server that is gone."""
 
 
 async def until(is_so: object) -> None:
@@ -121,7 +123,7 @@ async def test_an_edge_that_does_not_decode_is_told_again(
     server: Server, value: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "KEEP_S", 0.05)
-    async with running(server, A) as ours, running(server, C) as theirs:
+    async with running(server, A, **PATIENT) as ours, running(server, C, **PATIENT) as theirs:
         ours.index.apply(A, stored(PATH, 0))
 
         async def is_told() -> bool:
@@ -169,7 +171,8 @@ async def test_of_several_servers_the_one_that_is_the_master_is_asked_and_told(
         who = Played(first)
         monkeypatch.setattr(service, "locator", lambda options: who)
         url = f"redis://127.0.0.1:{first.port}"
-        async with running(first, A, redis=url) as ours, running(first, C, redis=url) as theirs:
+        options: dict[str, Any] = {"redis": url} | PATIENT
+        async with running(first, A, **options) as ours, running(first, C, **options) as theirs:
             ours.index.apply(A, stored(PATH, 0))
 
             async def is_told() -> bool:
@@ -238,7 +241,7 @@ async def test_a_server_whose_memory_is_full_is_looked_up_in_and_told_when_there
     """What it was told before is true no longer, and given up."""
     monkeypatch.setattr(service, "FULL_S", 0.05)
     with serving() as server:
-        async with running(server, A) as ours, running(server, C) as theirs:
+        async with running(server, A, **PATIENT) as ours, running(server, C, **PATIENT) as theirs:
             theirs.index.apply(C, stored(PATH[:9], 0))
             ours.index.apply(A, stored(PATH, 0))
 

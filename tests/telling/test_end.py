@@ -4,6 +4,7 @@ import pytest
 
 from gateway.core.errors import InvalidRequest, UnknownRoute
 from gateway.core.http import HttpRequest
+from gateway.core.keys import Who
 from gateway.core.request import InferenceRequest, Kind
 from gateway.telling.end import CUT, OUT_OF_TIME, STOPPED, End, refusal, tell, who_failed
 
@@ -47,6 +48,17 @@ def test_a_refusal_knows_the_request_if_it_was_read() -> None:
     assert (told.how, told.status, told.fault, told.lasted_s) == ("refused", 400, "invalid_request", 0.0)
     error.request = request = InferenceRequest(Kind.CHAT, "/v1/chat/completions", b"", {"model": "m"})
     assert refusal(http, error, 400, 5.0).request is request
+
+
+def test_a_tenant_is_known_by_its_key_where_nothing_else_was_read() -> None:
+    http = HttpRequest("POST", b"/v1/completions", [])
+    assert refusal(http, None, 403, 0.0).tenant is None
+    http.who = Who("acme")
+    error = InvalidRequest("no")
+    error.request = request = InferenceRequest(Kind.CHAT, "/v1/chat/completions", b"", {"model": "m"})
+    assert [refusal(http, each, 403, 0.0).tenant for each in (None, error)] == ["acme"] * 2
+    request.tenant = "as flow control has it"
+    assert refusal(http, error, 429, 0.0).tenant == "as flow control has it"
 
 
 def test_a_path_that_is_no_route_is_not_told() -> None:
