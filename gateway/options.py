@@ -22,6 +22,7 @@ MAX_SECONDS = 365 * 86400
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 _WHERE = re.compile(r"at `(\w+)`")
+_IN_TABLE = re.compile(r"\$\.(\w+)\[\.\.\.\]")
 _UNKNOWN = re.compile(r"unknown option `([^`]+)`$")
 
 
@@ -151,8 +152,23 @@ def convert(values: Mapping[str, Any], struct: type[Struct], source: str, *, str
     try:
         return msgspec.convert(values, struct, strict=strict)
     except msgspec.ValidationError as exc:
-        message = str(exc).replace("Object contains unknown field", "unknown option").replace("$.", "")
+        message = _placed(str(exc), values, struct, strict=strict)
+        message = message.replace("Object contains unknown field", "unknown option").replace("$.", "")
         raise ConfigError(f"{source}: {message}{_right(message, struct)}") from exc
+
+
+def _placed(message: str, values: Mapping[str, Any], struct: type[msgspec.Struct], *, strict: bool) -> str:
+    """With the name of the table that is wrong, which msgspec writes as "[...]"."""
+    if not (where := _IN_TABLE.search(message)):
+        return message
+    field = where[1]
+    for name, table in values[field].items():
+        try:
+            msgspec.convert({field: {name: table}}, struct, strict=strict)
+        except msgspec.ValidationError as exc:
+            if str(exc) == message:
+                return message.replace(f"{field}[...]", f'{field}."{name}"', 1)
+    return message
 
 
 def _right(message: str, struct: type[msgspec.Struct]) -> str:

@@ -75,7 +75,7 @@ def test_booleans_of_flags_and_files(tmp_path: Path) -> None:
         ("log_requests = 1", ["Expected `bool`", "`log_requests`"]),
         ("index = 'disk'", ["Invalid enum value 'disk'", "`index`"]),
         ("policies = 'mine'", ["Expected `object`", "`policies`"]),
-        ("[policies.mine]\nscorer = 1", ["unknown option `scorer`", "`policies[...]`"]),
+        ("[policies.mine]\nscorer = 1", ["unknown option `scorer`", '`policies."mine"`']),
         ("head_timeout_s = 0", ["> 0", "`head_timeout_s`"]),
         ("idle_timeout_s = -1", [">= 0", "`idle_timeout_s`"]),
         ("idle_timeout_s = inf", ["<= 31536000", "`idle_timeout_s`"]),

@@ -62,7 +62,7 @@ def test_pairs_are_given_one_by_one_and_what_is_nested_only_in_a_file() -> None:
         (["--pace", "fast"], "--pace: Invalid enum value 'fast' - at `pace`; it is late, quick or slow"),
         (["--wait-s", "0"], "--wait-s: Expected `float` > 0.0 - at `wait_s`"),
         (["--share", "a"], "--share: 'a' is not NAME=VALUE"),
-        (["--share", "a=x"], "--share: Expected `float`, got `str` - at `share[...]`"),
+        (["--share", "a=x"], '--share: Expected `float`, got `str` - at `share."a"`'),
         (["--wait-s", "inf"], f"--wait-s: Expected `float` <= {MAX_SECONDS}.0 - at `wait_s`"),
     ],
 )
@@ -82,7 +82,14 @@ def test_what_is_no_option_is_said() -> None:
     [
         ({"wait-s": 1}, "file: unknown option `wait-s`; did you mean wait_s?"),
         ({"names": 1}, "file: unknown option `names`; did you mean name?"),
-        ({"parts": {"a": {"sizes": 1}}}, "file: unknown option `sizes` - at `parts[...]`"),
+        (
+            {"parts": {"a": {"size": 1}, "b.c": {"sizes": 1}}},
+            'file: unknown option `sizes` - at `parts."b.c"`',
+        ),
+        (
+            {"parts": {"a": {"size": 1}, "b": {"size": "much"}}},
+            'file: Expected `int`, got `str` - at `parts."b".size`',
+        ),
         ({"name": "a"}, 'file: Expected `array`, got `str` - at `name`; it is a list, as in name = ["…"]'),
     ],
 )

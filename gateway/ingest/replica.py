@@ -231,8 +231,9 @@ class ReplicaFeed:
         now, times = asyncio.get_running_loop().time(), self._times
         is_new = now - self._again_at > times.patience_s
         self._again_at, self._pause_s = now, times.pause_s if is_new else self._pause_s * 2
-        if is_new:
-            log.warning("worker %s: what lies in redis is read anew: %s", self._worker, exc)
+        if is_new:  # where nothing was known yet, another one has just begun to write
+            level = logging.INFO if self._follower.cursor == NOWHERE else logging.WARNING
+            log.log(level, "worker %s: what lies in redis is read anew: %s", self._worker, exc)
         self.counts.num_resyncs += 1
         self._forget()
         self._tell()
