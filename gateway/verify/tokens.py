@@ -4,8 +4,8 @@
     its events    what it stored for a sampled prompt: our blocks, or others. Where its stream is EXACT,
                   nothing was evicted and the answer has ended some time ago, a block of ours that is not
                   there was never computed under our tokens; the runs that were stored meanwhile tell which
-                  tokens were instead. Looked at twice: where our own loop stood still, events that came
-                  long ago are read after the first look
+                  tokens were instead. Where our own loop may have stood still before, it is looked at twice:
+                  events that came long ago are read after the first look
 
 A worker that disagrees now and then is told of like one that always does: see RAISED.
 """
@@ -38,6 +38,9 @@ MAX_SAMPLE_DECISIONS = 512
 """A sample whose answer has not come after so many decisions told no usage."""
 SETTLE_S = 0.25
 """Events come in milliseconds, and all of a prompt's before the next prompt's."""
+AGAIN_S = 0.05
+"""Where nobody looked for as long, our loop may have stood still; and until the second look then: some turns
+of a loop that goes again, which reads events in each."""
 NUM_BEFORE, NUM_BEHIND = 3, 5
 """Tokens that are shown around a difference: enough to know the place, too few to be a prompt."""
 
@@ -117,6 +120,7 @@ class TokenCheck:
         self.difference: Difference | None = None
         self.samples: dict[str, Sample] = {}
         self.due_s = inf
+        self._looked_s = -inf
 
     def __repr__(self) -> str:
         return f"TokenCheck(counts={self.counts}, stored={self.stored})"
@@ -162,6 +166,11 @@ class TokenCheck:
             sample.ended_s, sample.num_engines = now, num_engines
             self.due_s = min(self.due_s, now + SETTLE_S)
 
+    def looks(self, now: float) -> bool:
+        """Told of each look; whether our loop may have stood still before it."""
+        before, self._looked_s = self._looked_s, now
+        return now - before > AGAIN_S
+
     def due(self, now: float) -> list[Sample]:
         """The samples whose events must be in by now; they are given once."""
         ended = {s.decision: s.ended_s + SETTLE_S for s in self.samples.values() if s.ended_s is not None}
@@ -174,9 +183,9 @@ class TokenCheck:
         first = sample.suspected
         if first is not None:  # the runs that told the place may be forgotten by now
             return first if difference.position is None else difference
-        sample.suspected, sample.ended_s = difference, now
+        sample.suspected, sample.ended_s = difference, now + AGAIN_S - SETTLE_S
         self.samples[sample.decision] = sample
-        self.due_s = min(self.due_s, now + SETTLE_S)
+        self.due_s = min(self.due_s, now + AGAIN_S)
         return None
 
 

@@ -260,13 +260,14 @@ class Verifier:
         )
 
     def _settle(self, watched: Watched, now: float) -> None:
+        may_be_late = watched.tokens.looks(now)
         if now < watched.tokens.due_s:
             return
         member = self._fleet.get(watched.worker.id)
         for sample in watched.tokens.due(now):
             if member is not None and member.stream is StreamState.EXACT:
                 is_sure, difference = compare(sample, watched.worker.id, self._index)
-                if difference is not None:
+                if difference is not None and (may_be_late or sample.suspected is not None):
                     difference = watched.tokens.confirmed(sample, difference, now)
                     is_sure = difference is not None
                 if is_sure:

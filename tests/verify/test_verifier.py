@@ -299,6 +299,19 @@ def test_events_that_were_not_read_yet_are_no_other_tokens() -> None:
     assert (stored.num, stored.num_differing, world.watched.tokens.difference) == (4, 0, None)
 
 
+def test_where_looks_are_frequent_the_first_one_decides() -> None:
+    """What a full cache evicts meanwhile would take the second one its word."""
+    world = World()
+    decision = world.decide(ids())
+    world.store([*ids(0, 9), 7, *ids()[10:]])
+    world.answer(decision, 0)
+    for _ in range(26):
+        world.now += SETTLE_S / 25
+        world.verifier.scraped(W, None)
+    difference = world.watched.tokens.difference
+    assert difference is not None and difference.position == 9
+
+
 def test_a_place_that_the_first_look_found_is_told_though_its_runs_are_forgotten() -> None:
     world = World()
     decision = world.decide(ids())
