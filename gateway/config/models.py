@@ -20,7 +20,7 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     tokenizer: str = ""
     template: str = ""
-    renderer: Literal["auto", "jinja", "harmony", "worker"] = "auto"
+    renderer: Literal["auto", "jinja", "harmony", "mistral", "worker"] = "auto"
     aliases: list[str] = msgspec.field(default_factory=list)
 
 

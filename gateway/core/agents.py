@@ -50,7 +50,9 @@ def dialect_of(renderer: Renderer, now: datetime) -> Dialect:
 
 
 def _wants_system_first(template: str) -> bool:
-    """As vLLM asks a template: in a bare environment, without what other templates may use."""
+    """As vLLM asks a template: in a bare environment, without what other templates may use. None is a yes."""
+    if not template:
+        return True
     try:
         env = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]

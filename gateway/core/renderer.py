@@ -25,7 +25,7 @@ class Renderer(Protocol):
 
     @property
     def sources(self) -> Sequence[str]:
-        """The texts of its chat templates, where it has some."""
+        """The texts of its chat templates, where it has some; an empty one where its engine has none."""
 
     @property
     def tells_chats(self) -> bool:

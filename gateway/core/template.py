@@ -241,13 +241,13 @@ def _tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or call.get("type", "function") != "function":
             raise PromptError(f"{where}: a tool call is not a function call")
-        function = {**function, "arguments": _arguments(function.get("arguments"))}
+        function = {**function, "arguments": arguments_of(function.get("arguments"))}
         call = {**call, "function": _ordered(function, ("arguments", "name"))}
         result.append(_ordered(call, ("id", "function", "type")))
     return result
 
 
-def _arguments(given: object) -> dict[str, Any]:
+def arguments_of(given: object) -> dict[str, Any]:
     """Arguments come as JSON text and templates want an object; vLLM makes {} of whatever is not one."""
     if isinstance(given, str) and given:
         try:

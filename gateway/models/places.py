@@ -21,6 +21,7 @@ FILES = [
     "additional_chat_templates/*.jinja",
     "config.json",
     "tekken.json",
+    "params.json",
 ]
 """What is fetched of a model: some megabytes, never its weights."""
 

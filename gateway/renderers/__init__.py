@@ -2,6 +2,7 @@
 
 jinja      a chat template and tokenizer.json, as nearly all models have (`core/prompt.py`)
 harmony    gpt-oss
+mistral    Mistral's own format, tekken.json
 nobody     what stands for one where there is none
 """
 
@@ -11,12 +12,16 @@ from pathlib import Path
 
 from gateway.core.prompt import Prompts
 from gateway.core.renderer import Renderer
-from gateway.renderers import harmony
+from gateway.renderers import harmony, mistral
 
 Load = Callable[[Path, str | None], Renderer]
 """From a model's directory, and the text of a chat template in place of its own. Raises PromptError."""
 
-RENDERERS: Mapping[str, Load] = {"jinja": Prompts.load, "harmony": harmony.load}
+RENDERERS: Mapping[str, Load] = {
+    "jinja": Prompts.load,
+    "harmony": harmony.load,
+    "mistral": mistral.load,
+}
 
 FAMILIES = {"gpt_oss": "harmony"}
 """By `model_type` of config.json, as vLLM tells them apart."""
@@ -24,8 +29,9 @@ FAMILIES = {"gpt_oss": "harmony"}
 
 def renderer_of(directory: Path) -> str:
     """The name of the renderer that a model's files ask for."""
+    usual = "mistral" if mistral.is_native(directory) else "jinja"
     try:
         family = json.loads((directory / "config.json").read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError):
-        return "jinja"
-    return FAMILIES.get(family, "jinja")
+        return usual
+    return FAMILIES.get(family, usual)
