@@ -101,12 +101,17 @@ class Tries:
             return "no more are to be"
         if not self.was_sent:
             return ""
+        return "" if self.pays() else "too many requests are tried again now"
+
+    def pays(self) -> bool:
+        """Whether the budget pays for one more try, as of a part of the work; it has, then."""
+        budget = self._budget
         if not budget.has_room(is_retry=self.is_retry):
             budget.num_denied += 1
-            return "too many requests are tried again now"
+            return False
         budget.take(is_retry=self.is_retry)
         self.is_retry = True
-        return ""
+        return True
 
     def gave_up(self, why: str) -> WorkerFailed:
         """The answer, in which SDKs read whether to try again."""

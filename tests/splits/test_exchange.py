@@ -171,6 +171,44 @@ def test_another_prefill_worker_is_tried(monkeypatch: pytest.MonkeyPatch, cause:
     assert world.is_clean()
 
 
+def test_where_the_budget_has_no_room_the_decode_worker_computes_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others would compute it once more each time: a fleet that dies must not get more work for that."""
+    world = World(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
+    _, answered = world.ask()
+    first, second = ("p:1", "p:2") if world.was_asked("p:1") else ("p:2", "p:1")
+    world.transport(first).lose()
+    assert not world.was_asked(second) and "kv_transfer_params" not in world.asked("d:1")
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.proxy.retries.num_denied == 1
+    assert world.is_clean()
+
+
+def test_who_was_not_reached_costs_the_budget_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
+    for name in ("p:1", "p:2"):
+        world.pools[name].error = ConnectionRefusedError(111, "Connection refused")
+    _, answered = world.ask()
+    assert world.splits.failures == {"unreachable": 2}
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.proxy.retries.num_denied == 0
+    assert world.is_clean()
+
+
+def test_a_pair_that_fails_is_followed_by_none_where_the_budget_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "d:1", connector="bootstrap", retry_share=0.0)
+    _, answered = world.ask()
+    world.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert answered.events == [502, "worker_failed"]
+    assert (world.proxy.retries.num_denied, world.proxy.retries.num_retrying) == (1, 0)
+    assert world.is_clean()
+
+
 def test_without_another_one_the_decode_worker_computes_the_prompt(world: World) -> None:
     _, answered = world.ask()
     world.transport("p:1").lose()
