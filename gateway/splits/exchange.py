@@ -163,16 +163,12 @@ class SplitExchange(InferenceExchange):
         if decision.worker.is_bound:
             if failure is Failure.REFUSED:
                 return self._refused(decision, reason)
-            return self._pair_failed(decision, failure)
+            return self._pair_failed(decision, is_prefills_fault=failure is not Failure.ERROR)
         self._tried.prefill_failed(prefill)
         may_split = failure is not Failure.REFUSED and self._tried.num < MAX_PREFILLS
-        self._may_split = may_split and self._costs_little(failure)
+        # Who was not reached has computed nothing. Without room in the budget the decode worker computes it.
+        self._may_split = may_split and (failure is Failure.UNREACHABLE or self.tries.pays())
         return self._again(decision)
-
-    def _costs_little(self, failure: Failure | None) -> bool:
-        """To have a prompt computed once more, by others: who was not reached has computed nothing of it.
-        Where the budget of retries has no room the decode worker computes it itself, if it can."""
-        return failure is Failure.UNREACHABLE or self.tries.pays()
 
     def _refused(self, decision: Decision, reason: str) -> None:
         """By one of two that got the same body: the other one says so too, in the engine's own words."""
@@ -197,18 +193,18 @@ class SplitExchange(InferenceExchange):
         self._may_split = False
         return self._again(decision)
 
-    def _pair_failed(self, decision: Decision, failure: Failure | None = None) -> None:
-        """Of two that answer nothing alone: another pair is tried, in all as many as workers are.
-        `failure` is of its prefill leg, None where the transfer failed."""
+    def _pair_failed(self, decision: Decision, *, is_prefills_fault: bool = False) -> None:
+        """Of two that answer nothing alone: another pair is tried, in all as many as workers are. The budget
+        of retries has no say: nobody could compute it in their place."""
         tried, decode = self._tried, decision.worker.id
         assert decision.prefill is not None
-        if failure not in (None, Failure.ERROR):
+        if is_prefills_fault:
             tried.prefill_failed(decision.prefill.id)
         elif tried.transfer_failed(decision.prefill.id, decode):
             without = {decode, *self.tries.failed, *tried.left_out}
             if self._proxy.router.fleet.has_another(self._request.model, without):
                 tried.blame(decode)
-        self._may_split = tried.num < self._options.max_attempts and self._costs_little(failure)
+        self._may_split = tried.num < self._options.max_attempts
         self._again(decision)
 
     def _again(self, decision: Decision) -> None:

@@ -198,17 +198,6 @@ def test_who_was_not_reached_costs_the_budget_nothing(monkeypatch: pytest.Monkey
     assert world.is_clean()
 
 
-def test_a_pair_that_fails_is_followed_by_none_where_the_budget_has_no_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World(monkeypatch, "p:1", "p:2", "d:1", connector="bootstrap", retry_share=0.0)
-    _, answered = world.ask()
-    world.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
-    assert answered.events == [502, "worker_failed"]
-    assert (world.proxy.retries.num_denied, world.proxy.retries.num_retrying) == (1, 0)
-    assert world.is_clean()
-
-
 def test_without_another_one_the_decode_worker_computes_the_prompt(world: World) -> None:
     _, answered = world.ask()
     world.transport("p:1").lose()
