@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENGINE = Path(os.environ.get("VLLM_BIN") or ROOT / ".venv-vllm" / "bin" / "vllm").absolute()
 MODEL = ROOT / ".cache" / "model"
 
-READY_TIMEOUT_S = 420.0  # one start takes 20–60 s alone, four at once on two cores 110 s, on busy ones twice that
+READY_TIMEOUT_S = 420.0  # one start takes 20–60 s alone, four at once on two busy cores 240 s
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.1
 OWN_PORTS = (15_000, 32_000)  # Linux hands out 32768 and up
