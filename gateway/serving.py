@@ -20,16 +20,13 @@ from gateway.discovery.said import drains_of, parse_spec, spec_of, without_drain
 from gateway.doors.handover import Predecessor, TakeoverPoint
 from gateway.doors.sockets import Sockets, asked
 from gateway.doors.systemd import READY, STOPPING, activated, notify, reloading
-from gateway.processes.supervisor import Supervisor
+from gateway.processes.supervisor import WARM_UP_S, Supervisor
 from gateway.redis.server import embedded
 from gateway.reloading.reloads import Reloads, Reread
 from gateway.tasks import Tasks, on_hangup, stop_event
 from gateway.telling.sink import Sink
 
 log = logging.getLogger("kvgate")
-
-WARM_UP_S = 15.0
-"""For a gateway that takes over to know the workers and what they hold; the running one serves meanwhile."""
 
 
 class Service(Protocol):

@@ -15,6 +15,7 @@ from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.prompt import PromptError
 from gateway.core.request import InferenceRequest
 from gateway.core.runs import Continued, Runs
+from gateway.renderers.texts import plain_texts
 
 EXTRA = "kvgate[harmony]"
 _REFUSED = ("chat_template", "documents", "continue_final_message", "truncate_prompt_tokens")
@@ -77,14 +78,7 @@ class Harmony:
         return None
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
-        given = body.get("prompt")
-        texts = [given] if isinstance(given, str) else given
-        is_plain = all(
-            body.get(name) is None for name in ("prompt_embeds", "suffix", "truncate_prompt_tokens")
-        )
-        if not is_plain or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise PromptError("a completion that is not plain text")
-        return [tokens_of(self._encoding.encode(text, allowed_special="all")) for text in texts]
+        return [tokens_of(self._encoding.encode(text, allowed_special="all")) for text in plain_texts(body)]
 
     def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:
         return tokens_of(())

@@ -17,6 +17,7 @@ from gateway.core.request import InferenceRequest
 from gateway.core.runs import Continued, Runs
 from gateway.core.template import MediaError, arguments_of, dump_tools
 from gateway.core.tokenizer import CACHE_BYTES, Segments
+from gateway.renderers.texts import plain_texts
 
 EXTRA = "kvgate[mistral]"
 FILE = "tekken.json"
@@ -121,15 +122,9 @@ class Mistral:
         return None
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
-        given = body.get("prompt")
-        texts = [given] if isinstance(given, str) else given
-        is_plain = all(
-            body.get(name) is None for name in ("prompt_embeds", "suffix", "truncate_prompt_tokens")
-        )
-        if not is_plain or not isinstance(texts, list) or not texts:
-            raise PromptError("a completion that is not plain text")
-        if not all(isinstance(text, str) and text for text in texts):
-            raise PromptError("a completion that is not text, or of none")
+        texts = plain_texts(body)
+        if not texts or not all(texts):
+            raise PromptError("a completion of no text")
         starts = _flag(body, "add_special_tokens", True)
         return [tokens_of(self._encode(text, bos=starts, eos=False)) for text in texts]
 
