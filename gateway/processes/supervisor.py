@@ -58,8 +58,8 @@ from gateway.tasks import Tasks
 log = logging.getLogger("kvgate.processes")
 
 WARM_UP_S = 15.0
-"""For one that takes another's place, a process or a whole gateway, to ask the workers and catch up with their
-events, while others serve."""
+"""For one that takes another's place, a process or a whole gateway, to ask the workers and catch up with
+their events, while others serve."""
 QUICK_DEATH_S = 10.0
 COMMAND = (sys.executable, "-P", "-m", "gateway")
 """-P: as it is installed for this interpreter, not as it may lie in the current directory."""
