@@ -5,15 +5,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 WHEEL_VENV := .venv-wheel
+# Tests wait more than they work: twice as many at once as there are cores.
+TEST_PROCESSES ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+# Tests start hundreds of gateways, and each would be compiled from its source first.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-deploy bench bench-bookings bench-day-one bench-heal bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay soak fuzz lock docs proto clean
+.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not vllm and not prometheus and not proxies"
+	$(PYTEST) -m "not vllm and not prometheus and not proxies"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
@@ -22,7 +27,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-logo
 
 check: lint
-	$(BIN)/python -m pytest -q -m "not vllm and not process and not prometheus and not proxies"
+	$(PYTEST) -q -m "not vllm and not process and not prometheus and not proxies"
 
 test-proxies: $(VENV)/.installed-dev .cache/proxies/.installed
 	PROXIES=.cache/proxies $(BIN)/python -m pytest -m proxies
@@ -42,7 +47,7 @@ bench-proxy: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 wheel: dist/.built
 
 test-wheel: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
-	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m pytest -m "process and not vllm and not proxies" tests/blackbox tests/test_stories.py tests/test_fleets.py
+	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(PYTEST) -m "not interpreted" tests/blackbox
 
 bench-index: $(WHEEL_VENV)/.installed
 	$(WHEEL_VENV)/bin/python -P -m loadtest.bench_index
@@ -56,6 +61,9 @@ bench-day-one: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed .venv-vllm/.insta
 bench-heal: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_heal
 
+bench-hostile: $(VENV)/.installed-dev # FULL=1: the counts that are promised; SMOKE=1: a few
+	$(BIN)/python -m loadtest.bench_hostile
+
 bench-pd: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
 	$(BIN)/python -m loadtest.bench_pd
 	GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_pd_cost
@@ -68,6 +76,11 @@ bench-policies: $(WHEEL_VENV)/.installed
 
 bench-bookings: $(VENV)/.installed-dev
 	$(BIN)/python -m loadtest.bench_bookings
+
+# Each benchmark for seconds, so that none stops working unnoticed; figures mean nothing and are not written.
+bench-smoke: $(VENV)/.installed-dev $(WHEEL_VENV)/.installed
+	SMOKE=1 $(MAKE) --no-print-directory bench bench-bookings bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay
+	SMOKE=1 GATEWAY_PYTHON=$(WHEEL_VENV)/bin/python $(BIN)/python -m loadtest.bench_day_one
 
 MINUTES ?= 10
 soak: $(VENV)/.installed-dev
@@ -86,8 +99,8 @@ proto: $(VENV)/.installed-dev
 
 lock: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
 
 clean:
 	rm -rf $(VENV) $(WHEEL_VENV) .venv-vllm .cache build dist

@@ -1,21 +1,22 @@
 """One adapter per engine: its wire formats, metric names and paths; imports `gateway.core` only.
 
 To add an engine: `engines/<name>.py` with an `Engine` (gateway/core/engine.py), a line here, golden
-payloads, a test. To add a KV connector: `engines/<name>.py` with a `Handoff` (gateway/core/handoff.py), a
+payloads, a test. To add a KV connector: `engines/<name>.py` with a `Handoff` (gateway/core/kv_connector.py),
+a
 line here, a test.
 """
 
-from engines.bootstrap import Bootstrap
-from engines.context import Context
-from engines.mooncake import Mooncake
-from engines.nixl import Nixl
+from engines.connectors.mooncake import Mooncake
+from engines.connectors.nixl import Nixl
+from engines.connectors.sglang_bootstrap import Bootstrap
+from engines.connectors.shared_storage import SharedStorage
+from engines.connectors.trtllm_context import Context
 from engines.openai import OpenAi
 from engines.sglang import Sglang
-from engines.shared_storage import SharedStorage
 from engines.trtllm import TrtLlm
 from engines.vllm import Vllm
 from gateway.core.engine import Engine
-from gateway.core.handoff import Handoff
+from gateway.core.kv_connector import Handoff
 
 ENGINES: dict[str, Engine] = {
     "vllm": Vllm(),

@@ -7,7 +7,7 @@ load    gauges of LMDeploy (lmdeploy/metrics/loggers.py), llama.cpp (tools/serve
         --metrics) and TGI (its metrics reference); Ollama and MLX have none, then we count our own
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, json
 
@@ -24,7 +24,7 @@ from gateway.core.engine import (
     ModelInfo,
     StreamUsage,
 )
-from gateway.core.events import DecodeError, EventBatch
+from gateway.core.kv_events import DecodeError, EventBatch
 
 BLOCK_SIZE = 16
 """Tokens; vLLM's own, so that a prompt is hashed once for a fleet of both."""
@@ -54,6 +54,8 @@ class OpenAi:
     flags = EngineFlags(events="", cached_tokens="")
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = None
+    names_adapters = True  # it lists none
+    salts_from: tuple[int, ...] | None = None
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         raise DecodeError(NO_EVENTS)
@@ -61,10 +63,16 @@ class OpenAi:
     def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
         raise DecodeError(NO_EVENTS)
 
+    def decode_in_steps(self, frames: Sequence[bytes], *, is_replay: bool) -> Iterator[EventBatch | None]:
+        raise DecodeError(NO_EVENTS)
+
     def replay_request(self, start_seq: int) -> list[bytes]:
         return replay_request(start_seq)
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
+        raise DecodeError(NO_EVENTS)
+
+    def decode_poll_in_steps(self, body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
         raise DecodeError(NO_EVENTS)
 
     def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:

@@ -6,6 +6,10 @@ A page has 60 KB of which some ten lines are of use, hence a search and no parse
 from collections.abc import Iterator
 from math import isfinite
 
+MAX_VALUE = 1e300
+MAX_DIGITS = 18
+"""Python itself refuses to read a number of thousands of digits, by an error."""
+
 
 def series(text: str, prefix: str) -> Iterator[tuple[str, float]]:
     """Labels and value of each sample whose line starts with `prefix`; they lie together."""
@@ -23,7 +27,7 @@ def sample(labels: str, value: str) -> Iterator[tuple[str, float]]:
         number = float(value)
     except ValueError:
         return
-    if isfinite(number):
+    if isfinite(number) and abs(number) <= MAX_VALUE:  # those that are added up stay numbers
         yield labels, number
 
 
@@ -36,4 +40,6 @@ def label(labels: str, name: str) -> str | None:
 
 
 def integer(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
+    """None for what is no number, and for one of more digits than any count of an engine has."""
+    is_number = text and len(text) <= MAX_DIGITS and text.isascii() and text.isdigit()
+    return int(text) if text and is_number else None

@@ -17,18 +17,22 @@ page size    tokens per block, 1 unless said; with EAGLE a page is one of pairs 
 replay       answers carry the topic from 0.5.23 on
 DP ranks     each publishes at port + rank; a request may name one (X-Data-Parallel-Rank) from 0.5.10
              on, so an older engine is one worker without events
+names        any name that it does not know is its base model: an adapter's, which it lists, too. An adapter
+             is chosen by `base:adapter` or the field `lora_path`, and clients reach neither
 """
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct, json
 
 from engines.prometheus import integer, label, series
-from engines.wire import BatchReader, Count, parse, published, replay_request, replayed
+from engines.slices import PORTION_TOKENS
+from engines.wire import BatchReader, Count, named, parse, published, replay_request, replayed
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
+from gateway.core.bounds import port
 from gateway.core.engine import (
     AdapterCalls,
     EngineFlags,
@@ -40,7 +44,7 @@ from gateway.core.engine import (
     ModelInfo,
     StreamUsage,
 )
-from gateway.core.events import (
+from gateway.core.kv_events import (
     GPU,
     BlocksCleared,
     BlocksRemoved,
@@ -55,6 +59,8 @@ BLOCK_SIZE = 16
 """Assumed of an engine that does not tell its page size: the grain of what our own decisions say."""
 CHAINED, ROUTED = (0, 5, 6), (0, 5, 10)
 """The first versions whose hashes name prefixes, and whose DP ranks can be chosen."""
+SALTED = (0, 5, 11)
+"""Before, the API takes `cache_salt`, and the scheduler drops it."""
 
 TokenId: TypeAlias = int | list[int]
 
@@ -139,7 +145,7 @@ class ServerInfo(Struct):
 
     def is_from(self, version: tuple[int, ...]) -> bool:
         """Whether it is this version or a newer one; a build from source names no number we could read."""
-        numbers = tuple(map(int, re.findall(r"\d+", self.version or "")[:3]))
+        numbers = tuple(map(int, re.findall(r"\d{1,9}", self.version or "")[:3]))
         return len(numbers) < 3 or not any(numbers) or numbers >= version
 
 
@@ -150,7 +156,10 @@ class EventsConfig(Struct):
     topic: str = ""
 
 
+NOT_POLLED = "sglang publishes its events; none are polled"
 ROLES = ("prefill", "decode")
+MAX_RANKS = 1024
+"""The largest deployments have some hundred."""
 BOOTSTRAP_PORT = 8998
 """Its default."""
 
@@ -172,6 +181,8 @@ class Sglang:
         cached_tokens="--enable-cache-report",
     )
     reports_from: tuple[int, ...] | None = None
+    names_adapters = False
+    salts_from: tuple[int, ...] | None = SALTED
     adapters: AdapterCalls | None = AdapterCalls(
         "/load_lora_adapter", "/unload_lora_adapter", "--enable-lora"
     )
@@ -182,6 +193,10 @@ class Sglang:
     def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
         message = replayed(self.name, frames)
         return None if message is None else _reader.read(*message)
+
+    def decode_in_steps(self, frames: Sequence[bytes], *, is_replay: bool) -> Iterator[EventBatch | None]:
+        message = replayed(self.name, frames) if is_replay else published(self.name, frames)
+        return iter(()) if message is None else _reader.read_in_steps(*message)
 
     def replay_request(self, start_seq: int) -> list[bytes]:
         return replay_request(start_seq)
@@ -213,10 +228,14 @@ class Sglang:
         if body is None:  # up to 0.5.5
             return EngineInfo(ranks={0: EngineMetrics(block_size=BLOCK_SIZE)}, sources=())
         info = parse("sglang /server_info", _info, body)
-        size, num_tokens = max(1, info.block_size), info.max_total_num_tokens
+        if info.num_ranks > MAX_RANKS:
+            raise DecodeError(
+                f"sglang /server_info: {info.num_ranks} data-parallel ranks, at most {MAX_RANKS}"
+            )
+        size, num_tokens = info.block_size, info.max_total_num_tokens
         rank = EngineMetrics(
             block_size=size,
-            num_gpu_blocks=num_tokens // size if num_tokens else None,
+            num_gpu_blocks=num_tokens // size if num_tokens and size > 0 else None,
             kv_cache_size_tokens=num_tokens,
         )
         num_ranks = info.num_ranks if info.is_from(ROUTED) else 1
@@ -230,12 +249,15 @@ class Sglang:
         )
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
-        raise DecodeError("sglang publishes its events; none are polled")
+        raise DecodeError(NOT_POLLED)
+
+    def decode_poll_in_steps(self, body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
+        raise DecodeError(NOT_POLLED)
 
 
 def _transfer(info: ServerInfo) -> Transfer:
     """The host is the one by which we reach the prefill worker."""
-    address = f"*:{info.disaggregation_bootstrap_port or BOOTSTRAP_PORT}"
+    address = f"*:{port(info.disaggregation_bootstrap_port) or BOOTSTRAP_PORT}"
     return Transfer("bootstrap", address, None, info.kv_cache_dtype, info.tp_size, is_bound=True)
 
 
@@ -279,7 +301,7 @@ def _convert(run: list[Any]) -> list[KvEvent]:
         last = event if isinstance(event, Stored) else None
         if isinstance(event, Removed):
             names = [_unsigned(name) for name in event.block_hashes]
-            events.append(BlocksRemoved(names, event.medium or GPU))
+            events.append(BlocksRemoved(names, named(event.medium or GPU)))
         elif last is None:
             events.append(BlocksCleared())
     if last is not None:
@@ -295,6 +317,7 @@ def _follows(last: Stored, event: Stored) -> bool:
         and _salt(event) == _salt(last)
         and bool(last.block_hashes)
         and event.parent_block_hash == last.block_hashes[-1]
+        and len(last.token_ids) < PORTION_TOKENS
     )
 
 
@@ -306,7 +329,7 @@ def _stored(event: Stored) -> BlocksStored:
         _tokens(event.token_ids),
         event.block_size,
         _extra_keys(event),
-        event.medium or GPU,
+        named(event.medium or GPU),
     )
 
 

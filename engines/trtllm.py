@@ -17,16 +17,14 @@ DP ranks     a request cannot choose its attention-DP rank over HTTP, so an endp
 """
 
 from array import array
-from collections.abc import Sequence
-from itertools import groupby
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgspec import Struct, json
-from xxhash import xxh3_64_intdigest
 
 from engines.prometheus import integer, label, series
-from engines.wire import BatchReader, Count, parse, published, replay_request, replayed
-from gateway.core.blocks import ExtraKeys
+from engines.trtllm_polled import lora_keys, polled_in_steps, token, unsigned
+from engines.wire import BatchReader, Count, named, parse, published, replay_request, replayed
 from gateway.core.engine import (
     AdapterCalls,
     EngineFlags,
@@ -38,23 +36,18 @@ from gateway.core.engine import (
     ModelInfo,
     StreamUsage,
 )
-from gateway.core.events import (
+from gateway.core.kv_events import (
     GPU,
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
     DecodeError,
-    EngineHash,
     EventBatch,
     KvEvent,
-    UnknownEvent,
 )
 
 BLOCK_SIZE = 32
 """`tokens_per_block` unless said (llmapi/llm_args.py); an engine that has not run a step does not tell."""
-
-WireHash: TypeAlias = int | str
-
 
 # wire: published -------------------------------------------------------------------------------
 
@@ -87,42 +80,6 @@ class RemovedArray(Removed, tag="BlockRemoved", array_like=True): ...
 class ClearedArray(Struct, tag="AllBlocksCleared", array_like=True): ...
 
 
-# wire: polled ----------------------------------------------------------------------------------
-
-
-class Token(Struct):
-    token_id: int
-    token_extra_id: int = 0
-
-
-class Block(Struct):
-    block_hash: WireHash
-    tokens: list[Token]
-    cache_level: int = 0
-
-
-class Diff(Struct):
-    old_value: int
-    new_value: int
-
-
-class Data(Struct):
-    type: str
-    parent_hash: WireHash | None = None
-    blocks: list[Block] = []
-    block_hashes: list[WireHash] = []
-    block_hash: WireHash | None = None
-    cache_level: Diff | None = None
-    lora_name: str | None = None
-    lora_id: int | None = None
-
-
-class Polled(Struct):
-    event_id: Count
-    data: Data
-    attention_dp_rank: int | None = None
-
-
 class ModelCard(Struct):
     id: str
 
@@ -144,7 +101,6 @@ class VersionAnswer(Struct):
     version: str
 
 
-_polled = json.Decoder(list[Polled]).decode
 _models = json.Decoder(ModelList).decode
 _steps = json.Decoder(list[Step | str]).decode
 _version = json.Decoder(VersionAnswer).decode
@@ -165,6 +121,8 @@ class TrtLlm:
     )
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = None
+    names_adapters = True  # it lists none
+    salts_from: tuple[int, ...] | None = ()  # one that does not know the field refuses it
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))
@@ -172,6 +130,10 @@ class TrtLlm:
     def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
         message = replayed(self.name, frames)
         return None if message is None else _reader.read(*message)
+
+    def decode_in_steps(self, frames: Sequence[bytes], *, is_replay: bool) -> Iterator[EventBatch | None]:
+        message = replayed(self.name, frames) if is_replay else published(self.name, frames)
+        return iter(()) if message is None else _reader.read_in_steps(*message)
 
     def replay_request(self, start_seq: int) -> list[bytes]:
         return replay_request(start_seq)
@@ -203,14 +165,11 @@ class TrtLlm:
         return EngineInfo(ranks={0: rank})
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
-        events = parse("trtllm /kv_cache_events", _polled, body)
-        if any(event.attention_dp_rank for event in events):
-            raise DecodeError("trtllm /kv_cache_events: attention DP, whose ranks a request cannot choose")
-        digest = xxh3_64_intdigest(body)
-        return [
-            EventBatch(event.event_id, now, None, _of_poll(event.data, block_size), digest)
-            for event in events
-        ]
+        steps = self.decode_poll_in_steps(body, block_size, now)
+        return [batch for batch in steps if batch is not None]
+
+    def decode_poll_in_steps(self, body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
+        return polled_in_steps(body, block_size, now)
 
 
 # events ----------------------------------------------------------------------------------------
@@ -222,105 +181,19 @@ def _convert(run: list[Any]) -> list[KvEvent]:
 
 def _published(event: Any) -> KvEvent:
     if isinstance(event, Stored):
-        names = [_unsigned(name) for name in event.block_hashes]
+        names = [unsigned(name) for name in event.block_hashes]
         parent = event.parent_block_hash
         return BlocksStored(
             names,
-            None if parent is None else _unsigned(parent),
-            array("I", [_token(token) for token in event.token_ids]),
+            None if parent is None else unsigned(parent),
+            array("I", [token(each) for each in event.token_ids]),
             event.block_size,
-            _lora_keys(event.lora_name, event.lora_id, len(names)),
-            event.medium or GPU,
+            lora_keys(event.lora_name, event.lora_id, len(names)),
+            named(event.medium or GPU),
         )
     if isinstance(event, Removed):
-        return BlocksRemoved([_unsigned(name) for name in event.block_hashes], event.medium or GPU)
+        return BlocksRemoved([unsigned(name) for name in event.block_hashes], named(event.medium or GPU))
     return BlocksCleared()
-
-
-def _token(token: int | str) -> int:
-    """A token of an image is a text or a number above 32 bits: no prompt of ours has it."""
-    return token if isinstance(token, int) and 0 <= token < NO_TOKEN else NO_TOKEN
-
-
-NO_TOKEN = 0xFFFF_FFFF
-
-
-def _lora_keys(name: str | None, number: int | None, num_blocks: int) -> Sequence[ExtraKeys] | None:
-    """A number alone matches no prompt: unknown, but never wrong."""
-    if not name and number is None:
-        return None
-    return [[name or f"lora:{number}"]] * num_blocks
-
-
-def _unsigned(name: int) -> int:
-    return name & 0xFFFF_FFFF_FFFF_FFFF
-
-
-def _name(name: WireHash) -> EngineHash:
-    return name.encode() if isinstance(name, str) else _unsigned(name)
-
-
-def _medium(level: int) -> str:
-    return GPU if level == 0 else "CPU"
-
-
-def _of_poll(data: Data, block_size: int) -> list[KvEvent]:
-    match data.type:
-        case "created":
-            return [BlocksCleared()]
-        case "stored":
-            return _runs(data, block_size)
-        case "removed":  # from whichever level it was in; the index knows which
-            return [
-                BlocksRemoved([_name(name) for name in data.block_hashes], medium) for medium in (GPU, "CPU")
-            ]
-        case "updated":
-            return _moved(data)
-        case _:
-            return [UnknownEvent(data.type)]
-
-
-def _runs(data: Data, block_size: int) -> list[KvEvent]:
-    """Runs of full blocks in one level; a partial block is the last, and is no prefix of anything.
-
-    Blocks of another size are passed on as such, for the index to say so.
-    """
-    events: list[KvEvent] = []
-    sizes = [len(block.tokens) for block in data.blocks]
-    if any(size != block_size for size in sizes[:-1]) or max(sizes, default=0) > block_size:
-        block_size = sizes[0]
-    parent = None if data.parent_hash is None else _name(data.parent_hash)
-    full = [block for block in data.blocks if len(block.tokens) == block_size]
-    for level, group in groupby(full, lambda block: block.cache_level):
-        blocks = list(group)
-        names = [_name(block.block_hash) for block in blocks]
-        ids = [_token(token.token_id) for block in blocks for token in block.tokens]
-        keys = _extra_ids(blocks, _lora_keys(data.lora_name, data.lora_id, len(names)))
-        events.append(BlocksStored(names, parent, array("I", ids), block_size, keys, _medium(level)))
-        parent = names[-1]
-    return events
-
-
-def _extra_ids(blocks: list[Block], keys: Sequence[ExtraKeys] | None) -> Sequence[ExtraKeys] | None:
-    """A token's extra id (a prompt table's) is part of the block's identity, and of no prompt of ours."""
-    extra = [tuple(token.token_extra_id for token in block.tokens) for block in blocks]
-    if not any(any(ids) for ids in extra):
-        return keys
-    return [
-        [*((keys[i] if keys else None) or ()), *((ids,) if any(ids) else ())] or None
-        for i, ids in enumerate(extra)
-    ]
-
-
-def _moved(data: Data) -> list[KvEvent]:
-    """To another level: there first, so that it is not forgotten in between."""
-    if data.block_hash is None or data.cache_level is None:
-        return []
-    names, diff = [_name(data.block_hash)], data.cache_level
-    if _medium(diff.old_value) == _medium(diff.new_value):
-        return []
-    there = BlocksStored(names, None, array("I"), 0, None, _medium(diff.new_value))
-    return [there, BlocksRemoved(names, _medium(diff.old_value))]
 
 
 _reader = BatchReader(

@@ -15,7 +15,7 @@ replay       answers are `[b"", topic, seq, payload]` from 0.26, `[b"", seq, pay
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
@@ -23,18 +23,23 @@ import msgspec
 from msgspec import Meta, Raw, Struct, json, msgpack
 from xxhash import xxh3_64_intdigest
 
-from engines.prometheus import integer, label, series
+from engines.slices import raw_events
 from engines.vllm_info import INFO, parse_server_info
+from engines.vllm_metrics import parse_metrics
 from engines.wire import (
+    STEP_BYTES,
     UNREADABLE,
     Count,
     TagArray,
     TagMap,
+    in_portions,
     is_map,
+    named,
     parse,
     published,
     replay_request,
     replayed,
+    whole,
 )
 from gateway.core.blocks import ExtraKey, ExtraKeys, Tokens
 from gateway.core.engine import (
@@ -48,7 +53,7 @@ from gateway.core.engine import (
     ModelInfo,
     StreamUsage,
 )
-from gateway.core.events import (
+from gateway.core.kv_events import (
     GPU,
     SHARED,
     BlocksCleared,
@@ -63,7 +68,8 @@ from gateway.core.events import (
 REMOTE = "REMOTE"
 MAX_KEY_DEPTH = 8  # an image's key is a pair in a list: 2
 
-WireHash: TypeAlias = Annotated[int, Meta(ge=0)] | bytes
+WireHash: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[bytes, Meta(max_length=64)]
+"""Raw bytes of a SHA-256 at most, today: what is kept aside (`index/orphans.py`) keeps them."""
 
 
 class StoredFields(Struct, gc=False):
@@ -122,6 +128,17 @@ class BatchFields(Struct, Generic[E], gc=False):
 class BatchArray(BatchFields[E], Generic[E], array_like=True): ...
 
 
+class RawBatch(Struct, gc=False):
+    """`events` is the array of them, as it was packed."""
+
+    ts: float
+    events: Raw
+    data_parallel_rank: Count | None = None
+
+
+class RawBatchArray(RawBatch, array_like=True): ...
+
+
 class ModelCard(Struct):
     id: str
     root: str | None = None
@@ -145,9 +162,10 @@ class VersionAnswer(Struct):
     version: str
 
 
+NOT_POLLED = "vllm publishes its events; none are polled"
 KNOWN_TAGS = {"BlockStored", "BlockRemoved", "AllBlocksCleared"}
-_batch_array = msgpack.Decoder(BatchArray[Raw]).decode
-_batch_map = msgpack.Decoder(BatchFields[Raw]).decode
+_batch_array = msgpack.Decoder(RawBatchArray).decode
+_batch_map = msgpack.Decoder(RawBatch).decode
 _known_map = msgpack.Decoder(BatchFields[MapEvent]).decode, msgpack.Decoder(BatchFields[ArrayEvent]).decode
 _known_array = msgpack.Decoder(BatchArray[MapEvent]).decode, msgpack.Decoder(BatchArray[ArrayEvent]).decode
 _event_array = msgpack.Decoder(ArrayEvent).decode
@@ -172,6 +190,8 @@ class Vllm:
         cached_tokens="--enable-prompt-tokens-details",
     )
     reports_from: tuple[int, ...] | None = (0, 26)
+    names_adapters = True
+    salts_from: tuple[int, ...] | None = ()
     adapters: AdapterCalls | None = AdapterCalls(
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",
@@ -185,25 +205,15 @@ class Vllm:
         message = replayed("vllm", frames)
         return None if message is None else _batch(*message)
 
+    def decode_in_steps(self, frames: Sequence[bytes], *, is_replay: bool) -> Iterator[EventBatch | None]:
+        message = replayed("vllm", frames) if is_replay else published("vllm", frames)
+        return iter(()) if message is None else _steps(*message)
+
     def replay_request(self, start_seq: int) -> list[bytes]:
         return replay_request(start_seq)
 
     def parse_metrics(self, text: str) -> dict[int, EngineMetrics]:
-        found: dict[int, dict[str, float]] = {}
-        for name, field in GAUGES:
-            for labels, value in series(text, name):
-                found.setdefault(_rank(labels), {})[field] = value
-        for name in STEP_TOKENS:
-            for labels, value in series(text, name):
-                rank = found.setdefault(_rank(labels), {})
-                rank["step_tokens_total"] = rank.get("step_tokens_total", 0.0) + value
-        for labels, _ in series(text, CACHE_CONFIG):
-            found.setdefault(_rank(labels), {}).update(_cache_config(labels))
-        start = next((value for _, value in series(text, START_TIME)), None)
-        for values in found.values():
-            if "num_gpu_blocks" in values:  # of all ranks together, unlike its neighbours
-                values["num_gpu_blocks"] //= len(found)
-        return {rank: _metrics(values, start) for rank, values in sorted(found.items())}
+        return parse_metrics(text)
 
     def parse_models(self, body: bytes) -> tuple[ModelInfo, ...]:
         cards = parse("vllm /v1/models", _models, body).data
@@ -224,7 +234,10 @@ class Vllm:
         return parse_server_info(body) if body else EngineInfo()
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
-        raise DecodeError("vllm publishes its events; none are polled")
+        raise DecodeError(NOT_POLLED)
+
+    def decode_poll_in_steps(self, body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
+        raise DecodeError(NOT_POLLED)
 
 
 # events ----------------------------------------------------------------------------------------
@@ -244,19 +257,32 @@ def _batch(seq: int, payload: bytes) -> EventBatch:
 
 
 def _batch_by_event(seq: int, payload: bytes) -> EventBatch:
-    """Whatever the batch is made of: forms mixed, unknown events; errors say which event and why."""
+    return whole(_steps(seq, payload))
+
+
+def _steps(seq: int, payload: bytes) -> Iterator[EventBatch | None]:
+    """Whatever the batch is made of: forms mixed, unknown events, large ones; errors say which event and why.
+    The batch comes last, before it None where somebody else may be served."""
     where = "batch"
     try:
         batch = _batch_map(payload) if is_map(payload) else _batch_array(payload)
         if not isfinite(batch.ts):
             raise DecodeError(f"timestamp is {batch.ts}")
+        yield None
         events: list[KvEvent] = []
-        for raw in batch.events:
-            where = f"event {len(events)}"
-            events.append(_event(raw))
+        num_bytes = 0
+        for i, raw in enumerate(raw_events(batch.events)):
+            where = f"event {i}"
+            for part in in_portions(raw):
+                if part is None or num_bytes > STEP_BYTES:
+                    num_bytes = 0
+                    yield None
+                if part is not None:
+                    num_bytes += len(memoryview(part))
+                    events.append(_event(part))
     except UNREADABLE as exc:
         raise DecodeError(f"vllm seq {seq}, {where}: {str(exc) or type(exc).__name__}") from exc
-    return EventBatch(seq, batch.ts, batch.data_parallel_rank, events, xxh3_64_intdigest(payload))
+    yield EventBatch(seq, batch.ts, batch.data_parallel_rank, events, xxh3_64_intdigest(payload))
 
 
 def _event(raw: Raw) -> KvEvent:
@@ -289,7 +315,7 @@ def _stored(event: StoredFields) -> BlocksStored:
         _extra_keys(event),
         _medium(event),
         event.group_idx or 0,
-        event.kv_cache_spec_kind,
+        event.kv_cache_spec_kind and named(event.kv_cache_spec_kind),
         event.kv_cache_spec_sliding_window,
     )
 
@@ -298,7 +324,8 @@ def _medium(event: StoredFields | RemovedFields) -> str:
     medium = event.medium
     if medium is None or medium == GPU:
         return GPU
-    return f"{medium.upper()}{SHARED}{event.ownership or ''}" if event.locality == REMOTE else medium.upper()
+    tier = f"{medium.upper()}{SHARED}{event.ownership or ''}" if event.locality == REMOTE else medium.upper()
+    return named(tier)
 
 
 def _tokens(ids: list[int] | None) -> Tokens:
@@ -340,52 +367,3 @@ def _key(key: Any, depth: int) -> ExtraKey:
             raise DecodeError(f"extra_keys: nested deeper than {MAX_KEY_DEPTH} levels")
         return [_key(item, depth - 1) for item in key]
     return msgpack.encode(key)
-
-
-# metrics ---------------------------------------------------------------------------------------
-
-GAUGES = (
-    ("vllm:num_requests_running{", "num_requests_running"),
-    ("vllm:num_requests_waiting{", "num_requests_waiting"),
-    ("vllm:gpu_cache_usage_perc{", "kv_cache_usage"),  # its name up to 0.10; it is 0..1 all the same
-    ("vllm:kv_cache_usage_perc{", "kv_cache_usage"),
-    ("vllm:prefix_cache_queries_total{", "prefix_cache_queries_total"),
-    ("vllm:prefix_cache_hits_total{", "prefix_cache_hits_total"),
-    ("vllm:nixl_bytes_transferred_sum{", "transfer_bytes_total"),
-    ("vllm:nixl_xfer_time_seconds_sum{", "transfer_seconds_total"),
-)
-STEP_TOKENS = ("vllm:prompt_tokens_total{", "vllm:generation_tokens_total{")
-"""A prompt's when its first token is there: before that, what it takes of the cache grows (v1/metrics)."""
-CACHE_CONFIG = "vllm:cache_config_info{"
-CACHE_CONFIG_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens")
-START_TIME = "process_start_time_seconds "
-
-
-def _rank(labels: str) -> int:
-    return integer(label(labels, "engine")) or 0
-
-
-def _cache_config(labels: str) -> dict[str, float]:
-    values = ((name, integer(label(labels, name))) for name in CACHE_CONFIG_LABELS)
-    return {name: value for name, value in values if value is not None}
-
-
-def _metrics(values: dict[str, float], start_time_s: float | None) -> EngineMetrics:
-    def whole(name: str) -> int | None:
-        value = values.get(name)
-        return None if value is None else int(value)
-
-    return EngineMetrics(
-        num_requests_running=whole("num_requests_running"),
-        num_requests_waiting=whole("num_requests_waiting"),
-        kv_cache_usage=values.get("kv_cache_usage"),
-        block_size=whole("block_size"),
-        num_gpu_blocks=whole("num_gpu_blocks"),
-        kv_cache_size_tokens=whole("kv_cache_size_tokens"),
-        prefix_cache_queries_total=whole("prefix_cache_queries_total"),
-        prefix_cache_hits_total=whole("prefix_cache_hits_total"),
-        start_time_s=start_time_s,
-        transfer_bytes_total=values.get("transfer_bytes_total"),
-        transfer_seconds_total=values.get("transfer_seconds_total"),
-        step_tokens_total=values.get("step_tokens_total"),
-    )

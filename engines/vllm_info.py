@@ -10,6 +10,7 @@ vLLM says something else under that path: neither tells anything here, and both 
 from msgspec import Struct, json
 
 from engines.wire import parse
+from gateway.core.bounds import port
 from gateway.core.engine import EngineInfo
 from gateway.core.worker import Transfer
 
@@ -62,7 +63,7 @@ _info = json.Decoder(ServerInfo).decode
 def parse_server_info(body: bytes) -> EngineInfo:
     """Raises DecodeError."""
     info = parse("vllm /server_info", _info, body)
-    config, port = info.vllm_config, info.vllm_env.VLLM_MOONCAKE_BOOTSTRAP_PORT
+    config, bootstrap = info.vllm_config, port(info.vllm_env.VLLM_MOONCAKE_BOOTSTRAP_PORT)
     if not isinstance(config, VllmConfig):
         return EngineInfo()
     told = config.kv_transfer_config
@@ -71,7 +72,7 @@ def parse_server_info(body: bytes) -> EngineInfo:
         return EngineInfo()
     transfer = Transfer(
         connector,
-        f"*:{port}" if port and connector == "mooncake" else None,
+        f"*:{bootstrap}" if bootstrap and connector == "mooncake" else None,
         told.engine_id,
         cache_dtype=config.cache_config.cache_dtype,
         tensor_parallel=config.parallel_config.tensor_parallel_size,

@@ -7,7 +7,7 @@ payload      msgpack `[ts, events, dp_rank]`; an event is a map with its tag und
              versions an array that begins with it
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import isfinite
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
@@ -15,12 +15,11 @@ import msgspec
 from msgspec import Meta, Raw, Struct, msgpack
 from xxhash import xxh3_64_intdigest
 
-from gateway.core.events import DecodeError, EventBatch, KvEvent, UnknownEvent
+from engines.slices import LARGE_BYTES, portions, raw_events
+from gateway.core.decoding import UNREADABLE as UNREADABLE
+from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, UnknownEvent
 
 END_OF_REPLAY = b"\xff" * 8
-UNREADABLE = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, TypeError)
-"""What decoders raise for bad bytes; a ValueError is a string that is no UTF-8."""
-
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 T = TypeVar("T")
 
@@ -39,7 +38,20 @@ class TagArray(Struct, array_like=True):
     type: str
 
 
-_batch = msgpack.Decoder(Batch[Raw]).decode
+class RawBatch(Struct, array_like=True, gc=False):
+    """`events` is the array of them, as it was packed."""
+
+    ts: float
+    events: Raw
+    dp_rank: Count | None = None
+
+
+MAX_NAME = 128
+"""Characters in the name of a medium or of a kind of group: they are kept as long as the worker is."""
+STEP_BYTES = 32 << 10
+"""Of events that are decoded between two looks at the clock."""
+
+_batch = msgpack.Decoder(RawBatch).decode
 _tag_array = msgpack.Decoder(TagArray).decode
 _tag_map = msgpack.Decoder(TagMap).decode
 
@@ -74,6 +86,28 @@ def _sequence(engine: str, frame: bytes) -> int:
     if len(frame) != 8:
         raise DecodeError(f"{engine} event: expected a sequence number of 8 bytes, got {len(frame)}")
     return int.from_bytes(frame, "big")
+
+
+def in_portions(event: Raw) -> Iterator[Raw | None]:
+    """A large event in portions, with None between them; any other as it is."""
+    if len(memoryview(event)) <= LARGE_BYTES:
+        yield event
+    else:
+        yield from portions(event, in_map=is_map(memoryview(event)))
+
+
+def whole(steps: Iterator[EventBatch | None]) -> EventBatch:
+    """All steps at once."""
+    *_, batch = steps
+    assert batch is not None, "the last one is the batch"
+    return batch
+
+
+def named(text: str) -> str:
+    """The name of a medium or a kind of group. Raises DecodeError for one that no engine has."""
+    if len(text) > MAX_NAME:
+        raise DecodeError(f"a name of {len(text):,} characters, beyond {MAX_NAME}")
+    return text
 
 
 def is_map(packed: bytes | memoryview) -> bool:
@@ -116,25 +150,36 @@ class BatchReader:
         return self._by_event(seq, payload)
 
     def _by_event(self, seq: int, payload: bytes) -> EventBatch:
+        return whole(self.read_in_steps(seq, payload))
+
+    def read_in_steps(self, seq: int, payload: bytes) -> Iterator[EventBatch | None]:
+        """The batch at last; None where somebody else may be served. Raises DecodeError as `read` does."""
         where = "batch"
         try:
             batch = _batch(payload)
             if not isfinite(batch.ts):
                 raise DecodeError(f"timestamp is {batch.ts}")
+            yield None
             events: list[KvEvent] = []
             run: list[Any] = []
-            for i, raw in enumerate(batch.events):
+            num_bytes = 0
+            for i, raw in enumerate(raw_events(batch.events)):
                 where = f"event {i}"
-                event = self._event(raw)
-                if isinstance(event, UnknownEvent):
-                    events += [*self._convert(run), event]
-                    run = []
-                else:
-                    run.append(event)
+                for part in in_portions(raw):
+                    event = self._event(part) if part is not None else None
+                    if event is None or isinstance(event, UnknownEvent) or num_bytes > STEP_BYTES:
+                        events += self._convert(run)
+                        run, num_bytes = [], 0
+                        yield None
+                    if isinstance(event, UnknownEvent):
+                        events.append(event)
+                    elif event is not None and part is not None:
+                        run.append(event)
+                        num_bytes += len(memoryview(part))
             events += self._convert(run)
         except UNREADABLE as exc:
             raise DecodeError(f"{self._engine} seq {seq}, {where}: {str(exc) or type(exc).__name__}") from exc
-        return EventBatch(seq, batch.ts, batch.dp_rank, events, xxh3_64_intdigest(payload))
+        yield EventBatch(seq, batch.ts, batch.dp_rank, events, xxh3_64_intdigest(payload))
 
     def _event(self, raw: Raw) -> Any:
         in_map = is_map(memoryview(raw))

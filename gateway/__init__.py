@@ -1,29 +1,24 @@
 """kvgate: a KV-aware gateway in front of LLM inference fleets.
 
-    core/       pure: tokens, block hashes, streams, requests, decisions; no I/O
-    index/      what each worker holds         policies/   who gets a request
-    ingest/     KV events into the index       discovery/  who is in the fleet
-    doors/      where clients come in: sockets, TLS, proxies before us, upgrades without a lost connection
-    server      one connection                 api         the OpenAI surface
-    keys/       who may ask                    flow/       who is let in, who goes first
-    adapters/   loaded and unloaded by an operator
-    models/     whose prompts are tokenized here, and with what    renderers/  how a family's are made
-    router      the decision, one call         proxy, exchange   one request to a worker and back
-    splits/     prefill there, decode here     responses, tunnel   requests that are kept, WebSockets
-    upstream    connections to workers         control     probes and other calls to workers
-    ways        how each is reached            fleet_admin  /admin/workers
-    verify/     was it right, and why not      agreement   our tokens and a worker's
-    trials/     how policies do, side by side  preview     a request that is not sent
-    choosing    the policy in use              loss/       why what was cached is computed again
-    redis/      what several gateways share    bookings/   what others have in flight
-    radix/      the index in Redis itself      others      asked there before a decision
-    agent/      the sidecar beside a worker    proto/      its contract, generated
-    telling/    the log, lines of requests, traces    admin    /metrics, /admin
-    config/     every option                   reloading/  another configuration
-    app/        puts it together               processes/  several behind one port
-    serving     start and stop                 commands/   what `kvgate` can do beside serving
-    cli         arguments -> Config -> app     library     `connect`, for programs
-    replay/     all that in virtual time, before simulated engines
+Folders from the top down; imports go down only (`pyproject.toml` has the tiers):
+
+    cli, library    the `kvgate` command; `connect`, for programs
+    commands        serve, check, demo, explain, index, policy, key, lora
+    processes       several processes behind one port       replay         all that in virtual time
+    app             the composition root
+    admin           the admin port's endpoints
+    proxy           one request, there and back             agent          the sidecar beside an engine
+    disaggregation  prefill and decode on two workers
+    discovery       the fleet's workers                     tenancy        authentication, admission
+    routing         the decision, and what is learnt        models         tokenizers of served models
+    replication     KV state by agents and Redis            bookings       load that gateways share
+    ingest          KV events into the index                observability  log, metrics, verification
+    index           what each worker holds
+    server, upstream, redis     connections of clients, to workers, to Redis
+    config          every option
+    apis            the dialects that clients speak
+    http, tokenization, policies, runtime   HTTP as values, prompts as tokens, choices, the process
+    core, proto     the types that all share; the agents' contract
 
 As a library: `async with gateway.connect(["http://10.0.0.1:8000"]) as router:`
 `    decision = router.decide(gateway.request("/v1/completions", {"model": "m", "prompt": "..."}))`
@@ -36,9 +31,9 @@ from typing import Any
 import msgspec
 
 from gateway.core.decision import Decision
-from gateway.core.request import InferenceRequest, parse_request
-from gateway.router import Router
-from gateway.router import __file__ as _router_file
+from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.routing.router import Router
+from gateway.routing.router import __file__ as _router_file
 
 __version__ = "0.1.0"
 is_compiled = not (_router_file or "").endswith(".py")

@@ -13,15 +13,15 @@ from typing import Any
 import uvloop
 
 from gateway import __version__, is_compiled
-from gateway.adapters import command as adapter_command
 from gateway.agent.config import AgentConfig
 from gateway.agent.config import load as load_agent
+from gateway.commands import key as key_command
+from gateway.commands import lora as adapter_command
 from gateway.config import Config, load
 from gateway.config.live import LIVE
+from gateway.config.options import Parser, add_flags, options
 from gateway.core.errors import ConfigError
-from gateway.keys import command as key_command
-from gateway.options import Parser, add_flags, options
-from gateway.telling.logs import set_up
+from gateway.observability.log_setup import set_up
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -148,8 +148,8 @@ def _load(args: argparse.Namespace) -> Config:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from gateway.discovery.said import specs_of
-    from gateway.serving import serve
+    from gateway.commands.serve import serve
+    from gateway.config.worker_specs import specs_of
 
     config = _load(args)
     sink = set_up(config.log_level, config.log_format)
@@ -168,8 +168,8 @@ def _process(file: int) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from gateway.app import check
-    from gateway.redis.server import embedded
+    from gateway.commands.check_run import check
+    from gateway.redis.embedded import embedded
 
     config = _load(args)
     # What is logged of each model and worker as it joins is in the findings too.

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from gateway.app import Gateway
 from gateway.config import load
-from gateway.router import Router
+from gateway.routing.router import Router
 
 
 @asynccontextmanager

@@ -15,27 +15,29 @@ from pathlib import Path
 from gateway import request
 from gateway.app import bundled_tokenizer
 from gateway.core.blocks import root_hash, tokens_of
-from gateway.core.events import BlocksStored
 from gateway.core.fleet import Fleet
-from gateway.core.prompt import Prompts
-from gateway.core.request import InferenceRequest, parse_request
+from gateway.core.kv_events import BlocksStored
+from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
-from gateway.metrics import Metrics
+from gateway.models.prompt_source import ANY_MODEL, PromptSource
+from gateway.observability.metrics import Metrics
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.prompts import ANY_MODEL, PromptSource
-from gateway.router import Router
+from gateway.routing.router import Router
+from gateway.tokenization.prompt_encoder import Prompts
+from loadtest.extent import extent
 from loadtest.report import Figure, best_of, publish
 from loadtest.workloads.bodies import Bodies, Texts, grow, new, small, warm
 from loadtest.workloads.conversations import Conversations
 
 NUM_WORKERS = 8
 BLOCK_SIZE = 16
-ROUNDS = 2
+ROUNDS = extent(1, 2)
 RUN_BLOCKS = 64
-NUM_BLOCKS = 1_000_000
-PROMPTS_PER_ROUND = 1_000
+NUM_BLOCKS = extent(10_000, 1_000_000)
+PROMPTS_PER_ROUND = extent(20, 1_000)
+DECISIONS = extent(8, 200)
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 TEMPLATES = Path(__file__).parents[1] / "tests" / "data" / "templates"
 
@@ -130,7 +132,7 @@ def learn(router: Router, prompts: PromptSource, chat: InferenceRequest) -> None
         router.index.apply(WorkerId(f"w{i}"), run)
 
 
-def decide_p50_us(router: Router, chats: Sequence[InferenceRequest], num: int = 200) -> float:
+def decide_p50_us(router: Router, chats: Sequence[InferenceRequest], num: int = DECISIONS) -> float:
     times = []
     for i in range(num):
         started = time.perf_counter()
@@ -172,7 +174,7 @@ def fill_index() -> float:
             name += RUN_BLOCKS
             index.apply(worker, BlocksStored(names, None, tokens, BLOCK_SIZE))
     held = sum(index.num_blocks(worker) for worker in workers)
-    return (rss_mb() - before) * NUM_BLOCKS / held
+    return (rss_mb() - before) * 1_000_000 / held
 
 
 def rss_mb() -> float:

@@ -15,20 +15,31 @@ import aiohttp
 import uvloop
 
 from gateway.app import bundled_tokenizer
-from gateway.redis.server import EmbeddedServer
+from gateway.redis.embedded import EmbeddedServer
+from loadtest.extent import extent
 from loadtest.fleet import RunningFleet, gateway_before, simulated_fleet
 from loadtest.report import Figure, publish
 
 NUM_WORKERS = 4
-NUM_GATEWAYS = 4
+NUM_GATEWAYS = extent(2, 4)
 BURST = 64
-NUM_BURSTS = 5
+NUM_BURSTS = extent(1, 5)
 PROMPT_TOKENS = 1500
 GOAL = 10.0
 WORKER = ("--kv-blocks", "20000", "--prefill-tokens-per-s", "20000", "--decode-tokens-per-s", "20")
 """Answers last for longer than a burst."""
 MEET_S = 1.5
 """For gateways to hear of each other, and for events to come in."""
+
+ALL_CASES = (
+    ("own", "own", 0.0, NUM_GATEWAYS),
+    ("shared", "shared", 0.0, NUM_GATEWAYS),
+    ("shared.paced", "shared", 1.0, NUM_GATEWAYS),
+    ("shared.one_asked", "shared", 0.0, 1),
+    ("atomic", "atomic", 0.0, NUM_GATEWAYS),
+)
+CASES = extent(ALL_CASES[-1:], ALL_CASES)
+"""Name, `--booking`, seconds that a burst takes to arrive, gateways that it is sent to."""
 
 Spread = list[int]
 """Requests per worker, the most first."""
@@ -42,13 +53,7 @@ def main() -> None:
             (alone, *_) = runner.run(bursts(server.url, "own", num_gateways=1))
             print("one gateway", alone)
             figures = []
-            for name, booking, pace_s, num_asked in (
-                ("own", "own", 0.0, NUM_GATEWAYS),
-                ("shared", "shared", 0.0, NUM_GATEWAYS),
-                ("shared.paced", "shared", 1.0, NUM_GATEWAYS),
-                ("shared.one_asked", "shared", 0.0, 1),
-                ("atomic", "atomic", 0.0, NUM_GATEWAYS),
-            ):
+            for name, booking, pace_s, num_asked in CASES:
                 spreads = runner.run(bursts(server.url, booking, pace_s=pace_s, num_asked=num_asked))
                 print(name, spreads)
                 shares = sorted(moved(alone, spread) for spread in spreads)
@@ -106,6 +111,7 @@ async def burst(
         return await ask(session, fleets[number % len(fleets)], prompt)
 
     workers = Counter(await asyncio.gather(*map(one, range(BURST))))
+    assert workers.total() == BURST and len(workers) <= NUM_WORKERS, workers
     return sorted((*workers.values(), *[0] * (NUM_WORKERS - len(workers))), reverse=True)
 
 

@@ -18,12 +18,13 @@ import uvloop
 from engines.sim import Sim, SimConfig
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import Config
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
+from loadtest.extent import extent
 from loadtest.report import Figure, publish
 from loadtest.workloads.conversations import Conversations
 
-NUM_PREFIXES = 12
+NUM_PREFIXES = extent(2, 12)
 NUM_TURNS = 4
 MAX_REQUESTS = 8
 GOAL = 2

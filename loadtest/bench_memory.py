@@ -26,19 +26,20 @@ from typing import Protocol
 
 from gateway.app import bundled_tokenizer
 from loadtest.contenders import GatewayContender, fake_workers, flood_worker, gateway, metric_sum
+from loadtest.extent import extent
 from loadtest.fleet import rss_mb
 from loadtest.instruments import InstrumentError, Load, Reading, fake_worker, measure
 from loadtest.report import Figure, best_of
 from loadtest.vocabulary import tokenizer_32k
 
 NAMES = ("rss", "streams_10k", "slow_reader", "worst_stall")
-NUM_WORKERS = 4
-NUM_STREAMS = 10_000
+NUM_WORKERS = extent(2, 4)
+NUM_STREAMS = extent(200, 10_000)
 SPARE_FILES = 300
-NUM_SLOW = 1_000
-BLOCKS_PER_WORKER = 250_000
+NUM_SLOW = extent(20, 1_000)
+BLOCKS_PER_WORKER = extent(2_000, 250_000)
 LONG_BYTES = 256_000
-MIX_SECONDS = 8.0
+MIX_SECONDS = extent(0.5, 8.0)
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

@@ -17,12 +17,13 @@ from gateway.replay.fleet import Setup, VirtualFleet
 from gateway.replay.job import Job
 from gateway.replay.profile import H100_8B, H100_70B, Profile
 from gateway.replay.traces import agent, mooncake
+from loadtest.extent import extent
 from loadtest.report import Figure, publish
-from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode
+from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode, check_traces
 
 NUM_WORKERS = 8
 TTFT_S, TPOT_S = 2.0, 0.05
-LIMIT = int(os.environ.get("LIMIT", "1600"))
+LIMIT = int(os.environ.get("LIMIT", extent("40", "1600")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Row:
 
 
 def main() -> None:
+    check_traces(CONVERSATION, AGENT)
     figures: list[Figure] = []
     for name, profile, num_prefill, jobs in (
         ("conversation_8b", H100_8B, 3, lambda: mooncake(CONVERSATION, speed=3.0, limit=LIMIT)),

@@ -25,13 +25,14 @@ from gateway.replay.results import Slo, Summary, summarize
 from gateway.replay.traces import agent, mooncake
 from loadtest.decide import DECIDE_GOALS_US, decide_us
 from loadtest.dynamo import DynamoCost
+from loadtest.extent import extent
 from loadtest.report import Figure, median_of, publish
 from loadtest.workloads.groups import groups
-from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode
+from loadtest.workloads.traces import AGENT, CONVERSATION, bundled_encode, check_traces
 
 NUM_WORKERS, KV_TOKENS = 8, 1_000_000
-SEEDS = range(1, int(os.environ.get("SEEDS", "3")) + 1)
-LIMIT = int(os.environ.get("LIMIT", "12031"))
+SEEDS = range(1, int(os.environ.get("SEEDS", extent("1", "1", "3"))) + 1)
+LIMIT = int(os.environ.get("LIMIT", extent("40", "1200", "12031")))
 ROWS = os.environ.get("ROWS", "")
 
 OURS = "expected_ttft"
@@ -121,6 +122,7 @@ def run(row: Row, name: str, seed: int) -> Summary:
 
 
 def main() -> None:
+    check_traces(CONVERSATION, AGENT)
     figures: list[Figure] = []
     for row in rows():
         if ROWS and row.name not in ROWS.split(","):

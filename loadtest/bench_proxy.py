@@ -18,18 +18,21 @@ from pathlib import Path
 
 from gateway.app import bundled_tokenizer
 from gateway.core.blocks import Tokens
-from gateway.core.prompt import Prompts
+from gateway.tokenization.prompt_encoder import Prompts
 from loadtest import bench_memory
 from loadtest.contenders import Contender, GatewayContender, fake_workers, gateway, missing_nginx, nginx
+from loadtest.extent import extent
 from loadtest.instruments import InstrumentError, Load, Reading, build, measure
 from loadtest.publisher import write_prompts
 from loadtest.report import Figure, best_of, publish
 from loadtest.workloads.bodies import STREAMED, Bodies, Texts, grow, new, small, warm
 
-NUM_WORKERS = 4
-ROUNDS = 2
-SECONDS = 3.0
-NGINX_SECONDS = 2.0
+NUM_WORKERS = extent(2, 4)
+ROUNDS = extent(1, 2)
+SECONDS = extent(0.2, 3.0)
+NGINX_SECONDS = extent(0.2, 2.0)
+SHRINK = extent(20, 1)
+"""How many times fewer bodies there are."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 GROW_CONNECTIONS = 16
 QWEN3 = Path(__file__).parents[1] / "tests" / "data" / "templates" / "qwen3.jinja"
@@ -78,6 +81,8 @@ LATENCY = Scenario("added", "16k_warm", _load(8, think_ms=20), min_hit_share=0.8
 """What a 4k-token warm prompt waits for the gateway, at 8 connections that pause: no queue of our own."""
 TWO = Scenario("two_processes", "small", _load(32))
 """One process and two in turn: what sharing costs per request, and how evenly it is shared."""
+SMOKED = "16k_warm_qwen3,chunk,added,two_processes,streams_10k,slow_reader,worst_stall"
+"""Each kind of load and figure once; tests/loadtest makes each kind of body."""
 
 
 class Materials:
@@ -121,17 +126,17 @@ class Materials:
     def _make(self, name: str) -> Bodies:
         match name:
             case "small":
-                return small(self._texts, 120_000)
+                return small(self._texts, 120_000 // SHRINK)
             case "stream":
-                return small(self._texts, 5_000, STREAMED)
+                return small(self._texts, 5_000 // SHRINK, STREAMED)
             case "16k_warm":
-                return warm(self._texts, self._conversations["16k"], 80_000)
+                return warm(self._texts, self._conversations["16k"], 80_000 // SHRINK)
             case "64k_warm":
-                return warm(self._texts, self._conversations["64k"], 50_000)
+                return warm(self._texts, self._conversations["64k"], 50_000 // SHRINK)
             case "16k_grow":
-                return grow(self._texts, self._documents, 50_000, GROW_CONNECTIONS)
+                return grow(self._texts, self._documents, 50_000 // SHRINK, GROW_CONNECTIONS)
             case "16k_new":
-                return new(self._texts, 12_000, 16_000)
+                return new(self._texts, 12_000 // SHRINK, 16_000)
         raise ValueError(f"no bodies are called {name}")
 
     def _known(self) -> list[Tokens]:
@@ -194,7 +199,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     names = [*(scenario.name for scenario in (*SCENARIOS, LATENCY, TWO)), *bench_memory.NAMES]
     parser = argparse.ArgumentParser(prog="bench_proxy", description="The gateway's cost beside nginx's.")
-    parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(names)}; nothing is written")
+    parser.add_argument(
+        "--only",
+        metavar="NAMES",
+        default=extent(SMOKED, None),
+        help=f"some of {','.join(names)}; nothing is written",
+    )
     args = parser.parse_args(argv)
     if unknown := set((args.only or names[0]).split(",")) - set(names):
         parser.error(f"no scenario is called {', '.join(sorted(unknown))}")

@@ -20,31 +20,32 @@ from typing import Any
 
 import uvloop
 
-from gateway import host
 from gateway.core.blocks import BlockHash, hash_blocks, root_hash
-from gateway.core.events import BlocksRemoved
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
+from gateway.core.kv_events import BlocksRemoved
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.radix.index import RadixIndex
-from gateway.radix.lane import Lane, open_lane, pack
-from gateway.radix.tree import Lanes, RadixTree
-from gateway.redis.server import EmbeddedServer
+from gateway.index.redis_tree.index import RadixIndex
+from gateway.index.redis_tree.pipeline import Lane, open_lane, pack
+from gateway.index.redis_tree.tree import Lanes, RadixTree
+from gateway.redis.embedded import EmbeddedServer
+from gateway.runtime import process_limits
 from loadtest.bench_index import BLOCK_SIZE, new_tokens, prompt_of
 from loadtest.bench_replicas import replica_figures
+from loadtest.extent import extent
 from loadtest.report import Figure, median_of, publish
 
 ROOT = root_hash("m")
 WORKERS = [WorkerId(f"http://10.0.0.{i}:8000") for i in range(8)]
-ROUNDS = 5
-LOOKUPS = 500
-APPLIED_PROMPTS = 400
-SIZED_PROMPTS = 100
-TURNS, CONVERSATIONS = 8, 50
+ROUNDS = extent(1, 5)
+LOOKUPS = extent(20, 500)
+APPLIED_PROMPTS = extent(20, 400)
+SIZED_PROMPTS = extent(5, 100)
+TURNS, CONVERSATIONS = extent(2, 8), extent(20, 50)
 
 
 def main() -> None:
-    host.prepare()
+    process_limits.prepare()
     server = EmbeddedServer()
     server.start()
     try:

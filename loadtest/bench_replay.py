@@ -10,17 +10,21 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gateway.app import bundled_tokenizer
 from gateway.replay.calibration import Error
 from gateway.replay.play import Calibrated, Run, Trace, calibrate
 from gateway.replay.profile import H100_8B
+from loadtest.extent import extent
 from loadtest.fleet import simulated_fleet
 from loadtest.report import Figure, publish
 from loadtest.workloads.talkers import Talkers
 
 NUM_WORKERS = 3
-RATE = 1.2
+RATE = extent(4.0, 1.2)
+TALK: dict[str, Any] = extent({"max_turns": 2, "max_tokens": 12, "pause_s": 0.2}, {})
+"""How people talk, where it is not as usual."""
 MAX_POINTS, MAX_SHARE = 3.0, 0.15
 SIM = (
     "--kv-blocks", "900", "--prefill-tokens-per-s", "4000", "--decode-tokens-per-s", "40",
@@ -30,7 +34,7 @@ SIM = (
 
 
 def main() -> None:
-    seconds = float(os.environ.get("SECONDS", "120"))
+    seconds = float(os.environ.get("SECONDS", extent("5", "120")))
     policy = os.environ.get("POLICY", "expected_ttft")
     with tempfile.TemporaryDirectory() as place:
         path = Path(os.environ.get("RECORDING") or Path(place) / "recording.jsonl")
@@ -44,7 +48,7 @@ def record(path: Path, seconds: float, policy: str, sim_flags: Sequence[str] = S
     """How many requests failed."""
     flags = ["--record", str(path), "--tokenizer", str(bundled_tokenizer()), "--policy", policy]
     with simulated_fleet(NUM_WORKERS, sim_flags, flags) as fleet:
-        talkers = Talkers(fleet.gateway_url, seconds=seconds, rate=RATE)
+        talkers = Talkers(fleet.gateway_url, seconds=seconds, rate=RATE, **TALK)
         asyncio.run(talkers.talk())
     return len(talkers.failures)
 

@@ -12,37 +12,51 @@ import asyncio
 import statistics
 import time
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
+from engines.vllm import Vllm
 from gateway import request
 from gateway.config import load
+from gateway.core.block_limits import MAX_BLOCKS, block_limits
 from gateway.core.blocks import BlockHash, hash_blocks, root_hash, tokens_of
 from gateway.core.decision import Prompt
-from gateway.core.events import BlocksStored
+from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
-from gateway.core.stream import Stream, StreamState
+from gateway.core.kv_events import BlocksStored
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
-from gateway.ingest.replica import ReplicaFeed
-from gateway.ingest.replicas import Shared
-from gateway.ingest.shelf import Shelf
+from gateway.index.redis_tree.service import RadixService
+from gateway.ingest.subscription import Subscription
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.radix.service import RadixService
 from gateway.redis.options import RedisOptions, redis_of
-from gateway.router import Router
-from gateway.tasks import Tasks
+from gateway.replication.rank_store import Shelf
+from gateway.replication.replica_feed import ReplicaFeed
+from gateway.replication.session import Shared
+from gateway.routing.router import Router
+from gateway.runtime.tasks import Tasks
 from loadtest.bench_index import BLOCK_SIZE, new_tokens, prompt_of
+from loadtest.extent import extent
 from loadtest.report import Figure, median_of
 
 WORKER = Worker(WorkerId("10.0.0.1:8000"), "http://10.0.0.1:8000", (Served("m", "m"),), block_size=BLOCK_SIZE)
 ROOT = root_hash("m")
-NUM_BLOCKS = 1_000_000
+NUM_BLOCKS = extent(20_000, 1_000_000)
 PROMPT_BLOCKS = 256
-ROUNDS, DECISIONS, CHANGES = 5, 300, 400
+ROUNDS, DECISIONS, CHANGES = extent(1, 5), extent(20, 300), extent(20, 400)
 PAUSE_S = 0.003
 """Between two changes: each is alone on its way."""
+
+
+class PlayedFeed:
+    """The connection to an engine that this process plays."""
+
+    endpoint = "played"
+    replay_endpoint = None
+    is_connected = True
+
+    def stop(self) -> None:
+        """Nothing is open."""
 
 
 class Member:
@@ -53,15 +67,23 @@ class Member:
         self.router = router_of(self.index, self.assumed)
         self.shared = Shared(options, index=self.index, assumed=self.assumed)
         self.feed: ReplicaFeed | None = None
-        self._stream = Stream(can_replay=False)
 
     async def start(self) -> None:
         await self.shared.start(self._tasks)
-        self.feed = self.shared.open(WORKER, self._open_engine, lambda worker, state: None, self._tasks)
+        self.feed = self.shared.open(
+            WORKER, self._open_engine, lambda worker, state: None, self._tasks, block_limits(MAX_BLOCKS)
+        )
 
-    def _open_engine(self, shelf: Shelf | None) -> Any:
-        feed = SimpleNamespace(endpoint="played", replay_endpoint=None, is_connected=True, stop=lambda: None)
-        return feed, SimpleNamespace(stream=self._stream)
+    def _open_engine(self, shelf: Shelf | None) -> tuple[PlayedFeed, Subscription]:
+        self.subscription = Subscription(
+            WORKER.id,
+            engine=Vllm(),
+            index=shelf or self.index,
+            assumed=self.assumed,
+            can_replay=False,
+            on_state=lambda worker, state: None,
+        )
+        return PlayedFeed(), self.subscription
 
     def say(self, *events: BlocksStored) -> None:
         """As the engine that this gateway reads."""
@@ -69,7 +91,7 @@ class Member:
         shelf = self.feed.holding._shelf
         for event in events:
             shelf.apply(WORKER.id, event)
-        shelf.settle(WORKER.id, self._stream, has_more=False)
+        shelf.settle(WORKER.id, self.subscription.stream, has_more=False)
 
     @property
     def has_told_all(self) -> bool:

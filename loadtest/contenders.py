@@ -5,7 +5,6 @@ Each is a context manager; what it starts it stops by process id.
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import Any
 
 from loadtest.fleet import GATEWAY, LISTENING, rss_mb
 from loadtest.instruments import InstrumentError, fake_worker, stop
+from loadtest.ports import free_port
 
 NUM_GPU_BLOCKS = 65_536
 START_TIMEOUT_S = 30.0
@@ -130,7 +130,7 @@ def nginx(worker_ports: Sequence[int], directory: Path) -> Iterator[Contender]:
     """Raises InstrumentError where there is none."""
     if why := missing_nginx():
         raise InstrumentError(why)
-    port = _free_port()
+    port = free_port()
     servers = " ".join(f"server 127.0.0.1:{worker};" for worker in worker_ports)
     conf = directory / "nginx.conf"
     conf.write_text(NGINX_CONF.format(directory=directory, servers=servers, port=port))
@@ -248,10 +248,3 @@ def _get(url: str) -> str:
     with _direct.open(url, timeout=10) as answer:
         text: str = answer.read().decode()
         return text
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

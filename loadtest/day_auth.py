@@ -21,9 +21,10 @@ from pathlib import Path
 import msgspec
 
 from gateway.app import bundled_tokenizer
-from gateway.core.keylines import line_of
-from gateway.core.keys import ID_DIGITS, NUM_SALT_BYTES, NUM_SECRET_BYTES, make_key
+from gateway.tenancy.auth.api_keys import ID_DIGITS, NUM_SALT_BYTES, NUM_SECRET_BYTES, make_key
+from gateway.tenancy.auth.key_format import line_of
 from loadtest.contenders import GatewayContender, fake_workers, gateway
+from loadtest.extent import extent
 from loadtest.fleet import GATEWAY
 from loadtest.instruments import Load
 from loadtest.instruments import measure as put_load
@@ -34,11 +35,11 @@ from loadtest.workloads.bodies import Texts, small
 CHAT = "/v1/chat/completions"
 NUM_WORKERS = 2
 NUM_KEYS = 1000
-NUM_BODIES = 15_000
+NUM_BODIES = extent(2_000, 15_000)
 """Of a slice: more than it can send, so that nothing is asked twice."""
-ROUNDS = 2
-SLICES = 6
-SLICE_S = 1.0
+ROUNDS = extent(1, 2)
+SLICES = extent(2, 6)
+SLICE_S = extent(0.2, 1.0)
 CONNECTIONS = 16
 GOAL = 3.0
 PLAIN, KEYED, SALTED = "plain", "keyed", "salted"

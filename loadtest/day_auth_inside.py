@@ -16,12 +16,13 @@ import msgspec
 
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import Config
-from gateway.core.http import HttpRequest
-from gateway.responder import Responder
+from gateway.http.messages import HttpRequest
+from gateway.server.responder import Responder
 from loadtest.day_auth import KEYED, PLAIN, SALTED, made_in
+from loadtest.extent import extent
 
-ROUNDS = 2
-SLICES = 150
+ROUNDS = extent(1, 2)
+SLICES = extent(2, 150)
 SLICE_REQUESTS = 200
 BODY = b'{"model":"m","messages":[{"role":"user","content":"how are you?"}],"max_tokens":64}'
 NO_WORKER = b"HTTP/1.1 503 "

@@ -42,12 +42,12 @@ PAGES = (
 )
 CHATTY = """\
 import logging
-import gateway.proxy as proxy
-parse = proxy.parse_request
+import gateway.proxy.intake as intake
+parse = intake.parse_request
 def chatty(path, body, *rest, **more):
     logging.getLogger("kvgate").info("got %s", body)
     return parse(path, body, *rest, **more)
-proxy.parse_request = chatty
+intake.parse_request = chatty
 def choose(query, candidates, rng):
     return 0
 """

@@ -15,13 +15,14 @@ import aiohttp
 import uvloop
 
 from gateway.app import bundled_tokenizer
+from loadtest.extent import extent
 from loadtest.fleet import RunningFleet, simulated_fleet
 from loadtest.report import Figure, publish
 
 NUM_WORKERS = 6
 NUM_CLIENTS = 48
-NUM_SETTLE = 400
-NUM_ASKED = 4000
+NUM_SETTLE = extent(100, 400)
+NUM_ASKED = extent(100, 4000)
 GOAL = 1.2
 WORKER = ("--kv-blocks", "20000", "--prefill-tokens-per-s", "100000", "--decode-tokens-per-s", "200")
 

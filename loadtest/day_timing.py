@@ -21,14 +21,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gateway.app import bundled_tokenizer
-from gateway.core.keylines import line_of
-from gateway.core.keys import ID_DIGITS, NUM_SALT_BYTES, NUM_SECRET_BYTES, make_key
+from gateway.tenancy.auth.api_keys import ID_DIGITS, NUM_SALT_BYTES, NUM_SECRET_BYTES, make_key
+from gateway.tenancy.auth.key_format import line_of
+from loadtest.extent import extent
 from loadtest.fleet import simulated_fleet
 from loadtest.report import Figure, best_of, publish
 
-NUM_PROBES = 200
+NUM_PROBES = extent(10, 200)
 """Of prompts that the victim sent, and as many others."""
-ROUNDS = 4
+ROUNDS = extent(1, 4)
 PROMPT_TOKENS = 400
 GOAL = 0.55
 NUM_WORKERS = 2

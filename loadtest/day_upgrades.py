@@ -9,7 +9,6 @@ run has two gateway processes, and workers that answer 503 while they end.
 import asyncio
 import json
 import signal
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,11 +19,13 @@ import aiohttp
 import uvloop
 
 from gateway.app import bundled_tokenizer
+from loadtest.extent import extent
 from loadtest.fleet import GATEWAY, SIM_READY, RunningFleet, first_match, gateway_before
+from loadtest.ports import free_port
 from loadtest.report import Figure, publish
 
 NUM_WORKERS = 3
-NUM_RESTARTS = 20
+NUM_RESTARTS = extent(2, 20)
 NUM_CLIENTS = 16
 DRAIN_S = 20.0
 UP_AGAIN_S = 20.0
@@ -51,8 +52,7 @@ class Rolling:
     """A worker whose process comes and goes on one port."""
 
     def __init__(self, seed: int, shutdown: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         self._flags = ("--seed", str(seed), "--shutdown", shutdown)
         self._process: subprocess.Popen[str] | None = None
         self.url = ""

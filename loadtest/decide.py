@@ -6,13 +6,13 @@ from array import array
 from gateway import request
 from gateway.core.blocks import root_hash
 from gateway.core.decision import Prompt
-from gateway.core.events import BlocksStored
 from gateway.core.fleet import Fleet
+from gateway.core.kv_events import BlocksStored
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.expected_ttft import ExpectedTtft
-from gateway.router import Router
+from gateway.routing.router import Router
 from loadtest.report import Figure, best_of
 
 DECIDE_GOALS_US = {8: 15.0, 128: 150.0, 1000: 1000.0}

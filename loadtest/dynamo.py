@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from gateway.core.blocks import BlockHash
 from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query
-from gateway.core.request import InferenceRequest
-from gateway.core.sse import Usage
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.policies.base import pick_lowest
 

@@ -10,7 +10,7 @@ import sys
 
 import uvloop
 
-from gateway.tasks import stop_event
+from gateway.runtime.tasks import stop_event
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 METRICS = b"""\

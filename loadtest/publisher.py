@@ -20,8 +20,8 @@ import msgspec
 from engines.sim.publisher import Publisher
 from engines.sim.wire import EventEncoder
 from gateway.core.blocks import Tokens
-from gateway.core.events import BlocksRemoved, BlocksStored, EngineHash, KvEvent
-from gateway.tasks import stop_event
+from gateway.core.kv_events import BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.runtime.tasks import stop_event
 
 HOST = "127.0.0.1"
 BLOCK_SIZE = 16

@@ -1,7 +1,7 @@
 """How late this machine wakes who sleeps: `python -m loadtest.sleeper`, until its input ends.
 
 Beside a figure of stalls it tells what of them is the machine's. Its only line of output is the worst, in
-milliseconds, in looks as often as the gateway's own (`gateway/lag.py`).
+milliseconds, in looks as often as the gateway's own (`gateway/runtime/loop_lag.py`).
 """
 
 import sys
@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from gateway.lag import INTERVAL_S
+from gateway.runtime.loop_lag import INTERVAL_S
 
 
 def worst_ms(

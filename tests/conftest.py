@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Hundreds of processes start; where none may write bytecode, each compiles for itself all that it imports,
+# which doubles the CPU time of a start. The Makefile takes this away too, for what runs without pytest.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anybody imports the library that reads it: no test asks the hub
 
 # No example has a deadline, and drawing may be slow: how long it takes is the machine's affair.

@@ -15,7 +15,7 @@ import gateway.app
 from gateway import __version__, cli
 from gateway.agent.config import AgentConfig
 from gateway.config import Config
-from gateway.options import options
+from gateway.config.options import options
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -113,7 +113,7 @@ def test_flags_reach_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path
         seen.append(config)
         return 1
 
-    monkeypatch.setattr(gateway.app, "check", check)
+    monkeypatch.setattr("gateway.commands.check_run.check", check)
     path = tmp_path / "x.toml"
     path.write_text("max_attempts = 7")
     flags = ["--worker", "http://a:1", "--worker", "http://b:1", "--no-log-requests", "--head-timeout-s", "3"]

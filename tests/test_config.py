@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Config, load
+from gateway.config.options import Option, options
 from gateway.core.errors import ConfigError
-from gateway.options import Option, options
 
 OPTIONS = list(options(Config))
 QUANTITIES = ("_s", "_bytes", "_port", "port", "_attempts")
@@ -174,7 +174,9 @@ def test_names_of_flags_and_variables() -> None:
         "refuse_route",
         "jwt_algorithms",
         "worker_networks",
+        "worker_socket_dirs",
         "trusted_proxies",
+        "admin_allowed_hosts",
     ]
     events = next(option for option in OPTIONS if option.name == "events")
     assert events.choices == ("auto", "off")

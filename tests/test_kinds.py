@@ -13,7 +13,7 @@ from gateway.core.blocks import BlockHash
 from gateway.discovery import roster
 from gateway.index.memory import MemoryIndex
 from loadtest.workloads.conversations import Conversations
-from tests.test_stories import DEADLINE_S, Story, story, worker_id
+from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
 
 pytestmark = pytest.mark.process
 

@@ -4,9 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.core.log import VERSION
-from gateway.ingest.wire import SERVICE
 from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
+from gateway.replication.codec import SERVICE
+from gateway.replication.messages import VERSION
 
 ROOT = Path(__file__).parent.parent
 SOURCE = "kvgate/v1/kv_events.proto"

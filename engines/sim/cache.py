@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 from engines.sim.cbor import block_digest
 from engines.sim.tiers import Tiers, Window
 from gateway.core.blocks import BlockHash, ExtraKeys, Tokens, hash_blocks, root_hash
-from gateway.core.events import GPU, BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.kv_events import GPU, BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
 
 ROOT = sha256(b"\x6evllm-none-hash").digest()
 """vLLM's NONE_HASH under sha256_cbor: the digest of its fixed seed as a CBOR text of 14 bytes."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from gateway.core.events import SHARED
+from gateway.core.kv_events import SHARED
 
 BUNDLED_TOKENIZER = Path(__file__).parent / "tokenizer"
 

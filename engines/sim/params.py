@@ -57,13 +57,7 @@ class Asked:
     def sampling(self, num_prompt: int, context_tokens: int) -> Sampling:
         """Raises ApiError for a prompt or an output length beyond the context."""
         if num_prompt > context_tokens:
-            raise ApiError(
-                f"This model's maximum context length is {context_tokens} tokens. However, your prompt "
-                f"contains {num_prompt} input tokens, which exceeds this limit even without any output "
-                "tokens. Please reduce the length of the input prompt. "
-                f"(parameter=input_tokens, value={num_prompt})",
-                param="input_tokens",
-            )
+            raise too_long(context_tokens, num_prompt)
         if self.max_tokens is not None and self.max_tokens > context_tokens:
             raise ApiError(
                 f"max_tokens={self.max_tokens} cannot be greater than max_model_len={context_tokens}. Please "
@@ -80,6 +74,16 @@ class Asked:
                 f"min_tokens must be less than or equal to max_tokens={most}, got {self.min_tokens}."
             )
         return Sampling(most, self.min_tokens, self.ignore_eos, self.stop)
+
+
+def too_long(context_tokens: int, num_prompt: int) -> ApiError:
+    return ApiError(
+        f"This model's maximum context length is {context_tokens} tokens. However, your prompt "
+        f"contains {num_prompt} input tokens, which exceeds this limit even without any output "
+        "tokens. Please reduce the length of the input prompt. "
+        f"(parameter=input_tokens, value={num_prompt})",
+        param="input_tokens",
+    )
 
 
 def decode_body(data: bytes) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from engines.sim.cache import CachedSequence, PrefixCache
 from engines.sim.pd.leg import Load
-from gateway.core.events import KvEvent
+from gateway.core.kv_events import KvEvent
 
 Finish = Literal["stop", "length"]
 

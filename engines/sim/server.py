@@ -19,14 +19,15 @@ from engines.sim.dialects import Generate, Messages, Responses, anthropic_messag
 from engines.sim.faults import Dice, Faults
 from engines.sim.job import OLD_VERSION, VERSION, Choice, Job, LoadFailed
 from engines.sim.openai import DONE, Chat, Completions, Dialect, Whole
-from engines.sim.params import ApiError, Asked, Body, decode_body, read, require
+from engines.sim.params import ApiError, Asked, Body, decode_body, read, require, too_long
 from engines.sim.pd.leg import Leg
 from engines.sim.pd.protocols import load_failed, read_leg, tell
 from engines.sim.pd.transfers import Transfers
 from engines.sim.rank import Rank
 from engines.sim.words import Vocabulary
 from gateway.core.blocks import Tokens, tokens_of
-from gateway.core.prompt import PromptError, Prompts
+from gateway.tokenization.chat_template import TooLong
+from gateway.tokenization.prompt_encoder import PromptError, Prompts
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -114,8 +115,11 @@ class Engine:
         given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
         if self.config.pd_protocol == "trtllm":
             given = body.get("prompt_token_ids")
+        self.texts.prompts.expect(self.config.context_tokens)
         try:
             return tokens_of(given) if given else self.texts.prompts.chat(body, datetime.now())
+        except TooLong as exc:
+            raise too_long(self.config.context_tokens, exc.num_tokens) from exc
         except (PromptError, TypeError, OverflowError) as exc:
             raise ApiError(str(exc), param="messages") from exc
 
@@ -123,8 +127,11 @@ class Engine:
         if not body.get("prompt"):
             message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)"
             raise ApiError(message, param="prompt")
+        self.texts.prompts.expect(self.config.context_tokens)
         try:
             return self.texts.prompts.completion(body)
+        except TooLong as exc:
+            raise too_long(self.config.context_tokens, exc.num_tokens) from exc
         except PromptError as exc:
             raise ApiError(str(exc), param="prompt") from exc
 

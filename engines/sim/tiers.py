@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from gateway.core.blocks import BlockHash, tokens_of
-from gateway.core.events import GPU, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.kv_events import GPU, BlocksRemoved, BlocksStored, EngineHash, KvEvent
 
 WINDOW_GROUP = 1
 
@@ -52,7 +52,7 @@ class Shelf:
 
 
 class Tiers:
-    """`shelves` by medium as `core/events.py` names it; one without room is left out."""
+    """`shelves` by medium as `core/kv_events.py` names it; one without room is left out."""
 
     def __init__(self, sizes: Iterable[tuple[str, int]], name: Name) -> None:
         self.shelves = {medium: Shelf(num_blocks) for medium, num_blocks in sizes if num_blocks}

@@ -13,7 +13,7 @@ from msgspec import Struct, msgpack
 
 from engines.sim.cache import AdapterBlocksStored
 from gateway.core.blocks import ExtraKeys
-from gateway.core.events import SHARED, BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.kv_events import SHARED, BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
 
 EventWire = Literal["map", "array"]
 

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from gateway.config.options import convert, from_flags, option
 from gateway.core.errors import ConfigError
-from gateway.options import convert, from_flags, option
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +56,15 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = 1.0
     probe_timeout_s: Annotated[float, option("For one answer to a probe.", "seconds", gt=0)] = 5.0
+    offload_blocks: Annotated[
+        int,
+        option(
+            "Cached blocks that are kept of a rank in all its offload tiers (CPU, disk, remote) at most, "
+            "since no engine declares these; 0: 16 times what it declares for its GPU.",
+            "blocks",
+            ge=0,
+        ),
+    ] = 0
     tls_cert_file: Annotated[
         str,
         option(

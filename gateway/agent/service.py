@@ -17,11 +17,12 @@ import grpc
 import grpc.aio
 
 from gateway.core.errors import ConfigError
-from gateway.core.events import DecodeError
-from gateway.core.log import VERSION, Hello
-from gateway.ingest.journal import Reader
-from gateway.ingest.shelf import Rank
-from gateway.ingest.wire import SERVICE, Request, decode_request, encode, encode_hello
+from gateway.core.kv_events import DecodeError
+from gateway.replication.codec import SERVICE, Request, decode_request, encode, encode_hello
+from gateway.replication.journal import Reader
+from gateway.replication.messages import VERSION, Hello
+from gateway.replication.rank_store import Rank
+from gateway.runtime.summed_log import SummedLog
 
 log = logging.getLogger("kvgate.agent")
 
@@ -49,6 +50,7 @@ class KvEvents:
         self._find = find
         self._token = f"Bearer {token}".encode() if token else None
         self._rng = random.Random()
+        self._log = SummedLog(log)
         self.num_readers = 0
 
     def handlers(self) -> Any:
@@ -71,14 +73,14 @@ class KvEvents:
         rank.changed.add(wake.set)
         self.num_readers += 1
         where = hello.dp_rank, context.peer(), asked.next_seq, asked.epoch
-        log.info("rank %d: %s reads, from batch %d of epoch %d", *where)
+        self._log.info("rank %d: %s reads, from batch %d of epoch %d", *where)
         try:
             await context.write(encode(hello))
             await self._tell(rank, reader, wake, asked.sample_every_s, context.write)
         finally:
             rank.changed.discard(wake.set)
             self.num_readers -= 1
-            log.info("rank %d: %s reads no more: %r", hello.dp_rank, context.peer(), reader)
+            self._log.info("rank %d: %s reads no more: %r", hello.dp_rank, context.peer(), reader)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "another engine process is there, or none")
 
     async def _tell(

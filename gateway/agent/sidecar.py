@@ -12,25 +12,26 @@ from typing import Any
 from engines import ENGINES
 from gateway.agent.config import AgentConfig, address_of
 from gateway.agent.service import KvEvents, serve, server_credentials
-from gateway.commands.keyfile import read_key
-from gateway.control import ControlSession
+from gateway.config.secrets import read_key
+from gateway.core.block_limits import block_limits
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
-from gateway.core.log import Hello
 from gateway.core.worker import Worker
 from gateway.discovery.endpoint import Subscribed
-from gateway.discovery.facts import endpoint_url
-from gateway.discovery.identify import Engines
+from gateway.discovery.engine_detection import Engines
+from gateway.discovery.feeds import Feeds
 from gateway.discovery.probe import Probe
+from gateway.discovery.probed import endpoint_url
 from gateway.discovery.roster import Roster, RosterOptions
-from gateway.doors.tls import worker_tls
 from gateway.index.assumed import AssumedIndex
-from gateway.ingest.feed import Feed
-from gateway.ingest.feeds import Feeds
-from gateway.ingest.shelf import Rank, Shelf, ShelfSubscription
-from gateway.metrics import Metrics
-from gateway.tasks import Tasks, stop_event
+from gateway.ingest.base import Feed
+from gateway.observability.metrics import Metrics
+from gateway.replication.messages import Hello
+from gateway.replication.rank_store import Rank, Shelf, ShelfSubscription
+from gateway.runtime.tasks import Tasks, stop_event
+from gateway.runtime.tls import worker_tls
+from gateway.upstream.control_client import ControlSession
 
 log = logging.getLogger("kvgate.agent")
 
@@ -66,6 +67,7 @@ class Sidecar:
             headers=self._headers,
             tasks=self._tasks,
             subscribe=ShelfSubscription,
+            limits_of=lambda worker: block_limits(worker.num_blocks, offloaded=config.offload_blocks),
         )
         self._session = ControlSession(self._tls, timeout_s=config.probe_timeout_s)
         self.roster = Roster(

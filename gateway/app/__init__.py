@@ -1,12 +1,12 @@
-"""The composition root: the only room that knows every concrete class.
+"""The composition root: the only folder that knows every concrete class.
 
-gateway     all parts of one process, put together      told     what its admin port tells of each
-workers     what knows the workers
-checking    `kvgate check`, with the same parts         bundled  what comes with the simulated engine
+gateway       all parts of one process, put together    workers   what knows the workers
+admin_wiring  the parts of the admin API                bundled   the simulated engine's tokenizer
+reconfigure   another configuration, while it runs      reloads   when that is read
+front_end     limits of the client port, routes
 """
 
 from gateway.app.bundled import bundled_tokenizer, simulate
-from gateway.app.checking import check
 from gateway.app.gateway import Gateway
 
-__all__ = ["Gateway", "bundled_tokenizer", "check", "simulate"]
+__all__ = ["Gateway", "bundled_tokenizer", "simulate"]

@@ -17,75 +17,76 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.registry import Collector
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
-from gateway.api import Api
-from gateway.app import changing
-from gateway.app.surface import routes_of, surface_of
-from gateway.app.told import admin_of
-from gateway.app.workers import resolver_of, roster_of, standings_of, suspect
-from gateway.choosing import Choosing
-from gateway.commands.keyfile import worker_headers
+from gateway.app import reconfigure
+from gateway.app.admin_wiring import admin_of
+from gateway.app.front_end import routes_of, surface_of
+from gateway.app.reloads import Reloads
+from gateway.app.workers import limits_of, resolver_of, roster_of, standings_of, suspect
+from gateway.bookings.shared_memory import Place, place_alone
+from gateway.bookings.tenant_usage import Used
 from gateway.config import Config
+from gateway.config.diff import Difference
 from gateway.config.models import aliases_of
-from gateway.control import ControlSession
-from gateway.core.address import DNS
+from gateway.config.secrets import worker_headers
+from gateway.core.eligibility import Eligibility
 from gateway.core.engine import EventSource
 from gateway.core.errors import ConfigError
+from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
-from gateway.core.paces import Paces
-from gateway.core.stream import StreamState
-from gateway.core.used import Used
 from gateway.core.worker import Role, Worker
+from gateway.disaggregation.pairing import Pairing
+from gateway.disaggregation.stats import splits_of
+from gateway.discovery.declared import said_of
 from gateway.discovery.endpoint import Subscribed
-from gateway.discovery.facts import worker_urls
-from gateway.discovery.identify import Engines
-from gateway.discovery.said import said_of
-from gateway.discovery.standings import keep_leaving
-from gateway.doors.behind import behind, trusted_of
-from gateway.doors.front import Front
-from gateway.doors.sockets import Sockets
-from gateway.doors.tls import follow, listening_tls, worker_tls
-from gateway.flow.askers import trusted_peers
-from gateway.flow.gate import gate_of
+from gateway.discovery.engine_detection import Engines
+from gateway.discovery.feeds import Feeds, shared_index, shared_tree
+from gateway.discovery.lifecycle import keep_leaving
+from gateway.discovery.probed import worker_urls
+from gateway.http.address import DNS
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
-from gateway.index.sweeper import keep_swept
-from gateway.ingest.agents import AgentFeeds, agents_of
-from gateway.ingest.feed import Feed
-from gateway.ingest.feeds import Feeds, shared_index, shared_tree
-from gateway.ingest.healer import Healer, keep_healing
-from gateway.keys.keeper import Keeper
-from gateway.lag import Lag
-from gateway.loss.witness import CacheLoss, keep_explained
-from gateway.metrics import Metrics
-from gateway.models.given import catalog_of
-from gateway.others import Others
-from gateway.processes.shared import Place, place_alone
-from gateway.prompts import PromptSource, WorkerTokenizer
-from gateway.proxy import AskUsage, Proxy, proxy_options
-from gateway.recorder import recorder_of
-from gateway.records import Records
+from gateway.index.memory_sweep import keep_swept
+from gateway.ingest.base import Feed
+from gateway.ingest.blind_recovery import Healer, keep_healing
+from gateway.models.from_config import catalog_of
+from gateway.models.prompt_source import PromptSource, WorkerTokenizer
+from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
+from gateway.observability.log_sink import Sink
+from gateway.observability.metrics import Metrics
+from gateway.observability.observers import Witnesses
+from gateway.observability.recorder import recorder_of
+from gateway.observability.telemetry import Telling
+from gateway.observability.verification.tapped_index import Overheard
+from gateway.observability.verification.usage_sampling import Asking
+from gateway.observability.verification.verifier import Verifier
+from gateway.proxy.api import Api
+from gateway.proxy.proxy import AskUsage, Proxy, proxy_options
 from gateway.redis.options import redis_of
-from gateway.reloading.difference import Difference
-from gateway.reloading.reloads import Reloads
-from gateway.router import Router
-from gateway.server import ClientConnection
-from gateway.splits.pairing import Pairing
-from gateway.splits.splits import splits_of
-from gateway.tasks import Tasks
-from gateway.telling.sink import Sink
-from gateway.telling.told import Telling
-from gateway.trials.trials import keep_compared
-from gateway.verify.asking import Asking
-from gateway.verify.overheard import Overheard
-from gateway.verify.verifier import Verifier
-from gateway.ways import ways_of, with_tables
-from gateway.witnesses import Witnesses
+from gateway.replication.agent_targets import AgentFeeds, agents_of
+from gateway.routing.active_policy import Choosing
+from gateway.routing.decision_log import Records
+from gateway.routing.remote_lookup import Others
+from gateway.routing.router import Router
+from gateway.routing.speed_model import Paces
+from gateway.routing.trials import keep_compared
+from gateway.runtime.loop_lag import Lag
+from gateway.runtime.tasks import Tasks
+from gateway.runtime.tls import follow, listening_tls, worker_tls
+from gateway.server.connection import ClientConnection
+from gateway.server.listener import Front
+from gateway.server.reverse_proxy import behind, trusted_of
+from gateway.server.socket_set import Sockets
+from gateway.tenancy.admission.gate import gate_of
+from gateway.tenancy.admission.request_identity import trusted_peers
+from gateway.tenancy.auth.credentials import Keeper
+from gateway.upstream.access import ways_of, with_tables
+from gateway.upstream.control_client import ControlSession
 
 if TYPE_CHECKING:
-    from gateway.bookings.shared import SharedBookings
-    from gateway.ingest.replicas import Shared
+    from gateway.bookings.sync import SharedBookings
+    from gateway.replication.session import Shared
 
 log = logging.getLogger("kvgate")
 
@@ -114,7 +115,8 @@ class Gateway:
         self.config = config
         self.choosing = Choosing(config, policy_source)
         self._place = place = place or place_alone(config)
-        self.metrics, self.fleet = Metrics(), Fleet(aliases_of(config.models))
+        eligibility = Eligibility(ENGINES, needs_salt=config.tenant_salt)
+        self.metrics, self.fleet = Metrics(), Fleet(aliases_of(config.models), eligibility)
         self.assumed = place.assumed if place else AssumedIndex()
         self.prompts = PromptSource({}, self.metrics)
         self.catalog = catalog_of(config, self.prompts, self.fleet)
@@ -175,7 +177,7 @@ class Gateway:
         self.session = ControlSession(tls, timeout_s=config.probe_timeout_s, ways=ways)
         self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=tls, ways=ways)
         self.proxy = self._make_proxy()
-        self.lag = Lag(self.metrics.loop_lag_s, self.metrics.loop_lag_cpu_s)
+        self.lag = Lag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
         self.lag.start()
         ask = partial(self.session.post, headers=self.worker_headers)
         self.pairing = Pairing(self.fleet, self.splits.policy, ask, self._tasks.start)
@@ -277,7 +279,7 @@ class Gateway:
 
         async def apply(difference: Difference) -> None:
             new = difference.applied_to(self.config)
-            (await changing.prepare(self, new, difference.added, difference.dropped))()
+            (await reconfigure.prepare(self, new, difference.added, difference.dropped))()
 
         return await self.reloads.reload(apply)
 
@@ -338,12 +340,13 @@ class Gateway:
     def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
         if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
             return None
-        from gateway.bookings.shared import SharedBookings  # and its library
+        from gateway.bookings.sync import SharedBookings  # and its library
 
         return SharedBookings(options, place, is_atomic=self.config.booking == "atomic")
 
     def _make_feeds(self) -> Feeds:
         return Feeds(
+            limits_of=limits_of(self.config),
             engine_of=self.engines.named,
             index=Overheard(self.index, self.verifier.heard),
             assumed=self.assumed,
@@ -352,6 +355,7 @@ class Gateway:
             agents=AgentFeeds(self.agents, index=self.index, assumed=self.assumed, tasks=self._tasks),
             healer=self.healer,
             shared=self.shared,
+            ways=self.ways,
         )
 
     def _make_proxy(self) -> Proxy:

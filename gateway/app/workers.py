@@ -4,18 +4,27 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from engines import HANDOFFS
-from gateway.core.conduct import Rules
+from gateway.config import Config
+from gateway.core.block_limits import BlockLimits, block_limits
 from gateway.core.engine import EngineMetrics
-from gateway.core.worker import WorkerId
+from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.bootstrap import with_engine_ids
-from gateway.discovery.names import Names
+from gateway.discovery.claims import with_addresses
+from gateway.discovery.dns import Resolver
+from gateway.discovery.lifecycle import Left, Standings
+from gateway.discovery.outlier_detection import Rules
 from gateway.discovery.probe import Probe
-from gateway.discovery.resolver import Resolver
+from gateway.discovery.probed import Facts
 from gateway.discovery.roster import Roster, RosterOptions
-from gateway.discovery.standings import Left, Standings
+from gateway.discovery.served_models import Names
 
 if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
+
+
+def limits_of(config: Config) -> Callable[[Worker], BlockLimits]:
+    most, offloaded = config.max_worker_blocks, config.offload_blocks
+    return lambda worker: block_limits(worker.num_blocks, most=most, offloaded=offloaded)
 
 
 def standings_of(gateway: "Gateway") -> Standings:
@@ -63,6 +72,10 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         gateway.verifier.scraped(worker, metrics)
         gateway.standings.looked(worker, metrics)
 
+    async def complete(probe: Probe, facts: Facts) -> Facts:
+        facts = await with_addresses(facts, gateway.ways.reachable)
+        return await with_engine_ids(facts, gateway.said, HANDOFFS, probe)
+
     return Roster(
         fleet=gateway.fleet,
         index=gateway.index,
@@ -81,7 +94,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
             gateway.standings.left,
             gateway.catalog.left,
         ],
-        complete=lambda probe, facts: with_engine_ids(facts, gateway.said, HANDOFFS, probe),
+        complete=complete,
         on_look=looked,
         options=options,
     )

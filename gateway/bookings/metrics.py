@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from gateway.bookings.shared import SharedBookings
+    from gateway.bookings.sync import SharedBookings
 
 
 class BookingsCollector(Collector):
@@ -43,6 +43,9 @@ class BookingsCollector(Collector):
             "others_age_seconds", "Since the last word of the one that is silent longest", bookings.age_s()
         )
         yield _counter("others_dropped", "Times that one's bookings were dropped", abroad.num_dropped)
+        yield _counter(
+            "others_ignored", "Gateways and workers beyond what a host can tell apart", abroad.num_ignored
+        )
         yield _counter("bookings_undecodable", "Messages that were none of ours", bookings.num_undecodable)
         yield _counter("bookings_losses", "Times that Redis was lost", bookings.num_losses)
         yield _counter("bookings_unsaid", "Messages that Redis did not take", bookings.speaker.num_unsaid)

@@ -7,22 +7,23 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
-from urllib.parse import urlsplit
 
-import msgspec
-
-from gateway.agreement import Ask, Made, disagreement, made_by
-from gateway.control import ControlSession
+from gateway.core.decoding import UNREADABLE
+from gateway.core.eligibility import Eligibility, summary
 from gateway.core.engine import EventSource
-from gateway.core.log import Hello
-from gateway.core.pairs import are_pair, kind_of, misfits
-from gateway.core.sse import read_usage
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
+from gateway.core.pd_pairs import are_pair, kind_of, misfits
+from gateway.core.usage import Usage, read_usage
 from gateway.core.worker import Role, Worker
-from gateway.discovery.facts import Facts, Mode
-from gateway.discovery.identify import Engines
+from gateway.discovery.declared import Said
+from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probe import Probe, ProbeError
-from gateway.discovery.said import Said
+from gateway.discovery.probed import Facts, Mode
+from gateway.http.address import Address
+from gateway.models.token_parity import Ask, Made, disagreement, made_by
+from gateway.models.worker_tokens import read_tokens
+from gateway.replication.messages import Hello
+from gateway.upstream.control_client import ControlSession
 
 ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
 """Tries a worker's event publisher and replay; None if both answer, else what does not."""
@@ -48,13 +49,6 @@ class Tokens(Protocol):
     async def look(self, worker: Worker, ask: Ask) -> Sequence[Sight]: ...
 
 
-class _Tokens(msgspec.Struct):
-    """Other servers' `/tokenize` may ignore what it is asked, and answer that nothing is no tokens."""
-
-    tokens: list[int]
-
-
-_tokens = msgspec.json.Decoder(_Tokens).decode
 _PUBLISHED = re.compile(r"(tcp://\*:)(\d+)")
 
 
@@ -110,6 +104,7 @@ class Checker:
     reach_agent: ReachAgent = _no_agent
     tokens: Tokens | None = None
     said: Said = field(default_factory=Said)
+    eligibility: Eligibility | None = None
 
     async def check(self, url: str) -> list[Finding]:
         probe = Probe(url, self.engines, self.session, {}, self.events_port)
@@ -129,8 +124,12 @@ class Checker:
         finding = await self._known(facts, worker)
         if kind_of(worker):
             finding = replace(finding, made=await made_by(worker.served[0].name, ask))
-        fault = "; ".join(sight.fault for sight in sights if sight.fault)
-        return replace(finding, tokens=tuple(sight.note for sight in sights), fault=fault or None)
+        faults = [sight.fault for sight in sights if sight.fault]
+        notes = [sight.note for sight in sights]
+        if self.eligibility is not None and (unusable := self.eligibility.unusable(worker)):
+            is_all = len(unusable) == len(worker.served)
+            (faults if is_all else notes).append(f"not used for {summary(unusable)}")
+        return replace(finding, tokens=tuple(notes), fault="; ".join(faults) or None)
 
     async def _known(self, facts: Facts, worker: Worker) -> Finding:
         found = await self.reach_agent(worker, facts.start_time_s)
@@ -186,8 +185,8 @@ class Checker:
             return True
         answer = await self._post(worker, "/tokenize", {"model": model, "prompt": "a"})
         try:
-            return bool(_tokens(answer or b"").tokens)
-        except msgspec.MsgspecError:
+            return bool(read_tokens(answer or b""))  # others may answer that nothing is no tokens
+        except UNREADABLE:
             return False
 
     async def _reports_cached_tokens(self, worker: Worker) -> bool:
@@ -197,7 +196,7 @@ class Checker:
         await self._post(worker, "/v1/completions", body)
         answer = await self._post(worker, "/v1/completions", body)
         usage = read_usage(answer or b"")
-        return usage is not None and usage.cached_tokens is not None
+        return isinstance(usage, Usage) and usage.cached_tokens is not None
 
     async def _post(self, worker: Worker, path: str, body: object) -> bytes | None:
         rank = {"x-data-parallel-rank": str(worker.dp_rank)} if worker.dp_size > 1 else {}
@@ -234,7 +233,7 @@ def _on_ports_of_their_own(findings: Sequence[Finding]) -> Iterator[Finding]:
     first: dict[str, int] = {}
     for one in sorted(findings, key=lambda one: one.flags is not None):
         if one.worker is not None:
-            host = urlsplit(one.worker.url).hostname or ""
+            host = Address.of(one.worker.url).host
             first.setdefault(one.worker.url, taken[host])
             taken[host] += 1
     for one in findings:

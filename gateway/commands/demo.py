@@ -15,8 +15,8 @@ from asyncio.subprocess import PIPE, Process
 from gateway.app import Gateway, bundled_tokenizer
 from gateway.config import Config
 from gateway.core.errors import ConfigError
-from gateway.core.stream import StreamState
-from gateway.tasks import stop_event
+from gateway.core.event_stream import StreamState
+from gateway.runtime.tasks import stop_event
 
 NUM_WORKERS = 3
 MODEL = "demo"

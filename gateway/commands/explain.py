@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import ConfigError
 
 TIMEOUT_S = 30.0
@@ -49,7 +50,7 @@ async def _ask(args: argparse.Namespace, body: bytes, headers: dict[str, str]) -
             session.post(url, data=BytesIO(body), params=params, headers=headers) as answer,
         ):
             return answer.status, msgspec.json.decode(await answer.read())
-    except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
+    except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
         raise ConfigError(
             f"--gateway {args.gateway}: no gateway's admin address: {exc or 'no answer'}"
         ) from exc

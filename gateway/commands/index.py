@@ -7,11 +7,11 @@ from itertools import groupby
 
 import aiohttp
 
+from gateway.commands.index_survey import Row, Survey, table
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 from gateway.redis.client import LOST, Refused, open_client
 from gateway.redis.options import redis_of
-from gateway.survey import Row, Survey, table
 
 TRIES = 5
 PAUSE_S = 0.3

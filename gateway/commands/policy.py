@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.choosing import library_of
 from gateway.config import Config
-from gateway.policies import contract
-from gateway.policies.library import AUTO
-from gateway.policies.plugins import Kind, read_file
+from gateway.policies.framework import contract
+from gateway.policies.framework.plugins import Kind, read_file
+from gateway.policies.framework.registry import AUTO
+from gateway.routing.active_policy import library_of
 
 KINDS: tuple[Kind, ...] = ("policy", "filter", "scorer", "picker")
 

@@ -2,10 +2,11 @@
 
 Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
 Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
-they work together is in `fleet.py`, how they are reached in `reaching.py`, what they serve in `models.py`,
-how they come and go in `workers.py`, how one is chosen in `choosing.py`, who may ask in `keys.py`, who is
-let in in `flow.py`, what several gateways share in `sharing.py`, what clients may ask for in `surface.py`,
-what is told in `telling.py`, what is loaded on workers in `adapters.py`.
+they work together is in `fleet.py`, how they are reached in `upstream.py`, what they serve in `models.py`,
+how they come and go in `workers.py`, how one is chosen in `policy.py`, who may ask in `auth.py`, who is
+let in in `admission.py`, what several gateways share in `redis.py`, what clients may ask for in `apis.py`,
+what is told in `observability.py`, what is loaded on workers in `lora.py`, who may use the admin port in
+`admin.py`.
 """
 
 import os
@@ -14,12 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from gateway.config.adapters import Adapters
+from gateway.config.admin import Administration
+from gateway.config.options import convert, from_environment, from_flags, option
 from gateway.core.errors import ConfigError
-from gateway.options import convert, from_environment, from_flags, option
+
+MAX_BODY_BYTES = 64 << 20
+"""Default limit on a client's body, and the limit on a body that the admin API explains."""
 
 
-class Config(Adapters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(Administration, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: Annotated[
         str,
         option("Address to listen on; loopback, so that nothing is open to a network unasked.", "address"),
@@ -57,7 +61,11 @@ class Config(Adapters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 10.0
     admin_host: Annotated[
         str,
-        option("Address of the admin API and /metrics; apart from traffic and on loopback.", "address"),
+        option(
+            "Address of the admin API and /metrics; apart from traffic and on loopback. Elsewhere it needs "
+            "keys, see --admin-key.",
+            "address",
+        ),
     ] = "127.0.0.1"
     admin_port: Annotated[
         int, option("Port of the admin API and /metrics; 0 takes a free one.", "port", ge=0, le=65535)
@@ -85,7 +93,7 @@ class Config(Adapters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 1 << 30
     max_body_bytes: Annotated[
         int, option("Largest request body; bodies are kept until answered, for retries.", "bytes", ge=1)
-    ] = 64 << 20
+    ] = MAX_BODY_BYTES
     max_head_bytes: Annotated[
         int, option("Largest request head (request line and headers).", "bytes", ge=1024)
     ] = 64 << 10

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from gateway.options import option
+from gateway.config.options import option
+from gateway.core.block_limits import MAX_BLOCKS
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,10 +109,29 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             "What a transfer takes however short the prompt: two requests and a handshake.", "seconds", ge=0
         ),
     ] = 0.015
+    max_worker_blocks: Annotated[
+        int,
+        option(
+            "Cached blocks that are kept of one worker at most, on its GPU and offloaded each, whatever it "
+            "declares. Events beyond that are not read for a while, and its stream is BLIND.",
+            "blocks",
+            ge=1024,
+        ),
+    ] = MAX_BLOCKS
+    offload_blocks: Annotated[
+        int,
+        option(
+            "Cached blocks that are kept of one worker in all its offload tiers (CPU, disk, remote) at most, "
+            "since no engine declares these; 0: 16 times what it declares for its GPU.",
+            "blocks",
+            ge=0,
+        ),
+    ] = 0
     allow_transfer_fields: Annotated[
         bool,
         option(
-            "Pass clients' kv_transfer_params, bootstrap_* and disaggregated_params on, from clients that "
-            "split requests themselves. They steer engines to other hosts, and can end them."
+            "Pass clients' kv_transfer_params, ec_transfer_params, bootstrap_*, disaggregated_params and "
+            "the like on, from clients that split requests themselves. They steer engines to other "
+            "hosts, and can end them."
         ),
     ] = False

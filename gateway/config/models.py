@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gateway.config.options import option
 from gateway.config.workers import Workers
-from gateway.options import option
 
 
 class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import msgspec
 
-from gateway.config.telling import Telling
-from gateway.core.address import worker_url
-from gateway.core.networks import network
-from gateway.options import option
+from gateway.config.observability import Telling
+from gateway.config.options import option
+from gateway.http.address import worker_url
+from gateway.http.networks import network
 
 
 class WorkerTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,9 +76,17 @@ class Workers(Telling, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[str],
         option(
             "Networks in which workers may be, wherever their addresses come from (here, the admin API, "
-            "DNS). Without it: all, but link-local ones, metadata services of clouds, multicast and "
-            "unspecified ones, which are only where they are named here.",
+            "DNS, what engines report of their KV events). Without it: all, but link-local ones, metadata "
+            "services of clouds, multicast and unspecified ones, which are only where they are named here.",
             "network",
+        ),
+    ] = msgspec.field(default_factory=list)
+    worker_socket_dirs: Annotated[
+        list[str],
+        option(
+            "Directories below which the admin API, and engines for their KV events (ipc://), may name Unix "
+            "sockets. Without it: none, but those of --worker and its like.",
+            "path",
         ),
     ] = msgspec.field(default_factory=list)
     dns_interval_s: Annotated[
@@ -98,6 +106,9 @@ class Workers(Telling, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 network(text)
             except ValueError as exc:
                 raise ValueError(f"worker_networks: {exc}") from exc
+        for path in self.worker_socket_dirs:
+            if not path.startswith("/"):
+                raise ValueError(f"worker_socket_dirs: '{path}' is not absolute, as in /run/vllm")
         for url in self.workers:
             try:
                 if worker_url(url) != url:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gateway.core.blocks import BlockHash, Tokens
-from gateway.core.media import Links
-from gateway.core.pace import TYPICAL, Pace
-from gateway.core.runs import Run
+from gateway.core.multimodal import Links
+from gateway.core.speed import TYPICAL, Pace
+from gateway.core.token_runs import Run
 from gateway.core.worker import Worker, WorkerId
 
 

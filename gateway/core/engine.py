@@ -5,11 +5,12 @@ The shells own sockets and requests; they ask an adapter where to look (`paths`)
 `DecodeError` for what it cannot read, and nothing else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.core.events import EventBatch
+from gateway.core import bounds
+from gateway.core.kv_events import EventBatch
 from gateway.core.worker import Transfer
 
 
@@ -51,7 +52,8 @@ class EngineFlags:
 
 @dataclass(frozen=True, slots=True)
 class AdapterCalls:
-    """Where an engine loads and unloads adapters (LoRA) while it runs, as `core/adapters.py` asks and reads
+    """Where an engine loads and unloads adapters (LoRA) while it runs, as `discovery/lora_wire.py` asks and
+    reads
     it; `needs` is what it must have been started with for that."""
 
     load: str
@@ -78,7 +80,7 @@ class EngineMetrics:
     `kv_cache_usage` is 0..1. `start_time_s` is the Unix time at which the process that answers
     started. Counters count tokens since then; `transfer_*` is what came from other workers, where it is
     counted, `step_tokens_total` what steps made of prompts and answers, where each step's are counted as it
-    ends.
+    ends. A figure beyond its bounds (`bounds.py`) becomes None, and its name is in `refused`.
     """
 
     num_requests_running: int | None = None
@@ -93,6 +95,16 @@ class EngineMetrics:
     transfer_bytes_total: float | None = None
     transfer_seconds_total: float | None = None
     step_tokens_total: float | None = None
+    refused: tuple[str, ...] = field(default=(), init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        refused = []
+        for name in bounds.FIGURES:
+            value = getattr(self, name)
+            if value is not None and not bounds.is_within(name, value):
+                object.__setattr__(self, name, None)
+                refused.append(name)
+        object.__setattr__(self, "refused", tuple(refused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,9 @@ class ModelInfo:
     root: str | None = None
     parent: str | None = None
     max_model_len: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_model_len", bounds.model_len(self.max_model_len))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +153,9 @@ class EngineInfo:
     role: str | None = None
     transfer: Transfer | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "version", bounds.version(self.version))
+
 
 class Engine(Protocol):
     """One engine's adapter. Stateless: one object serves all workers."""
@@ -148,9 +166,13 @@ class Engine(Protocol):
     flags: EngineFlags
     usage: StreamUsage
     reports_from: tuple[int, ...] | None
-    """The version from which it announces a prefix hit to a request that asks (`core/report.py`)."""
+    """The version from which it announces a prefix hit to a request that asks (`http/cache_report.py`)."""
     adapters: AdapterCalls | None
     """None where it takes none while it runs."""
+    names_adapters: bool
+    """Whether a request's `model` chooses among its adapters; else it answers from the base model."""
+    salts_from: tuple[int, ...] | None
+    """The version from which `cache_salt` keeps caches apart, or is refused; () for all, None for none."""
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         """A published message: `[topic, seq u64 big-endian, payload]`."""
@@ -158,6 +180,11 @@ class Engine(Protocol):
 
     def decode_replay(self, frames: Sequence[bytes]) -> EventBatch | None:
         """An answer to `replay_request` as a DEALER receives it; None is the end of the replay."""
+        ...
+
+    def decode_in_steps(self, frames: Sequence[bytes], *, is_replay: bool) -> Iterator[EventBatch | None]:
+        """A large message, published or of a replay: the batch comes last, before it None where somebody else
+        may be served. The end of a replay has no steps."""
         ...
 
     def replay_request(self, start_seq: int) -> list[bytes]:
@@ -182,4 +209,8 @@ class Engine(Protocol):
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
         """An answer of `paths.poll`: each event with its own number, at the time `now`."""
+        ...
+
+    def decode_poll_in_steps(self, body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
+        """The same, with None where somebody else may be served."""
         ...

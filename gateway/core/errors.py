@@ -1,12 +1,15 @@
 """The errors a client can meet. Each knows its answer: HTTP status, OpenAI code, and what to do.
 
 The body is OpenAI's error object, so that every SDK raises its own typed exception; on routes of Anthropic's
-it is put in their form (`error_forms.py`).
+it is put in their form (`apis/error_format.py`).
 """
 
 import math
 
 import msgspec
+
+MAX_MESSAGE_CHARS = 4096
+"""Of what a client is shown. Messages quote requests and list models, and either may be megabytes."""
 
 
 class GatewayError(Exception):
@@ -26,6 +29,8 @@ class GatewayError(Exception):
     """The InferenceRequest that it refuses, where that was read; for the log."""
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
+        if len(message) > MAX_MESSAGE_CHARS:
+            message = message[:MAX_MESSAGE_CHARS] + "..."
         super().__init__(message)
         self.message = message
         self.param = param
@@ -102,6 +107,21 @@ class ModelMissing(InvalidRequest):
 class MethodNotAllowed(InvalidRequest):
     status = 405
     code = "method_not_allowed"
+
+
+class ContextTooLong(InvalidRequest):
+    """The prompt has more tokens than any worker of its model takes; in vLLM's words."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, max_model_len: int, num_tokens: int) -> None:
+        """`num_tokens`: how many it has at least."""
+        super().__init__(
+            f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
+            f"at least {num_tokens} input tokens, which exceeds this limit even without any output tokens. "
+            "Please reduce the length of the input prompt.",
+            param="input_tokens",
+        )
 
 
 class RequestTimeout(InvalidRequest):

@@ -2,21 +2,24 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from gateway.core.eligibility import Eligibility, Unusable
 from gateway.core.errors import NoWorker, UnknownModel
-from gateway.core.pace import TYPICAL, Pace
-from gateway.core.pairs import Kind, kind_of
-from gateway.core.ramp import Ramp
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
+from gateway.core.pd_pairs import Kind, kind_of
+from gateway.core.slow_start import Ramp
+from gateway.core.speed import TYPICAL, Pace
 from gateway.core.worker import Reported, Role, Served, Worker, WorkerId
 
 
 @dataclass(slots=True, eq=False)
 class Member:
     """A worker in the fleet and what changes about it. `stream` is None where it has no events, `confidence`
-    the share of its overlaps that is counted (`verify/exactness.py`), `stays_s` how long a block stays in its
+    the share of its overlaps that is counted (`observability/verification/accuracy.py`), `stays_s` how long
+    a block stays in its
     cache that nobody asks for. `is_draining`, `ejected` (why) and `ramp` keep it from what it could have: the
     fleet sets them."""
 
@@ -77,15 +80,21 @@ class Eligible:
 
 class Fleet:
     """`aliases` are names that clients may use, and what they stand for: a name that workers serve, or their
-    root. A name that some worker serves itself is no alias."""
+    root. A name that some worker serves itself is no alias. `eligibility` says which names of a worker no
+    request may use."""
 
-    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, aliases: Mapping[str, str] | None = None, eligibility: Eligibility | None = None
+    ) -> None:
         self.aliases: Mapping[str, str] = aliases or {}
+        self.eligibility = eligibility
+        self._unusable: dict[WorkerId, Sequence[Unusable]] = {}
         self._differing: Set[tuple[WorkerId, str]] = frozenset()
         self._members: dict[WorkerId, Member] = {}
         self._by_model: dict[str, list[Eligible]] = {}
         self._prefills: dict[str, list[Eligible]] = {}
         self._bound: set[str] = set()
+        self._num_batches = 0
         self._aside: set[WorkerId] = set()
         """Who is draining, ejected or warming up: mostly nobody, and nobody is looked at for that."""
 
@@ -101,6 +110,17 @@ class Fleet:
 
     def get(self, worker: WorkerId) -> Member | None:
         return self._members.get(worker)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Index models once for all workers that are added, dropped or renamed inside: an endpoint may have
+        hundreds of ranks, and each name of each of them is indexed."""
+        self._num_batches += 1
+        try:
+            yield
+        finally:
+            self._num_batches -= 1
+            self._index_models()
 
     def add(self, worker: Worker) -> Member:
         """Add a worker, or replace what it said of itself when it joined before."""
@@ -177,6 +197,8 @@ class Fleet:
         Raises UnknownModel if no known worker serves it, NoWorker if none that does is up.
         """
         known = self._by_model.get(model)
+        if not known and (unusable := self._unusable_as(model)):
+            raise unusable.error(model)
         if known is None:
             raise _unknown(model, list(self._by_model), len(self))
         left = [e for e in known if e.member.is_up]
@@ -189,6 +211,19 @@ class Fleet:
             others = " but those that are draining" if any(e.member.is_draining for e in known) else ""
             raise NoWorker(f"no worker that {what} '{model}' is up{others}", retry_after_s=RETRY_AFTER_S)
         return left
+
+    def unusable(self, worker: WorkerId) -> Sequence[Unusable]:
+        """Names of the worker that no request may use."""
+        return self._unusable.get(worker, ())
+
+    def _unusable_as(self, model: str) -> Unusable | None:
+        """Why no request for `model` goes anywhere, where some worker lists it, or what it is an alias of."""
+        target = self.aliases.get(model, model)
+        for some in self._unusable.values():
+            for each in some:
+                if each.served.name in (model, target) or each.served.root == target:
+                    return each
+        return None
 
     def has_prefills(self, model: str) -> bool:
         """Whether workers are known that compute prompts for others, up or not."""
@@ -232,14 +267,16 @@ class Fleet:
             self._aside.discard(member.worker.id)
 
     def _index_models(self) -> None:
-        self._by_model, self._prefills, self._bound = {}, {}, set()
+        if self._num_batches:
+            return
+        self._by_model, self._prefills, self._bound, self._unusable = {}, {}, set(), {}
         groups: dict[Group, Group] = {}
         kinds: dict[Kind | None, Kind | None] = {}
         for member in self:
             worker = member.worker
             kind = kind_of(worker)
             kind = kinds.setdefault(kind, kind)
-            for served in worker.served:
+            for served in self._usable(worker):
                 is_apart = (worker.id, served.root) in self._differing
                 group = Group(served.root, served.adapter, 0 if is_apart else worker.block_size or 0)
                 group = groups.setdefault(group, group)
@@ -248,6 +285,13 @@ class Fleet:
         for alias in self.aliases:
             if alias not in own:
                 self._index_alias(alias, own)
+
+    def _usable(self, worker: Worker) -> Sequence[Served]:
+        if self.eligibility is None or not (unusable := self.eligibility.unusable(worker)):
+            return worker.served
+        self._unusable[worker.id] = unusable
+        left_out = {each.served.name for each in unusable}
+        return [served for served in worker.served if served.name not in left_out]
 
     def _index_as(self, name: str, eligible: Eligible) -> None:
         worker = eligible.member.worker

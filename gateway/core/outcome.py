@@ -2,11 +2,13 @@
 
 from mypy_extensions import mypyc_attr
 
-from gateway.core.sse import Usage
+from gateway.core.usage import Usage
 
 SERVER_ERROR = 500
 UNAVAILABLE = 503
 """An engine that says so (dead inside, asleep, overloaded) has done nothing for the request yet."""
+UNLOADED = "answered 404, as if it had unloaded the adapter"
+"""The reason reported for a worker's 404 to a LoRA adapter: the adapter is gone, the worker is well."""
 CLIENT_GONE = 499
 """The status under which a request is counted whose client left (nginx's number for it)."""
 

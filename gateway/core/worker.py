@@ -36,7 +36,7 @@ class Role(Enum):
 class Transfer:
     """How a worker's KV cache goes to another one, as far as it is known: None where it is not.
 
-    connector         by which both sides speak (`core/handoff.py`)
+    connector         by which both sides speak (`core/kv_connector.py`)
     address           "host:port" where its side is asked for, in connectors that need it
     engine_id         its own name there
     cache_dtype, tensor_parallel   of the cache: what both sides must agree on

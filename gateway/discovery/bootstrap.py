@@ -6,13 +6,13 @@ They are new with each start of an engine, and so asked whenever its facts are.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gateway.core.address import Address
-from gateway.core.events import DecodeError
-from gateway.core.handoff import Handoff
+from gateway.core.kv_connector import Handoff
+from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Role
-from gateway.discovery.facts import Facts
+from gateway.discovery.declared import Said
 from gateway.discovery.probe import Probe, ProbeError
-from gateway.discovery.said import Said
+from gateway.discovery.probed import Facts
+from gateway.http.address import Address
 
 
 async def with_engine_ids(facts: Facts, said: Said, handoffs: Mapping[str, Handoff], probe: Probe) -> Facts:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.core.engine import EngineMetrics
-from gateway.core.identity import Identity
-from gateway.core.stream import StreamCounts, StreamState
+from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.worker import Worker, WorkerId
-from gateway.discovery.facts import Facts
+from gateway.discovery.balancer_detection import Identity
 from gateway.discovery.probe import Probe, ProbeError
-from gateway.ingest.feed import Feed
+from gateway.discovery.probed import Facts
+from gateway.ingest.base import Feed
 
 FAILURES_TO_DOWN = 2
 LOOKS_TO_JOIN = 3

@@ -2,17 +2,21 @@
 
 import asyncio
 import errno
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import aiohttp
 
-from gateway.control import ControlSession, failure, read_all
-from gateway.core.address import Address
 from gateway.core.engine import Engine, EngineMetrics, EventSource, ModelInfo
-from gateway.core.events import DecodeError
-from gateway.discovery.facts import Facts, known_ranks
-from gateway.discovery.identify import HEALTH, METRICS, MODELS, Engines
+from gateway.discovery.bounds import ranks_refusal, usable
+from gateway.discovery.engine_detection import HEALTH, METRICS, MODELS, Engines
+from gateway.discovery.probed import Facts, known_ranks
+from gateway.http.address import Address
+from gateway.upstream.control_client import ControlSession, failure, read_all
+
+log = logging.getLogger("kvgate.roster")
 
 UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
 CLOSE = {"Connection": "close"}
@@ -46,34 +50,33 @@ class Probe:
         self._session = session
         self._headers = headers
         self._events_port = events_port
+        self._refused_models = ""
+        self._num_ranks = 1
 
     async def facts(self) -> Facts:
         """Everything the endpoint tells of itself, and which engine that makes it. Raises ProbeError."""
         models = await self._required(MODELS)
         engine = self._engine = await self._identify(models)
-        try:
-            parsed = engine.parse_models(models)
-        except DecodeError as exc:
-            raise ProbeError(f"{self.url}{MODELS}: {exc}") from exc
         ranks = await self.metrics()
         sources = await self._optional(engine.paths.event_sources)
         version = await self._optional(engine.paths.version)
         info = await self._optional(engine.paths.info)
-        try:
+        with self._reading():
             told = engine.parse_info(info)
             if sources:
                 told = replace(told, sources=engine.parse_event_sources(sources))
             if version:
                 told = replace(told, version=engine.parse_version(version))
-        except DecodeError as exc:
-            raise ProbeError(f"{self.url}: {exc}") from exc
         if engine.paths.poll and told.sources is None and not await self._publishes():
             told = replace(told, sources=(EventSource(0, engine.paths.poll),))
+        every = known_ranks(told.ranks, ranks)
+        self._check_ranks(every)
+        self._num_ranks = len(every)
         return Facts(
             url=self.url,
             engine=engine.name,
-            models=parsed,
-            ranks=known_ranks(told.ranks, ranks),
+            models=self._parse_models(engine, models),
+            ranks=every,
             sources=told.sources,
             version=told.version,
             role=told.role,
@@ -83,10 +86,7 @@ class Probe:
     async def models(self) -> tuple[ModelInfo, ...]:
         """Every name that it answers to now. Raises ProbeError."""
         assert self._engine is not None, "it has told its facts before"
-        try:
-            return self._engine.parse_models(await self._required(MODELS))
-        except DecodeError as exc:
-            raise ProbeError(f"{self.url}{MODELS}: {exc}") from exc
+        return self._parse_models(self._engine, await self._required(MODELS))
 
     async def check_health(self) -> None:
         """Raises ProbeError where the endpoint does not take requests."""
@@ -104,7 +104,12 @@ class Probe:
         if self._engine is None:
             return {}
         body = await self._optional(self._engine.paths.metrics, CLOSE if is_last else None)
-        return self._engine.parse_metrics(body.decode("utf-8", "replace")) if body else {}
+        if not body:
+            return {}
+        with self._reading():
+            ranks = self._engine.parse_metrics(body.decode("utf-8", "replace"))
+        self._check_ranks(ranks)
+        return ranks
 
     async def elsewhere(self, url: str, path: str) -> bytes:
         """What another server of the worker's answers. Raises ProbeError."""
@@ -112,6 +117,27 @@ class Probe:
         if status != 200:
             raise ProbeError(f"{url}{path} answered {status}")
         return body
+
+    @contextmanager
+    def _reading(self, path: str = "") -> Iterator[None]:
+        """Whatever makes an answer unreadable is this endpoint's failure, and ends no task of ours: numbers
+        of thousands of digits and deep nesting are errors of other kinds than DecodeError."""
+        try:
+            yield
+        except (ValueError, ArithmeticError, RecursionError) as exc:
+            raise ProbeError(f"{self.url}{path}: {exc}") from exc
+
+    def _check_ranks(self, ranks: Mapping[int, EngineMetrics]) -> None:
+        if refusal := ranks_refusal(len(ranks)):
+            raise ProbeError(f"{self.url} {refusal}")
+
+    def _parse_models(self, engine: Engine, body: bytes) -> tuple[ModelInfo, ...]:
+        with self._reading(MODELS):
+            found = usable(engine.parse_models(body), self._num_ranks)
+        if found.refusal and found.refusal != self._refused_models:
+            log.warning("worker %s: some of its models are ignored: %s", self.url, found.refusal)
+        self._refused_models = found.refusal
+        return found.models
 
     async def _identify(self, models: bytes) -> Engine:
         known = self._engines.configured(self.url) or self._engines.by_models(models)
@@ -129,8 +155,9 @@ class Probe:
                 _, writer = await asyncio.open_connection(address.host, self._events_port)
         except (TimeoutError, OSError):
             return False
+        peer = writer.get_extra_info("peername")
         writer.close()
-        return True
+        return peer is not None and self._session.address_refusal(peer[0]) is None
 
     async def _required(self, path: str) -> bytes:
         status, body = await self._get(path)

@@ -8,15 +8,16 @@ waiting ──answers──► joined: its workers are in fleet and index, their
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.core.address import Address
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineMetrics, EventSource
+from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.fleet import Fleet
-from gateway.core.stream import StreamCounts, StreamState
 from gateway.core.worker import Role, Worker, WorkerId
+from gateway.discovery.declared import Said, WrongRole
 from gateway.discovery.endpoint import (
     FAILURES_TO_DOWN,
     FRESH_EVERY,
@@ -31,15 +32,16 @@ from gateway.discovery.endpoint import (
     see,
     streams,
 )
-from gateway.discovery.facts import Facts, event_source, has_changed, reported
-from gateway.discovery.names import Names
 from gateway.discovery.probe import Probe, ProbeError, Silence
-from gateway.discovery.said import Said, WrongRole
+from gateway.discovery.probed import Facts, event_source, has_changed, reported
+from gateway.discovery.refused import Figures, log_unusable
+from gateway.discovery.served_models import Names, shortened
+from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
-from gateway.ingest.feed import Feed
-from gateway.metrics import Metrics
-from gateway.tasks import Tasks
+from gateway.ingest.base import Feed
+from gateway.observability.metrics import Metrics
+from gateway.runtime.tasks import Tasks
 
 log = logging.getLogger("kvgate.roster")
 
@@ -106,7 +108,7 @@ class Roster:
         self.said = Said() if said is None else said
         self._complete = complete
         self._endpoints: dict[str, Endpoint] = {}
-        self._tasks = Tasks()
+        self._tasks, self._figures = Tasks(), Figures()
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(list(self._endpoints.values()))
@@ -268,10 +270,12 @@ class Roster:
         """A busy engine may be late with its metrics and healthy all the same."""
         try:
             endpoint.num_looks += 1
-            return await endpoint.probe.metrics(is_last=endpoint.num_looks % FRESH_EVERY == 0)
+            ranks = await endpoint.probe.metrics(is_last=endpoint.num_looks % FRESH_EVERY == 0)
         except ProbeError as exc:
             log.debug("load of %s stays as it was: %s", endpoint.url, exc)
             return {}
+        self._figures.see(endpoint.url, ranks, time.monotonic())
+        return ranks
 
     def _join(self, endpoint: Endpoint, facts: Facts) -> None:
         if not facts.models:
@@ -279,12 +283,14 @@ class Roster:
         workers = self.said.workers_of(facts)
         endpoint.facts, endpoint.num_failures, endpoint.last_error = facts, 0, None
         endpoint.workers = workers
-        for worker in endpoint.workers:
-            self._add_worker(endpoint, worker)
-        names = ", ".join(served.name for served in endpoint.workers[0].served)
+        with self._fleet.batch():
+            for worker in endpoint.workers:
+                self._add_worker(endpoint, worker)
+        names = shortened(served.name for served in endpoint.workers[0].served)
         log.info(
             "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
         )
+        log_unusable(self._fleet, workers[0])
         for joined in self._on_joined:
             joined(workers)
 
@@ -315,12 +321,13 @@ class Roster:
 
     def _leave(self, endpoint: Endpoint) -> None:
         self._close_feeds(endpoint)
-        for worker in endpoint.workers:
-            for left in self._on_left:
-                left(worker.id)
-            self._fleet.drop(worker.id)
-            self._index.drop_worker(worker.id)
-            self._assumed.drop_worker(worker.id)
+        with self._fleet.batch():
+            for worker in endpoint.workers:
+                for left in self._on_left:
+                    left(worker.id)
+                self._fleet.drop(worker.id)
+                self._index.drop_worker(worker.id)
+                self._assumed.drop_worker(worker.id)
         endpoint.workers, endpoint.facts, endpoint.last = (), None, {}
 
     def _close_feeds(self, endpoint: Endpoint) -> None:

@@ -6,12 +6,12 @@ removals. An engine hash is a function of the block: no engine uses one for two 
 All calls are synchronous and take effect at once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.blocks import BlockHash
-from gateway.core.events import BlocksStored, EngineHash, KvEvent
+from gateway.core.kv_events import BlocksStored, EngineHash, KvEvent
 from gateway.core.worker import WorkerId
 
 
@@ -50,9 +50,14 @@ class BlockSets(Protocol):
     def applied(self, worker: WorkerId) -> Applied:
         """Counters of one worker; kept over resets."""
 
+    def num_kept(self, worker: WorkerId, *, on_gpu: bool) -> int:
+        """Engine hashes kept of a worker, of its GPU or of all its other media, each in each place where it
+        lies, and what else grows with its events: what `core/block_limits.py` bounds. Without looking at
+        blocks."""
+
 
 class Healed(Protocol):
-    """What `healing.py` asks of an index, and tells it; each as below."""
+    """What `blind_recovery.py` asks of an index, and tells it; each as below."""
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None: ...
 
@@ -63,12 +68,24 @@ class Healed(Protocol):
     def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None: ...
 
 
+class RecoveryTarget(Healed, Protocol):
+    """One worker's blocks while its BLIND stream recovers, where its events do not go into the index."""
+
+    settle: Callable[[], None]
+    """Makes a batch of what was applied; called when no event is being applied."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """True while nothing may be applied."""
+
+
 class Index(BlockSets, Protocol):
     def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
         """Leading blocks of `hashes` held in any medium, for each worker that holds at least the first.
 
         Of a worker with other groups beside full attention: as many as its engine can begin with (see
-        `groups.py`), of no more than `most`. Here and below `hashes` are a prompt's from its first block on.
+        `kv_groups.py`), of no more than `most`. Here and below `hashes` are a prompt's from its first block
+        on.
         """
 
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
@@ -152,3 +169,6 @@ is on its way there at any time. Some 200 bytes each, for workers that have such
 LINKS = -1
 """The group, which no engine has, of blocks that a snapshot (`inventory.py`) takes away again, and of those
 whose engine hash is not known (`proofs.py`): nobody speaks of them by name later."""
+
+PLACE_COST = 16
+"""Blocks that a place counts for beside its own, where numbers are bounded: groups and media cost memory."""

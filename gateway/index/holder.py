@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from gateway.core.blocks import BlockHash
-from gateway.core.events import GPU
-from gateway.index.base import Applied
+from gateway.core.kv_events import GPU
+from gateway.index.base import LINKS, PLACE_COST, Applied
 from gateway.index.edges import POSITION, POSITION_BITS
-from gateway.index.groups import Groups
-from gateway.index.names import Names
+from gateway.index.engine_hashes import Names
+from gateway.index.kv_groups import Groups
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -62,6 +62,16 @@ class Holder:
         if (names := self.places.get(place)) is None:
             names = self.places[place] = Names()
         return names
+
+    def num_kept(self, on_gpu: bool) -> int:
+        """See `BlockSets.num_kept`. What is proven by answers is not what it said."""
+        num = 0
+        for place, names in self.places.items():
+            if (place[0] == GPU) is on_gpu and place[1] != LINKS:
+                num += len(names) + PLACE_COST
+        if self.copies or self.names:
+            num += len(self.copies) + len(self.names)
+        return num if self.groups is None else num + self.groups.num_kept(on_gpu)
 
     def in_medium(self, medium: str, block: int, held: int) -> int:
         """Which of the blocks that are held from number `block` on (bit 0 is that one) lie in `medium`."""

@@ -23,7 +23,7 @@ from itertools import islice, takewhile
 from typing import TypeAlias
 
 from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
-from gateway.core.events import (
+from gateway.core.kv_events import (
     GPU,
     SHARED,
     BlocksCleared,
@@ -35,10 +35,10 @@ from gateway.core.events import (
     UnknownEvent,
 )
 from gateway.index.base import LINKS as LINK_GROUP
-from gateway.index.base import MAX_LEFT, Applied, is_partial, is_prefix_group
-from gateway.index.groups import is_followed
+from gateway.index.base import MAX_LEFT, PLACE_COST, Applied, is_partial, is_prefix_group
+from gateway.index.engine_hashes import name_of, names_of
 from gateway.index.holder import one_less
-from gateway.index.names import name_of, names_of
+from gateway.index.kv_groups import is_followed
 
 Place: TypeAlias = tuple[str, int]
 Kind: TypeAlias = tuple[str, int, int | None]
@@ -50,7 +50,7 @@ named by its own hash there."""
 LEFT: Place = ("LEFT", -2)
 """The same for those of `left`, under the names that they had: who removes them remembers them too."""
 PART_BLOCKS = 1024
-"""Of one event in a snapshot, as in `ingest/portions.py`: what a follower takes in a millisecond or two."""
+"""Of one event in a snapshot, as in `ingest/chunks.py`: what a follower takes in a millisecond or two."""
 
 SAMPLED_FROM = 1000
 """Blocks at each end of the table: to go further into it takes time."""
@@ -87,6 +87,11 @@ class Inventory:
     def blocks(self) -> Iterator[BlockHash]:
         """What is held, each once; not to be changed meanwhile."""
         return (block for block in self._parents if self._names.get(block, 1))
+
+    def num_kept(self, on_gpu: bool) -> int:
+        num = sum(len(n) for p, n in self._places.items() if (p[0] == GPU) is on_gpu and p != LINKS)
+        num += sum(len(names) for place, names in self._others.items() if (place[0] == GPU) is on_gpu)
+        return num + len(self._copies) + PLACE_COST * (len(self._places) + len(self._kinds))
 
     def leading(self, blocks: Sequence[BlockHash]) -> int:
         """How many of a prompt's are held, from the first on."""
@@ -190,7 +195,7 @@ class Inventory:
         return [RunStored(blocks, names, parent, before, *place)] if blocks else []
 
     def _store_run(self, event: RunStored) -> list[KvEvent]:
-        """Told by another inventory, whose place this one takes, or by `healing.py`."""
+        """Told by another inventory, whose place this one takes, or by `blind_recovery.py`."""
         names = names_of(event.engine_hashes)
         parent = None if event.parent is None else name_of(event.parent)
         before = self.root if parent is None else self._find(parent)

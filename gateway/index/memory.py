@@ -2,9 +2,9 @@
 
     edges    (edges.py)    runs of blocks; a prompt is looked up by walking them, all workers at once
     holders  (holder.py)   per worker: engine hash ─► block, and what lies outside the GPU
-    names    (names.py)    the packed table behind that
+    names    (engine_hashes.py)    the packed table behind that
 
-A block costs 8 bytes however many workers hold it, and 13 for the engine hash at each; `plain.py` says
+A block costs 8 bytes however many workers hold it, and 13 for the engine hash at each; `reference.py` says
 the same in two dicts and is the oracle of the tests. A worker is a bit. Forgetting one gives it a new
 bit, so that nobody sees the old one any more; `sweep` then takes the old bits off the edges, a few
 milliseconds at a time, and bits are used again. A removed block that an offload tier may still speak of
@@ -14,7 +14,7 @@ stays in the tree under a bit that no lookup sees.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.core.blocks import BlockHash, hash_blocks
-from gateway.core.events import (
+from gateway.core.kv_events import (
     GPU,
     SHARED,
     BlocksCleared,
@@ -27,11 +27,11 @@ from gateway.core.events import (
 )
 from gateway.core.worker import WorkerId
 from gateway.index.base import FULL_ATTENTION, LINKS, MAX_LEFT, Applied, Holdings, Losses, is_partial
-from gateway.index.bits import Bits
 from gateway.index.edges import POSITION_BITS, Edges
-from gateway.index.groups import Groups
+from gateway.index.engine_hashes import Names, name_of, names_of
 from gateway.index.holder import Holder, Place, one_less, one_more
-from gateway.index.names import Names, name_of, names_of
+from gateway.index.kv_groups import Groups
+from gateway.index.worker_bits import Bits
 
 _NOWHERE = Names()
 _PLAIN = FULL_ATTENTION | {None}
@@ -134,6 +134,9 @@ class MemoryIndex:
 
     def applied(self, worker: WorkerId) -> Applied:
         return self._holders[worker].applied
+
+    def num_kept(self, worker: WorkerId, *, on_gpu: bool) -> int:
+        return self._holders[worker].num_kept(on_gpu)
 
     def sweep(self) -> bool:
         if self._waste:

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gateway.core.blocks import BlockHash, Tokens, hash_blocks
-from gateway.core.events import BlocksStored, EngineHash
+from gateway.core.kv_events import BlocksStored, EngineHash
 
 Key = TypeVar("Key")
 
 MAX_BLOCKS = 16_384
 """Of one worker: with their tokens about 2 MB at 16 tokens a block."""
+MAX_KEY_CHARS = 1024
+"""Extra keys of a block that is kept, on average over its run: adapters, salts and digests of images."""
 MAX_TIMES = 16
 """Of one run: how often it was stored again within a few seconds."""
 
@@ -117,7 +119,10 @@ class Orphans:
                 return
             self.drop(known)
         times = known.times if known else [now]
-        if event.parent is None or len(event.engine_hashes) > self.max_blocks:
+        num = len(event.engine_hashes)
+        if event.parent is None or num > self.max_blocks:
+            return
+        if event.extra_keys and len(repr(event.extra_keys)) > MAX_KEY_CHARS * num:
             return
         run = Orphan(event, times)
         self._runs[run] = None

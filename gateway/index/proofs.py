@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from gateway.core.blocks import BlockHash
-from gateway.core.events import GPU, BlocksRemoved, RunStored
+from gateway.core.kv_events import GPU, BlocksRemoved, RunStored
 from gateway.core.worker import WorkerId
 from gateway.index.base import LINKS, Healed
 

@@ -6,8 +6,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.index.healing import Healing
-from gateway.ingest.healer import Healer
+from gateway.index.blind_recovery import Healing
+from gateway.ingest.blind_recovery import Healer
 
 
 class HealerCollector(Collector):

@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from gateway.control import ControlSession, failure
+from gateway.ingest.pauses import Pauses
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.turns import Turns
-from gateway.tasks import Tasks
+from gateway.ingest.time_slices import Turns
+from gateway.runtime.tasks import Tasks
+from gateway.upstream.control_client import ControlSession, failure
 
 POLL_S = 0.2
 """Between two questions: by so much the index is late, in place of milliseconds. Older engines wait up
 to 2 s themselves when they have nothing to tell."""
 RETRY_S = 2.0
-MAX_ANSWER_BYTES = 64 << 20
+MAX_ANSWER_BYTES = 16 << 20
+"""400,000 tokens as JSON: minutes of a busy engine."""
 
 log = logging.getLogger("kvgate.ingest")
 
@@ -56,6 +58,8 @@ class PollFeed:
         self._clock = clock
         self.endpoint = url + path
         self.is_connected = False
+        self._pauses = Pauses()
+        self._paused_until = 0.0
         self._is_told = False
         self._task: asyncio.Task[None] | None = None
 
@@ -64,12 +68,28 @@ class PollFeed:
 
     def start(self) -> None:
         self._subscription.behind = lambda: self._turns.add(self._go_on)
+        self._subscription.on_cut = self._pause
         self._task = self._tasks.start(f"poll {self.endpoint}", self._run())
 
     def stop(self) -> None:
         if self._task:
             self._task.cancel()
         self._subscription.close()
+
+    def _pause(self) -> float:
+        """Its events wait at the engine, whose buffer forgets the oldest: the next answer shows the gap."""
+        now = asyncio.get_running_loop().time()
+        pause_s = self._pauses.next(now)
+        self._paused_until, self.is_connected = now + pause_s, False
+        return pause_s
+
+    async def _wait(self) -> None:
+        """Until more may be asked for: not while the last answer is being applied."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._poll_s)
+        while self._subscription.is_behind:  # noqa: ASYNC110 - a few milliseconds, in turn with others
+            await asyncio.sleep(self._poll_s)
+        await asyncio.sleep(self._paused_until - loop.time())
 
     def _go_on(self) -> None:
         if self._subscription.go_on():
@@ -87,7 +107,7 @@ class PollFeed:
                 self.is_connected, self._is_told = True, False
                 self._subscription.connected()
             self._subscription.polled(body, self._block_size, self._clock())
-            await asyncio.sleep(self._poll_s)
+            await self._wait()
 
     async def _ask(self) -> bytes:
         async with self._session.call("POST", self._url, self._path, headers=self._headers) as answer:

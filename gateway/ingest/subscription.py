@@ -9,24 +9,30 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gateway.core.block_limits import BlockLimits, block_limits
 from gateway.core.engine import Engine
-from gateway.core.events import DecodeError, EventBatch, KvEvent
-from gateway.core.stream import RESTARTED, Apply, AskReplay, Command, Reset, Stream, StreamState
+from gateway.core.event_stream import RESTARTED, Apply, AskReplay, Command, Reset, Stream, StreamState
+from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, num_blocks
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets, Healed
-from gateway.index.healing import Healing
-from gateway.ingest.portions import PORTION_BLOCKS, num_blocks, portions
-from gateway.ingest.shelved import Shelved
+from gateway.index.base import BlockSets, Healed, RecoveryTarget
+from gateway.index.blind_recovery import Healing
+from gateway.ingest.chunks import PORTION_BLOCKS, portions
+from gateway.runtime.summed_log import SummedLog
 
 log = logging.getLogger("kvgate.ingest")
 
 _SEQ_BYTES = 8
+SMALL_BYTES = 64 << 10
+"""Messages up to here are decoded in one go, in a millisecond or two."""
+MIN_COST = 4
+"""Blocks that an event counts for in a portion, however few it has: it takes its time all the same."""
 
 
 class Subscription:
-    """`ask_replay` starts a replay from a sequence number, in place of one under way. `behind` is told
-    that `go_on` has something to do."""
+    """`ask_replay` starts a replay from a sequence number, in place of one under way. `behind` is called when
+    `go_on` has something to do, `on_cut` when nothing more is to be read for as many seconds as it returns.
+    """
 
     def __init__(
         self,
@@ -38,14 +44,24 @@ class Subscription:
         can_replay: bool,
         on_state: Callable[[WorkerId, StreamState], None],
         healing: Healing | None = None,
+        limits: BlockLimits | None = None,
     ) -> None:
-        """`healing` takes the events of a stream that is or was BLIND to `index` in place of this."""
+        """`healing` takes the events of a stream that is or was BLIND to `index` in place of this. `limits`
+        are of the worker's blocks."""
         self.worker = worker
         self.healing = healing
         self.stream = Stream(can_replay=can_replay)
         self.ask_replay: Callable[[int], None] = lambda start_seq: None
         self.behind: Callable[[], None] = lambda: None
         self.on_close: Callable[[], None] = lambda: None
+        self.on_cut: Callable[[], float] = lambda: 0.0
+        self._log = SummedLog(log)
+        self._limits = limits or block_limits(None)
+        self._decoding: Iterator[EventBatch | None] | None = None
+        self._take: Callable[[EventBatch], list[Command]] = self.stream.live
+        self._frames: Sequence[bytes] = ()
+        self._is_replay = False  # what is being decoded
+        self._unchecked = 0  # blocks applied since the limits were looked at
         self._todo: deque[Command] = deque()
         self._rest: Iterator[KvEvent] | None = None  # of the batch that is first in `_todo`
         self._num_bad = 0  # events that could not be placed before that batch
@@ -54,10 +70,8 @@ class Subscription:
         self._assumed = assumed
         self._on_state = on_state
         self._last_state: StreamState | None = None
-        self._num_doubts = 0
         self._resynced_epoch = -1
         self._wants_resync = False
-        self._logged_errors = 0
 
     def __repr__(self) -> str:
         return f"Subscription({self.worker}, {self.stream})"
@@ -66,9 +80,12 @@ class Subscription:
         self._run(self.stream.connected())
 
     def disconnected(self) -> None:
+        self._decoding = None  # it may be another engine's that comes next
         self._run(self.stream.disconnected())
 
     def live(self, frames: Sequence[bytes]) -> None:
+        if _is_large(frames):
+            return self._decode_in_steps(frames, is_replay=False)
         try:
             batch = self._engine.decode(frames)
         except DecodeError as exc:
@@ -77,6 +94,13 @@ class Subscription:
 
     def polled(self, body: bytes, block_size: int, now: float) -> None:
         """What a worker had to tell when it was asked at the time `now`."""
+        if len(body) > SMALL_BYTES:
+            self._decoding, self._take = (
+                self._engine.decode_poll_in_steps(body, block_size, now),
+                self.stream.live,
+            )
+            self._frames, self._is_replay = (), False
+            return self._run(())
         try:
             batches = self._engine.decode_poll(body, block_size, now)
         except DecodeError as exc:
@@ -86,6 +110,9 @@ class Subscription:
 
     def replayed(self, frames: Sequence[bytes]) -> bool:
         """One answer of a replay; True if it was the last."""
+        if _is_large(frames):
+            self._decode_in_steps(frames, is_replay=True)
+            return False
         try:
             batch = self._engine.decode_replay(frames)
         except DecodeError as exc:
@@ -104,7 +131,7 @@ class Subscription:
         return bool(commands)
 
     def replay_failed(self, reason: str) -> None:
-        log.warning("worker %s: replay of KV events failed: %s", self.worker, reason)
+        self._log.warning("worker %s: replay of KV events failed: %s", self.worker, reason)
         self._run(self.stream.replay_failed())
 
     def resync(self) -> None:
@@ -112,11 +139,25 @@ class Subscription:
         if self.stream.state is StreamState.BLIND:
             self._run(self.stream.resync())
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is left to be done, for which nothing more should be read."""
+        return bool(self._todo) or self._decoding is not None
+
+    def cut(self, reason: str) -> None:
+        """What comes is more than may be taken of one worker: nothing is read for a while."""
+        self._decoding, self._rest, self._wants_resync, self._unchecked = None, None, False, 0
+        self._todo.clear()
+        pause_s = self.on_cut()
+        text = "worker %s: KV events are not read for %g s, its stream is BLIND: %s"
+        self._log.warning(text, self.worker, pause_s, reason)
+        self._run(self.stream.cut(reason))
+
     def close(self) -> None:
         """Nothing more comes."""
         self.on_close()
 
-    def shelved(self, index: Healed) -> Shelved | None:
+    def shelved(self, index: Healed) -> RecoveryTarget | None:
         """What takes the place of `index`, our own, for healing; None: that is where events go."""
         return None
 
@@ -124,55 +165,97 @@ class Subscription:
         """Carry out a portion of what is to be done; whether some is left."""
         room = PORTION_BLOCKS
         self._tell_healing()
+        if not self._todo and self._decoding is not None:
+            self._step()
         while self._todo and room > 0:
             command = self._todo[0]
             if isinstance(command, Apply):
                 room = self._apply(command.batch, room)
+                if (reason := self._excess()) is not None:
+                    self.cut(reason)
+                    return False
                 if self._rest is not None:
                     break
             self._todo.popleft()
-            match command:
-                case Reset(reason):
-                    log.info("worker %s: its blocks are forgotten: %s", self.worker, reason)
-                    self._index.reset_worker(self.worker)
-                    self._assumed.reset_worker(self.worker)
-                    if self.healing:
-                        self.healing.reset(is_restart=reason == RESTARTED)
-                case AskReplay(start_seq):
-                    self.ask_replay(start_seq)
+            self._carry_out(command)
             if not self._todo and self._wants_resync:
                 self._wants_resync = False
                 self._todo.extend(self.stream.resync())
                 self._resynced_epoch = self.stream.epoch
-        if self._todo:
+        if self.is_behind:
             return True
         if self.stream.state is not self._last_state:
             self._last_state = self.stream.state
             self._on_state(self.worker, self.stream.state)
         return False
 
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Reset(reason):
+                self._log.info("worker %s: its blocks are forgotten: %s", self.worker, reason)
+                self._index.reset_worker(self.worker)
+                self._assumed.reset_worker(self.worker)
+                if self.healing:
+                    self.healing.reset(is_restart=reason == RESTARTED)
+            case AskReplay(start_seq):
+                self.ask_replay(start_seq)
+
     def _run(self, commands: Iterable[Command]) -> None:
         self._todo.extend(commands)
         if self.go_on():
             self.behind()
+
+    def _decode_in_steps(self, frames: Sequence[bytes], *, is_replay: bool) -> None:
+        self._frames, self._is_replay = frames, is_replay
+        self._take = self.stream.replayed if is_replay else self.stream.live
+        try:
+            self._decoding = self._engine.decode_in_steps(frames, is_replay=is_replay)
+        except DecodeError as exc:
+            return self._undecodable(frames, exc, is_replay=is_replay)
+        self._run(())
+
+    def _step(self) -> None:
+        """A part of a large message."""
+        assert self._decoding is not None
+        try:
+            batch = next(self._decoding)
+        except StopIteration:
+            self._decoding = None
+        except DecodeError as exc:
+            self._decoding = None
+            self._undecodable(self._frames, exc, is_replay=self._is_replay)
+        else:
+            if batch is not None:
+                self._todo.extend(self._take(batch))
 
     def _apply(self, batch: EventBatch, room: int) -> int:
         """As much of it as there is room for, in blocks; the room that is left. `_rest` is None behind it."""
         if self._rest is None:
             self._rest, self._num_bad = portions(batch.events), self._count_bad()
         healing = self.healing if self.healing and self.healing.was_blind else None
+        before = room
         for event in self._rest:
             if healing:
                 healing.apply(event)
             else:
                 self._index.apply(self.worker, event)
-            room -= num_blocks(event)
+            room -= max(num_blocks(event), MIN_COST)
             if room <= 0:
+                self._unchecked += before - room
                 return room
         self._rest = None
+        self._unchecked += before - room
         if self._count_bad() > self._num_bad:
             self._doubt(batch)
         return room
+
+    def _excess(self) -> str | None:
+        """What of its blocks is more than its limits; looked at after each portion of them."""
+        if self._unchecked < PORTION_BLOCKS:
+            return None
+        self._unchecked = 0
+        num_kept = self._index.num_kept
+        return self._limits.exceeded(num_kept(self.worker, on_gpu=True), num_kept(self.worker, on_gpu=False))
 
     def _count_bad(self) -> int:
         applied = self._index.applied(self.worker)
@@ -188,14 +271,8 @@ class Subscription:
         A replay from the start may tell (an event that was lost on the way, say). It is asked for
         once per epoch: if it does not, the engine itself speaks of what it never announced.
         """
-        self._num_doubts += 1
-        if self._num_doubts == 1:
-            log.warning(
-                "worker %s: batch %d has blocks with an unknown parent or another block size "
-                "(further ones are counted, not logged)",
-                self.worker,
-                batch.seq,
-            )
+        text = "worker %s: batch %d has blocks with an unknown parent or another block size"
+        self._log.warning(text, self.worker, batch.seq)
         was_exact = self.stream.state is StreamState.EXACT
         self.stream.doubt("blocks with an unknown parent or another block size")
         if self.healing and not self.healing.was_blind:
@@ -205,20 +282,18 @@ class Subscription:
             self._wants_resync = True  # behind what is being carried out now
 
     def _undecodable(self, frames: Sequence[bytes], exc: DecodeError, *, is_replay: bool) -> None:
-        self._logged_errors += 1
-        if self._logged_errors == 1:
-            log.warning(
-                "worker %s: KV events cannot be decoded, is it another engine? %s "
-                "(further ones are counted, not logged)",
-                self.worker,
-                exc,
-            )
+        text = "worker %s: KV events cannot be decoded, is it another engine? %s"
+        self._log.warning(text, self.worker, exc)
         seq = _sequence(frames)
         if seq is not None:
             return self._run(self.stream.undecodable(seq, is_replay=is_replay))
         self.stream.counts.num_undecodable += 1
         self.stream.doubt("a message without a sequence number")
         self._run(())
+
+
+def _is_large(frames: Sequence[bytes]) -> bool:
+    return bool(frames) and len(frames[-1]) > SMALL_BYTES
 
 
 def _sequence(frames: Sequence[bytes]) -> int | None:

@@ -2,12 +2,11 @@
 
 libzmq's file descriptor is edge-triggered: after each wake-up (and each send) a socket is read
 until it has nothing left, a few messages at a time and in turn with those of all other workers
-(turns.py), so that a replay of thousands of batches does not hold the loop.
+(time_slices.py), so that a replay of thousands of batches does not hold the loop.
 """
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,20 +15,15 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from gateway.core.engine import Engine
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
+from gateway.ingest.pauses import Pauses
+from gateway.ingest.sockets import MAX_MESSAGE_BYTES, OnMessage, Reader, connected, opened
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.turns import Turns
+from gateway.ingest.time_slices import Turns
 
-MAX_MESSAGE_BYTES = 64 << 20
-MAX_QUEUED = 100_000
-"""Messages that wait in a socket for the loop: a replay of vLLM's whole buffer is 10,000."""
-MAX_BATCHES_PER_TURN = 8
-"""Few: the turns of all feeds are short, and each may have large batches."""
 MAX_REPLAY_TRIES = 3
 
 log = logging.getLogger("kvgate.ingest")
-
-OnMessage = Callable[[list[bytes]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +35,8 @@ class Times:
     settle_s      between the handshake and the first replay: the subscription must have reached the
                   publisher, or a batch published in between would be in neither
     unanswered_s  without a publisher for so long, a warning is due
+    behind_s      messages of a stream that is followed have been waiting for so long: it publishes more than
+                  may be applied of one worker
     """
 
     replay_s: float = 5.0
@@ -48,64 +44,10 @@ class Times:
     knock_s: float = 30.0
     settle_s: float = 0.05
     unanswered_s: float = 5.0
+    behind_s: float = 10.0
 
 
 _TIMES = Times()
-
-
-class _Reader:
-    """Calls `on_message` for each message of a socket, in turn with other readers. While `go_on` says
-    that more of the last messages is to be done, further ones wait."""
-
-    def __init__(
-        self,
-        socket: "zmq.Socket[bytes]",
-        on_message: OnMessage,
-        turns: Turns,
-        go_on: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._socket = socket
-        self._on_message = on_message
-        self._turns = turns
-        self._go_on = go_on
-        self._loop = asyncio.get_running_loop()
-        self._fd = int(socket.getsockopt(zmq.FD))
-        self._is_open = True
-        self._is_scheduled = False
-        self._loop.add_reader(self._fd, self.wake)
-        self.wake()
-
-    def wake(self) -> None:
-        if self._is_open and not self._is_scheduled:
-            self._is_scheduled = True
-            self._turns.add(self._read)
-
-    def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._loop.remove_reader(self._fd)
-
-    @property
-    def has_more(self) -> bool:
-        """Messages wait in the socket."""
-        return self._is_open and bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-
-    def poll(self) -> None:
-        """Read what is there now, before something else that depends on its order is acted on."""
-        self._take()
-
-    def _read(self) -> None:
-        self._is_scheduled = False
-        self._take()
-
-    def _take(self) -> None:
-        for _ in range(MAX_BATCHES_PER_TURN):
-            if self._is_open and self._go_on():
-                break
-            if not self.has_more:  # an attempt that finds nothing raises, at ten times the cost
-                return
-            self._on_message(self._socket.recv_multipart(zmq.NOBLOCK))
-        self.wake()
 
 
 class ZmqFeed:
@@ -134,12 +76,14 @@ class ZmqFeed:
         self.is_connected = self._was_connected = False
         self._topic = topic
         self._loop = asyncio.get_running_loop()
-        self._readers: list[_Reader] = []
+        self._readers: list[Reader] = []
         self._sockets: list[zmq.Socket[bytes]] = []
         self._replay: _Replay | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._knock_timer: asyncio.TimerHandle | None = None
+        self._pauses = Pauses()
         subscription.ask_replay = self._ask_replay
+        subscription.on_cut = self._pause
 
     def __repr__(self) -> str:
         return f"ZmqFeed({self.endpoint}, connected={self.is_connected}, {self._subscription})"
@@ -148,7 +92,7 @@ class ZmqFeed:
         """Raises ValueError for an endpoint that cannot be used."""
         try:
             if self.replay_endpoint:  # a bad one must fail here, not in mid-stream
-                _connected(self._context, zmq.DEALER, self.replay_endpoint).close(linger=0)
+                connected(self._context, zmq.DEALER, self.replay_endpoint).close(linger=0)
             self._subscribe()
         except zmq.ZMQError as exc:
             self.stop()
@@ -156,7 +100,7 @@ class ZmqFeed:
         self._later(self._times.unanswered_s, self._warn_if_unanswered)
 
     def _subscribe(self) -> None:
-        sub = _open(self._context, zmq.SUB, self.endpoint)
+        sub = opened(self._context, zmq.SUB, self.endpoint)
         sub.setsockopt(zmq.SUBSCRIBE, self._topic.encode())
         sub.setsockopt(zmq.RECONNECT_IVL, 100)
         sub.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
@@ -164,17 +108,22 @@ class ZmqFeed:
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
         )
         self._sockets = [monitor, sub]
-        self._monitor = _Reader(monitor, self._on_monitor, self._turns)
-        self._live = _Reader(sub, self._on_live, self._turns, self._subscription.go_on)
+        self._monitor = Reader(monitor, self._on_monitor, self._turns)
+        take, go_on = self._on_live, self._subscription.go_on
+        self._live = Reader(sub, take, self._turns, go_on, self._on_refused)
         self._subscription.behind = self._live.wake
         self._readers = [self._monitor, self._live]
         sub.connect(self.endpoint)
 
     def stop(self) -> None:
-        if self._replay:
-            self._replay.close()
         for timer in self._timers:
             timer.cancel()
+        self._close()
+        self._subscription.close()
+
+    def _close(self) -> None:
+        if self._replay:
+            self._replay.close()
         for reader in self._readers:
             reader.close()
         if self._sockets:
@@ -182,7 +131,14 @@ class ZmqFeed:
         for socket in self._sockets:
             socket.close(linger=0)
         self._readers, self._sockets = [], []
-        self._subscription.close()
+
+    def _pause(self) -> float:
+        """Nothing is read for a while, what waits in our process is dropped. For how many seconds."""
+        self._close()
+        self.is_connected = False
+        pause_s = self._pauses.next(self._loop.time())
+        self._later(pause_s, self._subscribe)
+        return pause_s
 
     def _on_monitor(self, frames: list[bytes]) -> None:
         # After a reconnection libzmq sends the subscription again only when the socket is next used.
@@ -200,6 +156,20 @@ class ZmqFeed:
     def _on_live(self, frames: list[bytes]) -> None:
         self._monitor.poll()  # a reconnection before this batch must be known before it
         self._subscription.live(frames)
+        if self._live.behind_s > self._times.behind_s:
+            self._check_backlog()
+
+    def _on_refused(self, num_bytes: int) -> None:
+        self._subscription.cut(f"a message of at least {num_bytes:,} bytes, beyond {MAX_MESSAGE_BYTES:,}")
+
+    def _check_backlog(self) -> None:
+        """A replay is behind by its nature, and so is what was published meanwhile."""
+        behind_s = self._live.behind_s
+        if self._replay:
+            behind_s = min(behind_s, self._replay.quiet_for_s)
+        if self._subscription.stream.state is not StreamState.CATCHING_UP and behind_s > self._times.behind_s:
+            reason = "it publishes more than may be applied of one worker"
+            self._subscription.cut(f"{reason}: events have been waiting for {behind_s:.0f} s")
 
     def _settled(self) -> None:
         if self.is_connected:
@@ -257,9 +227,15 @@ class ZmqFeed:
         if self._replay:
             self._replay.close()
         if self.replay_endpoint:
-            socket = _connected(self._context, zmq.DEALER, self.replay_endpoint)
+            socket = connected(self._context, zmq.DEALER, self.replay_endpoint)
             socket.send_multipart(self._engine.replay_request(start_seq))
-            reader = partial(_Reader, socket, turns=self._turns, go_on=self._subscription.go_on)
+            reader = partial(
+                Reader,
+                socket,
+                turns=self._turns,
+                go_on=self._subscription.go_on,
+                on_refused=self._on_refused,
+            )
             self._replay = _Replay(socket, reader, on_message, on_silence, self._times)
 
 
@@ -269,7 +245,7 @@ class _Replay:
     def __init__(
         self,
         socket: "zmq.Socket[bytes]",
-        reader: Callable[[OnMessage], _Reader],
+        reader: Callable[[OnMessage], Reader],
         on_message: Callable[[list[bytes]], bool],
         on_silence: Callable[[], None],
         times: Times,
@@ -283,6 +259,11 @@ class _Replay:
         self._last_message = self._loop.time()
         self._reader = reader(self._on_message)
         self._timer = self._loop.call_later(self._timeout_s, self._on_timer)
+
+    @property
+    def quiet_for_s(self) -> float:
+        """Since its last message."""
+        return self._loop.time() - self._last_message
 
     def close(self) -> None:
         self._timer.cancel()
@@ -309,48 +290,6 @@ class _Replay:
             self._on_silence()
 
 
-_TCP = re.compile(r"tcp://\[?([^\[\]]*?)\]?:([0-9]+)[^:\]]*")
-_HERE = re.compile(r"|\*|0\.0\.0\.0|::|localhost|127\..*|::1")
-
-
-def resolve(endpoint: str, host: str) -> str:
-    """A publisher's endpoint as it is reached from here: wildcard and loopback hosts are the worker's own.
-
-    An engine may be told to publish at `tcp://127.0.0.1:5700*`: libzmq reads the leading digits of a
-    port, and the `*` makes the engine bind. What cannot be read is returned as it is.
-    """
-    parts = _TCP.fullmatch(endpoint)
-    if parts is None:
-        return endpoint
-    name, port = parts.groups()
-    if _HERE.fullmatch(name):
-        name = host
-    return f"tcp://[{name}]:{port}" if ":" in name else f"tcp://{name}:{port}"
-
-
-def _open(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, endpoint: str) -> "zmq.Socket[bytes]":
-    socket = context.socket(kind)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-    # With IPV6 on, "localhost" is ::1 alone, where a publisher at "tcp://*" does not listen.
-    socket.setsockopt(zmq.IPV6, int("[" in endpoint))
-    socket.setsockopt(zmq.RCVHWM, MAX_QUEUED)
-    # A publisher whose host vanishes sends no FIN: heartbeats notice within seconds.
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
-    return socket
-
-
-def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, endpoint: str) -> "zmq.Socket[bytes]":
-    socket = _open(context, kind, endpoint)
-    try:
-        socket.connect(endpoint)
-    except zmq.ZMQError:
-        socket.close()
-        raise
-    return socket
-
-
 async def reach(
     context: "zmq.Context[zmq.Socket[bytes]]",
     engine: Engine,
@@ -359,7 +298,8 @@ async def reach(
     timeout_s: float,
 ) -> str | None:
     """Whether a publisher and its replay answer: None, or which does not."""
-    sub, dealer = _open(context, zmq.SUB, endpoint), _open(context, zmq.DEALER, replay_endpoint)
+    sub = opened(context, zmq.SUB, endpoint)
+    dealer = opened(context, zmq.DEALER, replay_endpoint)
     monitor = sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
     try:
         sub.connect(endpoint)
@@ -385,7 +325,7 @@ _FAR_SEQ = 1 << 62
 async def _first_message(socket: "zmq.Socket[bytes]", timeout_s: float) -> bool:
     loop = asyncio.get_running_loop()
     first: asyncio.Future[None] = loop.create_future()
-    reader = _Reader(socket, lambda frames: None if first.done() else first.set_result(None), Turns())
+    reader = Reader(socket, lambda frames: None if first.done() else first.set_result(None), Turns())
     try:
         async with asyncio.timeout(timeout_s):
             await first

@@ -15,20 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from gateway.agreement import Agreement, Ask
 from gateway.config.models import ModelTable
 from gateway.core.decision import Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
-from gateway.core.prompt import PromptError
-from gateway.core.renderer import Renderer
-from gateway.core.request import InferenceRequest
+from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
-from gateway.models.places import Places
-from gateway.models.shelf import RETRY_S, Shelf, Shelved, Source, State
-from gateway.models.verdicts import Judged, Maker, Verdict, verdicts_of
-from gateway.prompts import ANY_MODEL, PromptSource
-from gateway.renderers.nobody import Nobody
+from gateway.models.hub import Places
+from gateway.models.loader import RETRY_S, Shelf, Shelved, Source, State
+from gateway.models.prompt_source import ANY_MODEL, PromptSource
+from gateway.models.token_parity import Agreement, Ask
+from gateway.models.token_source import Judged, Maker, Verdict, verdicts_of
+from gateway.tokenization.base import Renderer
+from gateway.tokenization.prompt_encoder import PromptError
+from gateway.tokenization.unavailable import Nobody
 
 log = logging.getLogger("kvgate.models")
 

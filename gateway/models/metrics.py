@@ -7,8 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from gateway.models.catalog import Catalog
-from gateway.models.shelf import State
-from gateway.models.verdicts import Maker
+from gateway.models.loader import State
+from gateway.models.token_source import Maker
 
 
 class ModelsCollector:

@@ -1,12 +1,14 @@
 """Choosers of workers: `base.py` has the interfaces, each policy is a file, and these tables name them.
 
-`library.py` finds a policy by its name: one of these, one composed in the configuration, or somebody else's.
+`policies/framework/registry.py` finds a policy by its name: one of these, one composed in the configuration,
+or somebody else's.
 """
 
 from collections.abc import Callable, Mapping
 
-from gateway.core.composition import Composition
 from gateway.policies.base import Filter, Picker, Policy, Scorer
+from gateway.policies.baselines import Random, RoundRobin
+from gateway.policies.composition import Composition
 from gateway.policies.consistent_hash import ConsistentHash, ConsistentHashScorer
 from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.latency_slo import HeadroomScorer, LatencySlo
@@ -15,8 +17,6 @@ from gateway.policies.lora_affinity import LoraScorer
 from gateway.policies.pickers import BestOfTwo, Max, Weighted
 from gateway.policies.power_of_two import PowerOfTwo
 from gateway.policies.prefix_overlap import OverlapScorer, PrefixOverlap
-from gateway.policies.random import Random
-from gateway.policies.round_robin import RoundRobin
 from gateway.policies.session_affinity import SessionAffinity, SessionScorer
 from gateway.policies.tenant_fairness import FairnessFilter
 from gateway.policies.topology import TopologyFilter

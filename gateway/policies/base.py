@@ -1,6 +1,6 @@
 """A policy chooses one of the candidates. It gets plain frozen values and keeps no handle on anything.
 
-It is written whole, or composed of parts (`composed.py`):
+It is written whole, or composed of parts (`policies/framework/composed_policy.py`):
 
     filters: who may have it ─► scorers: how good is each, by weight ─► picker: one of the scores
 """

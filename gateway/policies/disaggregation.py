@@ -1,6 +1,6 @@
 """Whether a prompt is computed on another worker than its answer, and on which. All in predicted seconds.
 
-    direct   what it takes there and costs the others (`seconds.py`), also the answers which run there and
+    direct   what it takes there and costs the others (`cost_model.py`), also the answers which run there and
              wait for the steps that compute the prompt
     split    what it takes and costs at the prefill worker
              + the transfer of what the decode worker does not hold, dearer the farther it is
@@ -18,12 +18,12 @@ from typing import Literal
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
-from gateway.core.pairs import nearness
-from gateway.core.transfer_speed import TransferSpeed
+from gateway.core.pd_pairs import nearness
 from gateway.core.worker import FULL_KV, Role, WorkerId
 from gateway.policies.base import pick_lowest
+from gateway.policies.cost_model import BASE, Price, mean_token_s, others_s, running_s, ttft_s
 from gateway.policies.prefix_overlap import WORTH
-from gateway.policies.seconds import BASE, Price, mean_token_s, others_s, running_s, ttft_s
+from gateway.policies.transfer_speed import TransferSpeed
 
 Mode = Literal["auto", "always", "never"]
 

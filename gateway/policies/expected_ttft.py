@@ -1,12 +1,12 @@
-"""The worker where the first token is expected soonest, with what that costs the others (`seconds.py`)."""
+"""The worker where the first token is expected soonest, with what that costs the others (`cost_model.py`)."""
 
 import random
 from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.policies.base import pick_lowest
+from gateway.policies.cost_model import Price, others_s, parts_s, ttft_s
 from gateway.policies.prefix_overlap import WORTH
-from gateway.policies.seconds import Price, others_s, parts_s, ttft_s
 
 
 class ExpectedTtft:

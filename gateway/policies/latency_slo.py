@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.policies.base import Pull, pick_lowest
+from gateway.policies.cost_model import first_parts_s, ttft_s
 from gateway.policies.prefix_overlap import WORTH
-from gateway.policies.seconds import first_parts_s, ttft_s
 
 SLO_S = 2.0
 """For requests that say nothing: what people wait for an answer's beginning without asking themselves whether

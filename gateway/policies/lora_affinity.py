@@ -1,7 +1,8 @@
 """Each LoRA adapter has its worker, as long as that one has no more than its share of the load: an engine has
 few adapters on its GPU, and to load another one takes longer than most prompts.
 
-The policy of this name weighs (see `composed.py`) to be the adapter's home as much as to have all of the
+The policy of this name weighs (see `policies/framework/composed_policy.py`) to be the adapter's home as much
+as to have all of the
 prompt, and both together as much as to have nothing to do. Requests of no adapter go by the latter two.
 """
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.core.events import SHARED
+from gateway.core.kv_events import SHARED
 from gateway.core.ledger import REQUEST_TOKENS
 from gateway.policies.base import Pull, pick_lowest
 

@@ -12,7 +12,7 @@ from math import ceil
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.ledger import REQUEST_TOKENS
-from gateway.policies.homes import ranked
+from gateway.policies.rendezvous import ranked
 
 WINDOW_TOKENS = 1 << 20
 """What a fleet of a hundred thousand tokens a second computes in ten."""

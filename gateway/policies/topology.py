@@ -6,7 +6,7 @@ Where a worker stands says `--topology URL=zone1/rack2`, and where the gateway d
 from collections.abc import Sequence
 
 from gateway.core.decision import Candidate, Query
-from gateway.core.pairs import nearness
+from gateway.core.pd_pairs import nearness
 from gateway.core.worker import FULL_KV
 
 

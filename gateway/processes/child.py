@@ -13,14 +13,12 @@ import signal
 import socket
 from collections.abc import Callable
 
-from gateway import host
 from gateway.app import Gateway
-from gateway.app.changing import Swap, prepare
-from gateway.core.booked import Table
+from gateway.app.reconfigure import Swap, prepare
+from gateway.bookings import shared_memory
+from gateway.bookings.shared_ledger import Table
 from gateway.core.errors import ConfigError
-from gateway.garbage import Garbage
-from gateway.processes import shared
-from gateway.processes.channel import Channel
+from gateway.observability.log_setup import set_up
 from gateway.processes.messages import (
     AdminClient,
     Begin,
@@ -35,9 +33,11 @@ from gateway.processes.messages import (
     decode_to_process,
     encode,
 )
-from gateway.server import ClientConnection
-from gateway.tasks import Tasks
-from gateway.telling.logs import set_up
+from gateway.runtime import process_limits
+from gateway.runtime.gc_policy import Garbage
+from gateway.runtime.tasks import Tasks
+from gateway.server.connection import ClientConnection
+from gateway.server.fd_channel import LOST, Channel
 
 log = logging.getLogger("kvgate")
 
@@ -85,7 +85,7 @@ class Child:
             return 0  # the supervisor is gone already
         begin, memory = begun
         sink = set_up(begin.config.log_level, begin.config.log_format, begin.row)
-        place = shared.place_beside(begin.config, memory, begin.row, begin.num_rows)
+        place = shared_memory.place_beside(begin.config, memory, begin.row, begin.num_rows)
         connections = Connections(place.table, begin.row)
         try:
             gateway = Gateway(
@@ -98,8 +98,8 @@ class Child:
         except ConfigError as exc:
             self._channel.send(encode(Refused(str(exc))))
             return 2
-        host.prepare()
-        garbage = Garbage(gateway.metrics.gc_pause_s)
+        process_limits.prepare()
+        garbage = Garbage(gateway.metrics.gc_pause_s.observe)
         garbage.settle()
         try:
             await gateway.start(serve=False)
@@ -120,6 +120,8 @@ class Child:
         front = gateway.front
 
         def adopt(is_client: bool, file: int) -> None:
+            if file == LOST:
+                return connections.closed() if is_client else None
             if is_client:
                 front.take_client(file, connections.closed)
             else:

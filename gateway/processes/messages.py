@@ -1,4 +1,4 @@
-"""What a supervisor and its processes say to each other on their channel (`channel.py`).
+"""What a supervisor and its processes say to each other on their channel (`server/fd_channel.py`).
 
 supervisor                              process
 Begin, the shared memory ─────────────►  loads, starts, warms up

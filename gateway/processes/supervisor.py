@@ -29,15 +29,15 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from gateway.admin.auth import keeper_before
+from gateway.app.reloads import Reloads
+from gateway.bookings import shared_memory
 from gateway.config import Config
+from gateway.config.diff import Difference
+from gateway.config.worker_specs import changes_of, drains_of, parse_spec, spec_of, specs_of, with_specs
 from gateway.core.errors import ConfigError
-from gateway.discovery.said import changes_of, drains_of, parse_spec, spec_of, specs_of, with_specs
-from gateway.keys.admin import keeper_before
-from gateway.leaving import closing
-from gateway.processes import shared
-from gateway.processes.acceptor import Acceptor
-from gateway.processes.aggregate import Aggregate, Question, Reply
-from gateway.processes.channel import Channel
+from gateway.processes.admin import Aggregate, Question, Reply
+from gateway.processes.child_handle import LONGEST_DELAY_S, Process, how_it_ended, restart_delay_s
 from gateway.processes.messages import (
     Begin,
     Drain,
@@ -49,11 +49,15 @@ from gateway.processes.messages import (
     decode_to_supervisor,
     encode,
 )
-from gateway.processes.process import LONGEST_DELAY_S, Process, how_it_ended, restart_delay_s
-from gateway.reloading.difference import Difference
-from gateway.reloading.reloads import Reloads
-from gateway.reloading.together import answered, change, prepare
-from gateway.tasks import Tasks
+from gateway.processes.reload import answered, change, prepare
+from gateway.runtime import process_limits
+from gateway.runtime.tasks import Tasks
+from gateway.server.acceptor import Acceptor
+from gateway.server.admin_runner import AdminRunner
+from gateway.server.client_limit import Room
+from gateway.server.draining import closing
+from gateway.server.fd_channel import Channel
+from gateway.tenancy.auth.admin_access import has_keys
 
 log = logging.getLogger("kvgate.processes")
 
@@ -65,7 +69,6 @@ COMMAND = (sys.executable, "-P", "-m", "gateway")
 """-P: as it is installed for this interpreter, not as it may lie in the current directory."""
 KILL_AFTER_S = 15.0
 """Behind the end of a drain: a process that has not ended by then is stuck."""
-ADMIN_IDLE_S = 75.0
 
 
 def _source_of(path: str) -> str | None:
@@ -89,10 +92,10 @@ class Supervisor:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._num_rows = shared.num_rows(config)
-        self._memory = shared.create(self._num_rows)
-        self._table = shared.table(self._memory, self._num_rows)
-        self._used = shared.used_table(self._memory, self._num_rows)
+        self._num_rows = shared_memory.num_rows(config)
+        self._memory = shared_memory.create(self._num_rows)
+        self._table = shared_memory.table(self._memory, self._num_rows)
+        self._used = shared_memory.used_table(self._memory, self._num_rows)
         self._processes = [Process(row) for row in range(config.processes)]
         self._configured = [_normal(spec) for spec in specs_of(config)]
         self._workers: list[str] = []
@@ -137,12 +140,13 @@ class Supervisor:
         app = self._aggregate.app()
         app.middlewares.append(closing(lambda: self._is_leaving))
         self._keeper = keeper_before(app, self.config, self._tasks)
-        self._admin_runner = web.AppRunner(app, access_log=None, keepalive_timeout=ADMIN_IDLE_S)
+        self._admin_runner = AdminRunner(app, self.config.head_timeout_s, self.config.body_timeout_s)
         await self._admin_runner.setup()
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
         """Begin to accept from listening sockets, which are closed by `leave` and `stop`."""
-        self._acceptors = [Acceptor(listening, self._taker) for listening in traffic]
+        room = Room(process_limits.descriptors(), self._fewest_clients, asyncio.get_running_loop().time)
+        self._acceptors = [Acceptor(listening, self._taker, room) for listening in traffic]
         self._accept()
         self._admin_site = web.SockSite(self._admin_runner, admin)
         await self._admin_site.start()
@@ -153,7 +157,9 @@ class Supervisor:
             question = Question("POST", path, msgspec.json.encode(body), {"Content-Type": "application/json"})
             for process in self._alive():
                 try:
-                    await process.ask(question)
+                    reply = await process.ask(question)
+                    if reply.status >= 400:  # such as a socket that --worker-socket-dirs does not have here
+                        log.warning("process %d refused %s: %s", process.row, body, reply.body.decode())
                 except OSError as exc:  # it is dying: the next one begins with all workers
                     log.warning("process %d did not hear of %s: %s", process.row, body, exc)
 
@@ -196,7 +202,7 @@ class Supervisor:
 
     async def reload_keys(self) -> None:
         """Here and in all processes; each logs what it refuses."""
-        if not self.config.key_file:
+        if not has_keys(self.config):
             return
         question = Question("POST", "/admin/keys/reload", b"{}", {"Content-Type": "application/json"})
         for process in self._alive():
@@ -242,10 +248,16 @@ class Supervisor:
         process = min((p for p in self._processes if p.is_ready), key=self._burden, default=None)
         return process.take if process else None
 
+    def _fewest_clients(self) -> int:
+        """All processes have the same limit of open files."""
+        return min((self._num_open(p) for p in self._processes if p.is_ready), default=0)
+
+    def _num_open(self, process: Process) -> int:
+        return process.num_sent - self._table.num_closed(process.row)
+
     def _burden(self, process: Process) -> tuple[bool, int, int]:
         assert process.channel is not None
-        num_open = process.num_sent - self._table.num_closed(process.row)
-        return process.channel.is_full, num_open, process.num_sent
+        return process.channel.is_full, self._num_open(process), process.num_sent
 
     async def _stop_listening(self) -> None:
         for acceptor in self._acceptors:

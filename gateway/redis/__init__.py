@@ -1,7 +1,6 @@
-"""Redis or Valkey, which several gateways share: the connection, the server of our own, and what lies there.
+"""Redis or Valkey, shared by several gateways: the connection and the keys.
 
-options  how it is reached         places   which of several servers it is now: Sentinels, Clusters
-client   a connection, its schema  trouble  what it is there for and does not do, said once
-keys     how all is named          log      one worker's log, snapshot and lease
-server   `--redis embedded`        tail     what is added to the logs
+options   how it is reached            topology        which server now: Sentinels, Clusters
+client    a connection, its schema     error_reporter  failures, logged once
+keys      names of all keys            embedded        the server of `--redis embedded`
 """

@@ -23,10 +23,10 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.core.errors import ConfigError
+from gateway.redis.cancellation import Stoppable
 from gateway.redis.keys import SCHEMA, schema_key
 from gateway.redis.options import RedisOptions
-from gateway.redis.places import Asked, Nodes, NotLetIn, Sentinels, is_unauthorized
-from gateway.redis.stoppable import Stoppable
+from gateway.redis.topology import Asked, Nodes, NotLetIn, Sentinels, is_unauthorized
 
 log = logging.getLogger("kvgate.redis")
 
@@ -67,6 +67,15 @@ class Following:
                 self._locator.not_there()
                 raise
         self._connects.num += 1
+
+    async def send_packed_command(self, *args: Any, **options: Any) -> None:
+        """Raises what a lost connection raises where the server has closed it just now: uvloop says so by a
+        RuntimeError, which nobody would take for that."""
+        try:
+            await super().send_packed_command(*args, **options)  # type: ignore[misc]
+        except RuntimeError as exc:
+            await self.disconnect()  # type: ignore[attr-defined]
+            raise RedisConnectionError(f"the connection was closed: {exc}") from exc
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:

@@ -3,7 +3,7 @@
     {prefix}:schema                              which version of all this
     {prefix}:workers                             the bases below, without the last part: who wants to see
                                                  or drop all looks here, nobody walks the keyspace
-    {prefix}:trees                               root ─► model, of trees (`radix/tree.py`)
+    {prefix}:trees                               root ─► model, of trees (`index/redis_tree/tree.py`)
     {prefix}:{model}.{block size}:{worker}:...   one worker's, in one slot of a Cluster
     {prefix}:{database}:bookings                 no key but a channel, for which databases are one
     {prefix}:{turn}:...                          who decides, with `--booking atomic`

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from gateway.commands.keyfile import read_key
 from gateway.config import Config
+from gateway.config.secrets import read_key
 from gateway.core.errors import ConfigError
+from gateway.http.url import Url, check_characters
 
 EMBEDDED = "embedded"
 SINGLE = ("redis", "rediss", "unix")
@@ -42,7 +43,9 @@ def redis_of(config: Config) -> RedisOptions | None:
         return None
     if config.redis == EMBEDDED:
         raise ConfigError("redis: 'embedded' is for `kvgate serve`; give the URL of a server here")
-    where, scheme = shown(config.redis), urlsplit(config.redis).scheme
+    where = shown(config.redis)
+    _check(config.redis, where)
+    scheme = urlsplit(config.redis).scheme
     files = _tls(config)
     if files and not scheme.startswith("rediss"):
         raise ConfigError("redis_ca_file, redis_cert_file: are for rediss:// only")
@@ -63,6 +66,17 @@ def redis_of(config: Config) -> RedisOptions | None:
     asking |= several.asking
     places, service = several.places, several.service
     return RedisOptions(where, prefix, config.redis_timeout_s, connection, places, service, asking)
+
+
+def _check(url: str, where: str) -> None:
+    """What libraries would strip or read in two ways. Raises ConfigError."""
+    try:
+        check_characters(url)
+    except ValueError:  # its words have the password, perhaps
+        raise ConfigError(
+            f"redis: '{ascii(where)[1:-1]}' has a space, a control character, a backslash or a character "
+            "that is not ASCII; percent-encode it"
+        ) from None
 
 
 def shown(url: str) -> str:
@@ -111,10 +125,8 @@ def _several(url: str, where: str) -> _Several:
 
 
 def _place(text: str, port: int) -> Place:
-    split = urlsplit(f"//{text}")
-    if not split.hostname:
-        raise ValueError(f"'{text}' names no host")
-    return split.hostname, split.port or port
+    found = Url.of(f"redis://{text}")
+    return found.host, found.port or port
 
 
 def _parse(url: str, where: str) -> dict[str, Any]:

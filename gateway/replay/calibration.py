@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.core.errors import ConfigError
-from gateway.core.recorded import Recorded
+from gateway.observability.recording import Recorded
 from gateway.replay.bounds import AsRecorded
 from gateway.replay.fleet import Setup, VirtualFleet
 from gateway.replay.job import Job

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.config.options import Parser
 from gateway.core.errors import ConfigError
-from gateway.options import Parser
-from gateway.policies.library import AUTO
-from gateway.replay.picture import page
+from gateway.policies.framework.registry import AUTO
+from gateway.replay.charts import page
 from gateway.replay.play import BOUNDS, Calibrated, Result, Run, Trace, calibrate, library_of, play_all
 from gateway.replay.profile import H100_8B, PROFILES, Profile, profile_of
 from gateway.replay.results import Slo, table

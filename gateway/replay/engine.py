@@ -17,7 +17,7 @@ from engines.sim.pd.leg import Load
 from engines.sim.scheduler import Costs, Limits, Outcome, Scheduler, Step
 from engines.sim.scheduler import Sequence as EngineSequence
 from gateway.core.blocks import Tokens
-from gateway.core.events import KvEvent
+from gateway.core.kv_events import KvEvent
 from gateway.core.worker import Reported
 from gateway.replay.clock import STEP, Clock
 from gateway.replay.profile import Profile

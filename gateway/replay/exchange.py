@@ -1,4 +1,5 @@
-"""One request in virtual time: decided, computed, answered; what `gateway/exchange.py` does with sockets.
+"""One request in virtual time: decided, computed, answered; what `gateway/proxy/exchange.py` does with
+sockets.
 
 decide ─► prefill engine ─► transfer ─► decode engine ─► first token … last token
                                               a worker went away ─► decide again
@@ -11,19 +12,18 @@ from typing import Protocol
 import msgspec
 
 from engines.sim.scheduler import Sequence as EngineSequence
-from gateway import request
 from gateway.core.blocks import Tokens
 from gateway.core.decision import Decision, Prompt
 from gateway.core.errors import NoWorker
-from gateway.core.request import InferenceRequest
-from gateway.core.sse import Usage
-from gateway.core.transfer_speed import TransferSpeed
+from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
+from gateway.policies.transfer_speed import TransferSpeed
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.job import Job
 from gateway.replay.profile import Profile
-from gateway.router import Router
+from gateway.routing.router import Router
 
 MODEL = "m"
 RETRY_S = 1.0
@@ -157,10 +157,11 @@ class VirtualExchange:
         return msgspec.convert(told | {"prompt_tokens_details": details}, Usage)
 
 
-ASKED = request("/v1/completions", {"model": MODEL, "prompt": [1]})
+ASKED = parse_request("/v1/completions", msgspec.json.encode({"model": MODEL, "prompt": [1]}))
 
 
 def _request_of(job: Job) -> InferenceRequest:
     if job.session is None:
         return ASKED
-    return request("/v1/completions", {"model": MODEL, "prompt": [1], "user": job.session})
+    body = msgspec.json.encode({"model": MODEL, "prompt": [1], "user": job.session})
+    return parse_request("/v1/completions", body)

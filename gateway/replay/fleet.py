@@ -16,22 +16,22 @@ from itertools import groupby
 
 from gateway.core.blocks import Tokens, root_hash
 from gateway.core.decision import Prompt
-from gateway.core.events import BlocksRemoved, KvEvent
 from gateway.core.fleet import Fleet
-from gateway.core.transfer_speed import TransferSpeed
+from gateway.core.kv_events import BlocksRemoved, KvEvent
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.memory import MemoryIndex
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import Disaggregation, Mode
 from gateway.policies.expected_ttft import ExpectedTtft
+from gateway.policies.transfer_speed import TransferSpeed
 from gateway.replay.bounds import AllKnowing, AsRecorded, pooled
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine
 from gateway.replay.exchange import MODEL, VirtualExchange
 from gateway.replay.job import Job, worker_of
 from gateway.replay.profile import Profile
-from gateway.router import Router
+from gateway.routing.router import Router
 
 SCRAPE_S = 1.0
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from gateway.core.blocks import Tokens
 from gateway.core.decision import Decision
-from gateway.core.recorded import Recorded
 from gateway.core.worker import WorkerId
+from gateway.observability.recording import Recorded
 
 FILLING = 7
 """The token that hashed blocks are filled up with."""

@@ -11,11 +11,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from gateway.app import bundled_tokenizer
-from gateway.core.recorded import Recorded
-from gateway.core.tokenizer import Tokenizer
+from gateway.observability.recording import Recorded
 from gateway.policies.base import Policy
-from gateway.policies.library import Library
-from gateway.policies.plugins import read_file
+from gateway.policies.framework.plugins import read_file
+from gateway.policies.framework.registry import Library
 from gateway.replay.bounds import AllKnowing
 from gateway.replay.calibration import (
     Error,
@@ -31,6 +30,7 @@ from gateway.replay.job import HashedPrompt, Job
 from gateway.replay.profile import Profile
 from gateway.replay.results import Curves, Slo, Summary, curves, summarize
 from gateway.replay.traces import Encode, Reading, is_recording, read
+from gateway.tokenization.tokenizer import Tokenizer
 
 POOLED = "pooled"
 BOUNDS = (POOLED, AllKnowing.name)

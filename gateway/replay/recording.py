@@ -1,4 +1,4 @@
-"""What a gateway recorded (`core/recorded.py`), as jobs.
+"""What a gateway recorded (`observability/recording.py`), as jobs.
 
 Prompts are known by the hashes of their full blocks, or by their tokens. What an answer held is not told, but
 a later prompt that goes on from it tells: the answer is taken from there, so that the next turn finds in an
@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.core.blocks import BlockHash
-from gateway.core.recorded import Recorded
+from gateway.observability.recording import Recorded
 from gateway.replay.job import HashedPrompt, Job, worker_of
-from gateway.replay.lines import Lines
+from gateway.replay.line_reader import Lines
 
 UNKNOWN_BLOCK = 512
 """Tokens of a block of prompts of which nothing is known but their length."""

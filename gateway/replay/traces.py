@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import ConfigError
 from gateway.replay.job import HashedPrompt, Job
-from gateway.replay.lines import Lines
+from gateway.replay.line_reader import Lines
 from gateway.replay.recording import recording
 
 HASHED_TOKENS = 512
@@ -172,7 +173,7 @@ def _detect(lines: Lines) -> str:
         return "azure"
     try:
         row = msgspec.json.decode(first)
-    except msgspec.DecodeError as exc:
+    except UNREADABLE as exc:
         raise lines.bad(f"neither JSON nor {AZURE_HEAD.decode()}: {exc}") from exc
     for form, field in _MARKS.items():
         if isinstance(row, dict) and field in row:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.agent.service import KvEvents, serve
-from gateway.core.events import BlocksRemoved
-from gateway.core.log import Hello, Status, Update
-from gateway.core.stream import Position, StreamState
+from gateway.core.event_stream import Position, StreamState
+from gateway.core.kv_events import BlocksRemoved
 from gateway.index.inventory import Inventory
-from gateway.ingest.agents import Agents
-from gateway.ingest.grpc import metadata, open_channel
-from gateway.ingest.journal import Journal
-from gateway.ingest.shelf import Rank
-from gateway.ingest.wire import SERVICE, Request, decode, encode_request
+from gateway.replication.agent_feed import metadata, open_channel
+from gateway.replication.agent_targets import Agents
+from gateway.replication.codec import SERVICE, Request, decode, encode_request
+from gateway.replication.journal import Journal
+from gateway.replication.messages import Hello, Status, Update
+from gateway.replication.rank_store import Rank
 from tests.index.contract import ROOT, stored
 
 EXACT = Status(StreamState.EXACT)

@@ -3,8 +3,8 @@ import argparse
 import pytest
 
 from gateway.agent.config import AgentConfig, address_of, load
+from gateway.config.options import add_flags
 from gateway.core.errors import ConfigError
-from gateway.options import add_flags
 
 
 def parsed(*arguments: str) -> AgentConfig:

@@ -10,12 +10,12 @@ import pytest
 
 from gateway.agent.service import KvEvents, serve, server_credentials
 from gateway.core.errors import ConfigError
-from gateway.core.log import Hello, LogBatch, Sample, SnapshotPart, Status
-from gateway.ingest.agents import Agents, Tls
-from gateway.ingest.grpc import describe, open_channel
-from gateway.ingest.wire import SERVICE, Request, encode_request
+from gateway.replication.agent_feed import describe, open_channel
+from gateway.replication.agent_targets import Agents, Tls
+from gateway.replication.codec import SERVICE, Request, encode_request
+from gateway.replication.messages import Hello, LogBatch, Sample, SnapshotPart, Status
 from tests.agent.serving import EXACT, Served, served
-from tests.certificates import Authority
+from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.process
 

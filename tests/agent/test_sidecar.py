@@ -1,4 +1,4 @@
-"""The agent put together; tests/test_agent_stories.py has it before engines and gateways."""
+"""The agent put together; tests/stories/test_agent.py has it before engines and gateways."""
 
 import pytest
 

@@ -9,9 +9,9 @@ import pytest
 from gateway.app import bundled_tokenizer
 from gateway.config.models import ModelTable
 from gateway.core.fleet import Fleet
-from gateway.metrics import Metrics
 from gateway.models.catalog import Catalog
-from gateway.prompts import PromptSource
+from gateway.models.prompt_source import PromptSource
+from gateway.observability.metrics import Metrics
 
 
 def test_the_log_tells_which_encoder_and_rendering_is_in_use_and_why(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from loadtest.fleet import GATEWAY
+from loadtest.ports import free_port
 
 Header = tuple[bytes, bytes]
 
@@ -253,7 +254,7 @@ class FakeWorker:
         self.probes: list[Call] = []
         self.links: set[Link] = set()
         self.faults: list[BaseException] = []
-        self.port = 0
+        self.port = 0 if unix_path else free_port()  # it may die, and come back at it
         self.probe_s = 0.0  # what it takes to answer one
         self._server: asyncio.Server | None = None
 
@@ -275,7 +276,6 @@ class FakeWorker:
         self._server = await loop.create_server(
             lambda: Link(self), "127.0.0.1", self.port, backlog=512, ssl=self.tls
         )
-        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def die(self) -> None:
@@ -642,7 +642,8 @@ class Gateway:
         client = await Client.open(self.admin_port)
         try:
             kind = () if headers else ((b"Content-Type", b"application/json"),)
-            return await client.ask(request(method, path, body, (b"Connection", b"close"), *kind, *headers))
+            sent = request(method, path, body, (b"Connection", b"close"), *kind, *headers)
+            return await client.ask(sent.replace(b"Host: gateway", b"Host: localhost", 1))
         finally:
             await client.close()
 

@@ -28,6 +28,8 @@ from tests.blackbox.harness import (
     wire,
 )
 
+pytestmark = pytest.mark.interpreted
+
 USAGE = {"prompt_tokens": 64, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 32}}
 
 

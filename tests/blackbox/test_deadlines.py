@@ -4,7 +4,7 @@ Nothing but the flags limits an answer: every timer of the data path is `idle_ti
 `first_byte_timeout_s` or `total_timeout_s`, of which the last two are off unless set. The HTTP client
 library whose default is 300 s in all is not on this path, and where it is used (probes, /tokenize)
 each call has its own limit. That a stream outlives any fixed time is shown here with the limits made
-short and the stream longer than each of them; `tests/test_exchange.py` moves the clock by hours.
+short and the stream longer than each of them; `tests/proxy/test_exchange.py` moves the clock by hours.
 """
 
 import asyncio

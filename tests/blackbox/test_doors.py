@@ -13,7 +13,9 @@ import pytest
 from tests.blackbox.harness import Bench, Client, Gateway, completion, post, refusal, request, running, until
 from tests.blackbox.test_processes import TWO, Streams, begin_stream, end_stream, on_each
 from tests.blackbox.test_upgrades import ENDS, Load, generations, serve_all
-from tests.certificates import Authority, Mounted, Pair, serial
+from tests.support.certificates import Authority, Mounted, Pair, serial
+
+pytestmark = pytest.mark.interpreted
 
 NUM_UPGRADES = 4
 Open = Callable[[], Coroutine[Any, Any, Client]]

@@ -27,7 +27,7 @@ from tests.blackbox.harness import (
     wire,
 )
 from tests.blackbox.test_responses import Keeper, body
-from tests.keys import issuers
+from tests.tenancy.auth import issuers
 
 CANARY = "canary-4711"
 

@@ -26,6 +26,8 @@ from tests.blackbox.harness import (
     wire,
 )
 
+pytestmark = pytest.mark.interpreted
+
 
 async def test_workers_given_by_flag() -> None:
     one, two = await FakeWorker(["m", "a"]).start(), await FakeWorker(["m", "b"]).start()

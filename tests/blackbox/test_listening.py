@@ -9,6 +9,8 @@ import pytest
 
 from tests.blackbox.harness import Client, completion, post, refusal, request, running
 
+pytestmark = pytest.mark.interpreted
+
 
 @pytest.fixture
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:

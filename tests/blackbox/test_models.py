@@ -120,7 +120,7 @@ async def test_a_second_worker_that_does_not_have_it_is_believed() -> None:
         assert sum(len(worker.calls) for worker in workers) == 3
 
 
-async def test_a_form_is_routed_by_an_alias_and_goes_on_as_it_came(tmp_path: Path) -> None:
+async def test_a_form_is_routed_by_an_alias_and_gets_the_name_that_the_worker_serves(tmp_path: Path) -> None:
     config = tmp_path / "kvgate.toml"
     config.write_text('[models.m]\naliases = ["whisper-1"]\n')
 
@@ -132,4 +132,4 @@ async def test_a_form_is_routed_by_an_alias_and_goes_on_as_it_came(tmp_path: Pat
         form = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--x--\r\n'
         kind = (b"Content-Type", b"multipart/form-data; boundary=x")
         answer = await bench.ask(post(form, kind, target="/v1/audio/transcriptions"))
-        assert (answer.status, worker.calls[0].wish) == (200, form)
+        assert (answer.status, worker.calls[0].wish) == (200, form.replace(b"whisper-1", b"m"))

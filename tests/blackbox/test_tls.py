@@ -29,7 +29,9 @@ from tests.blackbox.harness import (
     visiting,
     wire,
 )
-from tests.certificates import Authority, Mounted, Pair, serial
+from tests.support.certificates import Authority, Mounted, Pair, serial
+
+pytestmark = pytest.mark.interpreted
 
 
 @pytest.fixture(scope="module")

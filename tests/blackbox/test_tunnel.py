@@ -27,7 +27,7 @@ from tests.blackbox.harness import (
     until,
     wire,
 )
-from tests.certificates import Authority
+from tests.support.certificates import Authority
 
 REALTIME = "/v1/realtime?model=m"
 OFFER = (

@@ -31,6 +31,8 @@ from tests.blackbox.harness import (
 )
 from tests.blackbox.test_processes import begin_stream, end_stream
 
+pytestmark = pytest.mark.interpreted
+
 NUM_UPGRADES = 20
 LIVES = 3
 """Upgrades through which a stream of the load lives."""

@@ -32,7 +32,9 @@ from tests.blackbox.harness import (
     visiting,
     wire,
 )
-from tests.certificates import Authority
+from tests.support.certificates import Authority
+
+pytestmark = pytest.mark.interpreted
 
 QUICK = ("--probe-interval-s", "0.2")
 
@@ -264,8 +266,13 @@ async def _is_down(bench: Bench, worker: FakeWorker) -> bool:
 # Unix sockets ----------------------------------------------------------------------------------
 
 
-async def test_a_worker_behind_a_unix_socket(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = str(tmp_path_factory.mktemp("s") / "w")
+async def test_a_worker_behind_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("s")
+    async with running("--worker-socket-dirs", str(directory), *QUICK) as bench:
+        await _serves_behind_a_socket(bench, str(directory / "w"))
+
+
+async def _serves_behind_a_socket(bench: Bench, path: str) -> None:
     worker = await bench.worker(script=echo, unix_path=path)
     for _ in range(2):
         assert (await bench.ask(post(completion("text")))).body == completion("text")

@@ -1,9 +1,9 @@
+from gateway.bookings.message import Booked, Told
 from gateway.bookings.metrics import BookingsCollector
-from gateway.bookings.shared import SharedBookings
+from gateway.bookings.shared_memory import place_alone
+from gateway.bookings.sync import SharedBookings
 from gateway.config import load
-from gateway.core.told import Booked, Told
 from gateway.core.worker import WorkerId
-from gateway.processes.shared import place_alone
 from gateway.redis.options import redis_of
 
 
@@ -29,6 +29,7 @@ async def test_what_others_have_booked_is_told() -> None:
         ("kvgate_others_gateways",): 2,
         ("kvgate_others_age_seconds",): 2,
         ("kvgate_others_dropped_total",): 0,
+        ("kvgate_others_ignored_total",): 0,
         ("kvgate_bookings_undecodable_total",): 0,
         ("kvgate_bookings_losses_total",): 0,
         ("kvgate_bookings_unsaid_total",): 0,

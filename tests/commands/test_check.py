@@ -13,13 +13,13 @@ from engines import ENGINES
 from gateway.commands.check import Checker, Finding, check_all
 from gateway.core.blocks import root_hash
 from gateway.core.engine import EngineFlags, EventSource
-from gateway.core.log import Hello, Status
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
 from gateway.core.worker import Role, Worker
-from gateway.discovery.facts import Mode, event_source
-from gateway.discovery.identify import Engines
-from gateway.discovery.said import Said
-from tests.fakes import FakeEngine, only, serve, session, url_of
+from gateway.discovery.declared import Said
+from gateway.discovery.engine_detection import Engines
+from gateway.discovery.probed import Mode, event_source
+from gateway.replication.messages import Hello, Status
+from tests.support.fakes import FakeEngine, only, serve, session, url_of
 
 SOURCE = {"dp_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:6557"}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.fleet import GATEWAY
-from tests.gateway_process import clean_environment
+from tests.support.gateway_process import clean_environment
 
 pytestmark = pytest.mark.process
 

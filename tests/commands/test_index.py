@@ -8,9 +8,10 @@ from gateway import cli
 from gateway.commands.index import run
 from gateway.core.blocks import BlockHash
 from gateway.core.errors import ConfigError
-from tests.radix.test_tree import ROOT, A, path_hashes
-from tests.redis.serving import Server, free_port, redis_server, server
-from tests.test_survey import PATH, told
+from loadtest.ports import free_port
+from tests.commands.test_index_survey import PATH, told
+from tests.index.redis_tree.test_tree import ROOT, A, path_hashes
+from tests.redis.serving import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 

@@ -1,4 +1,4 @@
-"""What is said of options that are live; that they are is in tests/app/test_changing.py."""
+"""What is said of options that are live; that they are is in tests/app/test_reconfigure.py."""
 
 from gateway.cli import reference_page
 from gateway.config import Config

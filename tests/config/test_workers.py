@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Config, load
+from gateway.config.options import options
 from gateway.core.errors import ConfigError
-from gateway.options import options
 
 
 @pytest.mark.parametrize(

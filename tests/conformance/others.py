@@ -20,6 +20,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from loadtest.ports import free_port
 from tests.conformance.cases import CASES, Case
 
 RECORD = Path(__file__).with_name("nginx.json")
@@ -192,9 +193,7 @@ async def _nginx(seen: list[str]) -> Any:
     loop = asyncio.get_running_loop()
     worker = type("Worker", (_Worker,), {"seen": seen})
     server = await loop.create_server(worker, "127.0.0.1", 0)
-    free = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
-    port = free.sockets[0].getsockname()[1]
-    free.close()
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         worker_port = server.sockets[0].getsockname()[1]
         config = _written(Path(folder, "nginx.conf"), dir=folder, port=port, worker_port=worker_port)

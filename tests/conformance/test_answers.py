@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.conformance.answers import ANSWERS, DONE, AnswerCase
 from tests.conformance.cases import LENGTH, P, head
 from tests.conformance.wire import Answered, Wire, pieces
-from tests.exchanges import FakePool
+from tests.support.exchanges import FakePool
 
 NAMES = [case.name for case in ANSWERS]
 ERROR = b'"code":"worker_failed"}}\n\n' + DONE

@@ -12,17 +12,17 @@ from typing import cast
 import h11
 import pytest
 
-from gateway.api import Api
 from gateway.core.decision import Prompt
-from gateway.core.framing import Limits
-from gateway.core.http import HttpRequest
-from gateway.core.prompt import PromptError
-from gateway.core.upgrade import HTTP2_REFUSAL
-from gateway.prompts import WorkerTokenizer
-from gateway.responder import Exchange, Responder
-from gateway.server import ClientConnection
-from tests.exchanges import World
-from tests.transports import FakeTransport
+from gateway.http.framing import Limits
+from gateway.http.messages import HttpRequest
+from gateway.http.upgrade import HTTP2_REFUSAL
+from gateway.models.prompt_source import WorkerTokenizer
+from gateway.proxy.api import Api
+from gateway.server.connection import ClientConnection
+from gateway.server.responder import Exchange, Responder
+from gateway.tokenization.prompt_encoder import PromptError
+from tests.support.exchanges import World
+from tests.support.transports import FakeTransport
 
 WORKER_OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _OUR_ID = re.compile(rb"x-request-id: [0-9a-f-]+\r\n", re.IGNORECASE)

@@ -1,4 +1,4 @@
-from tests.fakes import decision
+from tests.support.fakes import decision
 
 
 def test_what_is_not_held_must_be_computed() -> None:

@@ -1,6 +1,6 @@
 import msgspec
 
-from gateway.core.errors import GatewayError, NoWorker, UnknownModel
+from gateway.core.errors import MAX_MESSAGE_CHARS, GatewayError, NoWorker, UnknownModel
 
 
 def test_each_error_is_an_openai_error_object() -> None:
@@ -22,3 +22,10 @@ def test_statuses_are_distinct_answers() -> None:
 
     codes = [kind.code for kind in leaves(GatewayError)]
     assert len(codes) == len(set(codes))
+
+
+def test_a_message_is_bounded_whatever_it_quotes() -> None:
+    error = UnknownModel(f"the model '{'x' * 10_000_000}' does not exist", param="model")
+    assert len(error.body()) < 2 * MAX_MESSAGE_CHARS
+    assert len(str(error)) == len(error.message) == MAX_MESSAGE_CHARS + 3
+    assert error.message.startswith("the model 'xxx") and error.message.endswith("x...")

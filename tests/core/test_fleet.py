@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
-from gateway.core.ramp import Ramp
+from gateway.core.slow_start import Ramp
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 
 
@@ -215,3 +215,24 @@ def test_nothing_is_looked_up_for_a_worker_that_is_apart() -> None:
         assert [(e.group.block_size, e.is_apart) for e in fleet.eligible(model)] == [(16, False), (0, True)]
     fleet.set_apart(frozenset())
     assert [e.group.block_size for e in fleet.eligible("m")] == [16, 16]
+
+
+def test_models_are_indexed_once_for_a_batch() -> None:
+    fleet = Fleet()
+    with fleet.batch():
+        with fleet.batch():
+            fleet.add(worker("a:1", "m"))
+        fleet.add(worker("b:1", "m", "n"))
+        fleet.drop(WorkerId("a:1"))
+        fleet.serve(WorkerId("b:1"), (Served("o", "o"),))
+        assert not fleet.served(), "as before the batch"
+    assert ids(fleet, "o") == ["b:1"]
+    assert list(fleet.served()) == ["o"]
+
+
+def test_a_batch_that_fails_leaves_what_was_done() -> None:
+    fleet = Fleet()
+    with pytest.raises(ZeroDivisionError), fleet.batch():
+        fleet.add(worker("a:1", "m"))
+        raise ZeroDivisionError
+    assert ids(fleet, "m") == ["a:1"]

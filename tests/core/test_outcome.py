@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.core.outcome import Outcome
-from gateway.core.sse import Usage, read_usage
+from gateway.core.usage import Usage, read_usage
 
 
 def usage_of(prompt: int, cached: int) -> Usage | None:

@@ -5,17 +5,19 @@ That alerts fire and queries answer is asked of a real Prometheus: `make test-de
 
 import json
 import re
-from pathlib import Path
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
 import yaml
 
 from loadtest.fleet import SIM_READY, first_match, running
+from tests import ROOT
 from tests.deploy.scrapes import asked_for, scrape
-from tests.gateway_process import GatewayProcess
+from tests.support.gateway_process import GatewayProcess, clean_environment
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = ROOT / "deploy"
 RULES = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"]
 TESTS = yaml.safe_load((DEPLOY / "alerts_test.yml").read_text())["tests"]
 BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana.json").read_text())
@@ -52,6 +54,30 @@ def test_the_container_runs_as_nobody_in_particular() -> None:
     text = (DEPLOY / "Containerfile").read_text()
     last = text.rpartition("FROM ")[2]
     assert re.search(r"^USER [1-9]\d+:[1-9]\d+$", last, re.M) and "apt-get" not in last
+
+
+@pytest.mark.process
+def test_the_container_answers_probes_and_scrapers_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the variables that the image sets."""
+    text = (DEPLOY / "Containerfile").read_text().rpartition("FROM ")[2]
+    found = dict(
+        re.findall(r"\b(KVGATE_[A-Z_]+)=(\S+)", "\n".join(re.findall(r"^ENV (?:.*\\\n)*.*", text, re.M)))
+    )
+    assert found["KVGATE_ADMIN_HOST"] == found["KVGATE_HOST"] == "0.0.0.0"
+    monkeypatch.setattr(
+        "tests.support.gateway_process.clean_environment", lambda: {**clean_environment(), **found}
+    )
+    listening = re.compile(r"listening on (http://[^\s\",]+), admin on (http://[^\s\",]+)")
+    monkeypatch.setattr("tests.support.gateway_process.LISTENING", listening)
+    with GatewayProcess() as gateway:
+        for path, status in (("/health", 200), ("/metrics", 200), ("/ready", 503), ("/admin/workers", 403)):
+            try:
+                with urllib.request.urlopen(gateway.admin_url + path, timeout=10) as answer:
+                    assert answer.status == status
+            except urllib.error.HTTPError as exc:
+                assert exc.code == status, path
 
 
 def test_the_unit_notifies_and_reloads() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from loadtest.fleet import SIM_READY, first_match, running
+from loadtest.ports import free_port
 from tests.deploy.scrapes import ask
 from tests.deploy.test_deploy import DEPLOY, QUERIES
-from tests.gateway_process import GatewayProcess
-from tests.redis.serving import free_port
+from tests.support.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.prometheus
 

@@ -7,9 +7,9 @@ from gateway.config import load
 from gateway.core.engine import ModelInfo
 from gateway.core.worker import Transfer
 from gateway.discovery.bootstrap import with_engine_ids
-from gateway.discovery.facts import Facts
+from gateway.discovery.declared import Said, said_of
 from gateway.discovery.probe import Probe, ProbeError
-from gateway.discovery.said import Said, said_of
+from gateway.discovery.probed import Facts
 
 P = "http://10.0.0.1:8000"
 MOONCAKE = Transfer("mooncake", "*:9000")

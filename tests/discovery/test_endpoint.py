@@ -5,8 +5,8 @@ from typing import cast
 
 from gateway.core.engine import EngineMetrics
 from gateway.discovery.endpoint import FAILURES_TO_DOWN, Endpoint, has_gone_back, is_doubtful
-from gateway.discovery.facts import Facts
 from gateway.discovery.probe import Probe
+from gateway.discovery.probed import Facts
 
 RANK = EngineMetrics(start_time_s=None, prefix_cache_queries_total=100)
 

@@ -1,18 +1,18 @@
 """What is asked of an endpoint, and what each bad answer is called."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from engines import ENGINES
-from gateway import control
-from gateway.core.engine import EnginePaths, EventSource
-from gateway.discovery.identify import Engines
+from gateway.core.engine import EngineMetrics, EnginePaths, EventSource
+from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probe import Probe, ProbeError
-from tests.fakes import FakeEngine, only, serve, session, url_of
+from gateway.upstream import control_client
+from tests.support.fakes import FakeEngine, only, serve, session, url_of
 
 pytestmark = pytest.mark.process
 
@@ -129,7 +129,7 @@ async def test_metrics_may_hold_bytes_that_are_no_text(endpoint: Endpoint, probe
 async def test_an_endless_answer_is_cut_off(
     endpoint: Endpoint, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(control_client, "MAX_ANSWER_BYTES", 1000)
     endpoint.answers["/health"] = (200, b"x" * 1000)
     await probe.check_health()
     endpoint.answers["/health"] = (200, b"x" * 1001)
@@ -228,3 +228,57 @@ async def test_nothing_is_published_beside_a_unix_socket() -> None:
     async with session() as open_session:
         probe = Probe("unix:/run/x.sock", Engines(ENGINES), open_session, {})
         assert not await probe._publishes()
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        b'vllm:num_requests_running{engine="%b"} 0\n' % (b"9" * 5000),
+        b'vllm:cache_config_info{block_size="%b",engine="0"} 1\n' % (b"9" * 5000),
+    ],
+)
+async def test_a_number_of_thousands_of_digits_is_no_number(endpoint: Endpoint, metrics: bytes) -> None:
+    endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"vllm"}]}')}
+    endpoint.answers["/metrics"] = 200, metrics
+    async with session() as open_session:
+        facts = await Probe(endpoint.url, Engines(ENGINES), open_session, {}).facts()
+    assert facts.ranks[0].block_size is None
+
+
+async def test_what_cannot_be_read_for_whatever_reason_is_the_endpoints_failure(
+    endpoint: Endpoint, probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await probe.facts()
+    for raised in (ValueError("digits"), OverflowError("infinity"), RecursionError("nested")):
+        monkeypatch.setattr(FakeEngine, "parse_metrics", raising(raised))
+        with pytest.raises(ProbeError, match=str(raised)):
+            await probe.metrics()
+
+
+def raising(error: Exception) -> Callable[[FakeEngine, str], dict[int, EngineMetrics]]:
+    def parse(engine: FakeEngine, text: str) -> dict[int, EngineMetrics]:
+        raise error
+
+    return parse
+
+
+async def test_more_ranks_than_any_engine_has_are_refused(endpoint: Endpoint) -> None:
+    lines = (f'vllm:num_requests_running{{engine="{rank}"}} 0\n' for rank in range(2000))
+    endpoint.answers = {"/v1/models": (200, b'{"data":[{"id":"m","owned_by":"vllm"}]}')}
+    endpoint.answers["/metrics"] = 200, "".join(lines).encode()
+    async with session() as open_session:
+        with pytest.raises(ProbeError, match="declares 2000 data-parallel ranks, at most 1024"):
+            await Probe(endpoint.url, Engines(ENGINES), open_session, {}).facts()
+
+
+async def test_names_that_cannot_be_used_are_ignored_and_the_log_has_it_once(
+    endpoint: Endpoint, probe: Probe, caplog: pytest.LogCaptureFixture
+) -> None:
+    endpoint.answers["/v1/models"] = 200, b'[{"id": "m", "root": "root"}, {"id": "a\\nERROR"}, {"id": ""}]'
+    for _ in range(2):
+        assert [model.id for model in (await probe.facts()).models] == ["m"]
+        assert [model.id for model in await probe.models()] == ["m"]
+    (line,) = [line for line in caplog.messages if "ignored" in line]
+    assert line.startswith(
+        f"worker {endpoint.url}: some of its models are ignored: 2 have a name that is empty"
+    )

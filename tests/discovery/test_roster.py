@@ -9,17 +9,17 @@ import pytest
 
 from gateway.core.blocks import BlockHash
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
+from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet, Member
-from gateway.core.stream import StreamState
 from gateway.core.worker import Worker, WorkerId
-from gateway.discovery.facts import Facts
 from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.probed import Facts
 from gateway.discovery.roster import EVENT_GRACE_S, Endpoint, Roster, RosterOptions
-from gateway.ingest.feed import Feed
+from gateway.ingest.base import Feed
 from gateway.ingest.subscription import Subscription
-from gateway.metrics import Metrics
-from gateway.tasks import Tasks
-from tests.fakes import BLOCK_SIZE, FakeEngine, Known, payload, seq_frame
+from gateway.observability.metrics import Metrics
+from gateway.runtime.tasks import Tasks
+from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, payload, seq_frame
 
 URL = "http://w:1"
 W = WorkerId("w:1")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engines import ENGINES
 from gateway.core.engine import Engine, EngineInfo, EngineMarks
-from gateway.core.events import DecodeError, EventBatch
+from gateway.core.kv_events import DecodeError, EventBatch
 
 each_engine = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 frames = st.lists(st.binary(max_size=40), max_size=5)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines import CONNECTORS, ENGINES, HANDOFFS
-from gateway.core.events import DecodeError
-from gateway.core.handoff import Handed, Handoff, Pair
+from gateway.core.kv_connector import Handed, Handoff, Pair
+from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 
 each = pytest.mark.parametrize("handoff", HANDOFFS.values(), ids=HANDOFFS.keys())

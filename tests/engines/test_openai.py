@@ -4,7 +4,7 @@ import pytest
 
 from engines.openai import BLOCK_SIZE, OpenAi
 from gateway.core.engine import EngineInfo, EngineMetrics, ModelInfo
-from gateway.core.events import DecodeError
+from gateway.core.kv_events import DecodeError
 
 OPENAI = OpenAi()
 

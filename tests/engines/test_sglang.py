@@ -5,7 +5,6 @@ import json
 import shlex
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from msgspec import msgpack
 
 from engines.sglang import BLOCK_SIZE, Sglang, _reader
 from gateway.core.engine import EngineInfo, EngineMetrics, EventSource, ModelInfo
-from gateway.core.events import (
+from gateway.core.kv_events import (
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -24,11 +23,12 @@ from gateway.core.events import (
     KvEvent,
     UnknownEvent,
 )
+from tests import DATA
 
-DATA = Path(__file__).parents[1] / "data" / "sglang"
+CAPTURES = DATA / "sglang"
 GOLDEN = {
     path.stem.removeprefix("kv_events-"): json.loads(path.read_text())
-    for path in DATA.glob("kv_events-*.json")
+    for path in CAPTURES.glob("kv_events-*.json")
 }
 SGLANG = Sglang()
 
@@ -325,3 +325,14 @@ def test_the_events_flag_is_one_shell_word_of_json() -> None:
 def test_nothing_is_polled() -> None:
     with pytest.raises(DecodeError, match="none are polled"):
         SGLANG.decode_poll(b"[]", 1, 0.0)
+
+
+@pytest.mark.parametrize("field", ["dp_size", "kv_events"])
+def test_ranks_beyond_any_deployment_are_refused(field: str) -> None:
+    size = 1_000_000_000
+    with pytest.raises(DecodeError, match="data-parallel ranks"):
+        info(**{field: size if field == "dp_size" else {"dp_size": size}})
+
+
+def test_a_version_of_thousands_of_digits_is_none() -> None:
+    assert info(version="9" * 5000 + ".1.1").version is None

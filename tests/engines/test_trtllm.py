@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import msgpack
 
-from engines.trtllm import BLOCK_SIZE, NO_TOKEN, TrtLlm
+from engines.trtllm import BLOCK_SIZE, TrtLlm
+from engines.trtllm_polled import NO_TOKEN
 from gateway.core.engine import EngineInfo, EngineMetrics, ModelInfo
-from gateway.core.events import (
+from gateway.core.kv_events import (
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,

@@ -4,7 +4,6 @@ import base64
 import json
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ from msgspec import msgpack
 from engines.vllm import StoredMap, Vllm, _batch, _batch_by_event
 from engines.wire import END_OF_REPLAY
 from gateway.core.blocks import Tokens
-from gateway.core.events import (
+from gateway.core.kv_events import (
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -25,8 +24,8 @@ from gateway.core.events import (
     KvEvent,
     UnknownEvent,
 )
+from tests import DATA
 
-DATA = Path(__file__).parents[1] / "data"
 GOLDEN = sorted((DATA / "vllm_kv_events").glob("*.json"), key=lambda path: path.stem)
 VERSIONS = {path.stem.removeprefix("vllm-"): json.loads(path.read_text()) for path in GOLDEN}
 VLLM = Vllm()

@@ -2,15 +2,15 @@
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 
 from engines.vllm import Vllm
 from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
-from gateway.core.events import DecodeError
+from gateway.core.kv_events import DecodeError
+from tests import DATA
 
-CAPTURES = Path(__file__).parents[1] / "data" / "vllm_captures"
+CAPTURES = DATA / "vllm_captures"
 VLLM = Vllm()
 
 

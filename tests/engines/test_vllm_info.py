@@ -6,7 +6,7 @@ import pytest
 from engines.vllm import Vllm
 from engines.vllm_info import parse_server_info
 from gateway.core.engine import EngineInfo
-from gateway.core.events import DecodeError
+from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Transfer
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Struct, msgpack
 
 from engines.wire import END_OF_REPLAY, BatchReader, is_map, parse, published, replay_request, replayed
-from gateway.core.events import BlocksCleared, DecodeError, KvEvent, UnknownEvent
+from gateway.core.kv_events import BlocksCleared, DecodeError, KvEvent, UnknownEvent
 
 SEQ = (7).to_bytes(8, "big")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import h11
 
-from gateway.core.upgrade import HTTP2_REFUSAL
+from gateway.http.upgrade import HTTP2_REFUSAL
 from tests.blackbox.harness import Bench, Call, Client, Cut, FakeWorker, running, until
 from tests.conformance.wire import pieces, read_answers, read_request
 from tests.fuzz import judge

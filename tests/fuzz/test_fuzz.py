@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gateway import server
+from gateway.server import connection
 from tests.conformance.cases import HOST, OK
 from tests.fuzz import judge, parsers, sockets
 from tests.fuzz.inputs import GOOD_REPLY, Input, make, smaller
@@ -55,15 +55,15 @@ def test_a_gateway_that_takes_too_much_is_found(monkeypatch: pytest.MonkeyPatch)
     parsers.check(PLAIN)
     without_host = OK.replace(HOST + b"\r\n", b"")
     parsers.check(Input(without_host, (), *GOOD_REPLY[:1], (), False))
-    monkeypatch.setattr(server, "check_request", lambda *about: False)
+    monkeypatch.setattr(connection, "check_request", lambda *about: False)
     with pytest.raises(AssertionError, match="h11 reads"):
         parsers.check(Input(without_host, (), *GOOD_REPLY[:1], (), False))
 
 
 def test_a_gateway_that_depends_on_the_parts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    feed = server.ClientConnection.data_received
+    feed = connection.ClientConnection.data_received
     monkeypatch.setattr(
-        server.ClientConnection,
+        connection.ClientConnection,
         "data_received",
         lambda self, data: feed(self, data.replace(b"m", b"k")) if len(data) < 20 else feed(self, data),
     )

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
-from gateway.core.events import (
+from gateway.core.kv_events import (
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -275,7 +275,8 @@ class IndexContract:
 
     def test_what_was_announced_again_goes_with_a_clear_or_a_reset(self) -> None:
         """A prefix told again as a run from the root looks like a second copy of each block: nobody lets
-        clients ask for that (`core/request.py`). Where it comes all the same, it ends here at the latest."""
+        clients ask for that (`core/requests/request.py`). Where it comes all the same, it ends here at the
+        latest."""
         index = self.index()
         for worker in (A, B):
             for _ in range(2):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
-from gateway.core.events import (
+from gateway.core.kv_events import (
     BlocksCleared,
     BlocksRemoved,
     BlocksStored,
@@ -21,12 +21,12 @@ from gateway.core.events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index import edges, inventory, memory, names, plain
+from gateway.index import edges, engine_hashes, inventory, memory, reference
 from gateway.index.base import Index
+from gateway.index.engine_hashes import name_of
 from gateway.index.inventory import LINKS, Inventory
 from gateway.index.memory import MemoryIndex
-from gateway.index.names import name_of
-from gateway.index.plain import PlainIndex
+from gateway.index.reference import PlainIndex
 from tests.index.contract import ROOT, SIZE, A, B, prompt, stored
 
 PLACES = st.sampled_from([("GPU", 0), ("GPU", 0), ("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0)])
@@ -56,9 +56,9 @@ class Followed(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(edges, "MAX_BLOCKS", 4)
-        self.patch.setattr(names, "AVERAGE", 2)
+        self.patch.setattr(engine_hashes, "AVERAGE", 2)
         self.patch.setattr(inventory, "PART_BLOCKS", 3)
-        for module in (inventory, memory, plain):
+        for module in (inventory, memory, reference):
             self.patch.setattr(module, "MAX_LEFT", 4)
         self.truth, self.followers = PlainIndex(), (MemoryIndex(), PlainIndex())
         for index in (self.truth, *self.followers):

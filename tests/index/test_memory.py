@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
-from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
 from gateway.core.worker import WorkerId
-from gateway.index import edges, memory, names, plain
+from gateway.index import edges, engine_hashes, memory, reference
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
-from gateway.index.plain import PlainIndex
+from gateway.index.reference import PlainIndex
 from tests.index.contract import ROOT, SIZE, A, B, C, IndexContract, prompt, stored
 
 SIZES: dict[WorkerId, int | None] = {A: 2, B: 2, C: 1}
@@ -54,10 +54,10 @@ class Twins(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(edges, "MAX_BLOCKS", 4)
-        self.patch.setattr(names, "AVERAGE", 2)
+        self.patch.setattr(engine_hashes, "AVERAGE", 2)
         self.patch.setattr(memory, "SWEEP_EDGES", 2)
         self.patch.setattr(memory, "MAX_LEFT", 3)
-        self.patch.setattr(plain, "MAX_LEFT", 3)
+        self.patch.setattr(reference, "MAX_LEFT", 3)
         self.plain, self.packed = PlainIndex(), MemoryIndex()
         self.twins: tuple[Index, Index] = self.plain, self.packed
         self.paths: dict[Path, None] = {}

@@ -1,5 +1,7 @@
 """Runs without a known parent: kept, found again, removed from, and let go."""
 
+from dataclasses import replace
+
 from gateway.core.blocks import prompt_extra_keys, tokens_of
 from gateway.index.orphans import Orphans, positions
 from tests.index.contract import ROOT, prompt, stored
@@ -101,3 +103,11 @@ def test_a_block_is_found_at_borders_of_blocks_and_not_as_the_first() -> None:
     tokens = tokens_of([1, 2, 1, 2, 9, 1, 2, 1, 2])
     assert list(positions(tokens_of([1, 2]), tokens)) == [1]
     assert list(positions(tokens_of([2, 1]), tokens)) == [3]
+
+
+def test_runs_with_long_extra_keys_are_not_kept() -> None:
+    orphans = Orphans()
+    orphans.keep(replace(stored(range(8), [1, 2], 9), extra_keys=[["x" * 3_000], None]), 0.0)
+    assert len(orphans) == 0
+    orphans.keep(replace(stored(range(8), [1, 2], 9), extra_keys=[["adapter", "salt"], None]), 0.0)
+    assert len(orphans) == 1

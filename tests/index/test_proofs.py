@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.core.events import BlocksRemoved
+from gateway.core.kv_events import BlocksRemoved
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
-from gateway.index.plain import PlainIndex
 from gateway.index.proofs import Proofs, stretches
+from gateway.index.reference import PlainIndex
 from tests.index.contract import ROOT, A, copied, prompt, stored
 
 CHAIN = prompt(range(24))

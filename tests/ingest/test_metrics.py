@@ -1,8 +1,8 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.ingest.healer import Healer
+from gateway.ingest.blind_recovery import Healer
 from gateway.ingest.metrics import HealerCollector
-from tests.fakes import Known, worker
+from tests.support.fakes import Known, worker
 
 
 def test_each_worker_has_its_figures() -> None:

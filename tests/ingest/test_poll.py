@@ -8,14 +8,14 @@ from itertools import count
 import pytest
 from aiohttp import web
 
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.ingest import poll as module
+from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.ingest.poll import PollFeed
-from gateway.ingest.portions import PORTION_BLOCKS
 from gateway.ingest.subscription import Subscription
-from gateway.tasks import Tasks
-from tests.fakes import FakeEngine, Known, serve, session, url_of
+from gateway.runtime.tasks import Tasks
+from tests.support.fakes import FakeEngine, Known, serve, session, url_of
 
 pytestmark = pytest.mark.process
 

@@ -2,13 +2,14 @@
 
 import pytest
 
+from gateway.core.block_limits import BlockLimits
 from gateway.core.blocks import root_hash
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
-from gateway.index.healing import Healing
-from gateway.ingest.portions import PORTION_BLOCKS
-from gateway.ingest.subscription import Subscription
-from tests.fakes import BLOCK_SIZE, END, FakeEngine, Known, payload, seq_frame
+from gateway.index.blind_recovery import Healing
+from gateway.ingest.chunks import PORTION_BLOCKS
+from gateway.ingest.subscription import SMALL_BYTES, Subscription
+from tests.support.fakes import BLOCK_SIZE, END, FakeEngine, Known, payload, seq_frame
 
 W = WorkerId("w:1")
 
@@ -16,7 +17,9 @@ W = WorkerId("w:1")
 class World:
     """One subscription; `asked` are the replays that it asked for."""
 
-    def __init__(self, *, can_replay: bool = True, heals: bool = False) -> None:
+    def __init__(
+        self, *, can_replay: bool = True, heals: bool = False, limits: BlockLimits | None = None
+    ) -> None:
         self.known = Known("w:1")
         self.healing = Healing(
             W,
@@ -37,6 +40,7 @@ class World:
             can_replay=can_replay,
             on_state=lambda worker, state: self.states.append(state),
             healing=self.healing if heals else None,
+            limits=limits,
         )
         self.subscription.ask_replay = self.asked.append
 
@@ -278,3 +282,81 @@ def test_who_closes_it_is_told() -> None:
     world.subscription.on_close = lambda: closed.append(1)
     world.subscription.close()
     assert closed == [1]
+
+
+# more than may be taken of one worker ----------------------------------------------------------
+
+LIMIT = 2_500
+
+
+def test_blocks_beyond_the_limit_are_forgotten_and_the_worker_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10, declared=7))
+    pauses = iter([30.0])
+    world.subscription.on_cut = lambda: next(pauses)
+    for number in range(4):  # roots of their own, and none removed
+        first = number * PORTION_BLOCKS + 1
+        world.live(number, payload(*range(first, first + PORTION_BLOCKS), ts=number + 1))
+        while world.subscription.go_on():
+            pass
+        if number < 2:
+            assert world.num_blocks == (number + 1) * PORTION_BLOCKS
+        elif number == 2:
+            assert (world.num_blocks, world.states[-1]) == (0, StreamState.BLIND)
+            break
+    assert next(pauses, None) is None
+    line = (
+        "worker w:1: KV events are not read for 30 s, its stream is BLIND: "
+        "it stores 3,088 blocks without removing them, beyond 2,500; it declares 7 on its GPU"
+    )
+    assert line in caplog.messages
+    assert world.subscription.stream.counts.num_cuts == 1
+
+
+def test_what_is_left_of_a_batch_that_was_too_much_is_dropped() -> None:
+    world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
+    world.live(0, many(10))
+    while world.subscription.go_on():
+        pass
+    assert (world.num_blocks, world.subscription.is_behind) == (0, False)
+    assert world.subscription.stream.counts.num_cuts == 1
+
+
+def test_a_worker_that_removes_what_it_stores_is_never_too_much() -> None:
+    world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
+    for number in range(20):
+        world.live(number, payload(*range(1, PORTION_BLOCKS + 1), ts=number + 1, clear=True))
+        while world.subscription.go_on():
+            pass
+    assert world.states[-1] is StreamState.EXACT
+    assert world.subscription.stream.counts.num_cuts == 0
+
+
+def test_a_large_message_is_decoded_in_steps_before_what_comes_next() -> None:
+    world = exact()
+    behind: list[bool] = []
+    world.subscription.behind = lambda: behind.append(True)
+    body = payload(*range(1, PORTION_BLOCKS + 1))
+    world.live(0, body + b" " * SMALL_BYTES)
+    assert (behind, world.num_blocks, world.subscription.is_behind) == ([True], 0, True)
+    while world.subscription.go_on():
+        pass
+    assert (world.num_blocks, world.states[-1]) == (PORTION_BLOCKS, StreamState.EXACT)
+
+
+def test_a_large_message_that_cannot_be_read_costs_what_was_known() -> None:
+    world = exact(payload(1))
+    world.live(1, b"x" * (SMALL_BYTES + 1))
+    while world.subscription.go_on():
+        pass
+    assert (world.num_blocks, world.states[-1]) == (0, StreamState.BLIND)
+    assert world.subscription.stream.counts.num_undecodable == 1
+
+
+def test_a_thousand_bad_batches_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    world = exact(payload(1))
+    for number in range(1, 1_001):
+        world.live(number, b"nonsense")
+    assert world.subscription.stream.counts.num_undecodable == 1_000
+    assert len([line for line in caplog.messages if "cannot be decoded" in line]) == 1

@@ -7,48 +7,18 @@ from itertools import count
 import pytest
 import zmq
 
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
+from gateway.ingest import sockets
+from gateway.ingest.pauses import Pauses
+from gateway.ingest.sockets import MAX_BATCHES_PER_TURN, resolve
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.turns import TURN_S, Turns
-from gateway.ingest.zmq import MAX_BATCHES_PER_TURN, Times, ZmqFeed, reach, resolve
-from tests.fakes import END, FakeEngine, Known, payload, seq_frame
+from gateway.ingest.time_slices import TURN_S, Turns
+from gateway.ingest.zmq import Times, ZmqFeed, reach
+from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
 
 W = WorkerId("w:1")
 QUICK = Times(replay_s=0.1, quiet_s=0.05, knock_s=0.1, settle_s=0.02, unanswered_s=0.2)
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "host", "reached"),
-    [
-        ("tcp://*:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
-        ("tcp://0.0.0.0:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
-        ("tcp://[::]:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
-        ("tcp://:::5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
-        ("tcp://[*]:5557", "10.0.0.1", "tcp://10.0.0.1:5557"),
-        ("tcp://*:5557", "fe80::1", "tcp://[fe80::1]:5557"),
-        ("tcp://*:5557", "worker.example", "tcp://worker.example:5557"),
-        # libzmq reads the leading digits of a port, and vLLM binds because of the "*"
-        ("tcp://127.0.0.1:5700*", "127.0.0.1", "tcp://127.0.0.1:5700"),
-        ("tcp://*:5557*", "10.0.0.1", "tcp://10.0.0.1:5557"),
-        # the worker's loopback is not ours
-        ("tcp://127.0.0.1:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
-        ("tcp://localhost:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
-        ("tcp://[::1]:5700", "10.0.0.1", "tcp://10.0.0.1:5700"),
-        # an address of its own is kept
-        ("tcp://10.0.0.9:5557", "10.0.0.1", "tcp://10.0.0.9:5557"),
-        ("tcp://events.example:5557", "10.0.0.1", "tcp://events.example:5557"),
-        ("tcp://[fd00::9]:5557", "10.0.0.1", "tcp://[fd00::9]:5557"),
-        # what cannot be read fails when it is used
-        ("ipc://kv", "10.0.0.1", "ipc://kv"),
-        ("tcp://*:*", "10.0.0.1", "tcp://*:*"),
-        ("tcp://*", "10.0.0.1", "tcp://*"),
-        ("tcp://[::", "10.0.0.1", "tcp://[::"),
-        ("", "10.0.0.1", ""),
-    ],
-)
-def test_endpoints_as_they_are_reached_from_here(endpoint: str, host: str, reached: str) -> None:
-    assert resolve(endpoint, host) == reached
 
 
 class Publisher:
@@ -384,6 +354,42 @@ async def test_nobody_publishes(world: World, caplog: pytest.LogCaptureFixture) 
     await world.until(lambda: bool(caplog.records))
     assert f"worker w:1: nothing answers at {world.publisher.endpoint}" in caplog.text
     assert not world.feed.is_connected
+
+
+# more than may be taken of one worker ----------------------------------------------------------
+
+
+@pytest.mark.process
+async def test_a_message_that_is_too_large_is_not_read_and_all_is_read_again_after_a_pause(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "MAX_MESSAGE_BYTES", 2_000)
+    feed = world.open()
+    feed._pauses = Pauses(first_s=0.1)
+    follow(world, 1, 2)
+    await world.exact(2)
+    world.publisher.pub.send_multipart([b"kv", seq_frame(2), b"x" * 3_000])
+    await world.until(lambda: world.state is StreamState.BLIND)
+    assert (world.num_blocks, feed.is_connected, world.subscription.stream.counts.num_cuts) == (0, False, 1)
+    assert "a message of at least 3,010 bytes, beyond " in caplog.text
+    await world.exact(2)
+    follow(world, 3, 4)
+    await world.exact(4)
+
+
+@pytest.mark.process
+async def test_one_that_publishes_more_than_is_applied_is_not_read_for_a_while(world: World) -> None:
+    feed = world.open(times=Times(replay_s=5.0, quiet_s=1.0, settle_s=0.02, behind_s=0.0))
+    feed._pauses = Pauses(first_s=0.1)
+    await world.exact(0)
+    feed._replay = None
+    follow(world, 1, 20 * MAX_BATCHES_PER_TURN)
+    await world.until(lambda: StreamState.BLIND in world.states)
+    counts = world.subscription.stream.counts
+    assert counts.num_cuts == 1
+    assert world.subscription.stream.blind_reason is not None
+    assert "publishes more than may be applied" in world.subscription.stream.blind_reason
+    await world.exact(20 * MAX_BATCHES_PER_TURN)
 
 
 # opening and closing ---------------------------------------------------------------------------

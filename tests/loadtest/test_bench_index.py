@@ -1,7 +1,7 @@
 from engines.vllm import Vllm
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.index.plain import PlainIndex
+from gateway.index.reference import PlainIndex
 from loadtest import bench_index as bench
 
 W = WorkerId("w0")

@@ -1,13 +1,8 @@
 """The figure `pd.cpu_split_over_direct`, and that a run says when it would not mean what it says."""
 
-import shutil
-from contextlib import ExitStack
-from pathlib import Path
-
 import pytest
 
-from loadtest import bench_pd_cost
-from loadtest.bench_pd_cost import SIZES, BenchError, Costs, check_split, figures, run
+from loadtest.bench_pd_cost import SIZES, BenchError, Costs, check_split, figures
 
 SPLIT = """\
 kvgate_plans_total{plan="prefill_decode",reason="always split"} 9.0
@@ -49,17 +44,3 @@ def test_a_run_in_which_not_all_was_split_has_no_figure(more: str, what: str) ->
 def test_a_run_in_which_nothing_was_split_has_no_figure() -> None:
     with pytest.raises(BenchError, match="0 requests were split"):
         check_split(SIZES[0], SPLIT, SPLIT)
-
-
-@pytest.mark.process
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_both_kinds_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = {"NUM_PAIRS": 1, "ROUNDS": 1, "SECONDS": 0.2, "CONNECTIONS": 4, "NUM_BODIES": 2_000}
-    for name, value in short.items():
-        monkeypatch.setattr(bench_pd_cost, name, value)
-    monkeypatch.setattr(bench_pd_cost, "SIZES", SIZES[1:2])
-    with ExitStack() as stack:
-        costs = run(tmp_path, stack)
-    (cost,) = costs.values()
-    assert (len(cost.direct), len(cost.split)) == (1, 1)
-    assert min(*cost.direct, *cost.split) > 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.prompt import Prompts
+from gateway.tokenization.prompt_encoder import Prompts
 from loadtest.bench_proxy import LATENCY, SCENARIOS, TWO, Materials, Results, figures, main, print_ratios
 from loadtest.publisher import read_prompts
 from loadtest.report import best_of

@@ -1,12 +1,6 @@
 """The figure `day.auth_cpu_us`, and that it means what it says."""
 
-import shutil
-from pathlib import Path
-
-import pytest
-
-from loadtest import day_auth
-from loadtest.day_auth import KEYED, PLAIN, SALTED, Cost, figures, run
+from loadtest.day_auth import KEYED, PLAIN, SALTED, Cost, figures
 
 
 def round_of(plain: float, keyed: float, salted: float) -> dict[str, Cost]:
@@ -21,13 +15,3 @@ def test_what_a_key_adds_is_a_difference_within_a_round() -> None:
     assert (found["day.auth_cpu_us"].value, found["day.auth_cpu_us"].goal) == (2.0, 3.0)
     assert found["day.auth_with_salt_cpu_us"].rounds == [2.5, 4.0]
     assert found["day.auth_gateway_ratio"].rounds == [1.04, 1.1]
-
-
-@pytest.mark.process
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_three_gateways_are_loaded_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(day_auth, "SLICES", 2)
-    monkeypatch.setattr(day_auth, "NUM_BODIES", 2_000)
-    (costs,) = run(tmp_path, num_rounds=1, slice_s=0.3)
-    assert set(costs) == {PLAIN, KEYED, SALTED}
-    assert all(cost.num_requests > 0 and cost.per_request_us > 0 for cost in costs.values())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.retries import FLOOR
+from gateway.proxy.retries import FLOOR
 from loadtest.day_retries import run
 
 

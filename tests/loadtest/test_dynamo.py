@@ -4,7 +4,7 @@ from array import array
 from gateway import request
 from gateway.core.blocks import hash_blocks, root_hash
 from gateway.core.decision import Decision, Prompt, Query
-from gateway.core.sse import Usage
+from gateway.core.usage import Usage
 from loadtest.dynamo import DynamoCost
 from tests.policies.contract import PolicyContract, candidate
 

@@ -8,8 +8,8 @@ import pytest
 
 from engines import ENGINES, HANDOFFS
 from gateway.core.engine import EngineInfo
-from gateway.core.handoff import Pair
-from gateway.core.sse import read_usage
+from gateway.core.kv_connector import Pair
+from gateway.core.usage import read_usage
 from gateway.core.worker import Worker, WorkerId
 from loadtest import instruments
 from loadtest.instruments import InstrumentError, Load, Reading, build, fake_worker, measure

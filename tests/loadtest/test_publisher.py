@@ -8,7 +8,7 @@ from engines import ENGINES
 from engines.sim.publisher import Publisher
 from engines.sim.wire import seq_bytes
 from gateway.core.blocks import root_hash
-from gateway.core.events import BlocksRemoved, BlocksStored, EventBatch
+from gateway.core.kv_events import BlocksRemoved, BlocksStored, EventBatch
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
 from loadtest.publisher import (

@@ -1,4 +1,4 @@
-from gateway.lag import INTERVAL_S
+from gateway.runtime.loop_lag import INTERVAL_S
 from loadtest.sleeper import worst_ms
 
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from gateway.core.prompt import Prompts
+from gateway.tokenization.prompt_encoder import Prompts
 from loadtest.vocabulary import tokenizer_32k
 
 

@@ -13,18 +13,18 @@ import msgspec
 import pytest
 
 from gateway import request
-from gateway.agreement import PROBES
 from gateway.app import bundled_tokenizer
 from gateway.config.models import ModelTable
 from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
-from gateway.core.prompt import Prompts
 from gateway.core.worker import Served, Worker, WorkerId
-from gateway.metrics import Metrics
 from gateway.models.catalog import Catalog
 from gateway.models.metrics import ModelsCollector
-from gateway.prompts import PromptSource, tokenize_bodies
-from gateway.tasks import Tasks
+from gateway.models.prompt_source import PromptSource, tokenize_bodies
+from gateway.models.token_parity import PROBES
+from gateway.observability.metrics import Metrics
+from gateway.runtime.tasks import Tasks
+from gateway.tokenization.prompt_encoder import Prompts
 
 BUNDLED = str(bundled_tokenizer())
 CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]}

@@ -3,12 +3,12 @@
 from collections import Counter
 
 from gateway.core.fleet import Fleet
-from gateway.metrics import Metrics
 from gateway.models.catalog import Catalog, Entry
+from gateway.models.loader import Shelved, Source, State
 from gateway.models.metrics import ModelsCollector
-from gateway.models.shelf import Shelved, Source, State
-from gateway.models.verdicts import Maker, Verdict
-from gateway.prompts import PromptSource
+from gateway.models.prompt_source import PromptSource
+from gateway.models.token_source import Maker, Verdict
+from gateway.observability.metrics import Metrics
 
 
 def test_broken_ones_workers_by_way_and_calls() -> None:

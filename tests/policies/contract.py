@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.core.decision import Candidate, Query
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.policies.base import Policy
-from gateway.policies.contract import run
+from gateway.policies.framework.contract import run
 
 
 def candidate(name: str, *, prompt: int = 1000, overlap: int = 0, booked: int = 0, in_flight: int = 0,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gateway.core.decision import Candidate, Query
 from gateway.core.errors import ConfigError
-from gateway.core.transfer_speed import TransferSpeed
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
 from gateway.policies.disaggregation import MODES, Disaggregation, Plan, modes_of
+from gateway.policies.transfer_speed import TransferSpeed
 
 TOKENS = 8000
 

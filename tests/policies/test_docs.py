@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.choosing import library_of, policy_of
 from gateway.config import Config
+from gateway.config.options import convert
 from gateway.core.decision import Candidate, Query
-from gateway.options import convert
 from gateway.policies import COMPOSITIONS, FILTERS, PICKERS, POLICIES, SCORERS
-from gateway.policies.contract import run
-from gateway.policies.library import Library
-from gateway.policies.plugins import read_file
+from gateway.policies.framework.contract import run
+from gateway.policies.framework.plugins import read_file
+from gateway.policies.framework.registry import Library
+from gateway.routing.active_policy import library_of, policy_of
+from tests import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+PAGE = (ROOT / "docs" / "policies.md").read_text()
 
 
 def told(title: str) -> Config:

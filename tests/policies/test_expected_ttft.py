@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.decision import Candidate, Query
-from gateway.core.pace import Pace
+from gateway.core.speed import Pace
 from gateway.policies.base import Explains, Policy
 from gateway.policies.expected_ttft import ExpectedTtft
 from tests.policies.contract import PolicyContract, candidate

@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.decision import Candidate, Query
-from gateway.core.pace import Pace
+from gateway.core.speed import Pace
 from gateway.policies.base import Explains, Policy
+from gateway.policies.cost_model import ttft_s
 from gateway.policies.latency_slo import HeadroomScorer, LatencySlo
 from gateway.policies.prefix_overlap import WORTH
-from gateway.policies.seconds import ttft_s
 from tests.policies.contract import PolicyContract, candidate
 
 PACE = Pace(start_s=0.1, token_s=0.001, seq_s=0.0001)

@@ -2,7 +2,7 @@ import random
 
 from gateway.core.decision import Query
 from gateway.policies.base import Policy
-from gateway.policies.library import Library
+from gateway.policies.framework.registry import Library
 from gateway.policies.lora_affinity import LoraScorer
 from tests.policies.contract import PolicyContract, candidate
 

@@ -4,7 +4,7 @@ from math import inf
 import pytest
 
 from gateway.policies import PICKERS
-from gateway.policies.contract import run
+from gateway.policies.framework.contract import run
 
 
 def counts(name: str, scores: list[float]) -> list[int]:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from gateway.core.decision import Candidate, Query
 from gateway.policies.base import Policy
-from gateway.policies.library import Library
+from gateway.policies.framework.registry import Library
 from gateway.policies.topology import TopologyFilter
 from tests.policies.contract import PolicyContract, candidate
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.ports import free_port
 from tests.blackbox.harness import (
     DONE,
     SSE_HEAD,
@@ -24,7 +25,7 @@ from tests.blackbox.harness import (
     running,
     until,
 )
-from tests.certificates import Authority
+from tests.support.certificates import Authority
 
 pytestmark = pytest.mark.proxies
 
@@ -43,12 +44,6 @@ def block(language: str, mark: str) -> str:
     found = [each for each in re.findall(rf"```{language}\n(.*?)```", BLOCKS, re.S) if mark in each]
     assert len(found) == 1
     return found[0]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

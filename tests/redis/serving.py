@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -25,14 +24,9 @@ from redis.crc import key_slot
 
 from gateway.config import Config, load
 from gateway.redis.client import Refused, check, open_client
+from gateway.redis.embedded import EmbeddedServer
 from gateway.redis.options import RedisOptions, redis_of
-from gateway.redis.server import EmbeddedServer
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
+from loadtest.ports import free_port
 
 
 async def checked(options: RedisOptions) -> None:

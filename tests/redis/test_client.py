@@ -1,14 +1,18 @@
 """A connection to a real server: what is refused, with which words."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
-from gateway.redis.client import LOST
+from gateway.bookings.pubsub import Speaker
+from gateway.redis.client import LOST, open_client
 from gateway.redis.keys import SCHEMA
-from tests.redis.serving import Server, checked, free_port, redis_server, refused, server, serving
+from loadtest.ports import free_port
+from tests.redis.serving import Server, checked, redis_server, refused, server, serving
 
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -90,3 +94,34 @@ async def test_a_server_that_does_not_answer_is_not_waited_for(server: Server) -
     with server.paused(), pytest.raises(LOST):
         await checked(server.options(redis_timeout_s=0.05))
     await checked(server.options())
+
+
+def test_a_connection_that_the_server_has_closed_is_lost_on_the_gateways_own_loop(server: Server) -> None:
+    """uvloop raises RuntimeError for what is written to a connection that it has seen the end of."""
+
+    async def use() -> None:
+        async with open_client(server.options(), max_connections=1) as client:
+            connection = await client.connection_pool.get_connection()
+            connection._writer.transport.abort()
+            await asyncio.sleep(0.01)
+            with pytest.raises(LOST):
+                await connection.send_packed_command([b"*1\r\n$4\r\nPING\r\n"], check_health=False)
+            await client.connection_pool.release(connection)
+            assert await client.ping()
+
+    uvloop.run(use())
+
+
+def test_what_is_said_on_a_line_that_the_server_has_closed_is_counted(server: Server) -> None:
+    async def say() -> None:
+        speaker = Speaker(server.options(), "kvgate:0:bookings")
+        await speaker.open()
+        speaker._connection._writer.transport.abort()
+        await asyncio.sleep(0.01)
+        speaker.say(b"lost")
+        assert speaker.num_unsaid == 1
+        with pytest.raises(LOST):
+            await speaker.say_answered(b"lost")
+        await speaker.end()
+
+    uvloop.run(say())

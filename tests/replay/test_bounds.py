@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from engines.sim.cache import CachedSequence
+from gateway.policies.baselines import RoundRobin
 from gateway.policies.prefix_overlap import PrefixOverlap
-from gateway.policies.round_robin import RoundRobin
 from gateway.replay.bounds import AllKnowing, Foresight, pooled
 from gateway.replay.clock import Clock
 from gateway.replay.engine import Engine

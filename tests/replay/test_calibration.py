@@ -10,8 +10,8 @@ import pytest
 
 from gateway.core.blocks import hash_blocks, root_hash
 from gateway.core.errors import ConfigError
-from gateway.core.recorded import Recorded
-from gateway.policies.round_robin import RoundRobin
+from gateway.observability.recording import Recorded
+from gateway.policies.baselines import RoundRobin
 from gateway.replay.bounds import AsRecorded
 from gateway.replay.calibration import (
     Error,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.policies.baselines import RoundRobin
 from gateway.policies.disaggregation import MODES
 from gateway.policies.least_load import LeastLoad
-from gateway.policies.round_robin import RoundRobin
 from gateway.replay.fleet import Restart, Setup, VirtualFleet, worker_of
 from gateway.replay.job import Job
 from gateway.replay.profile import H100_8B

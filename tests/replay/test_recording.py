@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.core.blocks import hash_blocks, root_hash
-from gateway.core.recorded import Recorded
+from gateway.observability.recording import Recorded
 from gateway.replay.fleet import Setup, VirtualFleet
 from gateway.replay.job import Job
 from gateway.replay.profile import H100_8B

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import socket
 import struct
 import subprocess
 import time
@@ -21,6 +20,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from loadtest.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = Path(os.environ.get("VLLM_BIN") or ROOT / ".venv-vllm" / "bin" / "vllm").absolute()
 MODEL = ROOT / ".cache" / "model"
@@ -28,7 +29,6 @@ MODEL = ROOT / ".cache" / "model"
 READY_TIMEOUT_S = 420.0  # one start takes 20–60 s alone, four at once on two busy cores 240 s
 STOP_TIMEOUT_S = 20.0
 POLL_S = 0.1
-OWN_PORTS = (15_000, 32_000)  # Linux hands out 32768 and up
 
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -61,17 +61,6 @@ class VllmOptions:
     lora: Sequence[tuple[str, Path]] = ()  # adapters by name, from `make_adapter`
     extra_args: Sequence[str] = ()
     extra_env: Sequence[tuple[str, str]] = ()
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free now, and stay so until an engine binds them, up to a minute later:
-    they lie below those that systems hand out, so that nobody gets them who asked for any."""
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(*OWN_PORTS)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            ports += [port] if port not in ports else []
-    return ports
 
 
 def ensure_model(model: Path = MODEL) -> Path:
@@ -115,7 +104,7 @@ class VllmWorker:
         self.model = model
         self.log = log
         self.options = options or VllmOptions()
-        self.port, self.events_port, self.replay_port = free_ports(3)
+        self.port, self.events_port, self.replay_port = free_port(), free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:

@@ -15,8 +15,8 @@ import aiohttp
 from gateway.app import Gateway
 from gateway.config import Config
 from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Member
-from gateway.core.stream import StreamState
 from tests.vllm.engine import VllmWorker
 
 BLOCK = 32

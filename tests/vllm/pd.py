@@ -11,7 +11,8 @@ from itertools import count
 from typing import Any
 from urllib.error import HTTPError
 
-from tests.vllm.engine import VllmWorker, free_ports
+from loadtest.ports import free_port
+from tests.vllm.engine import VllmWorker
 
 NUM_BLOCKS = 600  # of 32 tokens
 TIMEOUT_S = 120.0  # pulls of 0.1 s stall for half a minute, once in a while, on a busy machine
@@ -107,7 +108,7 @@ def post(worker: VllmWorker, path: str, body: Body) -> tuple[int, bytes]:
 def _options(role: str, extra_env: Sequence[tuple[str, str]] = (), **config: object) -> dict[str, Any]:
     """Of one worker; its side channel has a port of its own, which a restart keeps."""
     transfer = {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu"} | config
-    (port,) = free_ports(1)
+    port = free_port()
     return {
         "num_gpu_blocks_override": NUM_BLOCKS,
         "extra_args": ("--kv-transfer-config", json.dumps(transfer)),

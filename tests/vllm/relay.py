@@ -15,7 +15,7 @@ import zmq.asyncio
 
 from engines.vllm import Vllm
 from gateway.core.engine import EventSource
-from gateway.tasks import Tasks
+from gateway.runtime.tasks import Tasks
 from tests.vllm.engine import VllmWorker
 from tests.vllm.inside import new_ids, warm
 

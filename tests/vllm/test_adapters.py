@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.gateway_process import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker, make_adapter, wait_until
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))

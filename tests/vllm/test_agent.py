@@ -9,7 +9,7 @@ from gateway.agent.config import AgentConfig
 from gateway.agent.sidecar import Sidecar
 from gateway.app import Gateway
 from gateway.config import Config
-from gateway.core.stream import StreamState
+from gateway.core.event_stream import StreamState
 from tests.vllm.engine import VllmWorker
 
 pytestmark = pytest.mark.vllm

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from gateway import request
-from gateway.agreement import PROBES, Agreement
-from gateway.core.agents import as_chat, dialect_of
-from gateway.core.prompt import PromptError, Prompts
-from gateway.metrics import Metrics
-from gateway.prompts import PromptSource
-from tests.agents import CHATS, MESSAGES, RESPONSES
-from tests.core.test_agents import GOLDEN
+from gateway.apis.to_chat import as_chat, dialect_of
+from gateway.models.prompt_source import PromptSource
+from gateway.models.token_parity import PROBES, Agreement
+from gateway.observability.metrics import Metrics
+from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from tests.apis.test_to_chat import GOLDEN
+from tests.support.agents import CHATS, MESSAGES, RESPONSES
 from tests.vllm.engine import ENGINE, ROOT, VllmWorker
 from tests.vllm.test_tokenize import ask
 

@@ -9,7 +9,7 @@ import anthropic
 import pytest
 
 from loadtest.clients import CALLS, MODEL, ask_async, difference, plain
-from tests.gateway_process import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker
 
 SYSTEM = "You are a coding agent. You read files, change them and run the tests. " * 12

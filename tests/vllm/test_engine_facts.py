@@ -12,7 +12,7 @@ import zmq
 
 from engines import ENGINES
 from gateway.core.engine import EngineMetrics, ModelInfo
-from gateway.core.events import BlocksCleared, BlocksStored, EventBatch, KvEvent
+from gateway.core.kv_events import BlocksCleared, BlocksStored, EventBatch, KvEvent
 from tests.vllm.engine import VllmWorker
 
 VLLM = ENGINES["vllm"]

@@ -15,7 +15,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.gateway_process import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker, wait_until
 
 WORDS = ["river", "stone", "cloud", "winter", "garden", "copper", "signal", "harbor", "meadow", "orbit"]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from engines.vllm import Vllm
-from gateway.core.stream import StreamState
-from gateway.index.healing import SETTLE_S
+from gateway.core.event_stream import StreamState
+from gateway.index.blind_recovery import SETTLE_S
 from tests.vllm.engine import VllmWorker, make_adapter
 from tests.vllm.inside import index_is_true, late, new_ids, warm
 

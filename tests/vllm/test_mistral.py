@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.agents import MESSAGES
-from tests.mistral import CHATS, GOLDEN, TEXTS, VERSIONS, write_model
+from tests.support.agents import MESSAGES
+from tests.support.mistral import CHATS, GOLDEN, TEXTS, VERSIONS, write_model
 from tests.vllm.engine import ENGINE, ROOT
 
 INSIDE = ROOT / "tests" / "vllm" / "inside_mistral.py"

@@ -8,7 +8,6 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +16,14 @@ from msgspec import msgpack
 
 from engines import ENGINES
 from engines.prometheus import series
-from gateway.core.events import BlocksStored, KvEvent
+from gateway.core.kv_events import BlocksStored, KvEvent
+from tests import DATA
 from tests.vllm.engine import VllmWorker, wait_until
 from tests.vllm.inside import BLOCK, new_ids
 from tests.vllm.pd import TIMEOUT_S, Body, PdFleet, completion, post, prefill_leg, side_channel
 
 VLLM = ENGINES["vllm"]
-SEEN = Path(__file__).parents[1] / "data" / "vllm_pd"
+SEEN = DATA / "vllm_pd"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 FETCHING = "vllm:num_requests_kv_fetch_by_stage{"
 PINNED = "vllm:kv_cache_usage_perc{"

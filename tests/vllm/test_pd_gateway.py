@@ -14,7 +14,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.gateway_process import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker, wait_until
 from tests.vllm.inside import new_ids
 from tests.vllm.pd import TIMEOUT_S, PdFleet

@@ -6,7 +6,7 @@ from pathlib import Path
 from gateway.replay.command import notes_of
 from loadtest.bench_replay import calibrated
 from loadtest.workloads.talkers import Talkers
-from tests.gateway_process import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.vllm.engine import VllmWorker, wait_until
 
 SECONDS = 100.0

@@ -1,4 +1,5 @@
-"""Stories of tests/test_stories.py that real engines can play too: batches that are lost, replays that come
+"""Stories of tests/stories/test_fleet.py that real engines can play too: batches that are lost, replays that
+come
 late, an engine without replays that restarts in place, one that names its blocks by bytes.
 
 After each the index is what the engine holds: every prompt is probed.
@@ -10,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from engines.vllm import Vllm
-from gateway.core.events import BlocksStored, EventBatch, KvEvent
-from gateway.core.stream import StreamCounts, StreamState
+from gateway.core.event_stream import StreamCounts, StreamState
+from gateway.core.kv_events import BlocksStored, EventBatch, KvEvent
 from tests.vllm.engine import VllmWorker
 from tests.vllm.inside import BLOCK, Late, index_is_true, late, new_ids
 from tests.vllm.relay import relayed

@@ -1,7 +1,8 @@
 """Our tokens are the real engine's, for every body of the corpus and every template.
 
 The engine is asked over /tokenize, and over its render routes for what /tokenize does not read. Its
-answers are kept as digests, so that tests/core/test_prompt.py has the same oracle without an engine:
+answers are kept as digests, so that tests/tokenization/test_prompt_encoder.py has the same oracle without an
+engine:
 
     python -m tests.vllm.test_tokenize URL     writes them anew, from a worker at URL
 """
@@ -12,18 +13,28 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from gateway.core.prompt import PromptError, Prompts
-from tests import corpus
-from tests.corpus import CHATS, COMPLETIONS, GOLDEN, REFUSED, TEMPLATE_NAMES, TEMPLATES, Body, Golden, digest
+from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from tests import ROOT
+from tests.support import corpus
+from tests.support.corpus import (
+    CHATS,
+    COMPLETIONS,
+    GOLDEN,
+    REFUSED,
+    TEMPLATE_NAMES,
+    TEMPLATES,
+    Body,
+    Golden,
+    digest,
+)
 from tests.vllm.engine import VllmWorker
 
-TOKENIZER = Path(__file__).resolve().parents[2] / "engines" / "sim" / "tokenizer"
+TOKENIZER = ROOT / "engines" / "sim" / "tokenizer"
 MODEL_LEN = 8192
 # Refusals that say nothing about the prompt: it is longer than the model, or a flag is missing for
 # what happens after it.

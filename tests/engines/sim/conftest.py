@@ -9,6 +9,7 @@ import pytest
 
 from engines.sim import Sim, SimConfig, Texts
 from engines.sim.config import BUNDLED_TOKENIZER
+from loadtest.ports import sim_ports
 
 StartSim: TypeAlias = Callable[..., Awaitable[Sim]]
 
@@ -26,7 +27,8 @@ async def start_sim(texts: Texts) -> AsyncIterator[StartSim]:
     async with AsyncExitStack() as stack:
 
         async def start(**fields: Any) -> Sim:
-            sim = await Sim(SimConfig(**FAST | fields), texts).start()
+            ports = sim_ports(fields.get("dp_size", 1), transfers=True)
+            sim = await Sim(SimConfig(**FAST | ports | fields), texts).start()
             stack.push_async_callback(sim.stop)
             return sim
 

@@ -4,7 +4,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 from engines.sim.cache import AdapterBlocksStored, CachedSequence, PrefixCache
 from engines.vllm import Vllm
 from gateway.core.blocks import hash_blocks, root_hash
-from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from tests import DATA
 
-CAPTURES = Path(__file__).parents[2] / "data" / "vllm_captures"
+CAPTURES = DATA / "vllm_captures"
 
 
 def sequence(*ids: int, **fields: Any) -> CachedSequence:

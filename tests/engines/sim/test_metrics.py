@@ -1,15 +1,14 @@
 """/metrics: valid for Prometheus, under names that a live vLLM has, with the same labels and buckets."""
 
-from pathlib import Path
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from engines.sim import SimConfig
 from engines.sim.metrics import exposition
 from engines.sim.rank import Rank
 from engines.vllm import Vllm
+from tests import DATA
 
-LIVE = Path(__file__).parents[2] / "data" / "vllm_captures" / "metrics_aggregated.txt"
+LIVE = DATA / "vllm_captures" / "metrics_aggregated.txt"
 OURS_ONLY = {"vllm:lora_requests_info"}  # the live one ran without adapters
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from engines.sim.tiers import Shelf, Tiers, Window
 from gateway.core.blocks import BlockHash, tokens_of
-from gateway.core.events import BlocksRemoved, BlocksStored, EngineHash
+from gateway.core.kv_events import BlocksRemoved, BlocksStored, EngineHash
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import base64
 import json
 from array import array
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,9 +11,10 @@ import pytest
 from engines.sim.cache import AdapterBlocksStored
 from engines.sim.wire import END_OF_REPLAY, EventEncoder, EventWire, seq_bytes
 from engines.vllm import Vllm
-from gateway.core.events import BlocksCleared, BlocksRemoved, BlocksStored, KvEvent, UnknownEvent
+from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, KvEvent, UnknownEvent
+from tests import DATA
 
-GOLDEN = Path(__file__).parents[2] / "data" / "vllm_kv_events"
+GOLDEN = DATA / "vllm_kv_events"
 ADAPTER = Vllm()
 
 

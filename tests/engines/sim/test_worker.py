@@ -15,7 +15,8 @@ from aiohttp import ClientSession
 from engines.sim import Sim, SimConfig
 from engines.sim.wire import END_OF_REPLAY, seq_bytes
 from engines.vllm import Vllm
-from gateway.core.events import BlocksStored
+from gateway.core.kv_events import BlocksStored
+from loadtest.ports import free_port
 from tests.engines.sim.conftest import StartSim
 
 IDS = list(range(1000, 1100))
@@ -93,22 +94,9 @@ async def test_a_restart_on_request_resets_connections(start_sim: StartSim, http
     assert cached == {"0": []}
 
 
-async def start_on_fixed_ports(start_sim: StartSim) -> tuple[Sim, int, int]:
-    """Two ranks on ports that were free just now; the next numbers may be anybody's, so try again."""
-    for _ in range(20):
-        probe = await start_sim()
-        events, replay = (
-            int(end.rpartition(":")[2]) for end in (probe.events_endpoint, probe.replay_endpoint)
-        )
-        await probe.stop()
-        with contextlib.suppress(OSError):
-            sim = await start_sim(dp_size=2, events_port=events, replay_port=replay, topic="kv")
-            return sim, events, replay
-    raise AssertionError("no four ports in twenty tries")
-
-
 async def test_each_rank_has_its_port(start_sim: StartSim, http: ClientSession) -> None:
-    sim, events, replay = await start_on_fixed_ports(start_sim)
+    events, replay = free_port(2), free_port(2)
+    sim = await start_sim(dp_size=2, events_port=events, replay_port=replay, topic="kv")
     sources = await get(http, sim.url + "/kv_event_sources")
     ports = [int(sources[rank]["endpoint"].rpartition(":")[2]) for rank in "01"]
     assert ports == [events, events + 1]

@@ -1,18 +1,18 @@
 """The simulated pair beside what the real one answered: the same fields, of the same types."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
+from tests import DATA
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import ASK, get, post
 from tests.engines.sim.pd.test_info import metrics
 
-DATA = Path(__file__).parents[3] / "data" / "vllm_pd" / "vllm-0.32.0.json"
-REAL: Any = json.loads(DATA.read_text())
+SEEN = DATA / "vllm_pd" / "vllm-0.32.0.json"
+REAL: Any = json.loads(SEEN.read_text())
 
 
 def shape(value: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientSession
 
 from engines.sim import Sim
-from gateway.core.events import BlocksStored
+from gateway.core.kv_events import BlocksStored
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import IDS, get, post, prefilled, text_of
 from tests.engines.sim.test_worker import replayed

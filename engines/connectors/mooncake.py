@@ -1,0 +1,64 @@
+"""vLLM's MooncakeConnector: both legs have a number of ours, decode asks prefill's side for what has it.
+
+Decode must be told who that is: the address of prefill's bootstrap server, and its engine's name there, which
+is new with each start. Prefill's answer tells nothing; it must have ended by its length, or its blocks are
+gone.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from engines.connectors.leg_bodies import encode, prefill_only, read_answer, with_field
+from engines.wire import parse
+from gateway.core.kv_connector import Bootstrap, Handed, Pair
+from gateway.core.kv_events import DecodeError
+
+
+class _Engine(msgspec.Struct):
+    engine_id: str
+
+
+_engines = msgspec.json.Decoder(dict[int, _Engine]).decode
+_ENDS = ("stop", "stop_token_ids")
+_LENGTH = b'"length"'
+
+
+def engine_ids(body: bytes) -> Mapping[int, str]:
+    """By rank, as the bootstrap server tells them. Raises DecodeError."""
+    told = parse("mooncake's bootstrap server", _engines, body)
+    return {rank: engine.engine_id for rank, engine in told.items()}
+
+
+class Mooncake:
+    name = "mooncake"
+    is_together = False
+    bootstrap = Bootstrap(8998, engine_ids)
+
+    def to_prefill(self, body: bytes, pair: Pair) -> bytes:
+        asked = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": _transfer_id(pair)}
+        fields = {name: raw for name, raw in prefill_only(body).items() if name not in _ENDS}
+        return encode({**fields, "ignore_eos": True, "kv_transfer_params": asked})
+
+    def handed(self, answer: bytes) -> Handed:
+        told = read_answer(answer)
+        ended = [bytes(choice.get("finish_reason", msgspec.Raw(b"null"))) for choice in told.choices]
+        if ended != [_LENGTH]:
+            raise DecodeError("the prefill worker's answer did not end by its length: its blocks are gone")
+        return told.handed(b"")
+
+    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
+        transfer = pair.prefill.transfer
+        assert transfer is not None
+        told = {
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "transfer_id": _transfer_id(pair),
+            "remote_bootstrap_addr": f"http://{transfer.address}",
+            "remote_engine_id": transfer.engine_id,
+        }
+        return with_field(body, "kv_transfer_params", told)
+
+
+def _transfer_id(pair: Pair) -> str:
+    return f"xfer-{pair.number:016x}"

@@ -1,0 +1,48 @@
+"""vLLM's NixlConnector: prefill answers where its blocks are, decode fetches them.
+
+Its prefill leg keeps the blocks until they were fetched, or its lease ends. They can be fetched once. Decode
+computes the first token again. It counts what it fetched as not cached, unless it is told what the prefill
+worker had cached.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from engines.connectors.leg_bodies import encode, fields_of, prefill_only, read_answer, with_field
+from gateway.core.kv_connector import Handed, Pair
+from gateway.core.kv_events import DecodeError
+
+_ASK = msgspec.Raw(
+    b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,'
+    b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
+)
+_NEEDED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
+"""Without one of them the decode worker waits for ever, and dies when its client leaves."""
+_CACHED = b'"remote_prefill_cached_tokens"'
+
+
+class Nixl:
+    name = "nixl"
+    is_together = False
+    bootstrap = None
+
+    def to_prefill(self, body: bytes, pair: Pair) -> bytes:
+        return encode({**prefill_only(body), "kv_transfer_params": _ASK})
+
+    def handed(self, answer: bytes) -> Handed:
+        told = read_answer(answer)
+        params = bytes(told.kv_transfer_params)
+        if not params.startswith(b"{"):
+            raise DecodeError("the prefill worker answered without kv_transfer_params")
+        fields = fields_of(params)
+        if missing := [name for name in _NEEDED if bytes(fields.get(name, b"null")) == b"null"]:
+            raise DecodeError(f"kv_transfer_params of the prefill worker have no {', '.join(missing)}")
+        handed = told.handed(params)
+        if handed.cached_tokens is not None and _CACHED not in params:
+            params = with_field(params, "remote_prefill_cached_tokens", handed.cached_tokens)
+        return replace(handed, params=params)
+
+    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
+        assert handed is not None, "decode follows prefill"
+        return with_field(body, "kv_transfer_params", handed.params)

@@ -1,0 +1,65 @@
+"""TensorRT-LLM: prefill answers with its first token and where the rest is, decode goes on from there.
+
+The tokens are those of prefill: decode takes them in place of the prompt. Where prefill's answer is complete
+with its first token there is nothing to go on with, and the decode worker computes all of it.
+"""
+
+from typing import Any
+
+import msgspec
+
+from engines.connectors.leg_bodies import encode, fields_of, read_answer
+from engines.wire import parse
+from gateway.core.kv_connector import Handed, Pair
+from gateway.core.kv_events import DecodeError
+
+_MORE = (b'"length"', b'"not_finished"')
+
+
+class _Answer(msgspec.Struct):
+    prompt_token_ids: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Handed(msgspec.Struct):
+    params: dict[str, Any]
+    tokens: msgspec.Raw
+
+
+_answer = msgspec.json.Decoder(_Answer).decode
+_handed = msgspec.json.Decoder(_Handed).decode
+_params = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Context:
+    name = "context"
+    is_together = False
+    bootstrap = None
+
+    def to_prefill(self, body: bytes, pair: Pair) -> bytes:
+        fields = fields_of(body)
+        fields.pop("stream_options", None)
+        asked = {"request_type": "context_only", "disagg_request_id": pair.number}
+        return encode({**fields, "stream": False, "disaggregated_params": asked})
+
+    def handed(self, answer: bytes) -> Handed:
+        told = read_answer(answer)
+        tokens = parse("the prefill worker's answer", _answer, answer).prompt_token_ids
+        choice = told.choices[0] if len(told.choices) == 1 else {}
+        data = bytes(choice.get("disaggregated_params", msgspec.Raw(b"null")))
+        if bytes(choice.get("finish_reason", msgspec.Raw(b"null"))) not in _MORE:
+            raise DecodeError("the prefill worker's answer is complete: nothing is left to decode")
+        params = parse("disaggregated_params", _params, data)
+        if params.get("ctx_request_id") is None:
+            raise DecodeError("the prefill worker answered without ctx_request_id")
+        return told.handed(encode(_Handed(params, tokens)))
+
+    def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
+        assert handed is not None, "decode follows prefill"
+        told = _handed(handed.params)
+        fields = {
+            **fields_of(body),
+            "disaggregated_params": {**told.params, "request_type": "generation_only"},
+        }
+        if bytes(told.tokens) != b"null":
+            fields["prompt" if "prompt" in fields else "prompt_token_ids"] = told.tokens
+        return encode(fields)

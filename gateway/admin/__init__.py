@@ -1,0 +1,6 @@
+"""The admin port: every endpoint below /admin, and /metrics and /health.
+
+app      the routes, and the parts of each answer     auth     which key may ask, /admin/keys
+workers  /admin/workers: add, drain, remove           lora     /admin/adapters: load and unload
+explain  /admin/explain: the decision for a request that is not sent
+"""

@@ -1,0 +1,213 @@
+"""The admin API and /metrics, on a port of their own: who is in the fleet, what is known, why."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.admin.explain import Preview
+from gateway.admin.workers import FleetAdmin, as_error, as_json
+from gateway.config import MAX_BODY_BYTES
+from gateway.core.errors import ConfigError, GatewayError
+from gateway.core.fleet import Fleet, Member
+from gateway.observability.cache_loss.observer import CacheLoss
+from gateway.proxy.api import Api, ready
+from gateway.routing.active_policy import Choosing
+from gateway.routing.decision_log import Records
+from gateway.routing.router import Router
+
+log = logging.getLogger("kvgate.admin")
+
+MAX_RECENT = 100
+MAX_LISTED_BLOCKS = 200_000
+"""To list them holds the loop for some 10 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Families(Collector):
+    """What was collected, as the exposition wants to collect it."""
+
+    families: Iterable[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.families
+
+
+class Admin:
+    def __init__(
+        self,
+        *,
+        api: Api,
+        router: Router,
+        workers: FleetAdmin,
+        records: Records,
+        registry: CollectorRegistry,
+        losses: CacheLoss,
+        describe_tokenizer: Callable[[], Mapping[str, Any]],
+        describe_verify: Callable[[], Mapping[str, Any]],
+        describe_flow: Callable[[], Mapping[str, Any]],
+        policies: Choosing,
+        preview: Preview,
+        reload: Callable[[], Awaitable[Mapping[str, Any]]],
+    ) -> None:
+        self._api = api
+        self._router = router
+        self._fleet: Fleet = router.fleet
+        self._workers = workers
+        self._records = records
+        self._registry = registry
+        self._losses = losses
+        self._describe_tokenizer = describe_tokenizer
+        self._describe_verify = describe_verify
+        self._describe_flow = describe_flow
+        self._policies = policies
+        self._preview = preview
+        self._reload = reload
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/ready", self._ready),
+                web.get("/metrics", self._metrics),
+                *self._workers.routes(),
+                web.get("/admin/index", self._index),
+                web.get("/admin/index/{worker}/blocks", self._blocks),
+                web.get("/admin/tokenizer", self._tokenizer),
+                web.get("/admin/cache-loss", self._cache_loss),
+                web.get("/admin/verify", self._verify),
+                web.get("/admin/flow", self._flow),
+                web.get("/admin/policies", self._show_policies),
+                web.post("/admin/policies/reload", self._reload_policies),
+                web.post("/admin/config/reload", self._reload_config),
+                web.post("/admin/explain", self._explain),
+                web.get("/admin/decisions", self._recent),
+                web.get("/admin/decisions/{id}", self._decision),
+            ]
+        )
+        return app
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return as_json({"status": "alive"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        try:
+            status, body = ready(self._fleet, request.query.get("model"), is_stopping=self._api.is_stopping)
+        except GatewayError as exc:
+            return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
+        return as_json(body, status)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        """Read at once, written in a thread: a large fleet's page takes tens of milliseconds."""
+        page = await asyncio.to_thread(generate_latest, _Families(list(self._registry.collect())))
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _index(self, request: web.Request) -> web.Response:
+        router = self._router
+        workers = [self._index_of(member) for member in self._fleet]
+        return as_json({"index": repr(router.index), "assumed": repr(router.assumed), "workers": workers})
+
+    async def _blocks(self, request: web.Request) -> web.Response:
+        """A line for each block that a worker's events tell of: our hash, in decimal and in no order."""
+        name, index = request.match_info["worker"], self._router.index
+        worker = next((member.worker.id for member in self._fleet if member.worker.id == name), None)
+        if worker is None:
+            return as_error(404, f"no worker '{name}'; /admin/index names those that there are")
+        if (num_blocks := index.num_blocks(worker)) > MAX_LISTED_BLOCKS:
+            return as_error(413, f"it holds {num_blocks} blocks, at most {MAX_LISTED_BLOCKS} are listed")
+        return web.Response(text="".join(f"{block}\n" for block in index.blocks(worker)))
+
+    async def _tokenizer(self, request: web.Request) -> web.Response:
+        return as_json(self._describe_tokenizer())
+
+    async def _cache_loss(self, request: web.Request) -> web.Response:
+        return as_json(self._losses.describe())
+
+    async def _verify(self, request: web.Request) -> web.Response:
+        return as_json(self._describe_verify())
+
+    async def _flow(self, request: web.Request) -> web.Response:
+        return as_json(self._describe_flow())
+
+    async def _show_policies(self, request: web.Request) -> web.Response:
+        return as_json(self._policies.describe())
+
+    async def _reload_policies(self, request: web.Request) -> web.Response:
+        """JSON only, as above. What is read is the file, never what is sent: nobody brings code in here."""
+        if request.content_type != "application/json":
+            return as_error(415, "send application/json, as in {}")
+        try:
+            await self._policies.reload()
+        except ConfigError as exc:
+            return as_error(400, str(exc))
+        return as_json(self._policies.describe())
+
+    async def _reload_config(self, request: web.Request) -> web.Response:
+        """As for policies: what is read is what the gateway was started with, never what is sent."""
+        return await reloaded(request, self._reload)
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        """What would be done with the request in the body, which is neither sent nor booked."""
+        body = await request.clone(client_max_size=MAX_BODY_BYTES).read()
+        try:
+            told = await self._preview.explain(body, request.query.get("path"), request.headers)
+        except GatewayError as exc:
+            return web.Response(status=exc.status, body=exc.body(), content_type="application/json")
+        return as_json(told)
+
+    async def _recent(self, request: web.Request) -> web.Response:
+        return as_json({"decisions": self._records.recent(MAX_RECENT)})
+
+    async def _decision(self, request: web.Request) -> web.Response:
+        record = self._records.explain(request.match_info["id"], self._policies.parts_of)
+        if record is None:
+            return as_error(404, "no such decision; only the latest are kept")
+        return as_json(record)
+
+    def _index_of(self, member: Member) -> dict[str, Any]:
+        worker = member.worker.id
+        return {
+            "worker": worker,
+            "stream": member.stream.value if member.stream else None,
+            "blocks": self._router.index.num_blocks(worker),
+            "assumed_blocks": self._router.assumed.num_kept(worker),
+            "pinned_blocks": self._router.assumed.num_pinned(worker),
+            "applied": msgspec.to_builtins(self._router.index.applied(worker)),
+        }
+
+
+async def reloaded(request: web.Request, reload: Callable[[], Awaitable[Mapping[str, Any]]]) -> web.Response:
+    """The answer of POST /admin/config/reload. JSON only, as above."""
+    if request.content_type != "application/json":
+        return as_error(415, "send application/json, as in {}")
+    try:
+        return as_json(await reload())
+    except ConfigError as exc:
+        return as_error(400, str(exc))
+
+
+@web.middleware
+async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """What the server itself refuses is told as our own errors are."""
+    try:
+        return await handler(request)
+    except web.HTTPMethodNotAllowed as exc:
+        methods = ", ".join(sorted(exc.allowed_methods))
+        answer = as_error(405, f"{request.path} answers {methods}, not {request.method}")
+        answer.headers["Allow"] = methods
+        return answer
+    except web.HTTPNotFound:
+        pages = sorted({route.resource.canonical for route in request.app.router.routes() if route.resource})
+        return as_error(404, f"nothing is at {request.path}; there are {', '.join(pages)}")
+    except web.HTTPRequestEntityTooLarge as exc:
+        return as_error(413, exc.text or exc.reason)

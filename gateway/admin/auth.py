@@ -1,0 +1,137 @@
+"""The admin API where keys are configured: who may ask it, and what it tells of them."""
+
+from collections.abc import Sequence
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError, Forbidden, GatewayError, Unauthorized
+from gateway.http.origins import METRICS
+from gateway.runtime.tasks import Tasks
+from gateway.server.admin_server import add_judge
+from gateway.tenancy.auth.admin_access import PROBES, scope_of
+from gateway.tenancy.auth.authenticator import Guard
+from gateway.tenancy.auth.credentials import Keeper
+
+OPEN = frozenset({"/health", "/ready"})
+READS = frozenset({"GET", "HEAD"})
+
+
+ADAPTERS = "/admin/adapters"
+
+
+def guarding(guards: Sequence[Guard], scope: str) -> Middleware:
+    """Asks for a key with admin scope, which one of `guards` knows, for what `--admin-key` says, and for
+    changes of adapters."""
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_read = request.method in READS
+        is_free = {
+            "off": is_read or not request.path.startswith(ADAPTERS),
+            "changes": is_read,
+            "api": is_read and request.path == METRICS,
+            "all": False,
+        }
+        if not is_free[scope] and request.path not in OPEN:
+            try:
+                _check(request, guards)
+            except (Unauthorized, Forbidden) as exc:
+                answer = _refusal(exc)
+                if exc.status == 401:
+                    answer.headers["WWW-Authenticate"] = "Bearer"
+                return answer
+        return await handler(request)
+
+    return guarded
+
+
+def _check(request: web.Request, guards: Sequence[Guard]) -> None:
+    """Raises Unauthorized or Forbidden, of two the one that says more: that the key is known."""
+    shown = [_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key")]
+    errors: list[Unauthorized | Forbidden] = []
+    for guard in guards:
+        try:
+            guard.check_admin(*shown)
+        except (Unauthorized, Forbidden) as exc:
+            errors.append(exc)
+        else:
+            return
+    raise max(errors, key=lambda exc: exc.status)
+
+
+@web.middleware
+async def probes_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Where the port is reached from elsewhere, and there is no key that could open the rest."""
+    if request.path in OPEN or (request.path == METRICS and request.method in READS):
+        return await handler(request)
+    message = (
+        "the admin API is closed here, since no keys are configured (--admin-api-keys); /health, /ready and "
+        "/metrics are open"
+    )
+    return _refusal(Forbidden(message, code="admin_closed"))
+
+
+def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Keeper:
+    """Of a process that answers for others, which ask nobody who they are: it alone has a port."""
+    keeper = Keeper(config)
+    add_guard(app, keeper, config)
+    keeper.start(tasks)
+    return keeper
+
+
+def add_guard(app: web.Application, keeper: Keeper, config: Config) -> None:
+    """The Host and the Origin are judged first, then the key."""
+    add_judge(app, config)
+    scope, guards = scope_of(config), keeper.admin_guards
+    if scope == PROBES:
+        app.middlewares.append(probes_only)
+    elif guards and (scope != "off" or config.load_adapters):
+        app.middlewares.append(guarding(guards, scope))
+
+
+def add_routes(app: web.Application, keeper: Keeper) -> None:
+    async def show(request: web.Request) -> web.Response:
+        return web.json_response(describe(keeper))
+
+    async def reload(request: web.Request) -> web.Response:
+        """JSON only: a page in an operator's browser cannot send it here unasked."""
+        if request.content_type != "application/json":
+            return _refusal(GatewayError("send application/json, as in {}"), 415)
+        try:
+            await keeper.reload()
+        except ConfigError as exc:
+            return _refusal(GatewayError(str(exc)), 400)
+        return web.json_response(describe(keeper))
+
+    app.add_routes([web.get("/admin/keys", show), web.post("/admin/keys/reload", reload)])
+
+
+def describe(keeper: Keeper) -> dict[str, object]:
+    """No key and no hash."""
+    ring = keeper.file.ring if keeper.file else None
+    entries = [(id.decode(), entry.who) for id, entry in ring.entries.items()] if ring else []
+    return {
+        "keys": [
+            {
+                "id": id,
+                "tenant": who.tenant,
+                "models": sorted(who.models) if who.models else None,
+                "expires_s": who.expires_s or None,
+                "is_admin": who.is_admin,
+            }
+            for id, who in entries
+            if who is not None
+        ],
+        "groups": dict(ring.groups) if ring else {},
+        "file": keeper.file.path if keeper.file else None,
+    }
+
+
+def _refusal(error: GatewayError, status: int = 0) -> web.Response:
+    return web.Response(status=status or error.status, body=error.body(), content_type="application/json")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return text.encode("utf-8", "surrogateescape") if text is not None else None

@@ -1,0 +1,70 @@
+"""What would be done with a request now: asked by people, at the admin port. Nothing is sent or booked.
+
+A prompt that is not tokenized here is tokenized by a worker, as that of a request would be. Who may ask here
+is believed what it says of tenant, priority and SLO.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.core.decision import Prompt
+from gateway.core.decoding import UNREADABLE
+from gateway.core.errors import InvalidRequest
+from gateway.core.requests.request import ROUTES
+from gateway.http.messages import HttpRequest
+from gateway.proxy.proxy import Proxy
+from gateway.routing.decision_log import PartsOf, describe
+from gateway.tenancy.auth.authenticator import Guard
+from gateway.tokenization.prompt_encoder import PromptError
+
+PATHS: Mapping[str, str] = {"messages": "/v1/chat/completions", "prompt": "/v1/completions"}
+"""Where a body would be sent that has this field."""
+
+SHOWN = frozenset({b"authorization", b"x-api-key"})
+
+
+class Preview:
+    def __init__(self, proxy: Proxy, parts_of: PartsOf, guard: Guard | None = None) -> None:
+        """Where there is a `guard`, whoever shows a key is told what would be done for its tenant."""
+        self._guard = guard
+        self._proxy = proxy
+        self._parts_of = parts_of
+
+    async def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
+        """A decision record without an id and an outcome. Raises what the request would be refused
+        with."""
+        some = [(_bytes(name.lower()), _bytes(value)) for name, value in headers.items()]
+        http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
+        if http.path not in ROUTES:
+            raise InvalidRequest(f"'{http.path}' is none of {', '.join(ROUTES)}", param="path")
+        if self._guard is not None and (SHOWN & {name for name, _ in some} or not self._guard.wants_key):
+            http.who = self._guard.ask(http, None)
+        request, note, flow = self._proxy.request_of(http), None, None
+        if gate := self._proxy.gate:
+            flow = gate.foresee(request, gate.identify(http, request, gate.now(), is_trusted=True))
+        try:
+            prompt = await self._proxy.prompt_of(request, http.header(b"authorization"))
+        except PromptError as exc:
+            prompt, note = Prompt(), str(exc)
+        decision = self._proxy.router.preview(request, prompt)
+        told = describe(decision, None, self._parts_of(decision))
+        del told["id"], told["outcome"]
+        return {**told, "flow": flow, "not_tokenized": note}
+
+
+def _bytes(text: str) -> bytes:
+    """As it came."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _path_of(body: bytes) -> str:
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except UNREADABLE as exc:
+        raise InvalidRequest(f"the body is not a JSON object: {exc}") from exc
+    found = [path for field, path in PATHS.items() if field in fields]
+    if not found:
+        raise InvalidRequest(f"the body has none of {', '.join(PATHS)}: say what it is for with path=")
+    return found[0]

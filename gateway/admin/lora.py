@@ -1,0 +1,84 @@
+"""/admin/adapters: which there are; load one on workers, and unload it."""
+
+from collections.abc import Sequence
+
+import msgspec
+from aiohttp import web
+
+from gateway.admin.workers import as_error, as_json
+from gateway.core.decoding import UNREADABLE
+from gateway.discovery.lora_loading import Asked, Loading, Refused
+
+OFF = "the gateway loads and unloads adapters only where it was started with --load-adapters"
+
+
+class _Wish(msgspec.Struct, forbid_unknown_fields=True):
+    adapter: str
+    path: str
+    model: str | None = None
+    workers: list[str] = []
+
+
+class AdapterAdmin:
+    """`is_on`: others than GET are taken."""
+
+    def __init__(self, loading: Loading, *, is_on: bool) -> None:
+        self._loading = loading
+        self._is_on = is_on
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/admin/adapters", self._show),
+            web.post("/admin/adapters", self._load),
+            web.post("/admin/adapters/names", self._refresh),
+            web.delete("/admin/adapters/{name:.+}", self._unload),
+        ]
+
+    async def _show(self, request: web.Request) -> web.Response:
+        return as_json({"adapters": self._loading.describe()})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        """JSON only: a page in an operator's browser cannot send it here unasked."""
+        if not self._is_on:
+            return as_error(403, OFF)
+        if request.content_type != "application/json":
+            return as_error(415, 'send application/json, as in {"adapter": "a", "path": "/adapters/a"}')
+        try:
+            wish = msgspec.json.decode(await request.read(), type=_Wish)
+        except UNREADABLE as exc:
+            return as_error(400, str(exc))
+        try:
+            asked = await self._loading.load(wish.adapter, wish.path, wish.model, wish.workers)
+        except Refused as exc:
+            return as_error(exc.status, str(exc))
+        return _told(wish.adapter, asked)
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        """`?worker=` as often as needed, `?model=`."""
+        if not self._is_on:
+            return as_error(403, OFF)
+        name, query = request.match_info["name"], request.query
+        if unknown := query.keys() - {"worker", "model"}:
+            return as_error(400, f"?{min(unknown)}= is none of ?worker= and ?model=")
+        try:
+            asked = await self._loading.unload(name, query.get("model"), query.getall("worker", []))
+        except Refused as exc:
+            return as_error(exc.status, str(exc))
+        return _told(name, asked)
+
+    async def _refresh(self, request: web.Request) -> web.Response:
+        """Whoever changed something at a worker by other means can have it known at once, too."""
+        if request.content_type != "application/json":
+            return as_error(415, "send application/json, as in {}")
+        await self._loading.refresh()
+        return await self._show(request)
+
+
+def _told(name: str, asked: Sequence[Asked]) -> web.Response:
+    """502 where not all have done it: which have is told either way."""
+    failed = [each for each in asked if not each.is_done]
+    told: dict[str, object] = {"adapter": name, "workers": asked}
+    if failed:
+        whom = "; ".join(f"{each.url}: {each.message}" for each in failed)
+        told["error"] = {"message": f"{len(failed)} of {len(asked)} workers did not: {whom}"}
+    return as_json(told, 502 if failed else 200)

@@ -1,0 +1,212 @@
+"""What the admin API tells of workers, and does with them: add, drain, drop."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from aiohttp import web
+
+from gateway.config.worker_specs import spec_of
+from gateway.core.decoding import UNREADABLE
+from gateway.core.worker import Role, WorkerId
+from gateway.discovery.dns import Resolver, resolve
+from gateway.discovery.endpoint import Endpoint, Subscribed
+from gateway.discovery.lifecycle import Standings
+from gateway.discovery.probed import endpoint_url
+from gateway.discovery.roster import Roster
+from gateway.http.address import DNS, Address
+from gateway.routing.router import Router
+from gateway.upstream.access import Ways
+
+
+class _NewWorker(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+    role: Literal["prefill", "decode"] | None = None
+
+
+class _Drain(msgspec.Struct, forbid_unknown_fields=True):
+    """`drop`: when it has nothing left."""
+
+    drop: bool = False
+
+
+class FleetAdmin:
+    """`verified` sums up how right the predictions about a worker are, `tokens_at` tells by whom prompts for
+    an endpoint are tokenized."""
+
+    def __init__(
+        self,
+        router: Router,
+        roster: Roster,
+        standings: Standings,
+        resolver: Resolver,
+        ways: Ways,
+        verified: Callable[[WorkerId], Mapping[str, Any]],
+        tokens_at: Callable[[str], Sequence[Mapping[str, str]]],
+    ) -> None:
+        self._router = router
+        self._fleet = router.fleet
+        self._roster = roster
+        self._standings = standings
+        self._resolver = resolver
+        self._ways = ways
+        self._verified = verified
+        self._tokens_at = tokens_at
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/admin/workers", self._workers),
+            web.post("/admin/workers", self._add),
+            web.post("/admin/workers/{name:.+}/drain", self._drain),
+            web.delete("/admin/workers/{name:.+}/drain", self._undo),
+            web.delete("/admin/workers/{name:.+}", self._drop),
+        ]
+
+    async def _workers(self, request: web.Request) -> web.Response:
+        gone = [
+            {"url": each.url, "state": "gone", "why": each.why, "at": each.at}
+            for each in self._standings.gone
+        ]
+        endpoints = [self._endpoint(endpoint) for endpoint in self._roster]
+        names = [
+            {
+                "url": name.url,
+                "given_as": spec_of(name.url, name.role),
+                "members": sorted(name.members),
+                "last_error": name.last_error,
+            }
+            for name in self._resolver.names.values()
+        ]
+        drains = self._standings.specs
+        return as_json({"endpoints": endpoints, "names": names, "drains": drains, "gone": gone})
+
+    async def _add(self, request: web.Request) -> web.Response:
+        """JSON only: a page in an operator's browser cannot send it here unasked."""
+        if request.content_type != "application/json":
+            return as_error(415, 'send application/json, as in {"url": "http://10.0.0.3:8000"}')
+        try:
+            new = msgspec.json.decode(await request.read(), type=_NewWorker)
+            url = endpoint_url(new.url)
+        except UNREADABLE as exc:
+            return as_error(400, str(exc))
+        if refusal := await self._refusal(url):
+            return as_error(403, f"{url}: {refusal}")
+        adds = self._resolver.add if url.startswith(DNS) else self._roster.add
+        is_new = adds(url, Role(new.role) if new.role else None)
+        return as_json({"url": url, "added": is_new}, 201 if is_new else 200)
+
+    async def _refusal(self, url: str) -> str | None:
+        """Why no worker may be there, by the addresses that it stands for now. The one that is connected to
+        is looked at again."""
+        address = Address.of(url.removeprefix(DNS))
+        if address.unix_path is not None:
+            return self._ways.socket_refusal(address.unix_path)
+        if refusal := self._ways.refusal(address.url):
+            return refusal
+        try:
+            found = await resolve(address.host, address.port)
+        except (OSError, UnicodeError):
+            return None
+        return next(filter(None, map(self._ways.reachable.refusal, found)), None)
+
+    async def _drop(self, request: web.Request) -> web.Response:
+        name = _name(request)
+        if not (self._roster.drop(name) or self._resolver.drop(name)):
+            return _unknown(name)
+        return as_json({"dropped": name})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        """A body is not needed. A page in a browser says where it comes from, and is asked for JSON."""
+        if request.content_type != "application/json" and (
+            request.can_read_body or "Origin" in request.headers
+        ):
+            return as_error(415, "send application/json, as in {}")
+        try:
+            wish = msgspec.json.decode(await request.read() or b"{}", type=_Drain)
+        except UNREADABLE as exc:
+            return as_error(400, str(exc))
+        if (endpoint := self._roster.find(name := _name(request))) is None:
+            return _unknown(name)
+        why = "asked for, and to be dropped when nothing is left" if wish.drop else "asked for"
+        is_new = self._standings.drain(endpoint.url, endpoint.workers, why, is_last=wish.drop)
+        return as_json({"draining": endpoint.url, "changed": is_new, "left": self._left(endpoint)})
+
+    async def _undo(self, request: web.Request) -> web.Response:
+        if (endpoint := self._roster.find(name := _name(request))) is None:
+            return _unknown(name)
+        is_new = self._standings.undo(endpoint.url, endpoint.workers)
+        return as_json({"draining": None, "changed": is_new, "left": self._left(endpoint)})
+
+    def _left(self, endpoint: Endpoint) -> int:
+        return sum(self._standings.num_left(worker.id) for worker in endpoint.workers)
+
+    def _endpoint(self, endpoint: Endpoint) -> dict[str, Any]:
+        facts = endpoint.facts
+        return {
+            "url": endpoint.url,
+            "state": "joining" if facts is None else "joined",
+            "is_draining": endpoint.url in self._standings.draining,
+            "engine": facts.engine if facts else None,
+            "version": facts.version if facts else None,
+            "role": endpoint.workers[0].role.value if endpoint.workers else facts.role if facts else None,
+            "given_as": spec_of(endpoint.url, self._roster.said.roles.get(endpoint.url)),
+            "is_member": self._resolver.is_member(endpoint.url),
+            "last_error": endpoint.last_error,
+            "tokens": self._tokens_at(endpoint.url),
+            "workers": [self._worker(endpoint, w.id) for w in endpoint.workers],
+        }
+
+    def _worker(self, endpoint: Endpoint, worker_id: WorkerId) -> dict[str, Any]:
+        member = self._fleet.get(worker_id)
+        assert member is not None, "an endpoint's workers are in the fleet"
+        worker, load = member.worker, self._router.ledger.here(worker_id)
+        feed = endpoint.feeds.get(worker_id)
+        pairs = self._router.disaggregation
+        return {
+            "id": worker.id,
+            "is_up": member.is_up,
+            **self._standings.describe(worker_id),
+            "models": [served.name for served in worker.served],
+            "not_used": {each.served.name: each.reason for each in self._fleet.unusable(worker.id)},
+            "block_size": worker.block_size,
+            "num_blocks": worker.num_blocks,
+            "in_flight": load.num_in_flight,
+            "booked_tokens": load.booked_tokens,
+            "in_flight_elsewhere": self._router.ledger.abroad(worker_id).num_in_flight,
+            "running": member.reported.num_running,
+            "waiting": member.reported.num_waiting,
+            "kv_usage": member.reported.kv_usage,
+            "failures": member.num_failures,
+            "stream": member.stream.value if member.stream else None,
+            "blind": _blind(feed[1]) if feed else None,
+            "no_pair_with": pairs.banned_with(worker.id) if pairs else {},
+            "verified": self._verified(worker.id),
+            "events": feed[0].endpoint if feed else None,
+            "agent": getattr(feed[0], "agent", None) if feed else None,  # told, or where one is looked for
+            "replay": feed[0].replay_endpoint if feed else None,
+            "events_connected": feed[0].is_connected if feed else False,
+        }
+
+
+def _name(request: web.Request) -> str:
+    return request.match_info["name"].rstrip("/")
+
+
+def _unknown(name: str) -> web.Response:
+    return as_error(404, f"no worker '{name}'; name it by its URL or its id")
+
+
+def _blind(subscribed: Subscribed) -> dict[str, Any] | None:
+    """Why not all is known of what the worker holds, and what has come to be known since."""
+    if (reason := subscribed.stream.blind_reason) is None:
+        return None
+    healing = getattr(subscribed, "healing", None)  # none where an agent tells
+    return {"reason": reason} | (healing.describe() if healing else {})
+
+
+def as_json(body: Any, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json")
+
+
+def as_error(status: int, message: str) -> web.Response:
+    return as_json({"error": {"message": message}}, status)

@@ -1,0 +1,151 @@
+"""Ids of responses as clients see them: the worker that made one is written into it, by a name of eleven
+characters, so that any gateway before the same workers finds it again, also after a restart.
+
+    its worker's            resp_0af3…               anything else
+    its client's    resp_kv_NNNNNNNNNNN_0af3…     resp_kw_NNNNNNNNNNN_anything else
+
+The name is a hash of the worker's id and of the tenant who has shown a key, keyed where a key is given. It is
+looked for among the workers that are known: no id leads anywhere else, nor is it worth anything to another
+tenant. What comes from a worker is changed where it names a response, or the one
+before it, by its id, which nothing inside a text can do: its quotes would be escaped.
+"""
+
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from gateway.core.decoding import UNREADABLE
+from gateway.core.errors import MethodNotAllowed, UnknownResponse, UnknownRoute
+from gateway.core.requests.request import RESPONSES
+from gateway.core.worker import WorkerId
+from gateway.http.sse import SseScanner
+
+STORED = RESPONSES + "/ID"
+"""The path by which requests about a response are counted and let in."""
+MAX_ID_BYTES = 512
+
+_GIVEN = re.compile(r"resp_k([vw])_([A-Za-z0-9_-]{11})_(.+)", re.DOTALL)
+_KEY = rb'("(?:id|previous_response_id)"\s*:\s*)'
+_METHODS = {"": ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
+
+
+class ResponseIds:
+    """`key`, of up to 64 bytes, must be the same for all gateways before the same workers."""
+
+    def __init__(self, key: bytes = b"") -> None:
+        self._key = key
+        self._names: dict[tuple[WorkerId, str], str] = {}
+
+    def name(self, worker: WorkerId, tenant: str = "") -> str:
+        """`tenant` is "" where nobody has to show a key."""
+        known = self._names.get((worker, tenant))
+        if known is None:
+            if len(self._names) > 10_000:
+                self._names.clear()  # workers come and go
+            told = f"{worker}\0{tenant}" if tenant else worker
+            digest = blake2b(
+                told.encode("utf-8", "surrogatepass"), digest_size=8, key=self._key, person=b"kvgate response"
+            ).digest()
+            known = self._names[worker, tenant] = urlsafe_b64encode(digest).decode().rstrip("=")
+        return known
+
+    def given(self, own: str, worker: WorkerId, tenant: str = "") -> str:
+        """What the client gets for a worker's own id."""
+        rest = own.removeprefix("resp_")
+        return f"resp_k{'w' if rest is own else 'v'}_{self.name(worker, tenant)}_{rest}"
+
+    def find(self, given: str, workers: Iterable[WorkerId], tenant: str = "") -> tuple[str, WorkerId]:
+        """The worker's own id, and the worker. Raises UnknownResponse that says why."""
+        parts = _GIVEN.fullmatch(given) if len(given) <= MAX_ID_BYTES else None
+        if parts is None:
+            raise UnknownResponse(f"the response '{given[:80]}' was not made here")
+        for worker in workers:
+            if self.name(worker, tenant) == parts[2]:
+                return parts[3] if parts[1] == "w" else f"resp_{parts[3]}", worker
+        raise UnknownResponse(
+            f"the worker that made the response '{given[:80]}' is gone, and what it kept with it; or it was "
+            "made for somebody else"
+        )
+
+
+def parse_stored(method: str, path: str) -> tuple[str, str]:
+    """The id that a path under RESPONSES names, and what is behind it. Raises UnknownRoute or
+    MethodNotAllowed."""
+    given, slash, rest = path[len(RESPONSES) + 1 :].partition("/")
+    methods = _METHODS.get(slash + rest)
+    if methods is None or not given:
+        raise UnknownRoute(f"there is no route {path}")
+    if method not in methods:
+        allowed = ", ".join(methods)
+        raise MethodNotAllowed(f"{STORED}{slash}{rest} takes {allowed}, not {method}", param=allowed)
+    return unquote(given), slash + rest
+
+
+def stored_path(own: str, behind: str) -> bytes:
+    return f"{RESPONSES}/{quote(own, safe='')}{behind}".encode()
+
+
+class _Named(msgspec.Struct):
+    id: str | None = None
+    object: str | None = None
+    response: "_Named | None" = None
+
+
+_decode = msgspec.json.Decoder(_Named).decode
+
+
+class Renaming:
+    """A worker's ids of one request that are known, and what they are called before its client."""
+
+    def __init__(self, given: Callable[[str], str]) -> None:
+        self._given = given
+        self._pairs: dict[bytes, bytes] = {}
+        self.has_read = False
+
+    def add(self, own: str) -> None:
+        self._pairs[msgspec.json.encode(own)] = msgspec.json.encode(self._given(own))
+
+    def read(self, text: bytes) -> None:
+        """The id of the response in an answer, or in an event of one."""
+        try:
+            named = _decode(text)
+        except UNREADABLE:
+            return
+        response = named.response or (named if named.object == "response" else None)
+        if response is not None and response.id:
+            self.has_read = True
+            self.add(response.id)
+
+    def renamed(self, data: bytes) -> bytes:
+        for own, given in self._pairs.items():
+            if own in data:
+                data = re.sub(_KEY + re.escape(own), rb"\g<1>" + given.replace(b"\\", rb"\\"), data)
+        return data
+
+    def renamed_words(self, data: bytes) -> bytes:
+        """Also within the text of an error."""
+        for own, given in self._pairs.items():
+            data = data.replace(own[1:-1], given[1:-1])
+        return data
+
+
+class RenamingScanner(SseScanner):
+    """As an SseScanner; what it passes on has the client's ids. The first event tells the response's."""
+
+    __slots__ = ("_renaming",)
+
+    def __init__(self, renaming: Renaming) -> None:
+        super().__init__()
+        self._renaming = renaming
+
+    def feed(self, data: bytes) -> bytes:
+        data, renaming = super().feed(data), self._renaming
+        if not renaming.has_read and b'"response"' in data:
+            for line in data.splitlines():
+                if line.startswith(b"data:") and not renaming.has_read:
+                    renaming.read(line[5:])
+        return renaming.renamed(data)

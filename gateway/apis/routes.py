@@ -1,0 +1,124 @@
+"""Which routes clients may ask: what goes on to workers, and why the rest does not.
+
+    goes on        inference (`ROUTES`), responses that a worker keeps, and what --route names
+    refused, 403   what changes an engine, or tells of it, for all its clients; unless --route names it
+    unknown, 404   everything else
+
+Read from the sources of vLLM 0.32 and SGLang 0.5.9. What can hand an engine transfer parameters where we do
+not look (`/inference/v1/generate`, `/vertex_generate`) is not among inference either.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteRefused, UnknownRoute
+from gateway.core.requests.request import ROUTES
+from gateway.core.worker import Served
+
+Methods = tuple[str, ...]
+
+NAMELESS = frozenset({"/generate", "/encode"})
+"""SGLang's, whose bodies name no model."""
+
+OWN = frozenset({"/health", "/ready", "/v1/models", "/v1/realtime"})
+"""What the gateway answers itself, or in its own way."""
+
+CONTROL = frozenset(
+    path
+    for line in """
+    /v1/load_lora_adapter /v1/unload_lora_adapter /load_lora_adapter /unload_lora_adapter
+    /load_lora_adapter_from_tensors
+    /reset_prefix_cache /reset_mm_cache /reset_encoder_cache /flush_cache /clear_hicache_storage_backend
+    /hicache/storage-backend /hicache/storage-backend/clear
+    /sleep /wake_up /is_sleeping /release_kv_cache_memory /release_memory_occupation /resume_memory_occupation
+    /pause /resume /is_paused /pause_generation /continue_generation /abort_requests /abort_request
+    /collective_rpc /set_internal_state /configure_logging /freeze_gc /slow_down
+    /init_weight_transfer_engine /shutdown_weight_transfer_engine /start_weight_update
+    /start_draft_weight_update /update_weights /finish_weight_update /update_weight_version /weight_info
+    /weight_checker /weights_checker /get_world_size /get_weights_by_name
+    /update_weights_from_disk /update_weights_from_tensor /update_weights_from_distributed
+    /update_weights_from_ipc /init_weights_update_group /destroy_weights_update_group
+    /init_weights_send_group_for_remote_instance /send_weights_to_remote_instance
+    /start_profile /stop_profile /start_expert_distribution_record /stop_expert_distribution_record
+    /dump_expert_distribution_record
+    /scale_elastic_ep /is_scaling_elastic_ep /fault_tolerance/apply /fault_tolerance/status
+    /open_session /close_session
+    /server_info /get_server_info /model_info /get_model_info /load /get_load /v1/loads
+    /kv_event_sources /tokenizer_info /version
+    /inference/v1/generate /vertex_generate
+    """.splitlines()
+    for path in line.split()
+)
+"""What changes an engine for everybody, or tells about it, or steers it where we do not look."""
+
+_ENTRY = re.compile(r"(?:(GET|POST|PUT|PATCH|DELETE) )?(/[!-~]*)")
+_POST: Methods = ("POST",)
+
+
+class Routes:
+    """What is open. `added` are paths, or a method and a path; `refused` paths are closed again. Raises
+    ValueError for an entry that cannot be used."""
+
+    def __init__(self, added: Iterable[str] = (), refused: Iterable[str] = ()) -> None:
+        open_: dict[str, Methods] = dict.fromkeys(ROUTES, _POST)
+        for entry in added:
+            method, path = _read(entry)
+            known = () if path in ROUTES or path not in open_ else open_[path]
+            open_[path] = (*known, *(each for each in [method] if each not in known))
+        self._refused = frozenset(_read(entry)[1] for entry in refused)
+        self._open: Mapping[str, Methods] = {
+            path: methods for path, methods in open_.items() if path not in self._refused
+        }
+
+    def __repr__(self) -> str:
+        return f"Routes({len(self._open)} open)"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._open)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._open
+
+    def find(self, method: str, path: str) -> bool:
+        """Whether it goes on to a worker. Raises MethodNotAllowed."""
+        methods = self._open.get(path)
+        if methods is None:
+            return False
+        if method not in methods:
+            allowed = ", ".join(methods)
+            raise MethodNotAllowed(f"{path} takes {allowed}, not {method}", param=allowed)
+        return True
+
+    def why_not(self, path: str) -> UnknownRoute | RouteRefused:
+        """Of one that is not open, what its client is told."""
+        if path in CONTROL:
+            return RouteRefused(
+                f"{path} is about the engine and not about a request: it is passed on only where the gateway "
+                f"was started with --route {path}"
+            )
+        if path in self._refused:
+            return RouteRefused(f"{path} is closed here (--refuse-route)")
+        return UnknownRoute(
+            f"there is no route {path}; one that workers have is passed on with --route {path}; metrics and "
+            "admin are on the admin port"
+        )
+
+
+def _read(entry: str) -> tuple[str, str]:
+    found = _ENTRY.fullmatch(entry)
+    if found is None or "?" in entry or "#" in entry:
+        raise ValueError(f"'{entry}' is neither a path nor a method and a path, as in 'GET /load'")
+    if found[2] in OWN:
+        raise ValueError(f"{found[2]} is the gateway's own")
+    return found[1] or "POST", found[2]
+
+
+def default_model(path: str, served: Mapping[str, Served]) -> str:
+    """The model of a request that names none: a fleet of one model needs no name where the route has no
+    place for one. Raises ModelMissing."""
+    if path in ROUTES and path not in NAMELESS:
+        raise ModelMissing
+    plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
+    if len({served[name].root for name in plain}) > 1:
+        raise ModelMissing(f"say which model: {path}?model=NAME, of {', '.join(served)}")
+    return plain[0] if plain else ""

@@ -1,0 +1,89 @@
+"""What coding agents speak, as a chat: by the route of the request. Pure.
+
+A renderer's dialect is what vLLM finds out about its template at start: see `Dialect`.
+"""
+
+from collections.abc import Callable, Container, Mapping
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import msgspec
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gateway.apis import anthropic, responses
+from gateway.apis.anthropic import Dialect
+from gateway.core.errors import InvalidRequest
+from gateway.core.requests.request import InferenceRequest, Kind, parse_request
+from gateway.tokenization.base import Renderer
+from gateway.tokenization.chat_template import PromptError
+
+CHAT = "/v1/chat/completions"
+FORMS: Mapping[str, Callable[[Mapping[str, Any], Dialect], dict[str, Any]]] = {
+    "/v1/messages": anthropic.chat_of,
+    "/v1/responses": responses.chat_of,
+}
+"""By route: its body's fields to those of a chat."""
+
+UNKNOWN = Dialect()
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+MAX_COPIED_BYTES = 8 << 20
+"""A longer body is not made a body again; what is known of its conversation is of no use then."""
+_SYSTEM, _USER = {"role": "system", "content": "t"}, {"role": "user", "content": "t"}
+_PROBE = [{"role": "user", "content": "Hi"}]
+
+
+def as_chat(
+    request: InferenceRequest, dialect: Dialect = UNKNOWN, known: Container[bytes] = frozenset()
+) -> InferenceRequest:
+    """The chat with the same prompt; `known` as for `parse_request`. Raises PromptError."""
+    if request.is_crowded:
+        raise PromptError("it holds too many values to be looked into")
+    try:
+        chat = {"model": request.model, **FORMS[request.path](request.fields, dialect)}
+        if len(request.body) > MAX_COPIED_BYTES:
+            made = InferenceRequest(Kind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
+        else:
+            made = parse_request(CHAT, msgspec.json.encode(chat), known, salt=request.cache_salt)
+    except (AttributeError, KeyError, TypeError, InvalidRequest) as exc:
+        raise PromptError("a field is of a wrong type", type(exc).__name__) from exc
+    made.cache_salt, made.session = request.cache_salt, request.session
+    return made
+
+
+def dialect_of(renderer: Renderer, now: datetime) -> Dialect:
+    merges = any(map(_wants_system_first, renderer.sources)) if renderer.sources else None
+    return Dialect(merges, _disabled_effort(renderer, now), renderer.tells_chats)
+
+
+def _wants_system_first(template: str) -> bool:
+    """As vLLM asks a template: in a bare environment, without what other templates may use. None is a yes."""
+    if not template:
+        return True
+    try:
+        env = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        messages = [_SYSTEM, _USER, _SYSTEM, _USER]
+        env.from_string(template).render(messages=messages, add_generation_prompt=False)
+    except jinja2.TemplateError:
+        return True
+    except Exception as exc:  # noqa: BLE001  a template is a program from elsewhere; the engine does not start
+        raise PromptError("the template fails on system messages", type(exc).__name__) from exc
+    return False
+
+
+def _disabled_effort(renderer: Renderer, now: datetime) -> str:
+    """`none`, but where the template refuses it, or does with it as with any other."""
+    off = _prompt(renderer, "none", now)
+    if off is None or any(_prompt(renderer, effort, now) == off for effort in EFFORTS):
+        return "low"
+    return "none"
+
+
+def _prompt(renderer: Renderer, effort: str, now: datetime) -> object:
+    body = {"model": "m", "messages": _PROBE, "reasoning_effort": effort}
+    try:
+        return renderer.tokens(parse_request(CHAT, msgspec.json.encode(body)), now).tokens
+    except PromptError:
+        return None

@@ -1,0 +1,130 @@
+"""What a gateway tells on its admin port: each part's collector, each part's description."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector as RegistryCollector
+
+from gateway.admin.app import Admin
+from gateway.admin.auth import add_guard, add_routes
+from gateway.admin.explain import Preview
+from gateway.admin.lora import AdapterAdmin
+from gateway.admin.workers import FleetAdmin
+from gateway.disaggregation.metrics import SplitsCollector
+from gateway.discovery.lifecycle_metrics import StandingsCollector
+from gateway.discovery.lora_loading import Loading
+from gateway.ingest.metrics import HealerCollector
+from gateway.models.metrics import ModelsCollector
+from gateway.observability.cache_loss.metrics import LossCollector
+from gateway.observability.metrics import Collector, registry_of
+from gateway.observability.verification.metrics import VerifyCollector, describe, summary
+from gateway.proxy.retry_metrics import RetriesCollector
+from gateway.replication.tree_metrics import TreeCollector
+from gateway.routing.active_policy import PolicyCollector
+from gateway.routing.trial_metrics import TrialsCollector
+from gateway.tenancy.admission.stats import FlowCollector, describe_flow
+from gateway.tenancy.auth.metrics import KeysCollector
+
+if TYPE_CHECKING:
+    from gateway.app.gateway import Gateway
+
+
+class _Flow(RegistryCollector):
+    """Of the gate, once there is one: limits may come with a reload of the configuration."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        if gate := self._gateway.proxy.gate:
+            yield from FlowCollector(gate).collect()
+
+
+def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
+    return (
+        Collector(
+            gateway.metrics,
+            gateway.fleet,
+            gateway.router.ledger,
+            gateway.index,
+            gateway.assumed,
+            gateway.roster.stream_counts,
+            lambda: len(gateway.connections),
+        ),
+        _standings_of(gateway),
+        LossCollector(gateway.losses),
+        VerifyCollector(gateway.verifier),
+        HealerCollector(gateway.healer),
+        SplitsCollector(gateway.splits, gateway.router),
+        *[sharing.collector() for sharing in gateway.sharing],
+        *([TreeCollector(gateway.tree)] if gateway.tree else []),
+        RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
+        PolicyCollector(gateway.choosing),
+        ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
+        TrialsCollector(gateway.choosing.trials),
+        _Flow(gateway),
+        KeysCollector(gateway.keeper),
+        *gateway.collectors,
+    )
+
+
+def admin_of(gateway: "Gateway") -> web.Application:
+    app = Admin(
+        api=gateway.api,
+        router=gateway.router,
+        workers=_workers_of(gateway),
+        records=gateway.records,
+        registry=registry_of(collectors_of(gateway)),
+        losses=gateway.losses,
+        describe_tokenizer=lambda: {
+            **gateway.prompts.describe(),
+            "models": gateway.catalog.describe(),
+            "asked_of_workers": gateway.worker_tokenizer.describe(),
+        },
+        describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
+        describe_flow=lambda: describe_flow(gateway.proxy.gate),
+        reload=gateway.reload,
+        policies=gateway.choosing,
+        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.keeper.guard),
+    ).app()
+    add_routes(app, gateway.keeper)
+    app.add_routes(_adapters_of(gateway).routes())
+    if gateway.config.processes == 1:  # else the supervisor asks who it is
+        add_guard(app, gateway.keeper, gateway.config)
+    return app
+
+
+def _standings_of(gateway: "Gateway") -> StandingsCollector:
+    def joining() -> list[str]:
+        return [endpoint.url for endpoint in gateway.roster if endpoint.facts is None]
+
+    return StandingsCollector(gateway.fleet, gateway.standings, joining)
+
+
+def _adapters_of(gateway: "Gateway") -> AdapterAdmin:
+    loading = Loading(
+        gateway.fleet,
+        gateway.roster,
+        gateway.engines.named,
+        gateway.session,
+        gateway.worker_headers,
+        gateway.config.adapter_timeout_s,
+    )
+    return AdapterAdmin(loading, is_on=gateway.config.load_adapters)
+
+
+def _workers_of(gateway: "Gateway") -> FleetAdmin:
+    return FleetAdmin(
+        gateway.router,
+        gateway.roster,
+        gateway.standings,
+        gateway.resolver,
+        gateway.ways,
+        lambda worker: summary(gateway.verifier, worker),
+        gateway.catalog.tokens_at,
+    )

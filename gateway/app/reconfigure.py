@@ -1,0 +1,77 @@
+"""A running gateway takes another configuration: first all that can fail, then all at once.
+
+`config/live.py` says which options; each of them has its place here.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from engines import CONNECTORS, HANDOFFS
+from gateway.app.front_end import check_bodies, routes_of
+from gateway.config import Config
+from gateway.config.worker_specs import parse_spec
+from gateway.discovery.declared import said_of
+from gateway.http.networks import Trusted
+from gateway.proxy.proxy import proxy_options
+from gateway.tenancy.admission.gate import follow, gate_of
+from gateway.tenancy.admission.request_identity import trusted_peers
+from gateway.tenancy.auth import credentials
+
+if TYPE_CHECKING:
+    from gateway.app.gateway import Gateway
+
+Swap = Callable[[], None]
+"""Has no way to fail, and no await: what comes before it sees the old, what comes behind it the new."""
+
+
+async def prepare(
+    gateway: "Gateway",
+    config: Config,
+    added: Sequence[str] = (),
+    dropped: Sequence[str] = (),
+    policy_source: str | None = None,
+) -> Swap:
+    """Raises ConfigError, with nothing changed."""
+    trusted = trusted_peers(config)
+    gateway.check_workers([parse_spec(spec)[0] for spec in added])
+    said_of(config, HANDOFFS, CONNECTORS)
+    check_bodies(config)
+    credentials.check(config)
+    chosen = await gateway.choosing.prepare(config, policy_source)
+    return partial(_swap, gateway, config, trusted, added, dropped, partial(gateway.choosing.use, *chosen))
+
+
+def _swap(
+    gateway: "Gateway",
+    config: Config,
+    trusted: Trusted,
+    added: Sequence[str],
+    dropped: Sequence[str],
+    choose: Swap,
+) -> None:
+    proxy = gateway.proxy
+    gateway.config = config
+    choose()
+    gateway.watch_trials()
+    proxy.take(proxy_options(config))
+    proxy.ask_usage = gateway.asking()
+    if proxy.gate is not None:
+        proxy.gate.take(config)
+        follow(gateway.router, proxy.gate.lines)
+    else:
+        proxy.open_gate(gate_of(config, gateway.router, gateway.used_of))
+    gateway.api.routes = routes_of(config)
+    gateway.surface.bodies.max_bytes = config.max_bodies_bytes
+    gateway.keeper.take(config)
+    gateway.front.take(config)
+    gateway.roster.look_every(config.probe_interval_s)
+    gateway.telling.take(config)
+    if gateway.telling.traces is not None:
+        gateway.telling.traces.trusts = trusted.trusts
+    logging.getLogger().setLevel(config.log_level.upper())
+    for spec in dropped:
+        gateway.drop_worker(parse_spec(spec)[0])
+    for spec in added:
+        gateway.add_worker(*parse_spec(spec))

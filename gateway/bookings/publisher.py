@@ -1,0 +1,142 @@
+"""What this process has booked, made into messages: all changes of a moment in one."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.bookings.message import KEEP_S, Booked, Promise, Told, encode
+from gateway.bookings.shared_assumed import IN_FLIGHT, SharedAssumedIndex
+from gateway.bookings.shared_ledger import SharedLedger
+from gateway.core.blocks import BlockHash
+from gateway.core.worker import WorkerId
+
+EVERY_S = 0.001
+"""Between two messages with changes, at least; the first goes at once, or at the end of the loop's turn."""
+LONGEST_MS = 86_400_000
+
+
+class Loop(Protocol):
+    """The part of an event loop that is needed."""
+
+    def time(self) -> float: ...
+    def call_soon(self, callback: Callable[[], None], /) -> object: ...
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> object: ...
+
+
+class Teller:
+    """`say` is given each message that is due; it tells of the time when it is said."""
+
+    def __init__(
+        self,
+        ledger: SharedLedger,
+        assumed: SharedAssumedIndex,
+        *,
+        host: int,
+        gateway: int,
+        say: Callable[[bytes], None],
+        loop: Loop,
+    ) -> None:
+        self.gateway = gateway
+        self.num_said = 0
+        self._ledger = ledger
+        self._assumed = assumed
+        self._host = host
+        self._say = say
+        self._loop = loop
+        self._seq = 0
+        self._changed: set[WorkerId] = set()
+        self._promises: list[Promise] = []
+        self._is_due = False
+        self._said_s = 0.0
+        ledger.on_change = self.changed
+        assumed.on_promise = self.promised
+
+    def __repr__(self) -> str:
+        return f"Teller({self.gateway:x}, due={self._is_due})"
+
+    def changed(self, worker: WorkerId) -> None:
+        self._changed.add(worker)
+        if not self._is_due:
+            self._be_due()
+
+    def promised(self, worker: WorkerId, blocks: list[BlockHash], keep_ms: int) -> None:
+        keep_ms = round(KEEP_S * 1000) if keep_ms == IN_FLIGHT else min(keep_ms, LONGEST_MS)
+        self._promises.append(Promise(worker, blocks, keep_ms))
+        if self._loop.time() - self._said_s >= EVERY_S:  # a turn of the loop may be long: others wait to know
+            self._say_news()
+        elif not self._is_due:
+            self._be_due()
+
+    def news(self, turn: int = 0) -> bytes:
+        """What has changed since it was last told."""
+        booked = [self._booked(worker) for worker in self._changed]
+        promises, self._promises = self._promises, []
+        self._changed.clear()
+        return self._tell(booked, promises, turn=turn)
+
+    def whole(self, *, asks: bool = False) -> bytes:
+        """All that is in flight, in place of what was told before."""
+        self._changed.clear()
+        news, self._promises = self._promises, []
+        ended = [promise for promise in news if promise.keep_ms != round(KEEP_S * 1000)]
+        booked = [Booked(w, load.num_in_flight, load.booked_tokens) for w, load in self._ledger.own().items()]
+        in_flight = [
+            Promise(worker, blocks, round(KEEP_S * 1000)) for worker, blocks in self._assumed.in_flight()
+        ]
+        return self._tell(booked, ended + in_flight, is_whole=True, asks=asks)
+
+    def last(self) -> bytes:
+        return self._tell([], [], is_last=True)
+
+    @property
+    def seq(self) -> int:
+        """Of the last message."""
+        return self._seq
+
+    def _be_due(self) -> None:
+        self._is_due = True
+        delay = self._said_s + EVERY_S - self._loop.time()
+        if delay > 0:
+            self._loop.call_later(delay, self._on_due)
+        else:
+            self._loop.call_soon(self._on_due)
+
+    def _on_due(self) -> None:
+        self._is_due = False
+        if self._changed or self._promises:  # else they went with another message
+            self._say_news()
+
+    def _say_news(self) -> None:
+        self._said_s = self._loop.time()
+        self._say(self.news())
+
+    def _booked(self, worker: WorkerId) -> Booked:
+        load = self._ledger.own_at(worker)
+        return Booked(worker, load.num_in_flight, load.booked_tokens)
+
+    def _tell(
+        self,
+        booked: list[Booked],
+        promises: list[Promise],
+        *,
+        turn: int = 0,
+        is_whole: bool = False,
+        is_last: bool = False,
+        asks: bool = False,
+    ) -> bytes:
+        self._seq += 1
+        self.num_said += 1
+        if self._ledger.unheard is not None:
+            self._ledger.unheard.told(self._seq, self._loop.time())
+        return encode(
+            Told(
+                self._host,
+                self.gateway,
+                self._seq,
+                booked,
+                promises,
+                turn=turn,
+                is_whole=is_whole,
+                is_last=is_last,
+                asks=asks,
+            )
+        )

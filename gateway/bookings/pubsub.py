@@ -1,0 +1,104 @@
+"""Two connections to Redis: one to speak on, which nobody waits for, and one to hear on.
+
+Messages with changes are written without asking for an answer: some 10 us each, where a command that is
+waited for costs 80. What tells all is answered; by that a line is known to be lost.
+"""
+
+import asyncio
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError
+
+from gateway.redis.cancellation import heeding
+from gateway.redis.client import open_client
+from gateway.redis.options import RedisOptions
+
+MAX_UNSENT_BYTES = 1 << 20
+"""That Redis does not take; what comes then is not said, the next message that tells all does."""
+_NO_ANSWER = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
+
+
+class _Line:
+    """`open` and `close` it as often as needed. Raises one of `redis.client.LOST`."""
+
+    def __init__(self, options: RedisOptions, channel: str, block_s: float = 0.0) -> None:
+        self.channel = channel
+        self._client: Redis = open_client(options, max_connections=1, block_s=block_s)
+        self._connection: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    async def open(self) -> None:
+        pool: Any = self._client.connection_pool
+        with heeding():
+            self._connection = await pool.get_connection()
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if (writer := connection._writer) and writer.transport.get_write_buffer_size():
+                writer.transport.abort()  # it is not taken: a Redis that hangs must not keep us
+            await connection.disconnect(nowait=True)
+            await self._client.connection_pool.release(connection)
+
+    async def end(self) -> None:
+        await self.close()
+        await self._client.aclose()
+
+    async def ask(self, *command: Any) -> Any:
+        """A command's answer."""
+        connection = self._connection
+        try:
+            with heeding():
+                await connection.send_packed_command(connection.pack_command(*command), check_health=False)
+                return await connection.read_response()
+        except NoPermissionError as exc:
+            raise ConnectionError(f"{exc}; for bookings it needs &{self.channel}") from exc
+
+
+class Speaker(_Line):
+    def __init__(self, options: RedisOptions, channel: str) -> None:
+        super().__init__(options, channel)
+        self.num_unsaid = 0
+
+    def say(self, data: bytes) -> None:
+        """To who hears; to nobody where the line is closed."""
+        self.write("PUBLISH", self.channel, data)
+
+    def write(self, *command: Any) -> None:
+        """A command whose answer nobody waits for."""
+        if self._connection is None:
+            return
+        writer: asyncio.StreamWriter | None = self._connection._writer  # its own way costs a task's turn
+        if writer is None or writer.transport.is_closing():  # the server has closed it just now
+            self.num_unsaid += 1
+            return
+        if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.num_unsaid += 1
+            return
+        writer.write(_NO_ANSWER + b"".join(self._connection.pack_command(*command)))
+
+    async def say_answered(self, data: bytes) -> None:
+        await self.ask("PUBLISH", self.channel, data)
+
+
+class Listener(_Line):
+    """`silence_s`: the longest that can be between two messages."""
+
+    def __init__(self, options: RedisOptions, channel: str, silence_s: float) -> None:
+        super().__init__(options, channel, silence_s)
+
+    async def open(self) -> None:
+        await super().open()
+        await self.ask("SUBSCRIBE", self.channel)
+
+    async def next(self) -> bytes:
+        while True:
+            with heeding():
+                told = await self._connection.read_response()
+            if told[0] == b"message":
+                data: bytes = told[2]
+                return data

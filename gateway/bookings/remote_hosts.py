@@ -1,0 +1,169 @@
+"""What gateways of other hosts have booked, as the last row of this host's table (`shared_ledger.py`).
+
+    message ─► the latest of each gateway ─► summed by worker ─► cells of the row
+                                     promises ────────────────► its promises, for as long as they were told
+
+To who decides they are one more process of the host: nothing on the data path knows of them. One process of
+a host keeps the row. Whoever is not heard of for `keep_s` has nothing booked any more; what it promised
+of requests in flight ends by then by itself.
+"""
+
+from dataclasses import dataclass, field
+
+from gateway.bookings.message import KEEP_S, Booked, Promise, Told
+from gateway.bookings.promises import Promises
+from gateway.bookings.shared_ledger import Columns, SharedLedger, Table
+from gateway.core.worker import WorkerId
+
+MAX_GATEWAYS = 1024
+MAX_WORKERS = 2048
+"""Named by other hosts: half of the columns that there are, so that this host's own workers find one."""
+FORGET_S = 60.0
+"""Between two times that names are forgotten at which nobody has booked anything: a column for a name that is
+new costs some 0.1 ms, and whoever may write to Redis may name as many as they like."""
+
+
+@dataclass(slots=True, eq=False)
+class _Gateway:
+    seq: int
+    heard_at: float
+    booked: dict[WorkerId, Booked] = field(default_factory=dict)
+
+
+class Abroad:
+    """`now` is the monotonic clock that the processes of this host share, in seconds."""
+
+    def __init__(self, table: Table, row: int, host: int, *, keep_s: float = KEEP_S) -> None:
+        self._table = table
+        self._row = row
+        self._host = host
+        self._keep_s = keep_s
+        self._ledger = SharedLedger(table, row)
+        self._promises = Promises(table, row)
+        self._columns = Columns(table)
+        self._gateways: dict[int, _Gateway] = {}
+        self._named: set[WorkerId] = set()
+        self._forgot_at = 0.0
+        self.num_dropped = self.num_ignored = 0
+
+    def __repr__(self) -> str:
+        return f"Abroad(gateways={len(self._gateways)}, {self._ledger})"
+
+    @property
+    def num_gateways(self) -> int:
+        return len(self._gateways)
+
+    def age_s(self, now: float) -> float:
+        """Since the last word of the one that was silent longest; 0 where there is none."""
+        return max((now - gateway.heard_at for gateway in self._gateways.values()), default=0.0)
+
+    def begin(self) -> None:
+        """This process keeps the row from now on: what another left there is nothing."""
+        self._table.release(self._row)
+        self._ledger = SharedLedger(self._table, self._row)
+        self._gateways, self._named = {}, set()
+        self._table.heard_others(0)
+
+    def hear(self, told: Told, now: float) -> None:
+        if told.host == self._host:
+            self._table.heard_own(told.gateway, told.seq)
+        else:
+            self._note(told, now)
+        if told.turn:
+            self._table.heard_turn(told.turn)
+
+    def expire(self, now: float) -> None:
+        """Drop what was booked by gateways that are not heard of."""
+        for number, gateway in list(self._gateways.items()):
+            if now - gateway.heard_at > self._keep_s:
+                self.num_dropped += 1
+                self._drop(number)
+        if len(self._named) >= MAX_WORKERS and now - self._forgot_at > FORGET_S:
+            self._forgot_at = now
+            self._named = {worker for worker in self._named if self._ledger.own_at(worker).num_in_flight}
+            self._ledger.forget_idle()
+
+    def forget(self, worker: WorkerId) -> None:
+        """It holds nothing of what was promised there: its engine restarted."""
+        self._renew()
+        column = self._columns.of(worker)
+        if column is not None:
+            self._promises.drop_column(column)
+
+    def _note(self, told: Told, now: float) -> None:
+        known = self._gateways.get(told.gateway)
+        if known is None:
+            if len(self._gateways) >= MAX_GATEWAYS:
+                self.num_ignored += 1
+                return None
+            known = self._gateways[told.gateway] = _Gateway(told.seq, now)
+            self._table.heard_others(len(self._gateways))
+        elif told.seq <= known.seq:
+            return None  # from a connection that it has left
+        known.seq, known.heard_at = told.seq, now
+        if told.is_last:
+            return self._drop(told.gateway)
+        if told.is_whole:
+            there = {booked.worker for booked in told.booked}
+            for worker in [each for each in known.booked if each not in there]:
+                self._set(known, Booked(worker, 0, 0))
+        for booked in told.booked:
+            self._set(known, booked)
+        if told.promises:
+            self._renew()
+            now_ms = int(now * 1000)
+            for promise in told.promises:
+                self._promise(promise, now_ms)
+        return None
+
+    def _set(self, gateway: _Gateway, booked: Booked) -> None:
+        worker = booked.id
+        if not self._is_named(worker):
+            return
+        before, sums = gateway.booked.pop(worker, None), self._ledger.own_at(worker)
+        if booked.num_in_flight:
+            gateway.booked[worker] = booked
+        elif before is None:
+            return
+        self._ledger.set_own(
+            worker,
+            sums.num_in_flight + booked.num_in_flight - (before.num_in_flight if before else 0),
+            sums.booked_tokens + _tokens(booked) - (_tokens(before) if before else 0),
+        )
+
+    def _drop(self, number: int) -> None:
+        gateway = self._gateways.pop(number)
+        self._table.heard_others(len(self._gateways))
+        for worker in list(gateway.booked):
+            self._set(gateway, Booked(worker, 0, 0))
+
+    def _promise(self, promise: Promise, now_ms: int) -> None:
+        worker = WorkerId(promise.worker)
+        column = self._columns.of(worker) if self._is_named(worker) else None
+        if column is None:
+            return
+        for block in promise.blocks:
+            if promise.keep_ms:
+                self._promises.put(block, column, now_ms + promise.keep_ms)
+            else:
+                self._promises.withdraw(block, column)
+
+    def _is_named(self, worker: WorkerId) -> bool:
+        """Whether it has a place here, or is given one."""
+        if worker not in self._named:
+            if len(self._named) >= MAX_WORKERS:
+                self.num_ignored += 1
+                return False
+            self._named.add(worker)
+        return True
+
+    def _renew(self) -> None:
+        """Columns were given anew: what was promised may be another worker's now."""
+        if self._table.generation != self._columns.generation:
+            self._columns.renew()
+            self._promises.clear()
+
+
+def _tokens(booked: Booked) -> int:
+    """Nobody who has nothing in flight has tokens booked."""
+    return booked.booked_tokens if booked.num_in_flight else 0

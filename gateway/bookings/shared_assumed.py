@@ -1,0 +1,137 @@
+"""The assumed index of one of several processes: it knows of the others' requests in flight too.
+
+It is the index of this process's own decisions, and beside it the promises of the host's other processes
+(`bookings/promises.py`), read in `extend` and written in `pin` and `unpin`. A decision looks its prompt up
+before it pins what that adds, so the prompt last looked up tells where in it the added blocks lie; the
+same list is given to `pin` and `unpin`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gateway.bookings.promises import Promises, told
+from gateway.bookings.shared_ledger import Columns, Table
+from gateway.core.blocks import BlockHash
+from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
+
+LONGEST_S = 3600.0
+"""A request's promise ends with it; this bounds what a fault could leave behind."""
+
+
+IN_FLIGHT = -1
+"""In place of how long a promise holds: until its request ends."""
+
+OnPromise = Callable[[WorkerId, list[BlockHash], int], None]
+"""Blocks that were promised at a worker, for how many milliseconds: IN_FLIGHT; 0 takes them back."""
+
+
+MIN_BLOCKS = 8
+"""Prompts of fewer are not told: knowing of them is worth less than two requests' work (`REQUEST_TOKENS`),
+and they are many."""
+
+
+class SharedAssumedIndex(AssumedIndex):
+    """`row` is this process's own; `now` must be a clock that all processes of the host share."""
+
+    def __init__(self, table: Table, row: int) -> None:
+        super().__init__()
+        self.on_promise: OnPromise | None = None
+        self.on_forget: Callable[[WorkerId], None] | None = None
+        self._words = table.words
+        self._columns = Columns(table)
+        self._column_of: dict[WorkerId, int] = {}
+        self._promises = Promises(table, row)
+        self._looked_up: Sequence[BlockHash] = ()
+        self._now = 0.0
+        # By the identity of the run that is pinned, which is kept, so that no other has it meanwhile.
+        self._told: dict[int, tuple[Sequence[BlockHash], list[tuple[BlockHash, int]]]] = {}
+
+    def add_worker(self, worker: WorkerId, *, keep_s: float, max_blocks: int) -> None:
+        super().add_worker(worker, keep_s=keep_s, max_blocks=max_blocks)
+        self._claim(worker)
+
+    def drop_worker(self, worker: WorkerId) -> None:
+        if worker in self._workers:
+            self._workers[worker].pins.clear()
+            self._forget(worker)
+            self._column_of.pop(worker, None)
+        super().drop_worker(worker)
+
+    def reset_worker(self, worker: WorkerId) -> None:
+        super().reset_worker(worker)
+        self._forget(worker)
+
+    def pin(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> None:
+        super().pin(worker, hashes)
+        prompt, column = self._looked_up, self._column_of.get(worker)
+        if len(prompt) < MIN_BLOCKS or not hashes or column is None or id(hashes) in self._told:
+            return
+        first = len(prompt) - len(hashes)
+        if first < 0 or prompt[-1] != hashes[-1]:  # of several prompts, or not looked up
+            blocks = [hashes[-1]]
+        else:
+            blocks = [prompt[position] for position in told(len(prompt)) if position >= first]
+        put, until_ms = self._promises.put, int((self._now + LONGEST_S) * 1000)
+        self._told[id(hashes)] = hashes, [(block, put(block, column, until_ms)) for block in blocks]
+        if self.on_promise is not None:
+            self.on_promise(worker, blocks, IN_FLIGHT)
+
+    def unpin(self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, *, was_run: bool) -> None:
+        super().unpin(worker, hashes, now, was_run=was_run)
+        promised = self._told.pop(id(hashes), None)
+        if promised is None or (known := self._workers.get(worker)) is None:
+            return
+        column, pins = self._column_of.get(worker, -1), known.pins
+        ended: dict[float, list[BlockHash]] = {}
+        for block, slot in promised[1]:
+            if block not in pins:  # else another request of this process promises it still
+                until = known.kept_until(block)
+                self._promises.change(slot, block, column, int(until * 1000))
+                if self.on_promise is not None:
+                    ended.setdefault(until, []).append(block)
+        if self.on_promise is not None:
+            for until, blocks in ended.items():
+                self.on_promise(worker, blocks, max(0, int((until - now) * 1000)))
+
+    def extend(self, hashes: Sequence[BlockHash], held: dict[WorkerId, int], now: float) -> None:
+        super().extend(hashes, held, now)
+        self._looked_up = hashes
+        if len(hashes) < MIN_BLOCKS:
+            return
+        self._now = now
+        if self._words[0] != self._columns.generation:
+            self._renew()
+        for column, depth in self._promises.holders(hashes, int(now * 1000)):
+            worker = self._columns.worker(column)
+            if worker in self._workers and depth > held.get(worker, 0):
+                held[worker] = depth
+
+    def in_flight(self) -> Iterator[tuple[WorkerId, list[BlockHash]]]:
+        """What this process promises of its requests in flight, one after the other."""
+        for _, promised in self._told.values():
+            block, slot = promised[0]
+            if self._words[slot] == block:  # else it was given up for others
+                worker = self._columns.worker(self._promises.column_in(slot))
+                if worker in self._workers:
+                    yield worker, [each for each, _ in promised]
+
+    def _claim(self, worker: WorkerId) -> None:
+        column = self._columns.of(worker)
+        if column is not None:
+            self._column_of[worker] = column
+
+    def _renew(self) -> None:
+        """Columns were given anew: what this process has promised may be another worker's now."""
+        self._columns.renew()
+        self._promises.clear()
+        self._column_of = {}
+        for worker in self._workers:
+            self._claim(worker)
+
+    def _forget(self, worker: WorkerId) -> None:
+        """Promise nothing more there, but what is in flight."""
+        if self.on_forget is not None:
+            self.on_forget(worker)
+        column = self._column_of.get(worker)
+        if column is not None and self._promises.num_puts:
+            self._promises.drop_column(column, keep=self._workers[worker].pins)

@@ -1,0 +1,219 @@
+"""The bookings of this process, told; and those of other hosts, heard where it is this process that hears."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+
+from gateway.bookings.acl_check import advice, channel_of, refusals
+from gateway.bookings.atomic_lock import Turns
+from gateway.bookings.message import SNAPSHOT_S, decode
+from gateway.bookings.metrics import BookingsCollector
+from gateway.bookings.publisher import Teller
+from gateway.bookings.pubsub import Listener, Speaker
+from gateway.bookings.remote_hosts import Abroad
+from gateway.bookings.shared_memory import Place
+from gateway.bookings.unconfirmed import Unheard
+from gateway.core.worker import WorkerId
+from gateway.observability.metrics import Histogram
+from gateway.redis.client import LOST, Refused, check, failure, open_client
+from gateway.redis.options import RedisOptions
+from gateway.runtime.tasks import Tasks
+
+log = logging.getLogger("kvgate.bookings")
+
+RETRY_S = 0.2
+LOOK_S = 0.25
+"""How often it is looked for gateways that are not heard of, and whether the process that heard has ended."""
+ANSWER_S = 0.05
+"""Between two messages that tell all, at least: who has just begun to hear asks for one."""
+TURN_S = 0.001
+"""Messages are noted for so long while one lies behind the other; then requests come first."""
+DELAY_BOUNDS_S = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 1.0, 5.0)
+
+
+class SharedBookings:
+    """`clock` is monotonic, one for all processes of a host."""
+
+    def __init__(
+        self,
+        options: RedisOptions,
+        place: Place,
+        *,
+        is_atomic: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert place.far_row is not None
+        self.place = place
+        self.host = place.table.host(secrets.randbits(62) | 1)
+        self.abroad = Abroad(place.table, place.far_row, self.host)
+        self.delays_s = Histogram(DELAY_BOUNDS_S)
+        self.num_undecodable = 0
+        self.hears = False
+        self.is_lost = False
+        self.num_losses = 0
+        self._options = options
+        self._clock = clock
+        channel = channel_of(options)
+        self.speaker = Speaker(options, channel)
+        self.turns = Turns(options, place.table, self.speaker) if is_atomic else None
+        self._listener = Listener(options, channel, 2 * SNAPSHOT_S)
+        self._asked = asyncio.Event()
+        self._asks = False
+        self._said = (0, 0.0)
+
+    def __repr__(self) -> str:
+        return f"SharedBookings({self._options.where}, lost={self.is_lost}, {self.abroad})"
+
+    async def start(self, tasks: Tasks) -> None:
+        """A server that is not there yet is waited for. Raises `redis.client.Refused`."""
+        client = open_client(self._options, max_connections=1)
+        try:
+            await check(client, self._options)
+        except LOST:
+            pass  # said by who speaks
+        finally:
+            await client.aclose()
+        place, gateway = self.place, secrets.randbits(61) | 1
+        if not self.turns:  # in turn nothing is decided elsewhere
+            place.ledger.unheard = Unheard()
+        place.tells_as(gateway)
+        self.teller = Teller(
+            place.ledger,
+            place.assumed,
+            host=self.host,
+            gateway=gateway,
+            say=self.speaker.say,
+            loop=asyncio.get_running_loop(),
+        )
+        place.assumed.on_forget = self._forget
+        tasks.start("tell bookings", self._speak())
+        tasks.start("hear bookings", self._hear())
+        if self.turns:
+            self.turns.start(tasks, self.teller)
+
+    async def tell(self) -> bool:
+        """Print what Redis has against us, for people; whether it has nothing."""
+        try:
+            refused = await refusals(self._options, is_atomic=self.turns is not None)
+        except (*LOST, Refused) as exc:
+            print(failure(exc, self._options.where))
+            return False
+        finally:
+            await self.close()
+        if list(refused) == ["+multi"]:
+            print(f"redis: the rights that bookings need were not tried: {refused['+multi']}")
+        elif refused:
+            print(advice(self._options, refused))
+            return False
+        return True
+
+    def collector(self) -> BookingsCollector:
+        return BookingsCollector(self)
+
+    @property
+    def in_turn(self) -> Callable[[Callable[[], None]], None] | None:
+        """Has what it is given called when this gateway may decide; None where it always may."""
+        return self.turns.enter if self.turns else None
+
+    async def close(self) -> None:
+        """What was started has ended by now, and left the lines open."""
+        if self.turns:
+            await self.turns.close()
+        if hasattr(self, "teller"):
+            self.speaker.say(self.teller.last())
+        await self.speaker.end()
+        await self._listener.end()
+
+    def age_s(self) -> float:
+        return self.abroad.age_s(self._clock())
+
+    async def _speak(self) -> None:
+        while True:
+            try:
+                await self.speaker.open()
+                while True:
+                    await self._say_all()
+                    await asyncio.sleep(ANSWER_S)
+                    await _wait(self._asked, SNAPSHOT_S - ANSWER_S)
+            except LOST as exc:
+                self._lost(exc)
+            await self.speaker.close()
+            await asyncio.sleep(RETRY_S)
+
+    async def _say_all(self) -> None:
+        self._asked.clear()
+        asks, self._asks = self._asks, False
+        data = self.teller.whole(asks=asks)
+        self._said = self.teller.seq, self._clock()
+        await self.speaker.say_answered(data)
+        if self.is_lost and (self._listener.is_open or not self.hears):
+            self.is_lost = False
+            log.info("redis is there again: bookings are shared")
+
+    async def _hear(self) -> None:
+        while not self.place.take_role():  # noqa: ASYNC110  the lock of a process that ends wakes nobody
+            await asyncio.sleep(LOOK_S)
+        self.abroad.begin()
+        self.hears = True
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._expire())
+            group.create_task(self._listen())
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.abroad.expire(self._clock())
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                await self._listener.open()
+                self._asks = True
+                self._asked.set()
+                await self._note_all()
+            except LOST as exc:
+                self._lost(exc)
+            await self._listener.close()
+            await asyncio.sleep(RETRY_S)
+
+    async def _note_all(self) -> None:
+        """Whatever else waits in the loop has its turn now and then: messages that lie there need no wait."""
+        began = self._clock()
+        while True:
+            self._note(await self._listener.next())
+            if self._clock() - began > TURN_S:
+                await asyncio.sleep(0)
+                began = self._clock()
+
+    def _note(self, data: bytes) -> None:
+        told = decode(data)
+        if told is None:
+            self.num_undecodable += 1
+            return
+        now = self._clock()
+        self.abroad.hear(told, now)
+        if told.host != self.host:
+            if told.asks:
+                self._asked.set()
+        elif told.seq == self._said[0] and told.gateway == self.teller.gateway:
+            self.delays_s.observe(now - self._said[1])
+
+    def _forget(self, worker: WorkerId) -> None:
+        if self.hears:
+            self.abroad.forget(worker)
+
+    def _lost(self, exc: BaseException) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            self.num_losses += 1
+            log.warning("redis is lost, bookings are this host's own: %s", str(exc) or type(exc).__name__)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,110 @@
+"""What tenants have used of their limits, in memory that the processes of a host share: a column per tenant,
+a row per process.
+
+    names of columns │ cells of each column: under way of each row │ requests │ tokens │ tokens given back
+                     │ what is missing in its buckets, of requests and of tokens │ when that was written
+
+As in `shared_ledger.py` only a process itself writes its row, so that no cell needs a lock; a column is
+claimed
+under one. Requests and tokens only grow: each process takes from its own buckets what those of the others
+have grown by since it last looked. One that meets a tenant begins with what is missing in others' buckets.
+A row of a process that died begins anew.
+"""
+
+from gateway.bookings.shared_ledger import WORD_BYTES, Lock, name_of
+
+MAX_COLUMNS = 1024
+"""Tenants with limits that a host can tell apart; what comes later each process counts for itself."""
+CELLS = 7
+ACTIVE, REQUESTS, TOKENS, GIVEN, NO_REQUESTS, NO_TOKENS, AT = range(CELLS)
+FINE = 1000
+"""What is missing is written in thousandths, and times in milliseconds of the host's monotonic clock."""
+
+
+class UsedTable:
+    """The shared words. Begins as zeros."""
+
+    def __init__(
+        self, memory: memoryview, num_rows: int, lock: Lock, *, max_columns: int = MAX_COLUMNS
+    ) -> None:
+        self.words = memory.cast("B").cast("Q")
+        self.num_rows = num_rows
+        self._lock = lock
+        self._max_columns = max_columns
+
+    def __repr__(self) -> str:
+        used = sum(map(bool, self.words[: self._max_columns]))
+        return f"UsedTable(rows={self.num_rows}, columns={used} of {self._max_columns})"
+
+    @staticmethod
+    def num_bytes(num_rows: int, max_columns: int = MAX_COLUMNS) -> int:
+        return WORD_BYTES * max_columns * (1 + CELLS * num_rows)
+
+    def of(self, tenant: str, row: int) -> "Used | None":
+        """As one process sees it; None where no column is left."""
+        name = name_of(tenant)
+        with self._lock():
+            names = self.words[: self._max_columns].tolist()
+            wanted = name if name in names else 0
+            if wanted not in names:
+                return None
+            column = names.index(wanted)
+            self.words[column] = name
+        return Used(self, self._max_columns + column * CELLS * self.num_rows, row)
+
+    def release(self, row: int) -> None:
+        """Its process is gone, and with it what it had under way."""
+        for at in range(self._max_columns + row, len(self.words), self.num_rows):
+            self.words[at] = 0
+
+
+class Used:
+    """One tenant's cells, and how much of others' was seen."""
+
+    __slots__ = ("_words", "_at", "_row", "_num_rows", "_seen")
+
+    def __init__(self, table: UsedTable, at: int, row: int) -> None:
+        self._words = table.words
+        self._at = at
+        self._row = row
+        self._num_rows = table.num_rows
+        self._seen = [self._elsewhere(cell) for cell in range(CELLS)]
+
+    def num_active_elsewhere(self) -> int:
+        return self._elsewhere(ACTIVE)
+
+    def set_active(self, num: int) -> None:
+        self._words[self._at + self._row] = num
+
+    def took(self, cell: int, num: int) -> None:
+        """REQUESTS, TOKENS or GIVEN."""
+        self._words[self._at + cell * self._num_rows + self._row] += num
+
+    def grown_elsewhere(self, cell: int) -> int:
+        """Since it was last asked."""
+        total, seen = self._elsewhere(cell), self._seen[cell]
+        self._seen[cell] = total
+        return max(total - seen, 0)  # less where a process has died
+
+    def tell_missing(self, num_requests: float, num_tokens: float, now: float) -> None:
+        """In this process's buckets."""
+        words, num = self._words, self._num_rows
+        at = self._at + self._row
+        words[at + NO_REQUESTS * num] = int(num_requests * FINE)
+        words[at + NO_TOKENS * num] = int(num_tokens * FINE)
+        words[at + AT * num] = int(now * FINE)
+
+    def missing_elsewhere(self, cell: int, rate: float, now: float) -> float:
+        """The most that is missing by now in another one's bucket, NO_REQUESTS or NO_TOKENS."""
+        most = 0.0
+        for row in range(self._num_rows):
+            if row != self._row:
+                at = self._at + row
+                since_s = now - self._words[at + AT * self._num_rows] / FINE
+                missing = self._words[at + cell * self._num_rows] / FINE
+                most = max(most, missing - max(since_s, 0.0) * rate)
+        return most
+
+    def _elsewhere(self, cell: int) -> int:
+        at, own = self._at + cell * self._num_rows, self._row
+        return sum(self._words[at : at + self._num_rows].tolist()) - int(self._words[at + own])

@@ -1,0 +1,39 @@
+"""`kvgate check`: each worker is reached once, with all that a gateway would reach it with."""
+
+from functools import partial
+
+from gateway.app.gateway import Gateway
+from gateway.commands.check import Checker, check_all, pair_lines
+from gateway.config import Config
+from gateway.discovery.probed import event_source
+from gateway.replication.agent_targets import reach_agent
+from gateway.tenancy.auth.admin_access import check_open
+from gateway.upstream.control_client import ControlSession
+
+
+async def check(config: Config) -> int:
+    """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
+    check_open(config, config.admin_host)
+    gateway = Gateway(config)
+    timeout_s, headers = config.probe_timeout_s, gateway.worker_headers
+    ways = gateway.ways
+    async with ControlSession(gateway.worker_tls, timeout_s=timeout_s, headers=headers, ways=ways) as session:
+        checker = Checker(
+            session=session,
+            engines=gateway.engines,
+            source_of=lambda facts, rank: event_source(facts, rank, config.events_port, config.replay_port),
+            reach_events=gateway.reach_events,
+            has_tokenizer=gateway.catalog.has_tokenizer,
+            events_port=config.events_port,
+            reach_agent=partial(reach_agent, gateway.agents, timeout_s=timeout_s),
+            tokens=gateway.catalog,
+            said=gateway.said,
+            eligibility=gateway.fleet.eligibility,
+        )
+        findings = await check_all(checker, gateway.worker_urls)
+    redis_answers = all([await sharing.tell() for sharing in gateway.sharing])
+    gateway.close_context()
+    lines = [line for finding in findings for line in finding.lines()]
+    lines += pair_lines(finding.worker for finding in findings)
+    print("\n".join(lines) or "the configuration is valid; no --worker is given, so none was reached")
+    return 0 if redis_answers and all(finding.is_good for finding in findings) else 1

@@ -1,0 +1,219 @@
+"""What lies in Redis, for people: `kvgate index show|top|drop|verify`.
+
+Everything is found by names that are written down there (`redis/keys.py`): no walk of the keyspace, and a
+server that works notices no more than some reads. Blocks are those of the tree where `--index redis` keeps
+one, else of the snapshot and log by which gateways replicate.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio import Redis
+
+from gateway.core.blocks import BlockHash
+from gateway.core.errors import ConfigError
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.index.redis_tree.browse import Browser, Told
+from gateway.index.redis_tree.tree import tree_key
+from gateway.redis.client import Refused, foreign
+from gateway.redis.keys import SCHEMA, WorkerKeys, schema_key, trees_key, workers_key
+from gateway.redis.options import RedisOptions
+from gateway.replication.redis_log import READ_AT_ONCE, START, entry
+from gateway.replication.takeover import inherit
+
+AT_ONCE = 500
+"""Keys dropped by one command: all at once would hold a server up."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One worker. `blocks` is None where what lies there cannot be read; `num_bytes` is its part of the
+    edges that it shares, `log_bytes` what is kept for who reads its events next."""
+
+    worker: WorkerId
+    model: str
+    root: BlockHash
+    keys: WorkerKeys | None = None
+    told: Told | None = None
+    stream: StreamState | None = None
+    blocks: set[BlockHash] | None = None
+    num_edges: int = 0
+    num_bytes: float = 0.0
+    log_bytes: int = 0
+    epoch: int = 0
+    holder: str = ""
+    faults: list[str] = field(default_factory=list)
+
+
+class Survey:
+    def __init__(self, client: "Redis", options: RedisOptions) -> None:
+        self._client = client
+        self._options = options
+        self.shared: Counter[tuple[BlockHash, int]] = Counter()  # (first block, blocks) ─► workers
+
+    def __repr__(self) -> str:
+        return f"Survey({self._options.where}, {self._options.prefix}:)"
+
+    async def check(self) -> None:
+        """Raises Refused where what lies there is another version's."""
+        found = await _of(self._client.get(schema_key(self._options.prefix)))
+        if found not in (None, SCHEMA):
+            raise Refused(foreign(found, self._options))
+
+    async def trees(self) -> dict[BlockHash, str]:
+        """Model by root."""
+        found = await _of(self._client.hgetall(trees_key(self._options.prefix)))
+        return {BlockHash(int(root, 16)): model.decode() for root, model in found.items()}
+
+    async def rows(self) -> list[Row]:
+        """Of every worker that is told of, by its name."""
+        trees, found = await self.trees(), dict[tuple[BlockHash, str], Row]()
+        for root, model in trees.items():
+            for worker, told in (await Browser(self._client, self._options.prefix, root).workers()).items():
+                if told.slots:
+                    found[root, worker] = Row(worker, model, root, told=told, stream=told.state)
+        for base in sorted(await _of(self._client.smembers(workers_key(self._options.prefix)))):
+            root, worker = self._read_base(base.decode())
+            row = found.setdefault((root, worker), Row(worker, trees.get(root, ""), root))
+            row.keys = WorkerKeys.under(base.decode())
+        for row in found.values():
+            await self._fill(row)
+        return sorted(
+            (row for row in found.values() if row.told or row.log_bytes or row.holder),
+            key=lambda row: (row.root, row.worker),
+        )
+
+    def _read_base(self, base: str) -> tuple[BlockHash, WorkerId]:
+        namespace, _, worker = base.removeprefix(f"{self._options.prefix}:").partition(":")
+        return BlockHash(int(namespace.partition(".")[0], 16)), WorkerId(worker.strip("{}"))
+
+    async def _fill(self, row: Row) -> None:
+        if row.keys:
+            lease = (await _of(self._client.get(row.keys.lease)) or b"").decode()
+            fence, _, row.holder = lease.partition(":")
+            row.epoch = int(fence or await _of(self._client.get(row.keys.fence)) or 0)
+            for key in (row.keys.log, row.keys.snapshot):
+                row.log_bytes += await _of(self._client.memory_usage(key)) or 0
+        if row.told:
+            await self._count(row, row.told)
+        elif row.keys and row.log_bytes:
+            await self._inherit(row, row.keys)
+
+    async def _count(self, row: Row, told: Told) -> None:
+        """By the tree, edge by edge; what does not fit together is a fault."""
+        browser = Browser(self._client, self._options.prefix, row.root)
+        row.blocks = set()
+        for slot in await browser.visible(told.slots):
+            try:
+                async for edge in browser.edges(slot):
+                    held = edge.held.get(slot, 0)
+                    blocks = {block for i, block in enumerate(edge.blocks) if held >> i & 1}
+                    if not blocks:
+                        row.faults.append(f"edge {edge.head:016x} does not know of it")
+                    if blocks & row.blocks:
+                        row.faults.append(f"blocks of edge {edge.head:016x} lie in another one too")
+                    row.blocks |= blocks
+                    row.num_edges += 1
+                    row.num_bytes += edge.num_bytes / max(1, len(edge.held))
+                    self.shared[edge.head, len(edge.blocks)] += bool(blocks)
+            except ValueError as exc:
+                row.faults.append(str(exc))
+
+    async def _inherit(self, row: Row, keys: WorkerKeys) -> None:
+        """As who takes over would read it."""
+        size = int(keys.base.removeprefix(f"{self._options.prefix}:").partition(":")[0].partition(".")[2])
+        parts = await _of(self._client.lrange(keys.snapshot, 0, -1))
+        log = [(each.epoch, each.data) async for each in self._log(keys)]
+        if (heritage := inherit(row.root, size, parts, log)) is None:
+            row.faults.append("snapshot and log are not whole, or are being written")
+            return
+        row.blocks, row.stream = set(heritage.inventory.blocks()), heritage.status.state
+
+    async def _log(self, keys: WorkerKeys) -> AsyncIterator[Any]:
+        after = START
+        while True:
+            told: Any = await self._client.xrange(keys.log, f"({after}", "+", count=READ_AT_ONCE)
+            for each in map(entry, told):
+                after = each.id
+                yield each
+            if len(told) < READ_AT_ONCE:
+                return
+
+    # drop --------------------------------------------------------------------------------------
+
+    async def drop_worker(self, name: str) -> int:
+        """All that is told of it; how many edges it had a part in. Raises ConfigError for one that is not
+        there."""
+        rows = [row for row in await self.rows() if row.worker == name]
+        if not rows:
+            raise ConfigError(f"nothing is told of '{name}'; `kvgate index show` names the workers")
+        for row in rows:
+            if row.told:
+                await self._forget(row.root, row.told.slots)
+                await _of(self._client.hdel(tree_key(self._options.prefix, row.root) + b"o", row.worker))
+            if row.keys:
+                await self._unlink(row.keys.all())
+                await _of(self._client.srem(workers_key(self._options.prefix), row.keys.base))
+        return sum(row.num_edges for row in rows)
+
+    async def _forget(self, root: BlockHash, slots: Sequence[int]) -> None:
+        """No lookup tells of these any more; the next gateway that looks sweeps their edges."""
+        key = tree_key(self._options.prefix, root)
+        packed = [slot.to_bytes(2, "little") for slot in slots]
+        await _of(self._client.hdel(key + b"s", *packed))
+        await _of(self._client.sadd(key + b"d", *packed))
+
+    async def drop_all(self) -> int:
+        """Everything that is written down under the prefix, of whatever version; how many keys. What another
+        version did not write down here stays, and is in nobody's way."""
+        prefix, num = self._options.prefix, 0
+        for root in await _of(self._client.hkeys(trees_key(prefix))):
+            num += await self._drop_tree(f"{prefix}:{{{root.decode()}}}:".encode())
+        for base in await _of(self._client.smembers(workers_key(prefix))):
+            num += await self._unlink(WorkerKeys.under(base.decode()).all())
+        last = (trees_key(prefix), workers_key(prefix), schema_key(prefix))
+        return num + await self._unlink([name.encode() for name in last])
+
+    async def _drop_tree(self, key: bytes) -> int:
+        num = 0
+        slots = {*await _of(self._client.hkeys(key + b"s")), *await _of(self._client.smembers(key + b"d"))}
+        for slot in slots:
+            heads = await _of(self._client.smembers(key + b"w" + slot))
+            num += await self._unlink([key + b"e" + head for head in heads])
+        names = [key + b"w" + slot for slot in slots]
+        return num + await self._unlink([*names, *(key + name for name in (b"s", b"o", b"d", b"n", b"a"))])
+
+    async def _unlink(self, keys: Sequence[bytes]) -> int:
+        num = 0
+        for first in range(0, len(keys), AT_ONCE):
+            num += await _of(self._client.unlink(*keys[first : first + AT_ONCE]))
+        return num
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """For people; the size of blocks is what the worker's part of the tree takes."""
+    heads = ("worker", "stream", "blocks", "edges", "bytes", "log bytes", "epoch", "holder")
+    lines = [heads, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.worker,
+        row.stream.value if row.stream else "-",
+        "-" if row.blocks is None else str(len(row.blocks)),
+        str(row.num_edges) if row.told else "-",
+        str(round(row.num_bytes)) if row.told else "-",
+        str(row.log_bytes),
+        str(row.epoch or (row.told.fence if row.told else 0)),
+        row.holder or "nobody",
+    )
+
+
+async def _of(answer: "Awaitable[Any] | Any") -> Any:
+    return await answer

@@ -1,0 +1,119 @@
+"""`kvgate key new`: makes a key, and the line by which a gateway knows it.
+`kvgate key import`: such a line for each key that was handed out before.
+
+Lines go to standard output, for `>> keys.jsonl`; a new key to standard error, once: no file has it. Keys that
+are imported are read from a file or standard input, never from the command line, which others can see, and
+are in nothing that is printed.
+"""
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from getpass import getpass
+from pathlib import Path
+
+from gateway.core.errors import ConfigError
+from gateway.tenancy.auth.api_keys import (
+    ID_DIGITS,
+    NUM_SALT_BYTES,
+    NUM_SECRET_BYTES,
+    check_imported,
+    is_ours,
+    make_key,
+)
+from gateway.tenancy.auth.key_format import line_of, ring_of
+
+_DAYS = re.compile(r"([0-9]{1,5})d")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    doing = parser.add_subparsers(required=True, metavar="new|import", dest="action")
+    new = doing.add_parser("new", help="make a key; prints its line for --key-file, and the key to stderr")
+    old = doing.add_parser("import", help="print the lines of keys that clients have already, one a line")
+    old.add_argument(
+        "file", nargs="?", default="-", metavar="FILE", help="with the keys (default: standard input)"
+    )
+    for each in (new, old):
+        each.add_argument("--tenant", required=True, metavar="NAME", help="whose requests are made with it")
+        each.add_argument(
+            "--models", default=None, metavar="NAMES", help="those it may use, by commas (default: all)"
+        )
+        each.add_argument(
+            "--expires",
+            default="",
+            metavar="WHEN",
+            help="a date or time, UTC unless it says otherwise, or 90d",
+        )
+        each.add_argument("--admin", action="store_true", help="it opens the admin API too, see --admin-key")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises ConfigError."""
+    if args.action == "import":
+        lines = [_imported(args, number, key) for number, key in _given(args.file)]
+        if not lines:
+            raise ConfigError("import: there is no key in it")
+        ring_of("\n".join(lines), "import")  # no key twice
+        print("\n".join(lines))
+        return 0
+    key = make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES))
+    try:
+        line = _line(args, key)
+    except ValueError as exc:
+        raise ConfigError(f"--{exc}") from exc
+    print(f"the key, which is shown this once: {key.decode()}", file=sys.stderr)
+    print(line)
+    return 0
+
+
+def _line(args: argparse.Namespace, key: bytes, new_id: bytes = b"") -> str:
+    models = [name for name in map(str.strip, (args.models or "").split(",")) if name]
+    if args.models is not None and not models:  # an unset variable, perhaps: not all of them
+        raise ValueError("models: name one or more, or leave the option out for all")
+    expires = expiry(args.expires, time.time())
+    return line_of(key, os.urandom(NUM_SALT_BYTES), args.tenant, models, expires, args.admin, new_id)
+
+
+def _given(file: str) -> Sequence[tuple[int, bytes]]:
+    """Each key with the number of its line. Typed ones are not shown."""
+    try:
+        if file != "-":
+            data = Path(file).expanduser().read_bytes()
+        elif sys.stdin.isatty():
+            data = getpass("the key: ").encode()
+        else:
+            data = sys.stdin.buffer.read()
+    except OSError as exc:
+        raise ConfigError(f"import: {file} cannot be read: {exc.strerror}") from exc
+    lines = enumerate(map(bytes.strip, data.splitlines()), 1)
+    return [(number, line) for number, line in lines if line]
+
+
+def _imported(args: argparse.Namespace, number: int, key: bytes) -> str:
+    """A key that another gateway of ours made keeps its id. The key is in no message."""
+    if is_ours(key):
+        new_id = b""
+    else:
+        try:
+            check_imported(key)
+        except ValueError as exc:
+            raise ConfigError(f"import: line {number}: {exc}") from exc
+        new_id = os.urandom(ID_DIGITS // 2)
+    try:
+        return _line(args, key, new_id)
+    except ValueError as exc:
+        raise ConfigError(f"--{exc}") from exc
+
+
+def expiry(text: str, now: float) -> str:
+    """So many days from now, or what was given."""
+    if not (days := _DAYS.fullmatch(text)):
+        return text
+    try:
+        return datetime.fromtimestamp(now + int(days[1]) * 86400, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError) as exc:
+        raise ConfigError(f"--expires: '{text}' is beyond the calendar") from exc

@@ -1,0 +1,90 @@
+"""`kvgate adapter`: has a running gateway load an adapter on its workers, unload it, or list all."""
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from gateway.config.secrets import read_key
+from gateway.core.decoding import UNREADABLE
+from gateway.core.errors import ConfigError
+
+ADMIN = "http://127.0.0.1:9400"
+KEY_VARIABLE = "KVGATE_ADMIN_KEY"
+NOT_ALL = 1
+"""Exit code where a worker did not, or the gateway refused."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    doing = parser.add_subparsers(required=True, metavar="list|load|unload", dest="action")
+    listed = doing.add_parser("list", help="adapters, and the workers that have them")
+    load = doing.add_parser("load", help="on all workers of the model, or those that are named")
+    load.add_argument("name", metavar="NAME", help="what clients give as model")
+    load.add_argument("path", metavar="PATH", help="as the worker finds it: a directory there, or on the hub")
+    unload = doing.add_parser("unload", help="from all workers that have it, or those that are named")
+    unload.add_argument("name", metavar="NAME")
+    for each in (load, unload):
+        each.add_argument("--model", metavar="MODEL", help="its base, where the fleet serves several")
+        each.add_argument(
+            "--worker", action="append", default=[], metavar="WORKER", help="URL or id; repeatable"
+        )
+    for each in (listed, load, unload):
+        each.add_argument("--gateway", default=ADMIN, metavar="URL", help=f"its admin address ({ADMIN})")
+        each.add_argument(
+            "--admin-key-file",
+            default="",
+            metavar="FILE",
+            help=f"a key with admin scope, where the gateway wants one; or {KEY_VARIABLE}",
+        )
+
+
+async def run(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
+    """The exit code. Raises ConfigError for what cannot be reached."""
+    key = read_key(args.admin_key_file, "--admin-key-file") if args.admin_key_file else ""
+    key = key or environ.get(KEY_VARIABLE, "")
+    status, told = await _ask(args, {"authorization": f"Bearer {key}"} if key else {})
+    for line in _lines(told):
+        print(line)
+    if status == 200:
+        return 0
+    if "workers" not in told:
+        print(f"the gateway answers {status}: {told['error']['message']}")
+    return NOT_ALL
+
+
+async def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> tuple[int, Any]:
+    """It says itself when a worker takes too long: nothing bounds the call here."""
+    base, method = f"{args.gateway.rstrip('/')}/admin/adapters", "GET"
+    options: dict[str, Any] = {}
+    if args.action == "load":
+        wish = {"adapter": args.name, "path": args.path, "model": args.model, "workers": args.worker}
+        method, options = "POST", {"json": wish}
+    elif args.action == "unload":
+        base, method = f"{base}/{quote(args.name, safe='/')}", "DELETE"
+        options = {"params": [*(("worker", w) for w in args.worker), *_model(args.model)]}
+    timeout = aiohttp.ClientTimeout(total=None)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.request(method, base, headers=headers, **options) as answer,
+        ):
+            return answer.status, msgspec.json.decode(await answer.read())
+    except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
+        raise ConfigError(f"--gateway {args.gateway}: no gateway's admin address: {exc}") from exc
+
+
+def _model(model: str | None) -> list[tuple[str, str]]:
+    return [("model", model)] if model else []
+
+
+def _lines(told: Mapping[str, Any]) -> Iterator[str]:
+    for each in told.get("adapters", ()):
+        not_used = each.get("not_used_at")
+        more = f"; no requests go to {', '.join(not_used)}" if not_used else ""
+        yield f"{each['name']} ({each['root']}): {', '.join(each['workers'])}{more}"
+    for each in told.get("workers", ()):
+        yield f"{each['url']}: {'done' if each['is_done'] else 'FAILED'}: {each['message']}"

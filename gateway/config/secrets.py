@@ -1,0 +1,29 @@
+"""Secrets that options name by their file."""
+
+from hashlib import blake2b
+from pathlib import Path
+
+from gateway.apis.response_ids import ResponseIds
+from gateway.core.errors import ConfigError
+
+
+def read_key(file: str, option: str) -> str:
+    """Raises ConfigError; the key itself is in no message."""
+    try:
+        key = Path(file).expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{option}: {file} cannot be read") from exc
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError(f"{option}: {file} holds no key")
+    return key
+
+
+def worker_headers(key_file: str) -> dict[str, str]:
+    """What goes with each probe. Raises ConfigError."""
+    return {"authorization": f"Bearer {read_key(key_file, 'worker_key_file')}"} if key_file else {}
+
+
+def response_ids(key_file: str) -> ResponseIds:
+    """Raises ConfigError."""
+    key = read_key(key_file, "response_key_file") if key_file else ""
+    return ResponseIds(blake2b(key.encode()).digest() if key else b"")

@@ -1,0 +1,68 @@
+"""Workers as they are written: "URL", "ROLE=URL", and those that drain, as gateways exchange them."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.config import Config
+from gateway.core.worker import Role
+from gateway.http.address import worker_url
+
+
+def specs_of(config: Config) -> list[str]:
+    """All workers as they are given, each "URL" or "ROLE=URL", as `parse_spec` reads them."""
+    return [
+        *config.worker,
+        *[f"{Role.PREFILL.value}={url}" for url in config.prefill],
+        *[f"{Role.DECODE.value}={url}" for url in config.decode],
+    ]
+
+
+def spec_of(url: str, role: Role | None) -> str:
+    return f"{role.value}={url}" if role else url
+
+
+DRAINING, LEAVING = "draining=", "leaving="
+"""Before the URL of an endpoint: that it is to drain; and to be dropped when it has nothing left."""
+
+
+def drains_of(specs: Sequence[str]) -> list[tuple[str, bool]]:
+    """Of all that is told from one gateway to another: URLs of those that drain, and whether they leave."""
+    marks = ((spec, mark) for spec in specs for mark in (DRAINING, LEAVING) if spec.startswith(mark))
+    return [(spec.removeprefix(mark), mark is LEAVING) for spec, mark in marks]
+
+
+def without_drains(specs: Sequence[str]) -> list[str]:
+    return [spec for spec in specs if not spec.startswith((DRAINING, LEAVING))]
+
+
+def changes_of(specs: Sequence[str]) -> list[tuple[str, dict[str, object]]]:
+    """The same as paths of the admin API, and what is posted there. Raises ValueError."""
+    added = [(url, role.value if role else None) for url, role in map(parse_spec, without_drains(specs))]
+    changes: list[tuple[str, dict[str, object]]]
+    changes = [("/admin/workers", {"url": url, "role": role}) for url, role in added]
+    changes += [(f"/admin/workers/{url}/drain", {"drop": is_last}) for url, is_last in drains_of(specs)]
+    return changes
+
+
+def parse_spec(spec: str) -> tuple[str, Role | None]:
+    """URL, as it is kept, and role. Raises ValueError."""
+    url, role = _parts(spec)
+    return worker_url(url), role
+
+
+def _parts(spec: str) -> tuple[str, Role | None]:
+    for role in (Role.PREFILL, Role.DECODE):
+        if spec.startswith(f"{role.value}="):
+            return spec.removeprefix(f"{role.value}="), role
+    return spec, None
+
+
+def with_specs(config: Config, specs: Sequence[str]) -> Config:
+    """The same configuration with these workers in place of its own. One that is wrong stays so."""
+    given: dict[Role | None, list[str]] = {None: [], Role.PREFILL: [], Role.DECODE: []}
+    for url, role in map(_parts, without_drains(specs)):
+        given[role].append(url)
+    return msgspec.structs.replace(
+        config, worker=given[None], prefill=given[Role.PREFILL], decode=given[Role.DECODE]
+    )

@@ -1,0 +1,111 @@
+"""Names at a worker that no request may use, because its engine does not do what the request asks. Pure.
+
+adapter   an engine that takes any name for its base model answers a request for an adapter by the base, in
+          the base's cache
+salt      where tenants' requests are salted (`tenancy/auth/tenant_salt.py`), an engine that drops
+`cache_salt` would let them
+          time each other
+
+Such a worker is not eligible under these names, as if it did not serve them: the fleet leaves them out when
+it indexes its models, so that a request costs nothing more.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from gateway.core.errors import NotSupported
+from gateway.core.worker import Served, Worker
+
+_VERSION = re.compile(r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(.*)", re.DOTALL)
+_BEFORE = re.compile(r"[.\-_]?(a|b|c|rc|alpha|beta|pre|preview|dev)\d*", re.IGNORECASE)
+
+
+class Cause(Enum):
+    ADAPTER = "adapter"
+    SALT = "salt"
+
+
+class Obeys(Protocol):
+    """As much of an engine (`engine.py`) as is judged."""
+
+    names_adapters: bool
+    salts_from: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Why a name of a worker is not used: `reason` is for operators."""
+
+    cause: Cause
+    served: Served
+    reason: str
+
+    def error(self, model: str) -> NotSupported:
+        """For a client who asks for `model`, which no other worker serves."""
+        if self.cause is Cause.ADAPTER:
+            base = f" '{self.served.parent}'" if self.served.parent else ""
+            message = (
+                f"'{model}' is an adapter, and the workers that have it would answer from its base model"
+                f"{base} instead; choose another model"
+            )
+        else:
+            message = (
+                f"the workers of '{model}' cannot keep the prompts of tenants apart, so no tenant's request "
+                "is sent there; choose another model"
+            )
+        return NotSupported(message, param="model")
+
+
+class Eligibility:
+    """`needs_salt`: requests are salted, each by its tenant's."""
+
+    def __init__(self, engines: Mapping[str, Obeys], *, needs_salt: bool = False) -> None:
+        self._engines = engines
+        self._needs_salt = needs_salt
+
+    def __repr__(self) -> str:
+        return f"Eligibility({len(self._engines)} engines, needs_salt={self._needs_salt})"
+
+    def unusable(self, worker: Worker) -> Sequence[Unusable]:
+        """The names that the worker lists and no request may use."""
+        engine = self._engines.get(worker.engine)
+        if engine is None:
+            return ()
+        if self._needs_salt and not is_from(engine.salts_from, worker.version):
+            reason = _of_salts(worker, engine.salts_from)
+            return [Unusable(Cause.SALT, served, reason) for served in worker.served]
+        if engine.names_adapters:
+            return ()
+        reason = f"{worker.engine} answers a request for an adapter from its base model"
+        adapters = [served for served in worker.served if served.adapter is not None]
+        return [Unusable(Cause.ADAPTER, served, reason) for served in adapters]
+
+
+def is_from(first: tuple[int, ...] | None, version: str | None) -> bool:
+    """Whether a version is `first` or newer: no version is where `first` is None, each where it is (). What
+    cannot be read is none, a pre-release comes before its release."""
+    if not first:
+        return first is not None
+    found = _VERSION.match(version or "")
+    if found is None:
+        return False
+    numbers = tuple(int(number) for number in found.groups()[:3])
+    return numbers > first or (numbers == first and not _BEFORE.match(found[4]))
+
+
+def summary(unusable: Sequence[Unusable], max_named: int = 8) -> str:
+    """In a line of the log."""
+    names = [each.served.name for each in unusable]
+    more = f" and {len(names) - max_named} more" if len(names) > max_named else ""
+    return f"{', '.join(names[:max_named])}{more} ({unusable[0].reason})"
+
+
+def _of_salts(worker: Worker, first: tuple[int, ...] | None) -> str:
+    if first is None:
+        return f"{worker.engine} has no cache_salt, which --tenant-salt needs"
+    wanted = ".".join(map(str, first))
+    which = f"{worker.engine} ignores cache_salt before version {wanted}"
+    return f"{which}, which --tenant-salt needs; this is version {(worker.version or 'unknown')[:64]}"

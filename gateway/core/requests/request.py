@@ -1,0 +1,363 @@
+"""What routing needs of a request's body, and the body as it goes on to the worker.
+
+The body is passed on as it came, unknown fields too, but for the fields by which a client could
+steer an engine (`field_judgement.py`, `steering.py`) and for its model, where something else names that
+(`model_name.py`). Where tenants' caches are kept apart, `cache_salt` is the gateway's.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_128
+
+from gateway.core.errors import InvalidRequest
+from gateway.core.requests.cache_salt import SALT, salted
+from gateway.core.requests.chat_messages import Messages
+from gateway.core.requests.field_judgement import XARGS
+from gateway.core.requests.field_types import check_messages, check_prompt, json_type, typed
+from gateway.core.requests.model_alias import renamed
+from gateway.core.requests.model_name import check_once, decide
+from gateway.core.requests.session_id import short
+from gateway.core.requests.steering import has_transfer, unsteered
+
+
+class Kind(Enum):
+    """How a route is answered: CHAT and COMPLETION by prefix, AGENT by that of the chat that it comes to
+    (`apis/to_chat.py`), PASS by load alone."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    AGENT = "agent"
+    PASS = "pass"
+
+
+ROUTES: Mapping[str, Kind] = {
+    "/v1/chat/completions": Kind.CHAT,
+    "/v1/completions": Kind.COMPLETION,
+    "/v1/embeddings": Kind.PASS,
+    "/v1/rerank": Kind.PASS,
+    "/v2/rerank": Kind.PASS,
+    "/rerank": Kind.PASS,
+    "/v1/score": Kind.PASS,
+    "/score": Kind.PASS,
+    "/v1/responses": Kind.AGENT,
+    "/v1/messages": Kind.AGENT,
+    "/v1/messages/count_tokens": Kind.PASS,
+    "/tokenize": Kind.PASS,
+    "/detokenize": Kind.PASS,
+    "/v1/tokenize": Kind.PASS,
+    "/v1/detokenize": Kind.PASS,
+    "/v1/chat/completions/batch": Kind.PASS,
+    "/v1/chat/completions/render": Kind.PASS,
+    "/v1/completions/render": Kind.PASS,
+    "/v1/messages/render": Kind.PASS,
+    "/v1/responses/render": Kind.PASS,
+    "/v1/audio/transcriptions": Kind.PASS,
+    "/v1/audio/translations": Kind.PASS,
+    "/v2/embed": Kind.PASS,
+    "/pooling": Kind.PASS,
+    "/classify": Kind.PASS,
+    "/v1/classify": Kind.PASS,
+    "/encode": Kind.PASS,
+    "/generate": Kind.PASS,
+    "/generative_scoring": Kind.PASS,
+    "/cohere/v2/chat": Kind.PASS,
+    "/cohere/v2/chat/render": Kind.PASS,
+}
+"""Inference routes by path; all are POST. What else is forwarded is said with --route (`apis/routes.py`)."""
+
+RESPONSES = "/v1/responses"
+
+SCALARS = ("model", "stream", "cache_salt", "user", "priority", XARGS)
+PREVIOUS = "previous_response_id"
+STATE_FIELDS = ("store", "background", PREVIOUS, "conversation")
+"""Of /v1/responses: by which something of it is kept in a worker, or was."""
+
+_Value = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
+
+_decode_any = msgspec.json.Decoder().decode
+_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+decode_value = msgspec.json.Decoder(_Value).decode
+_decode_top = msgspec.json.Decoder(dict[str, _Value]).decode
+
+PROMPT_FIELDS = (
+    "tools",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+"""What a chat prompt's text depends on beside its messages."""
+
+
+class InferenceRequest:
+    """One request as routing sees it. `body` is what the worker gets; `fields` is it, decoded on demand."""
+
+    __slots__ = (
+        "kind",
+        "path",
+        "model",
+        "body",
+        "stream",
+        "cache_salt",
+        "session",
+        "messages",
+        "may_ask_usage",
+        "may_split",
+        "reads_cache",
+        "priority",
+        "given_priority",
+        "tenant",
+        "slo_ttft_s",
+        "queued_s",
+        "may_repeat",
+        "is_crowded",
+        "is_cut",
+        "_fields",
+    )
+
+    def __init__(
+        self,
+        kind: Kind,
+        path: str,
+        body: bytes,
+        top: Mapping[str, Any],
+        *,
+        fields: Mapping[str, Any] | None = None,
+        messages: Messages | None = None,
+    ) -> None:
+        """`top` holds the body's top level with scalars decoded. Raises InvalidRequest for wrong ones.
+
+        `reads_cache`: engines compute the whole prompt where log probabilities of the prompt are wanted.
+        `may_split`: another worker may compute the prompt; not where several answers would fetch the same
+        blocks, or the answer tells of the prompt itself.
+        `may_repeat`: where one worker dies with it, another one may do it; not where something is kept of it.
+        `priority`: lower goes first, as in vLLM; None where the body says none; `given_priority` is
+        as it came. Who asks is filled in by flow control, where there is some (`tenancy/admission/gate.py`).
+        `is_cut`: the engine is asked to cut the prompt to a length. `is_crowded`: see `apis/large_body.py`.
+        """
+        self.kind, self.path, self.body = kind, path, body
+        self.model: str = top["model"]
+        self.stream = bool(typed(top, "stream", bool, "a boolean"))
+        self.cache_salt: str | None = typed(top, "cache_salt", str, "a string")
+        self.session = short(typed(top, "user", str, "a string"))
+        self.messages = messages
+        echoes = top.get("echo") and top.get("logprobs")
+        self.reads_cache = top.get("prompt_logprobs") is None and not echoes
+        is_plain = kind is Kind.CHAT or kind is Kind.COMPLETION
+        self.may_ask_usage = self.stream and is_plain and _asks_for_one(top)
+        self.may_split = is_plain and self.reads_cache and _has_one_answer(top)
+        self.given_priority: object = top.get("priority")
+        self.priority: int | None = self.given_priority if type(self.given_priority) is int else None
+        self.tenant: str | None = None
+        self.slo_ttft_s: float | None = None
+        self.queued_s = 0.0
+        self.is_cut, self.is_crowded = _is_cut(top), False
+        self.may_repeat = path in ROUTES and not (path == RESPONSES and _leaves_something(top))
+        self._fields = fields
+
+    def __repr__(self) -> str:
+        return f"InferenceRequest({self.kind.name}, model={self.model!r}, {len(self.body)} bytes)"
+
+    @property
+    def num_new_bytes(self) -> int:
+        """About how much of it is not known: what its tokens will cost."""
+        if self.messages is None or not self.messages.num_known:
+            return len(self.body)
+        return sum(memoryview(raw).nbytes for raw in self.messages.raws[self.messages.num_known :])
+
+    def let_go(self) -> None:
+        """It has been answered: no other worker will be asked, and its text is not kept."""
+        self.body, self.messages, self._fields = b"", None, {}
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        if self._fields is None:
+            self._fields = _decode(self.body)
+        return self._fields
+
+
+def parse_request(
+    path: str,
+    body: bytes,
+    known: Container[bytes] = frozenset(),
+    *,
+    keeps_transfer: bool = False,
+    model: str | None = None,
+    default: str | None = None,
+    salt: str | None = None,
+    models: Container[str] | None = None,
+) -> InferenceRequest:
+    """Raises InvalidRequest that names the field at fault, or Forbidden; ModelMissing where neither the body
+    nor `model` (the query's) nor `default` names one. `keeps_transfer`: clients may split requests
+    themselves. `salt` goes to the worker in place of the client's; a limited key may use `models`.
+
+    `known` has the names (see Messages) of conversations whose messages passed these checks before:
+    they are not decoded again. Everything else is.
+    """
+    kind = ROUTES.get(path, Kind.PASS)
+    messages = _messages(body, known, salt) if kind is Kind.CHAT else None
+    if messages is not None:
+        top, fields, writes_model = messages.top, None, False
+        if model is not None:
+            decide(top, model)
+    else:
+        top = _scalars(path, body) if kind is Kind.PASS or kind is Kind.AGENT else _decode(body)
+        writes_model = decide(top, model, default, is_limited=models is not None)
+        fields = _checked(kind, top)
+    return completed(
+        kind,
+        path,
+        body,
+        top,
+        fields,
+        messages,
+        keeps_transfer=keeps_transfer,
+        salt=salt,
+        models=models,
+        writes_model=writes_model,
+    )
+
+
+def completed(
+    kind: Kind,
+    path: str,
+    body: bytes,
+    top: dict[str, Any],
+    fields: dict[str, Any] | None,
+    messages: Messages | None,
+    *,
+    keeps_transfer: bool,
+    salt: str | None,
+    models: Container[str] | None,
+    writes_model: bool,
+) -> InferenceRequest:
+    """The request of a body whose fields are read and checked; `writes_model` as `decide` says."""
+    if models is not None and body:
+        check_once(body)
+    sent = unsteered(top, body, keeps_transfer=keeps_transfer, models=models)
+    sent = renamed(sent, top["model"]) if writes_model and body else sent
+    request = InferenceRequest(kind, path, sent, top, fields=fields, messages=messages)
+    if salt is not None:
+        request.body, request.cache_salt = salted(path, sent, salt, top), salt
+        if fields is not None:
+            fields[SALT] = salt  # they are those of the body that goes on
+    if keeps_transfer and has_transfer(top):
+        request.may_split = False  # its client splits it
+    return request
+
+
+def _checked(kind: Kind, top: dict[str, Any]) -> dict[str, Any] | None:
+    """All fields of a body that has a prompt for us to read; None of another one."""
+    if kind is Kind.CHAT:
+        check_messages(top)
+    elif kind is Kind.COMPLETION:
+        check_prompt(top)
+    else:
+        return None
+    return top
+
+
+def _messages(body: bytes, known: Container[bytes], salt: str | None) -> Messages | None:
+    """The messages of a chat; None where the full check will have something to say."""
+    try:
+        top = _decode_top(body)
+        raws, model = top.get("messages"), top.get("model")
+        if type(raws) is not list or type(model) is not str or not model:
+            return None
+        setting, names = names_of(model, top, raws, salt)
+        num_known = num_known_of(names, known)
+        new = [_decode_any(raw) for raw in raws[num_known:]]
+        _decode_nested(top, with_prompt=not num_known)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    if not all(type(message) is dict and type(message.get("role")) is str for message in new):
+        return None
+    return Messages(raws, names, setting, num_known, top, new)
+
+
+def num_known_of(names: Sequence[bytes], known: Container[bytes]) -> int:
+    """How many leading messages were in a request before."""
+    num_known = max(len(names) - 1, 0)  # the last message is never before a cut
+    while num_known and names[num_known - 1] not in known:
+        num_known -= 1
+    return num_known
+
+
+def names_of(
+    model: str, top: Mapping[str, Any], raws: Sequence[msgspec.Raw], salt: str | None
+) -> tuple[bytes, Sequence[bytes]]:
+    """JSON values end where they end, so that one after the other is told from any other sequence. What is
+    known of one tenant's conversations makes no other's faster."""
+    given = {name: top[name] for name in PROMPT_FIELDS if name in top}
+    chain = xxh3_128(msgspec.json.encode((model, given)))
+    setting, names = chain.digest(), []
+    if salt is not None:
+        chain.update(salt.encode())
+    for raw in raws:
+        chain.update(raw)
+        names.append(chain.digest())
+    return setting, names
+
+
+def _decode_nested(top: Mapping[str, Any], *, with_prompt: bool) -> None:
+    """Objects and lists are only split by now: what is wrong inside must not pass either."""
+    for name, value in top.items():
+        is_new = with_prompt or name not in PROMPT_FIELDS
+        if type(value) in (dict, list) and name != "messages" and is_new:
+            _decode_any(msgspec.json.encode(value))
+
+
+def _leaves_something(top: Mapping[str, Any]) -> bool:
+    """A response that is asked to be kept, or goes on with one. Where nothing is said engines keep none
+    (vLLM: unless VLLM_ENABLE_RESPONSES_API_STORE is set)."""
+    return any([top.get(name) not in (None, False) for name in STATE_FIELDS])
+
+
+def _scalars(path: str, body: bytes) -> dict[str, Any]:
+    """The fields that routing reads of a body that is not looked into, and the names of the others."""
+    if not body and path not in ROUTES:
+        body = b"{}"  # a route that was added with --route may have none
+    try:
+        if not body.isascii():
+            body.decode()
+        top: dict[str, Any] = _decode_raw(body)
+        read = (*SCALARS, *STATE_FIELDS) if path == RESPONSES else SCALARS
+        top |= {name: _decode_any(top[name]) for name in read if name in top}
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        top = _decode(body)  # says what is wrong
+    return top
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    try:
+        fields = _decode_any(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+    if not isinstance(fields, dict):
+        raise InvalidRequest(f"the body must be a JSON object, not {json_type(fields)}")
+    return fields
+
+
+def _asks_for_one(top: Mapping[str, Any]) -> bool:
+    """One answer to one prompt, and no word about its usage: what was added for us can be taken out again."""
+    return "stream_options" not in top and top.get("n") in (None, 1) and _has_one_prompt(top)
+
+
+def _is_cut(top: Mapping[str, Any]) -> bool:
+    return top.get("truncate_prompt_tokens") is not None or top.get("truncation") is not None
+
+
+def _has_one_prompt(top: Mapping[str, Any]) -> bool:
+    prompt = top.get("prompt")
+    return type(prompt) is not list or len(prompt) < 2 or type(prompt[0]) is int
+
+
+def _has_one_answer(top: Mapping[str, Any]) -> bool:
+    if any([top.get(name) not in (None, 1) for name in ("n", "best_of")]):
+        return False
+    return not top.get("use_beam_search") and not top.get("echo") and _has_one_prompt(top)

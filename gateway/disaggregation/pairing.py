@@ -1,0 +1,107 @@
+"""Are two workers a pair? What they tell must fit (`core/pd_pairs.py`), and they must make the same tokens of
+the same prompt: nothing else would notice, and an answer would be made from another prompt's cache.
+
+    joined ─ asked for its tokens ─ as all its partners' ─► nothing
+                                  └ others ─► both asked again, at once ─ still others ─► no pair, in the log
+
+Beside all requests: a worker is asked once, and again where it differs, since some templates tell the date.
+One that has no `/tokenize` is not held to it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Protocol
+
+from gateway.core.fleet import Fleet
+from gateway.core.pd_pairs import are_pair, kind_of, misfits
+from gateway.core.worker import Worker, WorkerId
+from gateway.models.token_parity import Made, disagreement, made_by
+
+log = logging.getLogger("kvgate.roster")
+
+MAX_AT_ONCE = 8
+"""Workers that are asked at the same time: hundreds may join at once."""
+
+Post = Callable[[str, str, object], Awaitable[bytes | None]]
+"""Posts a body to a path of an endpoint; None where that is not answered with 200."""
+Start = Callable[[str, Coroutine[None, None, None]], object]
+
+
+class Bans(Protocol):
+    """Keeps pairs that are none."""
+
+    def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool: ...
+
+
+class Pairing:
+    """`start` runs a task in the background."""
+
+    def __init__(self, fleet: Fleet, bans: Bans, post: Post, start: Start) -> None:
+        self._fleet = fleet
+        self._bans = bans
+        self._post = post
+        self._start = start
+        self._made: dict[WorkerId, tuple[Worker, Made]] = {}
+        """Of the first rank of each endpoint: all ranks are one server."""
+        self._turn = asyncio.Semaphore(MAX_AT_ONCE)
+
+    def __repr__(self) -> str:
+        return f"Pairing({len(self._made)} asked)"
+
+    def joined(self, workers: Sequence[Worker]) -> None:
+        """Those of one endpoint."""
+        ours = {worker.id for worker in workers}
+        for prefill, decode, why in misfits(member.worker for member in self._fleet):
+            if not ours.isdisjoint((prefill, decode)):
+                log.warning("workers %s and %s are no pair: %s", prefill, decode, why)
+        if kind_of(workers[0]):
+            self._start(f"compare prompts of {workers[0].id}", self._compare(workers[0]))
+
+    async def _compare(self, worker: Worker) -> None:
+        await self._ask(worker)
+        self._made = {name: told for name, told in self._made.items() if self._is_here(told[0])}
+        for other, _ in list(self._made.values()):
+            if self._differ(worker, other):
+                await self._doubt(worker, other)
+
+    async def _doubt(self, one: Worker, other: Worker) -> None:
+        await asyncio.gather(self._ask(one), self._ask(other))
+        why = self._differ(one, other)
+        for prefill, decode in ((one, other), (other, one)):
+            if why and are_pair(prefill, decode):
+                log.error(
+                    "workers %s and %s make different prompts: %s; they are no pair until one of them is "
+                    "restarted with the model and the chat template of the other",
+                    prefill.id, decode.id, why,
+                )  # fmt: skip
+                self._ban(prefill.url, decode.url, why)
+
+    def _ban(self, prefill_url: str, decode_url: str, why: str) -> None:
+        ranks = [member.worker for member in self._fleet if member.worker.url in (prefill_url, decode_url)]
+        for prefill in ranks:
+            for decode in ranks:
+                if (prefill.url, decode.url) == (prefill_url, decode_url):
+                    self._bans.ban(prefill.id, decode.id, why)
+
+    def _differ(self, one: Worker, other: Worker) -> str | None:
+        """Of two that are a pair, and are still there."""
+        if not are_pair(one, other) and not are_pair(other, one):
+            return None
+        return disagreement(self._made_by(one), self._made_by(other))
+
+    def _made_by(self, worker: Worker) -> Made:
+        known, made = self._made.get(worker.id, (None, {}))
+        return made if known is worker and self._is_here(worker) else {}
+
+    async def _ask(self, worker: Worker) -> None:
+        async with self._turn:
+            made = await made_by(worker.served[0].name, partial(self._post, worker.url))
+        if self._is_here(worker):
+            self._made[worker.id] = worker, made
+
+    def _is_here(self, worker: Worker) -> bool:
+        """And the same process as when it joined."""
+        member = self._fleet.get(worker.id)
+        return member is not None and member.worker is worker

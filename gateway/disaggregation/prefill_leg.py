@@ -1,0 +1,144 @@
+"""The prefill leg of a split request: another worker computes its prompt, and says where it is.
+
+    connect ─ send ─► its whole answer ─► `on_handed`
+       └─ whatever else happens, or its time is over ─► `on_failed`
+
+One of the two is called, once; neither behind `cancel`, by which the worker sees a disconnect and stops
+computing.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from enum import Enum
+
+from gateway.http.messages import ResponseHead
+from gateway.upstream.connection import OUR_ERRNOS, Pool, UpstreamConnection
+
+MAX_ANSWER_BYTES = 8 << 20
+"""It names each block: a prompt of a million tokens has some 60,000 of them."""
+
+
+class Failure(Enum):
+    """Why a prefill leg came to nothing. REFUSED: the worker has something against the request, or its answer
+    cannot be used; it is not down."""
+
+    UNREACHABLE = "unreachable"
+    DIED = "died"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    REFUSED = "refused"
+
+
+Start = Callable[[str, Coroutine[None, None, None]], "asyncio.Task[None]"]
+
+
+class Prefill:
+    """`head` and `body` are what is sent. Bytes of the answer, or why there is none, go to whoever asked."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        head: bytes,
+        body: bytes,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        start: Start,
+        timeout_s: float,
+        on_handed: Callable[[bytes], None],
+        on_failed: Callable[[Failure, str], None],
+    ) -> None:
+        self._pool = pool
+        self._head = head
+        self._body = body
+        self._loop = loop
+        self._start = start
+        self._on_handed = on_handed
+        self._on_failed = on_failed
+        self._timeout_s = timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._upstream: UpstreamConnection | None = None
+        self._answer = bytearray()
+        self._status = 0
+        self._is_fresh = False
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"Prefill({self._pool!r}, over={self._is_over})"
+
+    def begin(self) -> None:
+        self._timer = self._loop.call_later(self._timeout_s, self._too_late)
+        connection = self._pool.take()
+        if connection is None:
+            self._task = self._start("connect for prefill", self._connect())
+        else:
+            self._send(connection)
+
+    def cancel(self) -> None:
+        self._end()
+
+    def fail(self, failure: Failure, reason: str) -> None:
+        """Somebody else knows that nothing will come of it."""
+        if not self._is_over:
+            self._end()
+            self._on_failed(failure, reason)
+
+    async def _connect(self) -> None:
+        self._is_fresh = True
+        try:
+            connection = await self._pool.connect()
+        except TimeoutError:
+            return self.fail(Failure.UNREACHABLE, "connecting took too long")
+        except OSError as exc:
+            failure = Failure.REFUSED if exc.errno in OUR_ERRNOS else Failure.UNREACHABLE
+            return self.fail(failure, f"cannot connect: {exc.strerror or exc}")
+        if self._is_over:
+            return connection.abort()
+        return self._send(connection)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        self._upstream = connection
+        connection.send(self._head, self._body, self)
+
+    # the worker's answer -----------------------------------------------------------------------
+
+    def upstream_head(self, head: ResponseHead) -> None:
+        self._status = head.status
+
+    def upstream_data(self, data: bytes) -> None:
+        self._answer += data
+        if len(self._answer) > MAX_ANSWER_BYTES:
+            self.fail(Failure.ERROR, f"its answer is over {MAX_ANSWER_BYTES} bytes")
+
+    def upstream_ended(self, data: bytes) -> None:
+        self._upstream = None
+        self.upstream_data(data)
+        if self._is_over:
+            return None
+        if self._status == 200:
+            self._end()
+            return self._on_handed(bytes(self._answer))
+        is_refused = self._status < 500
+        text = bytes(self._answer[:200]).decode("utf-8", "replace")
+        return self.fail(Failure.REFUSED if is_refused else Failure.ERROR, f"answered {self._status}: {text}")
+
+    def upstream_lost(self, reason: str) -> None:
+        self._upstream = None
+        if self._is_fresh or self._status:
+            return self.fail(Failure.DIED, reason)
+        self._task = self._start("connect for prefill", self._connect())  # it had closed a resting connection
+        return None
+
+    # the end -----------------------------------------------------------------------------------
+
+    def _too_late(self) -> None:
+        self.fail(Failure.TIMEOUT, f"no answer in {self._timeout_s:g} s")
+
+    def _end(self) -> None:
+        self._is_over = True
+        for pending in (self._timer, self._task):
+            if pending:
+                pending.cancel()
+        if self._upstream:
+            self._upstream.abort()
+            self._upstream = None

@@ -1,0 +1,144 @@
+"""What became of requests that may be split: counted, learnt from, and pairs that do not agree taken out."""
+
+import logging
+from collections import Counter
+from typing import NamedTuple
+
+from gateway.config import Config
+from gateway.core.decision import Decision
+from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.usage import Usage
+from gateway.core.worker import WorkerId
+from gateway.observability.metrics import TTFT_BOUNDS_S, Histogram
+from gateway.policies.disaggregation import Disaggregation, modes_of
+from gateway.policies.transfer_speed import TransferSpeed
+
+log = logging.getLogger("kvgate.proxy")
+
+DIRECT, SPLIT = "direct", "prefill_decode"
+
+
+class Pinned(NamedTuple):
+    """A prompt that lies at its prefill worker to be fetched; no blocks where it tells no block size."""
+
+    worker: WorkerId
+    num_tokens: int
+    num_blocks: int
+
+
+class Splits:
+    """Of one gateway. `pinned` is what was handed on and not yet fetched, by decision. `ttft_s` by plan;
+    `prefill_s` and `transfer_s` (until the first token behind it) of what was split."""
+
+    def __init__(self, policy: Disaggregation) -> None:
+        self.policy = policy
+        self.plans: Counter[tuple[str, str]] = Counter()  # plan, reason
+        self.failures: Counter[str] = Counter()
+        self.ttft_s = {DIRECT: Histogram(TTFT_BOUNDS_S), SPLIT: Histogram(TTFT_BOUNDS_S)}
+        self.prefill_s = Histogram(TTFT_BOUNDS_S)
+        self.transfer_s = Histogram(TTFT_BOUNDS_S)
+        self.pinned: dict[str, Pinned] = {}
+        self.moved_tokens = 0
+        self.num_mismatches = 0
+        self._counts_otherwise: set[WorkerId] = set()
+        """Decode workers whose last prompt had another number of tokens than we had made of it."""
+
+    def __repr__(self) -> str:
+        return f"Splits({dict(self.plans)}, failures={dict(self.failures)})"
+
+    def decided(self, decision: Decision) -> None:
+        if decision.split:
+            self.plans[_plan(decision), decision.split.reason] += 1
+
+    def failed(self, cause: str) -> None:
+        self.failures[cause] += 1
+
+    def prefilled(self, seconds: float) -> None:
+        self.prefill_s.observe(seconds)
+
+    def handed(self, decision: Decision, prefilled_tokens: int | None) -> None:
+        """Its decode worker is told where the prompt is; ends with `let_go`, whatever becomes of it."""
+        prefill, num_tokens = decision.prefill, prefilled_tokens or decision.num_tokens
+        if prefill is not None:
+            num_blocks = -(-num_tokens // prefill.block_size) if prefill.block_size else 0
+            self.pinned[decision.id] = Pinned(prefill.id, num_tokens, num_blocks)
+
+    def let_go(self, decision: Decision) -> None:
+        """It was fetched, or nobody will come for it; again is as once."""
+        self.pinned.pop(decision.id, None)
+
+    def transferred(self, decision: Decision, seconds: float, ahead_s: float) -> None:
+        self.transfer_s.observe(seconds)
+        self.moved_tokens += decision.uncached_tokens
+        self.policy.transfer.transferred(decision.uncached_tokens, seconds, ahead_s)
+
+    def began(self, decision: Decision, ttft_s: float) -> None:
+        self.ttft_s[_plan(decision)].observe(ttft_s)
+
+    def agree(self, decision: Decision, prefilled_tokens: int | None) -> bool:
+        """Whether the decode worker may be told of what was computed: it will take the prompt for as many
+        tokens, if ours are its own. False raises the alarm: some engines do not survive a difference."""
+        prefill, ours = decision.prefill, _tokens_made(decision)
+        if prefill is None or prefilled_tokens is None or not ours or prefilled_tokens == ours:
+            return True
+        if decision.worker.id in self._counts_otherwise:
+            return True
+        self.failed("mismatch")
+        self._differ(prefill.id, decision.worker.id, prefilled_tokens, ours)
+        return False
+
+    def compare(self, decision: Decision, prefilled_tokens: int | None, decoded_tokens: int) -> None:
+        """What both legs took the prompt for. Where that differs the answer was made from another prompt's
+        cache: nobody else would notice."""
+        prefill = decision.prefill
+        if prefill is None or prefilled_tokens is None or prefilled_tokens == decoded_tokens:
+            return
+        self._differ(prefill.id, decision.worker.id, prefilled_tokens, decoded_tokens)
+
+    def acquit(self, prefill: WorkerId, decision: Decision, num_tokens: int) -> None:
+        """The decode worker, asked alone, took the prompt for as many tokens as that prefill worker: ours are
+        others."""
+        if self.policy.acquit(prefill, decision.worker.id):
+            log.warning(
+                "workers %s and %s make the same prompts after all (%d tokens), and others than this gateway "
+                "(%d): they are a pair again; is --tokenizer theirs?",
+                prefill, decision.worker.id, num_tokens, decision.num_tokens,
+            )  # fmt: skip
+
+    def answered(self, decision: Decision, usage: Usage) -> None:
+        """Whether the worker counts a prompt's tokens as we do, by its latest."""
+        ours = _tokens_made(decision)
+        if ours and usage.prompt_tokens:
+            if usage.prompt_tokens == ours:
+                self._counts_otherwise.discard(decision.worker.id)
+            else:
+                self._counts_otherwise.add(decision.worker.id)
+
+    def _differ(self, prefill: WorkerId, decode: WorkerId, one: int, other: int) -> None:
+        self.num_mismatches += 1
+        if self.policy.ban(prefill, decode, f"they made {one} and {other} tokens of one prompt"):
+            log.error(
+                "workers %s and %s make different prompts of one request (%d and %d tokens): they are no "
+                "pair any more; compare their model, template and version",
+                prefill, decode, one, other,
+            )  # fmt: skip
+
+    def drop_worker(self, worker: WorkerId) -> None:
+        """It is another process when it comes back."""
+        self.policy.allow(worker)
+        self._counts_otherwise.discard(worker)
+
+
+def splits_of(config: Config) -> Splits:
+    """Raises ConfigError."""
+    transfer = TransferSpeed(tokens_per_s=config.transfer_tokens_per_s, latency_s=config.transfer_latency_s)
+    return Splits(Disaggregation(transfer, modes_of(config.disaggregation)))
+
+
+def _tokens_made(decision: Decision) -> int:
+    """All tokens of its prompt, 0 where we do not know them."""
+    return decision.num_tokens if decision.prompt_from != BEFORE_MEDIA else 0
+
+
+def _plan(decision: Decision) -> str:
+    return SPLIT if decision.prefill else DIRECT

@@ -1,0 +1,42 @@
+"""The beginning of a stream, held back until it tells whether there will be an answer.
+
+Engines begin a stream before they know whether they can have what another worker computed: its head is a 200,
+then comes an event with the role (chats), and then the first token, or an error in place of it.
+"""
+
+from enum import Enum
+
+from gateway.http.messages import ResponseHead
+from gateway.http.sse import SseScanner
+
+MAX_BYTES = 64 << 10
+"""What says nothing for so long is passed on."""
+_ERRORS = (b'data: {"error"', b'data:{"error"', b'data: {"object":"error"', b'data:{"object":"error"')
+
+
+class Beginning(Enum):
+    OPEN = "open"
+    ANSWER = "answer"
+    ERROR = "error"
+
+
+class HeldStream:
+    """`data` is what came so far, for whoever passes it on behind `head`."""
+
+    __slots__ = ("head", "data", "_scanner")
+
+    def __init__(self, head: ResponseHead) -> None:
+        self.head = head
+        self.data = b""
+        self._scanner = SseScanner()
+
+    def __repr__(self) -> str:
+        return f"HeldStream({len(self.data)} bytes)"
+
+    def feed(self, data: bytes) -> Beginning:
+        self.data += data
+        whole = self._scanner.feed(data)
+        if any(line.startswith(_ERRORS) for line in whole.splitlines()):
+            return Beginning.ERROR
+        is_answer = self._scanner.has_token or len(self.data) > MAX_BYTES
+        return Beginning.ANSWER if is_answer else Beginning.OPEN

@@ -1,0 +1,67 @@
+"""Bounds on what an endpoint declares of itself: names of models, and ranks. Pure.
+
+A worker is not trusted with the log, the metrics page or the event loop of its gateway: names appear in all
+of them, and each rank is a worker. Names that cannot be used are ignored; more ranks than any engine has mean
+that the answer is wrong as a whole.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.core.engine import ModelInfo
+
+MAX_MODELS = 4096
+"""Names of one endpoint, adapters among them. vLLM's own pages of adapters have hundreds."""
+MAX_NAME_CHARS = 1024
+"""A name, a root or a parent: paths are among them."""
+MAX_RANKS = 1024
+"""Data-parallel ranks of one endpoint; the largest deployments have some hundred."""
+MAX_SERVED = 1 << 16
+"""Names times ranks: so many entries are indexed by model when the endpoint joins, in some 0.1 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """The models that can be used; `refusal` says why the others cannot, and is empty if all can."""
+
+    models: tuple[ModelInfo, ...]
+    refusal: str = ""
+
+
+def usable(models: Sequence[ModelInfo], num_ranks: int = 1) -> Usable:
+    most = min(MAX_MODELS, max(MAX_SERVED // max(num_ranks, 1), 1))
+    good: list[ModelInfo] = []
+    seen: set[str] = set()
+    num_bad = num_again = 0
+    for model in models:
+        if model.id in seen:
+            num_again += 1
+        elif not _is_name(model.id) or not all(map(_may_be_name, (model.root, model.parent))):
+            num_bad += 1
+        elif len(good) < most:
+            seen.add(model.id)
+            good.append(model)
+    left = len(models) - len(good) - num_bad - num_again
+    said = [
+        f"{num_bad} have a name that is empty, longer than {MAX_NAME_CHARS} characters or not printable"
+        if num_bad
+        else "",
+        f"{num_again} are listed twice" if num_again else "",
+        f"{left} are more than the {most} that are used of one endpoint" if left else "",
+    ]
+    return Usable(tuple(good), "; ".join(filter(None, said)))
+
+
+def ranks_refusal(num_ranks: int) -> str | None:
+    """Why an endpoint with so many ranks is not used; None if it is."""
+    if num_ranks <= MAX_RANKS:
+        return None
+    return f"declares {num_ranks} data-parallel ranks, at most {MAX_RANKS} are used of one endpoint"
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= MAX_NAME_CHARS and name.isprintable()
+
+
+def _may_be_name(name: str | None) -> bool:
+    return not name or _is_name(name)

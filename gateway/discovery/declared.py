@@ -1,0 +1,82 @@
+"""What the operator says of workers beside what they tell themselves: role, connector, place. Pure.
+
+A worker's own word goes before ours where it has one; where they contradict each other it does not join: it
+was put where it does not belong.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.core.worker import Role, Transfer, Worker
+from gateway.discovery.probe import ProbeError
+from gateway.discovery.probed import Facts, worker_urls, workers_of
+
+
+class WrongRole(ProbeError):
+    """It is another one than it was said to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """`connectors` by URL, `connector` for all others; `defaults` by engine, where nobody says. `topology` by
+    URL. Roles are changed when workers are added."""
+
+    roles: dict[str, Role] = field(default_factory=dict)
+    connectors: dict[str, str] = field(default_factory=dict)
+    connector: str | None = None
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    topology: dict[str, str] = field(default_factory=dict)
+
+    def inherit(self, url: str, source: str) -> None:
+        """What is said of a name is said of each of its addresses."""
+        for table in (self.connectors, self.topology):
+            if source in table:
+                table[url] = table[source]
+
+    def workers_of(self, facts: Facts) -> tuple[Worker, ...]:
+        """Raises WrongRole."""
+        said = self.roles.get(facts.url)
+        if said and facts.role and facts.role != said.value:
+            raise WrongRole(f"{facts.url} is a {facts.role} worker, and was given as --{said.value}")
+        return tuple(self._said_of(worker, said) for worker in workers_of(facts))
+
+    def _said_of(self, worker: Worker, said: Role | None) -> Worker:
+        role = said or worker.role
+        transfer, connector = worker.transfer, self.connectors.get(worker.url, self.connector)
+        if transfer is None and (role is not Role.BOTH or connector):
+            connector = connector or self.defaults.get(worker.engine)
+            transfer = Transfer(connector) if connector else None
+        elif transfer and connector:
+            transfer = replace(transfer, connector=connector)
+        topology = self.topology.get(worker.url, "")
+        return replace(worker, role=role, transfer=transfer, topology=topology)
+
+
+def said_of(config: Config, known: Collection[str] = (), defaults: Mapping[str, str] | None = None) -> Said:
+    """`known` are connectors, `defaults` those of engines. Raises ConfigError."""
+    roles = dict.fromkeys(worker_urls(config.prefill), Role.PREFILL)
+    for url in worker_urls(config.decode):
+        if url in roles:
+            raise ConfigError(f"decode: {url} is given as --prefill too; one that does both is a --worker")
+        roles[url] = Role.DECODE
+    named = dict(_by_url("connector", spec) for spec in config.connector)
+    for name in named.values():
+        if name not in known:
+            raise ConfigError(f"connector: '{name}' is none; known: {', '.join(known)}")
+    places = dict(_by_url("topology", spec) for spec in config.topology)
+    if "" in places:
+        raise ConfigError(f"topology: '{places['']}' names no worker; give URL=LABEL")
+    return Said(roles, named, named.get(""), defaults or {}, places)
+
+
+def _by_url(option: str, spec: str) -> tuple[str, str]:
+    """URL and what is said of it; no URL means all."""
+    url, _, name = spec.rpartition("=")
+    if not url:
+        return "", name
+    try:
+        return worker_urls([url])[0], name
+    except ConfigError as exc:
+        raise ConfigError(f"{option}: {exc}") from exc

@@ -1,0 +1,228 @@
+"""Opens a worker's feed by what its event source is: an address over ZeroMQ, or a path to be polled."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import zmq
+
+from gateway.config import Config
+from gateway.core.block_limits import BlockLimits, block_limits
+from gateway.core.engine import Engine, EventSource
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import Worker, WorkerId
+from gateway.http.address import Address
+from gateway.http.cache_report import can_report
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import BlockSets, Index, Losses
+from gateway.ingest.blind_recovery import Healer
+from gateway.ingest.endpoints import reached
+from gateway.ingest.poll import PollFeed
+from gateway.ingest.subscription import Subscription
+from gateway.ingest.time_slices import Turns
+from gateway.ingest.zmq import ZmqFeed, reach
+from gateway.redis.options import redis_of
+from gateway.replication.agent_targets import AgentFeeds
+from gateway.runtime.tasks import Tasks
+from gateway.upstream.access import Ways
+from gateway.upstream.control_client import ControlSession
+
+if TYPE_CHECKING:
+    from gateway.index.redis_tree.service import RadixService
+    from gateway.replication.agent_feed import AgentFeed
+    from gateway.replication.rank_store import Shelf
+    from gateway.replication.replica_feed import ReplicaFeed
+    from gateway.replication.session import Shared
+
+
+class Feeds:
+    """`engine_of` finds an adapter by its name; `headers` go with each poll; `subscribe` makes what takes
+    the events."""
+
+    def __init__(
+        self,
+        *,
+        engine_of: Callable[[str], Engine],
+        index: BlockSets,
+        assumed: AssumedIndex,
+        headers: Mapping[str, str],
+        tasks: Tasks,
+        agents: AgentFeeds | None = None,
+        subscribe: Callable[..., Subscription] = Subscription,
+        healer: Healer | None = None,
+        shared: "Shared | None" = None,
+        limits_of: Callable[[Worker], BlockLimits] = lambda worker: block_limits(worker.num_blocks),
+        ways: Ways | None = None,
+    ) -> None:
+        """`limits_of` bounds what is kept of a worker. `shared` is Redis: workers without an agent are read
+        by one gateway for all. `ways` judge the endpoints that engines report; without them all are right."""
+        self._ways = ways
+        self._shared = shared
+        self._limits_of = limits_of
+        self._engine_of = engine_of
+        self._index = index
+        self._assumed = assumed
+        self._headers = headers
+        self._tasks = tasks
+        self._agents = agents
+        self._make_subscription = subscribe
+        self._healer = healer
+        self._turns = Turns()
+        self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+
+    def open(
+        self,
+        worker: Worker,
+        source: EventSource,
+        session: ControlSession,
+        on_state: Callable[[WorkerId, StreamState], None],
+        start_time_s: float | None = None,
+    ) -> (
+        "tuple[ZmqFeed | PollFeed, Subscription] | tuple[AgentFeed, AgentFeed] | "
+        "tuple[ReplicaFeed, ReplicaFeed]"
+    ):
+        """Started: by its agent where it has one, which must be beside the engine process that began at
+        `start_time_s`. Raises ValueError for an endpoint that cannot be used."""
+        if self._shared and not (self._agents and self._agents.has(worker)):
+            return self._open_replica(self._shared, worker, source, session, on_state)
+        if self._agents is None or not self._agents.has(worker):
+            return self._open_events(worker, source, session, on_state)
+
+        def open_events() -> tuple[ZmqFeed | PollFeed, Subscription]:
+            if source.is_polled:
+                raise ValueError("they can be had once, and are its agent's")
+            return self._open_events(worker, source, session, on_state)
+
+        feed = self._agents.open(worker, open_events, on_state, start_time_s, self._limits_of(worker))
+        return feed, feed
+
+    def _open_replica(
+        self,
+        shared: "Shared",
+        worker: Worker,
+        source: EventSource,
+        session: ControlSession,
+        on_state: Callable[[WorkerId, StreamState], None],
+    ) -> "tuple[ReplicaFeed, ReplicaFeed]":
+        def open_events(shelf: "Shelf | None") -> tuple[ZmqFeed | PollFeed, Subscription]:
+            if shelf is not None:
+                return self._open_events(worker, source, session, lambda worker, state: None, shelf)
+            if source.is_polled:
+                raise ValueError("they can be had once")
+            return self._open_events(worker, source, session, on_state)
+
+        feed = shared.open(worker, open_events, on_state, self._tasks, self._limits_of(worker))
+        return feed, feed
+
+    def _open_events(
+        self,
+        worker: Worker,
+        source: EventSource,
+        session: ControlSession,
+        on_state: Callable[[WorkerId, StreamState], None],
+        shelf: "Shelf | None" = None,
+    ) -> tuple[ZmqFeed | PollFeed, Subscription]:
+        if not source.is_polled:
+            self._reached(worker, source)  # before anything is opened that would have to be closed
+        engine = self._engine_of(worker.engine)
+        index: BlockSets = self._index if shelf is None else shelf
+        make: Callable[..., Subscription] = self._make_subscription if shelf is None else shelf.subscription
+        subscription = make(
+            worker.id,
+            engine=engine,
+            index=index,
+            assumed=self._assumed,
+            can_replay=source.replay_endpoint is not None,
+            on_state=on_state,
+            limits=self._limits_of(worker),
+        )
+        self._heal(worker, engine, subscription)
+        feed = (
+            self._poll(worker, source, session, subscription)
+            if source.is_polled
+            else self._subscribe(worker, source, engine, subscription)
+        )
+        feed.start()
+        return feed, subscription
+
+    def _heal(self, worker: Worker, engine: Engine, subscription: Subscription) -> None:
+        """But not where an agent keeps count: it does not know what we ask its engine to announce. Nor for
+        the tree in Redis, which is told of blocks whose names are known."""
+        if (healer := self._healer) is None or (self._agents and self._agents.has(worker)):
+            return
+        if self._shared and not self._shared.can_heal:
+            return
+        reports = can_report(engine.reports_from, worker.version)
+        healing = subscription.healing = healer.open(worker, can_report=reports, shelve=subscription.shelved)
+        subscription.on_close = lambda: healer.close(healing)
+
+    async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:
+        """Whether its events and their replay can be had from here: None, or what is in the way."""
+        assert source.replay_endpoint is not None
+        try:
+            endpoint, replay = self._reached(worker, source)
+        except ValueError as exc:
+            return str(exc)
+        assert replay is not None, "the source has one"
+        return await reach(self._zmq, self._engine_of(worker.engine), endpoint, replay, timeout_s)
+
+    def close(self) -> None:
+        self._zmq.destroy(linger=0)
+
+    def _subscribe(
+        self, worker: Worker, source: EventSource, engine: Engine, subscription: Subscription
+    ) -> ZmqFeed:
+        endpoint, replay = self._reached(worker, source)
+        return ZmqFeed(
+            subscription,
+            engine,
+            context=self._zmq,
+            endpoint=endpoint,
+            replay_endpoint=replay,
+            topic=source.topic,
+            turns=self._turns,
+        )
+
+    def _reached(self, worker: Worker, source: EventSource) -> tuple[str, str | None]:
+        """Both endpoints as they are reached from here. Raises ValueError for one that is refused."""
+        host, replay = Address.of(worker.url).host, source.replay_endpoint
+        return reached(source.endpoint, host, self._ways), reached(
+            replay, host, self._ways
+        ) if replay else None
+
+    def _poll(
+        self, worker: Worker, source: EventSource, session: ControlSession, subscription: Subscription
+    ) -> PollFeed:
+        assert worker.block_size, "a worker of unknown block size has no feed"
+        return PollFeed(
+            subscription,
+            session=session,
+            url=worker.url,
+            path=source.endpoint,
+            block_size=worker.block_size,
+            headers=self._headers,
+            tasks=self._tasks,
+            turns=self._turns,
+        )
+
+
+def shared_index(
+    config: Config, index: Index, assumed: AssumedIndex, tree: "RadixService | None" = None
+) -> "Shared | None":
+    """What gateways tell each other of the workers' blocks, where there is a Redis for it; its library is
+    loaded then. Raises ConfigError."""
+    options = redis_of(config)
+    if options is None or config.index == "memory":
+        return None
+    from gateway.replication.session import Shared
+
+    return Shared(options, index=index, assumed=assumed, tree=tree)
+
+
+def shared_tree(config: Config, losses: Losses) -> "RadixService | None":
+    """Where workers' blocks are looked up in Redis itself. Raises ConfigError."""
+    options = redis_of(config)
+    if options is None or config.index != "redis":
+        return None
+    from gateway.index.redis_tree.service import RadixService
+
+    return RadixService(options, lookup_s=config.redis_lookup_timeout_s, losses=losses)

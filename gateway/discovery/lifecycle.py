@@ -1,0 +1,303 @@
+"""How each worker stands with the fleet: joining, warm-up, active, draining, ejected, gone.
+
+    joining ─► warm_up ─► active ─► draining ─► gone
+                  ▲          │  ▲       │ undone
+                  │ let in   │  └───────┘
+                  └─ ejected ◄┘ fails (discovery/outlier_detection.py)
+
+It is told of requests that failed and of what probes found, and says it to the fleet, of which decisions are
+made. Looked at while something is under way only: a fleet that is well costs a decision nothing.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.config.worker_specs import DRAINING, LEAVING
+from gateway.core.blocks import BlockHash
+from gateway.core.decision import Decision, Prompt
+from gateway.core.engine import EngineMetrics
+from gateway.core.fleet import Fleet
+from gateway.core.outcome import UNLOADED
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.slow_start import Ramp
+from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.outlier_detection import Conduct, Ejection, Progress, Rules
+from gateway.discovery.roster import Roster
+from gateway.observability.observers import Witnesses
+
+log = logging.getLogger("kvgate.roster")
+
+MAX_GONE = 50
+"""Of those that are gone, how many are remembered for /admin/workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a worker still has: its requests, those of other processes of this host too, and how many that
+    others answer have yet to fetch what it computed."""
+
+    in_flight: Callable[[WorkerId], int]
+    unstarted_tokens: Callable[[WorkerId], int]
+    fetching: Callable[[WorkerId], int]
+
+    def of(self, worker: WorkerId) -> int:
+        return self.in_flight(worker) + self.fetching(worker)
+
+
+@dataclass(slots=True)
+class _Drain:
+    """`is_last`: when it has nothing left it is dropped."""
+
+    why: str
+    is_last: bool
+
+
+@dataclass(slots=True)
+class Gone:
+    url: str
+    why: str
+    at: float = field(default_factory=time.time)
+
+
+class Standings:
+    def __init__(
+        self,
+        fleet: Fleet,
+        left: Left,
+        *,
+        num_answered: Callable[[WorkerId], int],
+        witnesses: Witnesses,
+        on_ejected: Callable[[WorkerId], None],
+        rules: Rules,
+        warm_up_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`num_answered` counts the requests that a worker answered well, `on_ejected` is told of one
+        whose requests are better off elsewhere."""
+        self._fleet = fleet
+        self._left = left
+        self._num_answered = num_answered
+        self._witnesses = witnesses
+        self._on_ejected = on_ejected
+        self._rules = rules
+        self._warm_up_s = warm_up_s
+        self._clock = clock
+        self._began_s = clock()
+        self._conducts: dict[WorkerId, Conduct] = {}
+        self._drains: dict[str, _Drain] = {}
+        self._warming: dict[WorkerId, Ramp] = {}
+        self._kept: dict[WorkerId, str] = {}
+        self.ejections: Counter[tuple[WorkerId, str]] = Counter()
+        self.gone: deque[Gone] = deque(maxlen=MAX_GONE)
+        self.num_gone = 0
+
+    def __repr__(self) -> str:
+        return f"Standings(draining={sorted(self._drains)}, warming={sorted(self._warming)})"
+
+    # what the roster tells ----------------------------------------------------------------------
+
+    def joined(self, workers: Sequence[Worker]) -> None:
+        """Those found in our own first moments may have been there for long: they do not warm up."""
+        is_new = self._clock() - self._began_s >= self._warm_up_s
+        for worker in workers:
+            self._conducts[worker.id] = Conduct(self._rules)
+            if worker.url in self._drains:
+                self._fleet.drain(worker.id, True)
+            if is_new:
+                self._warm_up(worker.id)
+
+    def left(self, worker: WorkerId) -> None:
+        self._conducts.pop(worker, None)
+        self._kept.pop(worker, None)
+        self._warming.pop(worker, None)
+
+    def dropped(self, url: str, workers: Collection[WorkerId]) -> None:
+        drain = self._drains.pop(url, None)
+        why = drain.why if drain and drain.is_last else "dropped"
+        self.gone.append(Gone(url, why))
+        self.num_gone += 1
+        for key in [key for key in self.ejections if key[0] in workers]:
+            del self.ejections[key]
+
+    def looked(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
+        """It answered its probes."""
+        if (conduct := self._conducts.get(worker)) is None:
+            return
+        now = self._clock()
+        if ejection := conduct.looked(self._progress(worker, metrics), now):
+            self._eject(worker, conduct, ejection, now)
+        if conduct.may_return(now):
+            conduct.returned(now)
+            log.info("worker %s is let in again", worker)
+            self._fleet.eject(worker, None)
+            self._warm_up(worker)
+        if worker in self._warming:
+            self._look_at_ramp(worker, now)
+
+    def failed(self, worker: WorkerId, reason: str) -> None:
+        """A request failed there. Whoever unloaded an adapter has nothing against its other requests."""
+        if reason == UNLOADED or (conduct := self._conducts.get(worker)) is None:
+            return
+        if ejection := conduct.failed(reason, self._num_answered(worker)):
+            self._eject(worker, conduct, ejection, self._clock())
+
+    # what people tell ---------------------------------------------------------------------------
+
+    @property
+    def draining(self) -> Mapping[str, bool]:
+        """The URLs of those that are, and whether they are to be dropped then."""
+        return {url: drain.is_last for url, drain in self._drains.items()}
+
+    def why(self, url: str) -> str | None:
+        """It drains; None where it does not."""
+        drain = self._drains.get(url)
+        return drain.why if drain else None
+
+    @property
+    def specs(self) -> list[str]:
+        """The same for another gateway, see `config.worker_specs.drains_of`."""
+        return [(LEAVING if is_last else DRAINING) + url for url, is_last in self.draining.items()]
+
+    def drain(self, url: str, workers: Iterable[Worker], why: str, *, is_last: bool = False) -> bool:
+        """Nothing new for an endpoint; with `is_last` it is to be dropped when it has nothing left. False if
+        that was so before."""
+        before = self._drains.get(url)
+        self._drains[url] = _Drain(why, is_last)
+        for worker in workers:
+            self._fleet.drain(worker.id, True)
+        if before is None:
+            log.info("worker %s drains: %s", url, why)
+        return before is None or before.is_last is not is_last
+
+    def resume(self, drains: Iterable[tuple[str, bool]], roster: Roster) -> None:
+        """What another gateway, or this one before, was asked for."""
+        for url, is_last in drains:
+            endpoint = roster.find(url)
+            self.drain(url, endpoint.workers if endpoint else (), "asked for", is_last=is_last)
+
+    def undo(self, url: str, workers: Iterable[Worker]) -> bool:
+        """Requests for it again; False if it was not draining."""
+        if self._drains.pop(url, None) is None:
+            return False
+        for worker in workers:
+            self._fleet.drain(worker.id, False)
+        log.info("worker %s drains no longer", url)
+        return True
+
+    def to_drop(self, workers_of: Callable[[str], Iterable[Worker]]) -> list[str]:
+        """URLs of those that were to be dropped when they have nothing left, and have nothing left."""
+        return [
+            url
+            for url, drain in self._drains.items()
+            if drain.is_last and not any(self._left.of(worker.id) for worker in workers_of(url))
+        ]
+
+    def num_left(self, worker: WorkerId) -> int:
+        """Requests that still need it."""
+        return self._left.of(worker)
+
+    def describe(self, worker: WorkerId) -> dict[str, Any]:
+        member, ramp = self._fleet.get(worker), self._warming.get(worker)
+        assert member is not None, "who is asked for is in the fleet"
+        drain = self._drains.get(member.worker.url)
+        return {
+            "state": member.state,
+            "why": member.ejected or (drain.why if drain else self._kept.get(worker)),
+            "share": round(ramp.share(self._clock()), 3) if ramp else 1.0,
+            "left": self.num_left(worker),
+        }
+
+    # who warms up sees decisions ----------------------------------------------------------------
+
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        now, split = self._clock(), decision.split
+        for name, ramp in list(self._warming.items()):
+            for candidates, chosen in (
+                (decision.candidates, decision.worker),
+                (split.candidates if split else (), decision.prefill),
+            ):
+                among = any(candidate.id == name for candidate in candidates)
+                if among or (candidates and self._could(name, decision.model, candidates[0].worker)):
+                    is_here = chosen is not None and chosen.id == name
+                    ramp.decided(now, len(candidates) + (not among), is_here=is_here)
+            self._look_at_ramp(name, now)
+
+    def _could(self, name: WorkerId, model: str, like: Worker) -> bool:
+        member = self._fleet.get(name)
+        return (
+            member is not None and member.worker.role is like.role and member.worker.find(model) is not None
+        )
+
+    # ---------------------------------------------------------------------------------------------
+
+    def _progress(self, worker: WorkerId, metrics: EngineMetrics | None) -> Progress | None:
+        if metrics is None or metrics.step_tokens_total is None:
+            return None
+        told = (metrics.num_requests_running or 0) + (metrics.num_requests_waiting or 0)
+        num_here = told or (1 if self._left.unstarted_tokens(worker) else 0)
+        return Progress(metrics.step_tokens_total, metrics.kv_cache_usage or 0.0, num_here)
+
+    def _eject(self, worker: WorkerId, conduct: Conduct, ejection: Ejection, now: float) -> None:
+        if model := self._fleet.is_last(worker):
+            if worker not in self._kept:
+                log.warning(
+                    "worker %s stays, as the last one for '%s'; else it were ejected: %s",
+                    worker, model, ejection.reason,
+                )  # fmt: skip
+            self._kept[worker] = f"not ejected, as the last one for '{model}': {ejection.reason}"
+            return
+        seconds = conduct.eject(ejection, now)
+        self._kept.pop(worker, None)
+        self._stop_ramp(worker)
+        self._fleet.eject(worker, ejection.reason)
+        self.ejections[worker, ejection.cause] += 1
+        log.warning("worker %s is ejected for %g s: %s", worker, seconds, ejection.reason)
+        if ejection.cause == "stalled":
+            self._on_ejected(worker)
+
+    def _warm_up(self, worker: WorkerId) -> None:
+        if self._warm_up_s <= 0:
+            return
+        ramp = self._warming[worker] = Ramp(self._clock(), self._warm_up_s)
+        self._fleet.warm_up(worker, ramp)
+        if self.decided not in self._witnesses.decided:
+            self._witnesses.decided.append(self.decided)
+
+    def _look_at_ramp(self, worker: WorkerId, now: float) -> None:
+        if self._warming[worker].share(now) >= 1.0:
+            self._stop_ramp(worker)
+
+    def _stop_ramp(self, worker: WorkerId) -> None:
+        if self._warming.pop(worker, None):
+            self._fleet.warm_up(worker, None)
+        if not self._warming and self.decided in self._witnesses.decided:
+            self._witnesses.decided.remove(self.decided)
+
+
+LOOK_INTERVAL_S = 0.5
+"""Between two looks at whether a worker that is to go has anything left."""
+
+
+async def keep_leaving(standings: Standings, roster: Roster, interval_s: float = LOOK_INTERVAL_S) -> None:
+    """Drop those that were to be dropped when they have nothing left."""
+
+    def workers_of(url: str) -> Iterable[Worker]:
+        endpoint = roster.find(url)
+        return endpoint.workers if endpoint else ()
+
+    while True:
+        await asyncio.sleep(interval_s)
+        for url in standings.to_drop(workers_of):
+            if not roster.drop(url):
+                standings.undo(url, ())  # it was another process's

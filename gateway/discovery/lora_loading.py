@@ -1,0 +1,236 @@
+"""Has workers load and unload adapters, and learns at once what they answer to since.
+
+What is asked for is checked against the whole fleet before any worker hears of it; then each is asked, all
+at once, and what each said is told. Nothing is taken back where some did and others did not: who asks
+sees which, and asks again. One that has it already is no failure.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from gateway.core.engine import Engine
+from gateway.core.fleet import Fleet
+from gateway.core.worker import Served
+from gateway.discovery.endpoint import Endpoint
+from gateway.discovery.lora_wire import Outcome, check_name, load_body, outcome, unload_body
+from gateway.discovery.roster import Roster
+from gateway.upstream.control_client import ControlSession, failure, read_all
+
+log = logging.getLogger("kvgate.adapters")
+
+DOUBTS = {
+    False: "; but it does not list it: is there more than one API server behind this address?",
+    True: "; but it still lists it: is there more than one API server behind this address?",
+}
+
+
+class Refused(Exception):
+    """What is asked for cannot be; no worker has heard of it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An endpoint, what came of asking it, and whether it lists the adapter now."""
+
+    url: str
+    is_done: bool
+    is_listed: bool
+    message: str
+
+
+class Loading:
+    def __init__(
+        self,
+        fleet: Fleet,
+        roster: Roster,
+        engine_of: Callable[[str], Engine],
+        session: ControlSession,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> None:
+        self._fleet = fleet
+        self._roster = roster
+        self._engine_of = engine_of
+        self._session = session
+        self._headers = headers
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._turn = asyncio.Lock()
+
+    def describe(self) -> list[dict[str, object]]:
+        """Every adapter, its base's root, who lists it, and of these who gets no requests for it."""
+        listed: dict[tuple[str, str], list[str]] = {}
+        not_used: dict[tuple[str, str], list[str]] = {}
+        for endpoint in self._roster:
+            for served in _served(endpoint):
+                if served.adapter:
+                    listed.setdefault((served.adapter, served.root), []).append(endpoint.url)
+            for each in self._fleet.unusable(endpoint.workers[0].id) if endpoint.workers else ():
+                if each.served.adapter:
+                    key = each.served.adapter, each.served.root
+                    not_used.setdefault(key, []).append(endpoint.url)
+        return [
+            {"name": key[0], "root": key[1], "workers": urls, "not_used_at": not_used.get(key, [])}
+            for key, urls in sorted(listed.items())
+        ]
+
+    async def load(self, name: str, path: str, model: str | None, workers: Sequence[str]) -> list[Asked]:
+        """On those that are named, or all that serve the model; no model is needed where there is one.
+        Raises Refused."""
+        try:
+            check_name(name), check_name(path, "path")
+        except ValueError as exc:
+            raise Refused(400, str(exc)) from exc
+        async with self._turn:
+            await self.refresh()
+            chosen = self._chosen(model, workers)
+            self._check_free(name, {served.root for each in chosen for served in _bases(each)})
+
+            async def ask(endpoint: Endpoint) -> Outcome:
+                known = _found(endpoint, name)
+                if known == path:
+                    return Outcome(True, "it has it already")
+                if known is not None:
+                    return Outcome(False, f"it has one of this name from {known}: unload that first")
+                return await self._call(endpoint, name, load_body(name, path))
+
+            return await self._ask_all("load", name, chosen, ask)
+
+    async def unload(self, name: str, model: str | None, workers: Sequence[str]) -> list[Asked]:
+        """From those that are named, or all that list it. Raises Refused."""
+        async with self._turn:
+            await self.refresh()
+            some = self._named(workers) if workers else list(self._roster)
+            chosen = [each for each in some if any(served.adapter == name for served in _served(each))]
+            if model is not None:
+                root = self._root_of(model)
+                chosen = [each for each in chosen if any(s.root == root for s in _served(each))]
+            if not chosen:
+                where = ", ".join(each.url for each in some) if workers else "any worker"
+                raise Refused(404, f"there is no adapter '{name}' at {where}")
+            return await self._ask_all(
+                "unload", name, chosen, lambda each: self._call(each, name, unload_body(name))
+            )
+
+    async def refresh(self) -> None:
+        """Ask all that have joined for their names."""
+        await asyncio.gather(*(self._roster.ask_names(each) for each in self._roster))
+
+    # whom ----------------------------------------------------------------------------------------
+
+    def _chosen(self, model: str | None, workers: Sequence[str]) -> list[Endpoint]:
+        some = self._named(workers) if workers else [each for each in self._roster if each.workers]
+        if model is None:
+            roots = sorted({served.root for each in some for served in _bases(each)})
+            if len(roots) > 1:
+                raise Refused(400, f"model: say for which: {', '.join(roots)}")
+            if not some:
+                raise Refused(404, "no worker has joined")
+            return some
+        root = self._root_of(model)
+        chosen = [each for each in some if any(served.root == root for served in _bases(each))]
+        if workers and (others := [each.url for each in some if each not in chosen]):
+            raise Refused(400, f"model: '{model}' is not served by {', '.join(others)}")
+        return chosen
+
+    def _named(self, workers: Sequence[str]) -> list[Endpoint]:
+        found: dict[str, Endpoint] = {}
+        unknown = []
+        for name in workers:
+            if endpoint := self._roster.find(name.rstrip("/")):
+                found[endpoint.url] = endpoint
+            else:
+                unknown.append(name)
+        if unknown:
+            names = ", ".join(f"'{name}'" for name in unknown)
+            raise Refused(404, f"no worker {names}; name it by its URL or its id. Nobody was asked")
+        if waiting := [each.url for each in found.values() if not each.workers]:
+            raise Refused(409, f"{', '.join(waiting)} has not joined yet. Nobody was asked")
+        return list(found.values())
+
+    def _root_of(self, model: str) -> str:
+        target = self._fleet.aliases.get(model, model)
+        for endpoint in self._roster:
+            for served in _bases(endpoint):
+                if target in (served.name, served.root):
+                    return served.root
+        known = sorted({served.name for each in self._roster for served in _bases(each)})
+        raise Refused(404, f"model: no worker serves '{model}'; known: {', '.join(known) or 'none'}")
+
+    def _check_free(self, name: str, roots: set[str]) -> None:
+        """Requests for a name go to all who list it: it must mean one thing in the fleet."""
+        if name in self._fleet.aliases:
+            raise Refused(409, f"adapter: '{name}' is an alias of a model here")
+        for endpoint in self._roster:
+            for served in _served(endpoint):
+                if served.name == name and served.adapter is None:
+                    raise Refused(409, f"adapter: '{name}' is a model of {endpoint.url}")
+                if served.name == name and served.root not in roots:
+                    raise Refused(409, f"adapter: '{name}' is one of {served.root} at {endpoint.url}")
+
+    # what ----------------------------------------------------------------------------------------
+
+    async def _ask_all(
+        self,
+        what: str,
+        name: str,
+        chosen: Sequence[Endpoint],
+        ask: Callable[[Endpoint], Awaitable[Outcome]],
+    ) -> list[Asked]:
+        async def one(endpoint: Endpoint) -> Asked:
+            came = await ask(endpoint)
+            await self._roster.ask_names(endpoint)
+            is_listed = any(served.adapter == name for served in _served(endpoint))
+            doubt = DOUBTS[is_listed] if came.is_done and is_listed is not (what == "load") else ""
+            level = logging.INFO if came.is_done and not doubt else logging.WARNING
+            log.log(level, "%s adapter %s at %s: %s", what, name, endpoint.url, came.message + doubt)
+            return Asked(endpoint.url, came.is_done, is_listed, came.message + doubt)
+
+        return list(await asyncio.gather(*map(one, chosen)))
+
+    async def _call(self, endpoint: Endpoint, name: str, body: Mapping[str, str]) -> Outcome:
+        assert endpoint.facts is not None, "it has joined"
+        engine = self._engine_of(endpoint.facts.engine)
+        calls = engine.adapters
+        if calls is None:
+            return Outcome(False, f"{engine.name} takes no adapters while it runs")
+        if "lora_path" in body and not engine.names_adapters:
+            why = f"{engine.name} answers a request for an adapter from its base model"
+            return Outcome(False, f"{why}: it was not asked to load it")
+        path = calls.load if "lora_path" in body else calls.unload
+        try:
+            async with self._session.call(
+                "POST",
+                endpoint.url,
+                path,
+                data=msgspec.json.encode(body),
+                headers={**self._headers, "content-type": "application/json"},
+                timeout=self._timeout,
+            ) as answer:
+                return outcome(answer.status, await read_all(answer), path, calls)
+        except TimeoutError:
+            return Outcome(False, f"it did not answer {path} within {self._timeout.total:g} s")
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            return Outcome(False, f"{path}: {failure(exc)}")
+
+
+def _served(endpoint: Endpoint) -> tuple[Served, ...]:
+    return endpoint.workers[0].served if endpoint.workers else ()
+
+
+def _bases(endpoint: Endpoint) -> list[Served]:
+    return [served for served in _served(endpoint) if served.adapter is None]
+
+
+def _found(endpoint: Endpoint, name: str) -> str | None:
+    """From where it has loaded an adapter of this name, if it has one and tells."""
+    models = endpoint.facts.models if endpoint.facts else ()
+    return next((model.root for model in models if model.id == name and model.parent), None)

@@ -1,0 +1,168 @@
+"""What an endpoint told of itself, and the workers and event feeds that follow from it. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import IntEnum
+
+from gateway.core.engine import EngineMetrics, EventSource, ModelInfo
+from gateway.core.errors import ConfigError
+from gateway.core.worker import Reported, Role, Served, Transfer, Worker, WorkerId, worker_id
+from gateway.http.address import Address, worker_url
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One endpoint's answers. `sources` is None where it cannot tell where it publishes; `role` is
+    "prefill" or "decode" where these are apart, `engine_ids` names by rank for others' transfers."""
+
+    url: str
+    engine: str
+    models: tuple[ModelInfo, ...]
+    ranks: Mapping[int, EngineMetrics] = field(default_factory=dict)
+    sources: tuple[EventSource, ...] | None = None
+    version: str | None = None
+    role: str | None = None
+    transfer: Transfer | None = None
+    engine_ids: Mapping[int, str] = field(default_factory=dict)
+
+    def is_like(self, other: "Facts") -> bool:
+        """Whether both tell of the same engine with the same settings, however loaded."""
+        return self._settings == other._settings
+
+    @property
+    def _settings(self) -> object:
+        sizes = {rank: (m.block_size, m.num_gpu_blocks) for rank, m in self.ranks.items()}
+        bases = tuple(model for model in self.models if not model.parent)  # adapters come and go
+        return self.engine, self.version, bases, self.sources, self.role, self.transfer, sizes
+
+    @property
+    def start_time_s(self) -> float | None:
+        return next((m.start_time_s for m in self.ranks.values() if m.start_time_s), None)
+
+
+class Mode(IntEnum):
+    """How well a worker's cache is known; each stands on the one before."""
+
+    LOAD_ONLY = 0
+    APPROXIMATE = 1
+    EXACT = 2
+    VERIFIED = 3
+
+    @property
+    def label(self) -> str:
+        return ("load only", "approximate", "exact", "exact and verified")[self]
+
+
+def known_ranks(
+    told: Mapping[int, EngineMetrics], metrics: Mapping[int, EngineMetrics]
+) -> dict[int, EngineMetrics]:
+    """Ranks by all that is known of them: their metrics, and what the engine told apart from these.
+
+    Where it told of ranks at all, there are no others.
+    """
+    ranks = {}
+    for rank in sorted(told or metrics):
+        more, ours = asdict(told.get(rank, EngineMetrics())), metrics.get(rank, EngineMetrics())
+        ranks[rank] = replace(
+            ours, **{name: more[name] for name, value in asdict(ours).items() if value is None}
+        )
+    return ranks
+
+
+def endpoint_url(url: str) -> str:
+    """The base URL as it is kept, or a name with dns+. Raises ValueError that says what is wrong with it."""
+    return worker_url(url)
+
+
+def worker_urls(urls: Sequence[str]) -> list[str]:
+    """Checked and without repeats. Raises ConfigError."""
+    try:
+        return list(dict.fromkeys(endpoint_url(url) for url in urls))
+    except ValueError as exc:
+        raise ConfigError(f"worker: {exc}") from exc
+
+
+def workers_of(facts: Facts) -> tuple[Worker, ...]:
+    """One worker per data-parallel rank."""
+    ranks = sorted(facts.ranks) or [0]
+    name = Address.of(facts.url).name
+    served = served_models(facts.models)
+    return tuple(_worker(facts, name, served, rank, len(ranks)) for rank in ranks)
+
+
+def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
+    """Adapters share the root of their base, and keep their own name as the adapter. The base is the first
+    with the name or root that an adapter declares (it may declare what it was trained on, as somebody called
+    that); else the only one that there is."""
+    named: dict[str | None, ModelInfo] = {}
+    bases = [model for model in models if not model.parent]
+    for base in bases:
+        named.setdefault(base.id, base)
+        named.setdefault(base.root, base)
+    only = bases[0] if len({base.root or base.id for base in bases}) == 1 else None
+    served: list[Served] = []
+    for model in models:
+        if model.parent:
+            found = named.get(model.parent, only)
+            parent = found.id if found else model.parent
+            root = (found.root or found.id) if found else model.parent
+            served.append(Served(model.id, root, model.id, found.max_model_len if found else None, parent))
+        else:
+            served.append(Served(model.id, model.root or model.id, None, model.max_model_len))
+    return tuple(served)
+
+
+def reported(metrics: EngineMetrics) -> Reported:
+    return Reported(
+        num_running=metrics.num_requests_running or 0,
+        num_waiting=metrics.num_requests_waiting or 0,
+        kv_usage=min(metrics.kv_cache_usage or 0.0, 1.0),
+        transfer_bytes=metrics.transfer_bytes_total,
+        transfer_s=metrics.transfer_seconds_total,
+    )
+
+
+def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) -> EventSource | None:
+    """Where a rank publishes: as it says itself, else the configured or default ports."""
+    if facts.sources is not None:
+        return next((source for source in facts.sources if source.dp_rank == rank), None)
+    replay = f"tcp://*:{replay_port + rank}" if replay_port else None
+    return EventSource(rank, f"tcp://*:{events_port + rank}", replay)
+
+
+def has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
+    """The start time of the process that answers is its identity; so is the block size of its ranks,
+    which an engine whose metrics were not ready when it joined tells only now."""
+    for rank, metrics in ranks.items():
+        known = facts.ranks.get(rank)
+        if metrics.block_size and metrics.block_size != (known.block_size if known else None):
+            return True
+    before = facts.start_time_s
+    now = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)
+    return before is not None and now is not None and abs(now - before) > 0.5
+
+
+def _worker(facts: Facts, name: str, served: tuple[Served, ...], rank: int, num_ranks: int) -> Worker:
+    metrics = facts.ranks.get(rank, EngineMetrics())
+    return Worker(
+        id=WorkerId(worker_id(name, rank, num_ranks)),
+        url=facts.url,
+        served=served,
+        dp_rank=rank,
+        dp_size=num_ranks,
+        block_size=metrics.block_size,
+        num_blocks=metrics.num_gpu_blocks,
+        engine=facts.engine,
+        version=facts.version,
+        role=Role(facts.role) if facts.role else Role.BOTH,
+        transfer=_reachable(facts, rank),
+    )
+
+
+def _reachable(facts: Facts, rank: int) -> Transfer | None:
+    """Its address by the host that we know: the one that it tells is its own."""
+    transfer = facts.transfer
+    if transfer is None or transfer.address is None:
+        return transfer
+    address = transfer.address.replace("*", Address.of(facts.url).host)
+    return replace(transfer, address=address, engine_id=facts.engine_ids.get(rank, transfer.engine_id))

@@ -1,0 +1,56 @@
+"""The caller of a request, once its credentials were checked: tenant, models it may use, cache salt."""
+
+from collections.abc import Collection, Mapping
+
+from mypy_extensions import mypyc_attr
+
+from gateway.core.errors import Forbidden
+from gateway.core.worker import Served
+
+
+@mypyc_attr(acyclic=True)
+class Who:
+    """Who has shown who they are: `name` is of the key or token and may be logged. No `models`: all. `salt`
+    keeps this tenant's cache apart (`tenancy/auth/tenant_salt.py`); None where it is not."""
+
+    __slots__ = ("tenant", "name", "models", "expires_s", "is_admin", "salt")
+
+    def __init__(
+        self,
+        tenant: str,
+        name: str = "",
+        models: Collection[str] | None = None,
+        expires_s: float = 0.0,
+        is_admin: bool = False,
+        salt: str | None = None,
+    ) -> None:
+        """`expires_s` is in seconds since 1970; 0: never."""
+        self.tenant = tenant
+        self.name = name
+        self.models = frozenset(models) if models else None
+        self.expires_s = expires_s
+        self.is_admin = is_admin
+        self.salt = salt
+
+    def __repr__(self) -> str:
+        return f"Who({self.tenant!r}, {self.name!r}, admin={self.is_admin})"
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
+
+    def check(self, model: str) -> None:
+        """Raises Forbidden, which does not say whether there is such a model."""
+        if self.models is not None and model not in self.models:
+            allowed = ", ".join(sorted(self.models))
+            raise Forbidden(
+                f"key '{self.name}' may not use the model '{model}', only {allowed}",
+                code="model_not_allowed",
+                param="model",
+            )
+
+
+def usable(who: Who | None, served: Mapping[str, Served]) -> Mapping[str, Served]:
+    """What of it somebody may use; all where it does not matter who asks."""
+    if who is None or who.models is None:
+        return served
+    return {name: one for name, one in served.items() if who.may_use(name)}

@@ -1,0 +1,157 @@
+"""The heads that a proxy sends on: to a worker, and back to a client (RFC 9110, section 7.6)."""
+
+from collections.abc import Mapping
+
+from gateway.core.decision import Decision
+from gateway.core.worker import Worker
+from gateway.http.forwarded import FORWARDED
+from gateway.http.messages import (
+    HOP_BY_HOP,
+    Header,
+    HttpRequest,
+    ResponseHead,
+    encode_head,
+    end_to_end,
+    status_line,
+)
+
+STEERING: Mapping[bytes, str] = {
+    b"x-data-parallel-rank": "vLLM, SGLang: the rank, which is the gateway's decision",
+    b"x-vllm-priority": "vLLM: steps ahead of others, over the body's priority",
+    b"x-override-rid": "SGLang: a body's field, over what was checked there; so are those below",
+    b"x-override-bootstrap-host": "SGLang",
+    b"x-override-bootstrap-port": "SGLang",
+    b"x-override-bootstrap-room": "SGLang",
+    b"x-override-conversation-id": "SGLang",
+    b"x-override-routed-dp-rank": "SGLang",
+    b"x-override-disagg-prefill-dp-rank": "SGLang",
+    b"x-override-priority": "SGLang",
+    b"x-body-compressed": "SGLang: reads another body than the one that was checked",
+    b"x-smg-target-worker": "SGLang's router: a worker",
+    b"x-prefiller-host-port": "llm-d's sidecar: the host that computes the prompt",
+    b"x-encoder-hosts-ports": "llm-d's sidecar: the hosts that encode images",
+    b"x-data-parallel-host-port": "llm-d's sidecar: the rank's address",
+    b"x-kv-cache-source-host-port": "llm-d's sidecar: the host that has the blocks",
+    b"x-gateway-destination-endpoint": "Envoy before workers: a worker",
+    b"x-worker-instance-id": "Dynamo: a worker",
+}
+"""Headers by which a client could steer an engine, as the fields that `core/requests/field_judgement.py`
+judges: none goes on."""
+
+_NOT_TO_WORKER = HOP_BY_HOP | {
+    *STEERING,
+    b"host",
+    b"content-length",
+    b"content_length",  # the same name to servers that make environment variables of headers
+    b"transfer_encoding",
+    b"expect",
+    b"x-request-id",
+    *FORWARDED,
+}
+_NOT_TO_WORKER_WITH_KEY = _NOT_TO_WORKER | {b"authorization", b"x-api-key"}
+_NOT_TO_CLIENT = HOP_BY_HOP | {b"content-length"}
+_NOT_TO_CLIENT_OF_STREAM = _NOT_TO_CLIENT | {b"x-accel-buffering"}
+_UNBUFFERED: Header = (b"x-accel-buffering", b"no")
+"""Tells nginx to pass on each event as it comes, whatever it does with other answers."""
+_OFFER = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+
+
+def head_to_worker(
+    http: HttpRequest,
+    worker: Worker,
+    *,
+    netloc: bytes,
+    prefix: bytes,
+    num_bytes: int,
+    request_id: bytes,
+    target: bytes = b"",
+    key: bytes | None = None,
+) -> bytes:
+    """Request line and headers for a body of `num_bytes`; `prefix` is the endpoint's base path, `target` and
+    `key` go in place of the client's own."""
+    if key is None:
+        headers = end_to_end(http.headers, _NOT_TO_WORKER)
+    else:
+        headers = end_to_end(http.headers, _NOT_TO_WORKER_WITH_KEY)
+        headers.append((b"authorization", key))
+    if http.forwarded:
+        headers += http.forwarded
+    headers += (
+        (b"host", netloc),
+        (b"content-length", b"%d" % num_bytes),
+        (b"x-request-id", request_id),
+        (b"via", b"1.1 kvgate"),
+    )
+    if worker.dp_size > 1:
+        headers.append((b"x-data-parallel-rank", b"%d" % worker.dp_rank))
+    return encode_head(b"%b %b%b HTTP/1.1" % (http.method.encode(), prefix, target or http.target), headers)
+
+
+def upgrade_to_worker(
+    http: HttpRequest,
+    worker: Worker,
+    *,
+    netloc: bytes,
+    prefix: bytes,
+    request_id: bytes,
+    target: bytes = b"",
+    key: bytes | None = None,
+) -> bytes:
+    """The same for an offer to go on as a WebSocket, which has no body."""
+    head = head_to_worker(
+        http,
+        worker,
+        netloc=netloc,
+        prefix=prefix,
+        num_bytes=0,
+        request_id=request_id,
+        target=target,
+        key=key,
+    )
+    return head.replace(b"\r\ncontent-length: 0\r\n", b"\r\n", 1)[:-2] + _OFFER
+
+
+def upgrade_to_client(head: ResponseHead, request_id: bytes, exposed: Decision | None) -> bytes:
+    """The worker's consent, with what it consents to."""
+    agreed = [header for header in head.headers if header[0] == b"upgrade"]
+    headers = head_to_client(head, request_id, exposed, is_stream=False).headers
+    return encode_head(status_line(head.status), [*headers, (b"connection", b"Upgrade"), *agreed])
+
+
+def head_to_client(
+    head: ResponseHead, request_id: bytes, exposed: Decision | None, *, is_stream: bool
+) -> ResponseHead:
+    """The worker's head without what concerns its connection; with the decision where it may be shown.
+
+    A stream has no length: an error event may end it elsewhere.
+    """
+    headers = end_to_end(head.headers, _NOT_TO_CLIENT_OF_STREAM if is_stream else _NOT_TO_CLIENT)
+    if is_stream:
+        headers.append(_UNBUFFERED)
+    for name, _ in headers:
+        if name == b"x-request-id":
+            break
+    else:
+        headers.append((b"x-request-id", request_id))
+    if exposed:
+        headers += _decision_headers(exposed)
+    return ResponseHead(head.status, headers, None if is_stream else head.length)
+
+
+def is_event_stream(head: ResponseHead) -> bool:
+    """Whether the body is events that can be read: a compressed one shows no borders."""
+    is_events = False
+    for name, value in head.headers:
+        if name == b"content-type":
+            is_events = value.lower().startswith(b"text/event-stream")
+        elif name == b"content-encoding":
+            return False
+    return is_events
+
+
+def _decision_headers(decision: Decision) -> list[Header]:
+    return [
+        (b"x-kvgate-worker", decision.worker.id.encode()),
+        (b"x-kvgate-overlap-tokens", b"%d" % decision.overlap_tokens),
+        (b"x-kvgate-decision", decision.id.encode()),
+    ]

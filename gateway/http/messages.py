@@ -1,0 +1,144 @@
+"""HTTP/1.1 as values: requests, response heads, and which headers cross a proxy (RFC 9110, 9112)."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from http import HTTPStatus
+from typing import TypeAlias
+
+from mypy_extensions import mypyc_attr
+
+from gateway.http.caller import Who
+
+Header: TypeAlias = tuple[bytes, bytes]
+"""Name in lower case, value as it came."""
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+OURS = b"x-kvgate-"
+"""Headers by which the gateway speaks begin so; from anybody else they are dropped."""
+
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+@mypyc_attr(acyclic=True)
+class HttpRequest:
+    """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
+    wants to go on as a WebSocket. `client` and `forwarded` are for where proxies are believed (`behind.py`):
+    whose request it is, and what workers are told of that. `who` is filled in where it is known who asks
+    (`tenancy/auth/authenticator.py`)."""
+
+    __slots__ = (
+        "method",
+        "target",
+        "headers",
+        "body",
+        "is_http10",
+        "keep_alive",
+        "is_upgrade",
+        "path",
+        "num_held",
+        "client",
+        "forwarded",
+        "who",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        headers: list[Header],
+        body: bytes = b"",
+        is_http10: bool = False,
+        keep_alive: bool = True,
+        is_upgrade: bool = False,
+    ) -> None:
+        self.method = method
+        self.target = target if target[:1] == b"/" else _origin_form(target)
+        self.headers = headers
+        self.body = body
+        self.is_http10 = is_http10
+        self.keep_alive = keep_alive
+        self.is_upgrade = is_upgrade
+        self.num_held = 0  # bytes of its body in the budget (`server/body_budget.py`)
+        self.path = self.target.partition(b"?")[0].decode("latin-1")
+        self.client = ""
+        self.forwarded: list[Header] = []
+        self.who: Who | None = None
+
+    def header(self, name: bytes) -> bytes | None:
+        for known, value in self.headers:
+            if known == name:
+                return value
+        return None
+
+
+_AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+
+
+def _origin_form(target: bytes) -> bytes:
+    """Clients that take us for a forward proxy send whole URLs; a server must take them (RFC 9112, 3.2.2)."""
+    if target[:1] == b"/" or not (authority := _AUTHORITY.match(target)):
+        return target
+    rest = target[authority.end() :]
+    return rest if rest[:1] == b"/" else b"/" + rest
+
+
+@mypyc_attr(acyclic=True)
+class ResponseHead:
+    """A response's status and headers; `length` is None where the body's end is not known before."""
+
+    __slots__ = ("status", "headers", "length")
+
+    def __init__(self, status: int, headers: list[Header], length: int | None = None) -> None:
+        self.status = status
+        self.headers = headers
+        self.length = length
+
+
+def end_to_end(headers: Iterable[Header], drop: Collection[bytes] = HOP_BY_HOP) -> list[Header]:
+    """The headers that cross a proxy: not in `drop` (HOP_BY_HOP, and more where that is asked), not named
+    by Connection, and not ours to say."""
+    crossing: list[Header] = []
+    connection = b""
+    for header in headers:
+        name = header[0]
+        if name in drop:
+            if name == b"connection":
+                connection += b"," + header[1]
+        elif name[:9] != OURS:
+            crossing.append(header)
+    if connection:
+        named = {token.strip().lower() for token in connection.split(b",")}
+        return [header for header in crossing if header[0] not in named]
+    return crossing
+
+
+def encode_head(first_line: bytes, headers: Sequence[Header]) -> bytes:
+    lines = [first_line]
+    lines += [name + b": " + value for name, value in headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+@lru_cache(maxsize=1024)
+def status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b" % (status, REASONS.get(status, b"Unknown"))
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+LAST_CHUNK = b"0\r\n\r\n"

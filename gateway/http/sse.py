@@ -1,0 +1,123 @@
+"""What an answer says of itself: first token, usage, end; read from the bytes on their way through.
+
+A streamed answer is cut at event borders: a client never sees half an event, even if the worker
+dies in the middle of one. Events are parsed only until the first token was seen, and where the
+bytes say that they carry usage.
+"""
+
+import msgspec
+
+from gateway.core.decoding import UNREADABLE
+from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit, read_usage
+
+_USAGE = b'"usage":{'
+_USAGE_SPACED = b'"usage": {'
+MAX_HELD_BYTES = 1 << 20
+"""An event longer than this is passed on in parts."""
+
+
+class _Delta(msgspec.Struct):
+    content: object = None
+    reasoning: object = None
+    reasoning_content: object = None
+    tool_calls: object = None
+    refusal: object = None
+
+
+class _Piece(msgspec.Struct):
+    text: object = None
+    delta: _Delta | None = None
+    finish_reason: object = None
+
+
+class _Event(msgspec.Struct):
+    """`type` is told by the other routes: their events of content end in "delta"."""
+
+    choices: list[_Piece] = []
+    type: object = None
+
+
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+class SseScanner:
+    """Fed with a streamed body in any splits; forwards whole events."""
+
+    __slots__ = ("_tail", "_told", "_usage_event", "has_token", "is_whole", "num_events_fed")
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._told: Usage | RefusedUsage | None = None
+        self._usage_event: bytes | None = None  # not read yet
+        self.has_token = False
+        self.is_whole = True  # what was forwarded ends with an event's end
+        self.num_events_fed = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes to forward now; the rest is kept until its event is complete."""
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        ends_whole = data.endswith((b"\n\n", b"\r\n\r\n"))
+        if not ends_whole and len(data) <= MAX_HELD_BYTES:
+            cut = _last_border(data)
+            self._tail = data[cut:]
+            data = data[:cut]
+            ends_whole = True
+        if data:
+            self.is_whole = ends_whole
+            self.num_events_fed += 1
+            if not self.has_token:
+                self.has_token = any(map(_has_token, _events(data)))
+            if _USAGE in data or _USAGE_SPACED in data:
+                self._usage_event = data
+        return data
+
+    def held(self) -> bytes:
+        """Whole events that wait for what follows them: none."""
+        return b""
+
+    def flush(self) -> bytes:
+        """What is left of an event that never ended."""
+        tail, self._tail = self._tail, b""
+        return tail
+
+    def usage(self, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage | None:
+        """The last usage that passed; it is read once."""
+        unread, self._usage_event = self._usage_event, None
+        if unread is not None:
+            self._told = None
+            for event in _events(unread):
+                if _USAGE in event or _USAGE_SPACED in event:
+                    self._told = read_usage(event, limit) or self._told
+        return self._told
+
+
+def _last_border(data: bytes) -> int:
+    lf, crlf = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
+    return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
+
+
+def _events(data: bytes) -> list[bytes]:
+    """The data of each one-line event, as OpenAI streams are made."""
+    return [line[5:].strip() for line in data.splitlines() if line.startswith(b"data:")]
+
+
+def _has_token(event: bytes) -> bool:
+    """Whether an event carries generated content: the first chat chunk has the role only."""
+    try:
+        found = _decode_event(event)
+    except UNREADABLE:
+        return False
+    if type(found.type) is str:
+        return found.type.endswith((".delta", "_block_delta"))
+    return any(_piece_has_token(piece) for piece in found.choices)
+
+
+def _piece_has_token(piece: _Piece) -> bool:
+    if piece.text or piece.finish_reason:
+        return True
+    delta = piece.delta
+    return delta is not None and bool(
+        delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls or delta.refusal
+    )

@@ -1,0 +1,38 @@
+"""What clients ask of a connection beside HTTP/1.1: another protocol, or HTTP/2 from the first byte."""
+
+from collections.abc import Sequence
+
+from gateway.http.messages import Header, encode_head
+
+WEBSOCKET = b"websocket"
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    """On the connection itself, without flags (RFC 9113, 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, 0, 0, 0, 0, 0)) + payload
+
+
+_SETTINGS, _GOAWAY, _HTTP_1_1_REQUIRED = 4, 7, 0xD
+HTTP2_REFUSAL = _frame(_SETTINGS, b"") + _frame(
+    _GOAWAY, bytes(4) + _HTTP_1_1_REQUIRED.to_bytes(4, "big") + b"this gateway speaks HTTP/1.1 only"
+)
+"""For a client that begins in HTTP/2: our (empty) preface, and that no stream of its was looked at."""
+
+
+def offers_websocket(headers: Sequence[Header]) -> bool:
+    return any(
+        name == b"upgrade" and WEBSOCKET in map(bytes.strip, value.lower().split(b","))
+        for name, value in headers
+    )
+
+
+def has_body(headers: Sequence[Header]) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and int(value)) for name, value in headers
+    )
+
+
+def without_offer(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> bytes:
+    """The head as it would be had nothing been offered."""
+    line = b"%b %b HTTP/%b" % (method, target, version.encode())
+    return encode_head(line, [header for header in headers if header[0] != b"upgrade"])

@@ -1,0 +1,108 @@
+"""Engine hashes of one worker: name ─► block number, 12 bytes each where a dict costs 122.
+
+    buckets   name mod SPLIT**n ─► bucket                  (one not yet split stands in SPLIT places)
+    bucket    name 8 bytes, number 4 bytes, name, number … searched as bytes
+
+Buckets are split in turn as names come, a few hundred names at a time, so that no store pays for a
+rebuild of all and the average bucket keeps its size. A name is an engine hash that is an integer, or
+the hash of one that is bytes.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from struct import Struct
+
+from xxhash import xxh3_64_intdigest
+
+from gateway.core.kv_events import EngineHash
+
+SPLIT = 3
+"""Odd, so that names with the same low bits, or counted up, are spread like any others."""
+AVERAGE = 96
+"""Names per bucket: fewer cost objects, more cost searching (half a microsecond for 96)."""
+
+_pack = Struct("<QI").pack
+_names = Struct("<Q4x").iter_unpack
+_numbers = Struct("<8xI").iter_unpack
+_both = Struct("<QI").iter_unpack
+_entries = Struct("12s").iter_unpack
+_WIDTH = 12
+
+
+class Names:
+    def __init__(self) -> None:
+        self.buckets = [bytearray()] * SPLIT  # one bucket, in as many places
+        self._num = 0
+        self._num_buckets = self._level = 1  # `_level` of them when this round of splits began
+        self._next = 0
+
+    def __len__(self) -> int:
+        return self._num
+
+    def add(self, names: Sequence[int], first: int) -> None:
+        """Names of consecutive blocks, none of them known."""
+        buckets, places = self.buckets, len(self.buckets)
+        for number, name in enumerate(names, first):
+            bucket = buckets[name % places]
+            bucket += _pack(name, number)
+        self._num += len(names)
+        while self._num > self._num_buckets * AVERAGE:
+            self._split()
+
+    def find(self, name: int) -> int | None:
+        bucket, at = self._at(name)
+        return None if at < 0 else int.from_bytes(bucket[at + 8 : at + 12], "little")
+
+    def pop(self, name: int) -> int | None:
+        bucket, at = self._at(name)
+        if at < 0:
+            return None
+        number = int.from_bytes(bucket[at + 8 : at + _WIDTH], "little")
+        del bucket[at : at + _WIDTH]
+        self._num -= 1
+        return number
+
+    def numbers(self) -> Iterator[int]:
+        for bucket in {id(bucket): bucket for bucket in self.buckets}.values():
+            for (number,) in _numbers(bucket):
+                yield number
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        for bucket in {id(bucket): bucket for bucket in self.buckets}.values():
+            yield from _both(bucket)
+
+    def _at(self, name: int) -> tuple[bytearray, int]:
+        bucket = self.buckets[name % len(self.buckets)]
+        packed = name.to_bytes(8, "little")
+        at = bucket.find(packed)
+        while at > 0 and at % _WIDTH:
+            at = bucket.find(packed, at + 1)
+        return bucket, at
+
+    def _split(self) -> None:
+        places, bucket = len(self.buckets), self.buckets[self._next]
+        fresh: dict[int, list[bytes]] = {place: [] for place in range(self._next, places, self._level)}
+        for (entry,), (name,) in zip(_entries(bucket), _names(bucket), strict=True):
+            fresh[name % places].append(entry)
+        for place, entries in fresh.items():
+            self.buckets[place] = bytearray(b"".join(entries))
+        self._num_buckets += SPLIT - 1
+        self._next += 1
+        if self._next == self._level:
+            self._level, self._next = len(self.buckets), 0
+            self.buckets *= SPLIT
+
+
+def names_of(hashes: Sequence[EngineHash]) -> Sequence[int]:
+    """Engine hashes as 64-bit names; each stays the same for the same hash."""
+    try:
+        array("Q", hashes)  # type: ignore[type-var]  # the quickest look at all of them
+    except (TypeError, OverflowError):
+        return [name_of(each) for each in hashes]
+    return hashes  # type: ignore[return-value]
+
+
+def name_of(engine_hash: EngineHash) -> int:
+    if isinstance(engine_hash, int) and 0 <= engine_hash < 1 << 64:
+        return engine_hash
+    return xxh3_64_intdigest(engine_hash if isinstance(engine_hash, bytes) else b"%d" % engine_hash)

@@ -1,0 +1,144 @@
+"""Who heals streams that are BLIND: told of each request that goes to their workers, and of each answer.
+
+A witness of the router's decisions (`core/decision.py`); what a request proves of a worker's cache is known
+by that worker's `index/blind_recovery.py`. Where all streams are EXACT a decision costs a look at an empty
+dict. Of
+gateways that share Redis, who reads a worker's events heals it, and tells all others
+(`replication/recovery_target.py`).
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from gateway.core.blocks import BlockHash, root_hash
+from gateway.core.decision import Decision, Prompt
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.usage import Usage
+from gateway.core.worker import Worker, WorkerId
+from gateway.index.base import Index, RecoveryTarget
+from gateway.index.blind_recovery import SETTLE_S, Healing
+
+PAUSE_S = 0.01
+MAX_ASKING = 4_096
+"""Requests that ask for an announcement: one that never ends is no longer sent with it elsewhere."""
+
+
+class Healer:
+    """`keep_s` is how long what an answer proved is believed in. `asking` has the ids of decisions whose
+    requests are to be sent with `core.report.asking`."""
+
+    def __init__(self, index: Index, *, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.asking: OrderedDict[str, None] = OrderedDict()
+        self._index = index
+        self._keep_s = keep_s
+        self._clock = clock
+        self._healings: dict[WorkerId, Healing] = {}
+        self._blind: dict[WorkerId, Healing] = {}
+        self._shelved: dict[WorkerId, RecoveryTarget] = {}
+
+    def __repr__(self) -> str:
+        return f"Healer({len(self._healings)} workers, {len(self._blind)} blind)"
+
+    def open(
+        self,
+        worker: Worker,
+        *,
+        can_report: bool,
+        shelve: Callable[[Index], RecoveryTarget | None] = lambda index: None,
+    ) -> Healing:
+        """For a worker that the index knows and whose events begin to be read; `shelve` tells where these
+        go, if not there."""
+        assert worker.block_size, "a worker of unknown block size has no events"
+        shelved = shelve(self._index)
+        healing = Healing(
+            worker.id,
+            shelved or self._index,
+            root=root_hash(worker.served[0].root),
+            block_size=worker.block_size,
+            can_report=can_report,
+            keep_s=self._keep_s,
+            clock=self._clock,
+        )
+        healing.on_change = self._changed
+        self._healings[worker.id] = healing
+        self._shelved.pop(worker.id, None)
+        if shelved:
+            self._shelved[worker.id] = shelved
+        return healing
+
+    def close(self, healing: Healing) -> None:
+        """Its events are read no more."""
+        if self._healings.get(healing.worker) is healing:
+            del self._healings[healing.worker]
+            self._blind.pop(healing.worker, None)
+            self._shelved.pop(healing.worker, None)
+
+    def get(self, worker: WorkerId) -> Healing | None:
+        return self._healings.get(worker)
+
+    def items(self) -> Iterable[tuple[WorkerId, Healing]]:
+        return self._healings.items()
+
+    # requests ----------------------------------------------------------------------------------
+
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        if not self._blind:
+            return
+        healing = self._blind.get(decision.worker.id)
+        if healing is None or not blocks:
+            return
+        if healing.sent(decision.id, prompt.tokens, blocks, request.reads_cache):
+            self.asking[decision.id] = None
+            if len(self.asking) > MAX_ASKING:
+                self.asking.popitem(last=False)
+
+    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        if not self._blind:
+            return
+        self.asking.pop(decision.id, None)
+        healing = self._blind.get(decision.worker.id)
+        if healing is not None:
+            self._learn(healing, decision.id, usage.cached_tokens)
+
+    def tick(self) -> bool:
+        """A portion for each: what expired goes, what settled is placed. Whether more is due."""
+        return any([self._tick(healing) for healing in self._blind.values()])
+
+    def _learn(self, healing: Healing, id: str, cached_tokens: int | None) -> None:
+        if (shelved := self._shelved.get(healing.worker)) is None:
+            healing.answered(id, cached_tokens)
+        elif shelved.is_frozen:  # a snapshot is made: the next request will tell as much
+            healing.answered(id, None)
+        else:
+            healing.answered(id, cached_tokens)
+            shelved.settle()
+
+    def _tick(self, healing: Healing) -> bool:
+        if (shelved := self._shelved.get(healing.worker)) is None:
+            return healing.tick()
+        has_more = not shelved.is_frozen and healing.tick()
+        if not shelved.is_frozen:
+            shelved.settle()
+        return has_more
+
+    def _changed(self, healing: Healing) -> None:
+        if healing.is_blind and self._healings.get(healing.worker) is healing:
+            self._blind[healing.worker] = healing
+        else:
+            self._blind.pop(healing.worker, None)
+            if not self._blind:
+                self.asking.clear()
+
+
+async def keep_healing(healer: Healer, interval_s: float = SETTLE_S) -> None:
+    """A portion, a pause: requests come first."""
+    while True:  # noqa: ASYNC110
+        await asyncio.sleep(PAUSE_S if healer.tick() else interval_s)

@@ -1,0 +1,39 @@
+"""KV-event endpoints that engines report: a worker may not have the gateway connect to any place it likes."""
+
+import re
+
+from gateway.http.networks import is_literal
+from gateway.ingest.sockets import resolve
+from gateway.upstream.access import Ways
+
+IPC = "ipc://"
+_TCP = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?)\]|([A-Za-z0-9_.-]+)):([0-9]{1,5})")
+
+
+def tcp_place(endpoint: str) -> tuple[str, int] | None:
+    """Host and port; None for everything else, such as libzmq's SOURCE;HOST:PORT."""
+    if (found := _TCP.fullmatch(endpoint)) is None:
+        return None
+    return found[1] or found[2], int(found[3])
+
+
+def reached(endpoint: str, host: str, ways: Ways | None) -> str:
+    """The endpoint as it is reached from here, for a worker at `host`. Without `ways` any is right. Raises
+    ValueError that says why it is refused."""
+    endpoint = resolve(endpoint, host)
+    if ways is None:
+        return endpoint
+    if endpoint.startswith(IPC):
+        if refusal := ways.socket_refusal(endpoint.removeprefix(IPC)):
+            raise ValueError(f"{endpoint}: {refusal}")
+        return endpoint
+    if (place := tcp_place(endpoint)) is None:
+        raise ValueError(f"{endpoint} is neither tcp://HOST:PORT nor ipc:///path")
+    if place[0].lower() != host.lower():
+        if not is_literal(place[0]):
+            raise ValueError(
+                f"{endpoint}: the name cannot be resolved here; publish at an address, or at '*'"
+            )
+        if refusal := ways.reachable.refusal(place[0]):
+            raise ValueError(f"{endpoint}: {refusal}")
+    return endpoint

@@ -1,0 +1,78 @@
+"""Time slices of all who read events: together they hold the loop for TURN_S at a time, and rest where it has
+other work. However many they are, and whatever they are sent, requests come first.
+
+A replay of a large cache is thousands of messages from each worker, at once when a gateway starts.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+TURN_S = 0.002
+"""After it the requests come first. What has been begun is ended: a message, or a portion of one."""
+BUSY_S = 0.0001
+"""An iteration of the loop that takes longer, without a slice, had other work: an idle one takes 30 us."""
+REST_S = 0.004
+"""After a slice on a loop with other work: events have a third of it, so that a request, which is several
+iterations, meets one or two slices and not one in each."""
+
+
+class Turns:
+    """`add` asks for a turn, `take` waits for it; the first to ask is the first to be called."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock  # the loop's own stands still during a turn
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_running = False
+        self._asked_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Turns({len(self._waiting)} waiting)"
+
+    def add(self, call: Callable[[], None]) -> None:
+        self._waiting.append(call)
+        if not self._is_running:
+            self._is_running = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    async def take(self, call: Callable[[], None]) -> None:
+        """Until `call` has had its turn; raises what it raises. Not called if this is cancelled before: the
+        worker may be gone."""
+        done = asyncio.get_running_loop().create_future()
+
+        def run() -> None:
+            if done.done():
+                return
+            try:
+                call()
+            except Exception as exc:  # noqa: BLE001 - it is whoever waits who is told
+                done.set_exception(exc)
+            else:
+                done.set_result(None)
+
+        self.add(run)
+        await done
+
+    def _run(self) -> None:
+        now = self._clock()
+        is_busy = self._asked_at is not None and now - self._asked_at > BUSY_S
+        self._asked_at, self._is_running = None, False
+        end = now + TURN_S
+        try:
+            while self._waiting and self._clock() < end:
+                self._waiting.popleft()()
+        finally:
+            if self._waiting:
+                self._go_on(is_busy)
+
+    def _go_on(self, is_busy: bool) -> None:
+        """At once, which shows by the time that passes whether the loop has other work; or after a rest."""
+        loop = asyncio.get_running_loop()
+        if is_busy:
+            self._is_running = True
+            loop.call_later(REST_S, self._run)
+        elif not self._is_running:
+            self._is_running = True
+            self._asked_at = self._clock()
+            loop.call_soon(self._run)

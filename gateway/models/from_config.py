@@ -1,0 +1,31 @@
+"""The catalog that the configuration asks for."""
+
+from gateway.config import Config
+from gateway.config.models import ModelTable
+from gateway.core.fleet import Fleet
+from gateway.models.catalog import Catalog
+from gateway.models.hub import Places
+from gateway.models.prompt_source import PromptSource
+
+
+def catalog_of(config: Config, prompts: PromptSource, fleet: Fleet) -> Catalog:
+    """`--tokenizer MODEL=DIR` is the table of one model, and goes before what the file says of it. Raises
+    ConfigError."""
+    tables, any_model = dict(config.models), ""
+    for spec in config.tokenizer:
+        model, _, name = spec.rpartition("=")
+        if model:
+            table = tables.get(model, ModelTable())
+            tables[model] = ModelTable(
+                tokenizer=name, template=table.template, renderer=table.renderer, aliases=table.aliases
+            )
+        else:
+            any_model = name
+    return Catalog(
+        prompts,
+        fleet,
+        tables=tables,
+        any_model=any_model,
+        places=Places(config.hub),
+        probes=config.probe_tokens,
+    )

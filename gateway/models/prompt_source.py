@@ -1,0 +1,381 @@
+"""Who tokenizes a request's prompt: the model's local tokenizer, else a worker, else nobody.
+
+A prompt that cannot be tokenized is never a reason to fail a request: it is routed on load,
+counted, and logged once per model and cause.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import aiohttp
+import msgspec
+from msgspec import structs
+from xxhash import xxh3_128_digest
+
+from gateway.apis.abridged import abridged
+from gateway.apis.anthropic import Dialect
+from gateway.apis.large_body import num_ids
+from gateway.apis.to_chat import as_chat, dialect_of
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.decision import Prompt
+from gateway.core.decoding import UNREADABLE
+from gateway.core.multimodal import BEFORE_MEDIA, first_medium, links
+from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest, Kind
+from gateway.core.token_runs import Runs
+from gateway.models.breaker import Breaker
+from gateway.models.worker_tokens import read_tokens
+from gateway.observability.metrics import Metrics
+from gateway.runtime.tls import Tls
+from gateway.tokenization.base import Renderer
+from gateway.tokenization.chat_template import MediaError, TooLong
+from gateway.tokenization.prompt_encoder import PromptError
+from gateway.upstream.access import Ways
+from gateway.upstream.control_client import ControlSession, read_all
+
+log = logging.getLogger("kvgate.prompts")
+
+MAX_INLINE_BYTES = {"fastokens": 64 << 10, "tokenizers": 4 << 10}
+"""New text, by encoder, whose tokens are made on the event loop: 2 ms of words never seen before. A longer
+one goes to a thread, at some 0.1 ms more."""
+INLINE_BYTES = 4 << 10
+"""Of any other encoder."""
+
+MAX_ASKED_BYTES = 4 << 20
+"""Of a body that a worker is asked to tokenize: it costs both as much as the body, several times."""
+
+ANY_MODEL = "*"
+"""The key of a tokenizer that serves every model that has none of its own."""
+
+CACHE_ENTRY_BYTES = 300
+"""About what a cached answer takes in memory beside its tokens."""
+
+_CHAT_FIELDS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "mm_processor_kwargs",
+)
+
+
+class PromptSource:
+    """`local` maps model names (or ANY_MODEL) to loaded tokenizers; more come and go by `set_all`. `runs` is
+    what they know, together."""
+
+    def __init__(
+        self, local: Mapping[str, Renderer], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
+    ) -> None:
+        self._local: dict[str, Renderer | None] = dict(local)
+        self._metrics = metrics
+        self._clock = clock
+        self._logged: set[tuple[str, str]] = set()
+        self._dialects: dict[Renderer, Dialect] = {}
+        self.runs = Runs()
+        for model, prompts in local.items():
+            self.prepare(model, prompts)
+
+    def prepare(self, model: str, prompts: Renderer) -> None:
+        """Before it is used: proofs that take a while, so from a thread once there is traffic."""
+        prompts.remember(self.runs, self._clock(), partial(self._mismatched, model))
+
+    def set_all(self, local: Mapping[str, Renderer | None]) -> None:
+        """By model; None for one that is not tokenized here, whatever serves all others."""
+        self._local = dict(local)
+        self._dialects = {each: known for each, known in self._dialects.items() if each in local.values()}
+
+    def describe(self) -> dict[str, Any]:
+        """Which encoder and templates each model has and why, and what is remembered, in bytes."""
+        local = self._local.items()
+        models = [{"model": _name(model), **prompts.describe()} for model, prompts in local if prompts]
+        return {"models": models, "conversations": self.runs.describe()}
+
+    def has_local(self, model: str) -> bool:
+        return self._find(model) is not None
+
+    def is_local(self, request: InferenceRequest) -> bool:
+        """Whether `tokenize` has an answer that no worker needs to be asked for."""
+        if request.kind is Kind.PASS or self._find(request.model) is not None:
+            return True
+        return len(request.body) > MAX_ASKED_BYTES or bool(_id_lists(request))
+
+    def max_inline_bytes(self, model: str) -> int:
+        """How much new text `tokenize` may be given where nothing else waits."""
+        prompts = self._find(model)
+        return MAX_INLINE_BYTES.get(prompts.kind if prompts else "fastokens", INLINE_BYTES)
+
+    def tokenize(self, request: InferenceRequest) -> Prompt:
+        """Local tokens; empty where there is no way to them."""
+        try:
+            return self._tokenize(request)
+        except TooLong as exc:
+            return self.failed(request.model, str(exc))
+
+    def tokenize_long(self, request: InferenceRequest, max_tokens: int) -> Prompt:
+        """As `tokenize`, of a prompt that may have any length. `max_tokens` is what the model takes, 0 where
+        that is unknown. Raises TooLong."""
+        if request.is_crowded and 0 < max_tokens < (num_tokens := num_ids(request.body)):
+            raise TooLong(num_tokens)
+        prompts = self._find(request.model)
+        if prompts is None:
+            return self._tokenize(request)
+        most_bytes = prompts.expect(max_tokens)
+        try:
+            if most_bytes and not request.is_crowded and request.kind is not Kind.PASS:
+                self._check_length(prompts, request, most_bytes)
+            return self._tokenize(request)
+        finally:
+            prompts.expect(0)
+
+    def _check_length(self, prompts: Renderer, request: InferenceRequest, most_bytes: int) -> None:
+        """Raises TooLong for a prompt that is too long without the middle of its long texts already, so that
+        what takes megabytes is neither decoded nor rendered."""
+        short = abridged(request.body, most_bytes)
+        if short is request.body:
+            return
+        part = InferenceRequest(request.kind, request.path, short, {"model": request.model})
+        try:
+            self.made_by(prompts, part)
+        except TooLong:
+            raise
+        except PromptError:
+            return  # the whole has its own fault
+
+    def _tokenize(self, request: InferenceRequest) -> Prompt:
+        """Raises TooLong."""
+        if request.kind is Kind.PASS:
+            return Prompt()
+        if request.is_crowded:
+            return self.failed(request.model, "it holds too many values to be looked into")
+        if ids := _id_lists(request):
+            return Prompt(tuple(map(tokens_of, ids)), "ids")
+        prompts = self._find(request.model)
+        if prompts is None:
+            return Prompt()
+        try:
+            return self.made_by(prompts, request)
+        except TooLong:
+            raise
+        except PromptError as exc:
+            return self.failed(request.model, _loggable(exc))
+
+    def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
+        """Raises PromptError."""
+        try:
+            if request.kind is Kind.AGENT:
+                request = as_chat(request, self._dialect(prompts), self.runs)
+            if request.kind is Kind.CHAT:
+                tokens, run = prompts.tokens(request, self._clock())
+                return Prompt((tokens,), prompts.kind, run)
+            if found := prompts.growing(request.fields):
+                return Prompt((found.tokens,), prompts.kind, found.run)
+            return Prompt(tuple(prompts.completion(request.fields)), prompts.kind)
+        except MediaError:
+            return self._before_media(prompts, request)
+
+    def decode(self, model: str, tokens: Sequence[int]) -> str | None:
+        """The text of some of a prompt's tokens; None where the model has no local tokenizer."""
+        prompts = self._find(model)
+        return prompts.decode(tokens) if prompts else None
+
+    def _dialect(self, prompts: Renderer) -> Dialect:
+        """Found out at its first use."""
+        dialect = self._dialects.get(prompts)
+        if dialect is None:
+            dialect = self._dialects[prompts] = dialect_of(prompts, self._clock())
+        return dialect
+
+    def _before_media(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
+        fields = request.fields
+        root = [request.model, request.cache_salt, *(fields.get(name) for name in PROMPT_FIELDS)]
+        behind = links(fields["messages"], msgspec.json.encode(root))
+        try:
+            tokens = (prompts.before_media(fields, self._clock()),)
+        except PromptError as exc:
+            return structs.replace(self.failed(request.model, _loggable(exc)), links=behind)
+        return Prompt(tokens if tokens[0] else (), BEFORE_MEDIA, None, behind)
+
+    def failed(self, model: str, reason: str) -> Prompt:
+        """Count a prompt that stays unknown; log each model and reason once."""
+        self._metrics.prompt_failures[model] += 1
+        if (model, reason) not in self._logged and len(self._logged) < 1000:
+            self._logged.add((model, reason))
+            log.warning("routing on load: prompt of model %r could not be tokenized: %s", model, reason)
+        return Prompt((), "failed")
+
+    def _mismatched(self, model: str, template: str) -> None:
+        """Should never be: a proof of where conversations can be cut did not hold."""
+        self._metrics.prompt_mismatches[model] += 1
+        log.error(
+            "tokenizer of %s: a prompt put together from known text differed from the whole; "
+            "conversations of %s are rendered whole from now on",
+            _name(model),
+            template,
+        )
+
+    def _find(self, model: str) -> Renderer | None:
+        local = self._local
+        return local[model] if model in local else local.get(ANY_MODEL)
+
+
+class WorkerTokenizer:
+    """Asks a worker's own `/tokenize`, with a deadline; answers are cached by the bytes of what was asked.
+    One that fails time and again is left alone for a while (`models/breaker.py`).
+
+    `timeout_s` bounds what a request waits for its routing, however many prompts it has;
+    `max_cache_bytes` the cached tokens. `counts` are of calls by what came of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float,
+        max_cache_bytes: int = 64 << 20,
+        tls: Tls | None = None,
+        ways: Ways | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._session = ControlSession(tls, ways=ways)  # `ask` keeps the time
+        self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
+        self._max_bytes = max_cache_bytes
+        self._num_bytes = 0
+        self._breakers: dict[str, Breaker] = {}
+        self.counts: Counter[str] = Counter()
+
+    def is_resting(self, url: str) -> bool:
+        breaker = self._breakers.get(url)
+        return breaker is not None and breaker.is_open(self._clock())
+
+    async def ask(
+        self, url: str, request: InferenceRequest, authorization: str | None, model: str | None = None
+    ) -> Prompt:
+        """Raises PromptError where the worker does not answer in time, or not with tokens, or is left alone.
+        `model` is the name that it serves, where the request has another one."""
+        if request.is_crowded or len(request.body) > MAX_ASKED_BYTES:
+            raise PromptError(
+                f"a body of more than {MAX_ASKED_BYTES >> 20} MiB is not sent to a worker's /tokenize"
+            )
+        bodies = tokenize_bodies(request, model)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                tokens = [await self._one(url, body, authorization) for body in bodies]
+        except TimeoutError as exc:
+            self._failed(url, "late")
+            raise PromptError("the worker's /tokenize did not answer in time") from exc
+        is_whole = request.kind is not Kind.CHAT or first_medium(request.fields["messages"]) is None
+        return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
+
+    def forget(self, url: str | None = None) -> None:
+        """Workers may make other tokens than they did; `url` is one that is there no more, or anew."""
+        self._cache.clear()
+        self._num_bytes = 0
+        if url is not None:
+            self._breakers.pop(url, None)
+
+    def describe(self) -> dict[str, Any]:
+        calls = [{"name": outcome, "calls": num} for outcome, num in sorted(self.counts.items())]
+        resting = [url for url in self._breakers if self.is_resting(url)]
+        sizes = {"entries": len(self._cache), "bytes": self._num_bytes, "max_bytes": self._max_bytes}
+        return {**sizes, "calls": calls, "left_alone": resting}
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _one(self, url: str, body: Mapping[str, Any], authorization: str | None) -> Tokens:
+        raw = msgspec.json.encode(body)
+        key = xxh3_128_digest(raw)
+        if (tokens := self._cache.get(key)) is not None:
+            self._cache.move_to_end(key)
+            self.counts["cached"] += 1
+            return tokens
+        if not self._breaker(url).may_ask(self._clock()):
+            self.counts["not asked"] += 1
+            raise PromptError("the worker's /tokenize failed too often, and is left alone for a while")
+        tokens = await self._post(url, raw, authorization)
+        self._breaker(url).answered()
+        self.counts["answered"] += 1
+        if key not in self._cache:  # another request may have asked the same meanwhile
+            self._cache[key] = tokens
+            self._num_bytes += _cached_bytes(tokens)
+        while self._num_bytes > self._max_bytes:
+            self._num_bytes -= _cached_bytes(self._cache.popitem(last=False)[1])
+        return tokens
+
+    def _breaker(self, url: str) -> Breaker:
+        return self._breakers.setdefault(url, Breaker())
+
+    def _failed(self, url: str, how: str) -> None:
+        self.counts[how] += 1
+        if self._breaker(url).failed(self._clock()):
+            log.warning("/tokenize of %s is left alone for a while: %s", url, how)
+
+    def _refused(self, url: str, status: int) -> None:
+        """What it says of one request's own fault, or of its key, is no failure of its own."""
+        if status >= 500 or status == 404:
+            self._failed(url, "failed")
+        else:
+            self._breaker(url).answered()
+            self.counts["refused"] += 1
+
+    async def _post(self, url: str, raw: bytes, authorization: str | None) -> Tokens:
+        headers = {"content-type": "application/json"}
+        if authorization:
+            headers["authorization"] = authorization
+        try:
+            async with self._session.call("POST", url, "/tokenize", data=raw, headers=headers) as answer:
+                if answer.status != 200:
+                    self._refused(url, answer.status)
+                    raise PromptError(f"the worker's /tokenize answered {answer.status}")
+                return read_tokens(await read_all(answer))
+        except (TimeoutError, PromptError):
+            raise  # the time is that of all of them; both are kinds of what is caught below
+        except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
+            self._failed(url, "failed")
+            raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
+
+
+def _name(model: str) -> str:
+    return "all models" if model == ANY_MODEL else model
+
+
+def _cached_bytes(tokens: Tokens) -> int:
+    return CACHE_ENTRY_BYTES + 4 * len(tokens)
+
+
+def _loggable(exc: PromptError) -> str:
+    """What other code said when it failed (a chat template above all) may quote the prompt."""
+    return f"{exc.foreign} in the template or tokenizer" if exc.foreign else str(exc)
+
+
+def _id_lists(request: InferenceRequest) -> list[list[int]]:
+    """The prompts of a completion given as token ids; empty where it is text."""
+    prompt = request.fields.get("prompt") if request.kind is Kind.COMPLETION else None
+    if not isinstance(prompt, list) or not prompt:
+        return []
+    lists = prompt if isinstance(prompt[0], list) else [prompt]
+    return lists if all(ids and isinstance(ids[0], int) for ids in lists) else []
+
+
+def tokenize_bodies(request: InferenceRequest, model: str | None = None) -> list[dict[str, Any]]:
+    """What a worker's `/tokenize` is asked, for each prompt of a request."""
+    fields, model = request.fields, model or request.model
+    if request.kind is Kind.CHAT:
+        kept = {name: fields[name] for name in _CHAT_FIELDS if name in fields}
+        return [{"model": model, **kept}]
+    prompt = fields.get("prompt")
+    texts = prompt if isinstance(prompt, list) else [prompt]
+    special = fields.get("add_special_tokens", True)
+    return [{"model": model, "prompt": text, "add_special_tokens": special} for text in texts]

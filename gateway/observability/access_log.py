@@ -1,0 +1,146 @@
+"""A line in the log for each request: JSON for machines, words for people. Never the prompt."""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from gateway.observability.request_end import End, who_failed
+from gateway.observability.traceparent import PARENT, read
+
+log = logging.getLogger("kvgate.requests")
+
+MAX_NAME_CHARS = 128
+"""Of what clients choose: ids, models."""
+
+Write = Callable[[bytes], None]
+
+
+class RequestLine(msgspec.Struct):
+    """All fields are there always; null: not known, or there was none. See docs/operating.md."""
+
+    time: datetime
+    level: str
+    logger: str
+    request_id: str
+    decision_id: str | None
+    trace_id: str | None
+    client: str | None
+    tenant: str | None
+    route: str | None
+    model: str | None
+    adapter: str | None
+    stream: bool | None
+    policy: str | None
+    worker: str | None
+    prefill_worker: str | None
+    prompt_tokens: int | None
+    predicted_cached_tokens: int | None
+    reported_cached_tokens: int | None
+    output_tokens: int | None
+    queued_s: float
+    ttft_s: float | None
+    total_s: float
+    status: int | None
+    how: str
+    error: str | None
+    error_by: str | None
+    retries: int
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JsonLines:
+    """Writes each as a line of JSON, made at once: what it is made of is let go."""
+
+    def __init__(self, write: Write, clock: Callable[[], float] = time.time) -> None:
+        self._write = write
+        self._clock = clock
+
+    def __call__(self, end: End) -> None:
+        self._write(_encode(line_of(end, self._clock())) + b"\n")
+
+
+class TextLines:
+    """Says each in words, as one of the program's messages."""
+
+    def __call__(self, end: End) -> None:
+        line = line_of(end, 0.0)
+        error = f"{line.error or line.status} by the {line.error_by}" if line.error_by else None
+        if line.worker is None:
+            what = line.model or line.route or "a request"
+            log.info("%s not sent: status %s  %s  after %s  tenant %s  [%s]", what, line.status or "-", error,
+                     _ms(line.total_s), line.tenant or "-", line.request_id or "-")  # fmt: skip
+            return
+        cached = line.reported_cached_tokens
+        reason = end.decision.reason if end.decision else ""
+        log.info(
+            "%s -> %s  status %s  %s of %s prompt tokens held (engine: %s cached)  TTFT %s, in all %s  %s  "
+            "[%s]%s",
+            line.model,
+            f"{line.prefill_worker} -> {line.worker}" if line.prefill_worker else line.worker,
+            line.status or "-",
+            line.predicted_cached_tokens,
+            line.prompt_tokens,
+            "?" if cached is None else cached,
+            _ms(line.ttft_s) if line.ttft_s is not None else "unstreamed",
+            _ms(line.total_s),
+            ", ".join(filter(None, [end.how if end.how != "ended" else reason, error])),
+            line.decision_id,
+            f"  from {line.client}" if line.client else "",
+        )
+
+
+def line_of(end: End, now: float) -> RequestLine:
+    """`now` is seconds since 1970."""
+    request, decision, usage = end.request, end.decision, end.usage
+    query = decision.query if decision else None
+    prefill = decision.prefill if decision else None
+    num_tokens = (usage.prompt_tokens if usage else 0) or (decision.num_tokens if decision else 0)
+    return RequestLine(
+        time=datetime.fromtimestamp(now, UTC),
+        level="info",
+        logger="kvgate.requests",
+        request_id=end.request_id[:MAX_NAME_CHARS].decode("latin-1"),
+        decision_id=decision.id if decision else None,
+        trace_id=trace_of(end),
+        client=client_of(end),
+        tenant=end.tenant,
+        route=end.route,
+        model=request.model[:MAX_NAME_CHARS] if request else None,
+        adapter=query.adapter if query else None,
+        stream=request.stream if request else None,
+        policy=decision.policy if decision else None,
+        worker=decision.worker.id if decision else None,
+        prefill_worker=prefill.id if prefill else None,
+        prompt_tokens=num_tokens or None,
+        predicted_cached_tokens=decision.overlap_tokens if decision else None,
+        reported_cached_tokens=usage.cached_tokens if usage else None,
+        output_tokens=usage.completion_tokens if usage else None,
+        queued_s=round(request.queued_s, 6) if request else 0.0,
+        ttft_s=None if end.ttft_s is None else round(end.ttft_s, 6),
+        total_s=round(end.lasted_s, 6),
+        status=end.status or None,
+        how=end.how,
+        error=end.fault or None,
+        error_by=who_failed(end),
+        retries=end.retries,
+    )
+
+
+def client_of(end: End) -> str | None:
+    """Whose request it was, where proxies before us are believed (`--trusted-proxies`)."""
+    return (end.http.client or None) if end.http else None
+
+
+def trace_of(end: End) -> str | None:
+    """Ours, or the client's where none are made here (W3C Trace Context)."""
+    told = read(end.http.header(PARENT)) if end.http else None
+    return told.trace_id if told else None
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms"

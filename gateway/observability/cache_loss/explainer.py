@@ -1,0 +1,231 @@
+"""Looks at a request when it is sent: what each of its prompt's tokens would be lost to, if it is computed.
+
+another worker holds it      candidates of the decision
+it was cached once           `Past`, by the hashes of its blocks; how it was lost
+its text is known            `Alike`: in another space (adapter, salt), or behind another beginning
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gateway.core.blocks import BlockHash, Tokens, root_hash
+from gateway.core.decision import Candidate, Decision, Prompt
+from gateway.core.decoding import UNREADABLE
+from gateway.core.requests.chat_messages import Messages
+from gateway.core.worker import WorkerId
+from gateway.observability.cache_loss.attribution import Cause, Part, Span, lay_out
+from gateway.observability.cache_loss.block_history import Lives, Past, Way, life_of, way_of
+from gateway.observability.cache_loss.break_location import MAX_SHOWN_TOKENS, Break, describe_break
+from gateway.observability.cache_loss.prompt_similarity import (
+    MAX_TOKENS,
+    MIN_TOKENS,
+    Alike,
+    Likeness,
+    Space,
+    mark,
+)
+from gateway.policies.prefix_overlap import work_ahead
+
+MAX_PLACED_TOKENS = 1 << 13
+"""Text of so many tokens is looked through for the message where a prompt broke, once for each place."""
+
+MAX_BLOCKS_ASKED = 500
+"""How each of them was lost; of more, one in two and so on is asked, and stands for those before it."""
+
+Decode = Callable[[str, Tokens], str | None]
+"""A model's text of tokens; None where there is no tokenizer here."""
+
+KnownBreak = Callable[[str, int], Break | None]
+"""Of a model and a family, where it was found before."""
+
+
+class Decided(NamedTuple):
+    """A request that was sent, before its text is let go."""
+
+    decision: Decision
+    prompt: Prompt
+    blocks: Sequence[Sequence[BlockHash]]
+    messages: Messages | None
+    cache_salt: str | None
+    reads_cache: bool
+    num_bytes: int
+
+    @property
+    def unexplained(self) -> str | None:
+        """Why nothing can be said of what will be computed of it, if so."""
+        if not self.reads_cache:
+            return "prompt_logprobs"  # all of it, whatever is cached
+        return "several_prompts" if len(self.blocks) > 1 else None  # the engine tells of one of them
+
+    @property
+    def block_size(self) -> int:
+        size = self.decision.worker.block_size
+        assert size, "blocks have a size"
+        return size
+
+    @property
+    def space(self) -> Space:
+        served = self.decision.worker.find(self.decision.model)
+        root = root_hash(served.root if served else self.decision.model)
+        return Space(root, served.adapter if served else None, hash(self.cache_salt or None))
+
+
+@dataclass(slots=True, eq=False)
+class Outlook:
+    """What is kept until the answer tells how much was computed. `evicted_end`: up to there the chosen
+    worker did hold it, so what it has not is evicted. `others`: blocks of all prompts but the last.
+    `family` is the last block before a break: prompts that break behind it are alike. `unexplained`: why the
+    causes do not count."""
+
+    unexplained: str | None = None
+    parts: Sequence[Part] = ()
+    evicted_end: int = 0
+    others: Sequence[Sequence[BlockHash]] = ()
+    holder: Candidate | None = None
+    lost_by: WorkerId | None = None
+    broken: Break | None = None
+    family: int = 0
+    layers: list[tuple[Span, Cause]] = field(default_factory=list)
+
+
+class Explainer:
+    def __init__(self, decode: Decode, known_break: KnownBreak, *, shows_text: bool) -> None:
+        self.past = Past()
+        self.lives = Lives()
+        self.alike = Alike()
+        self.drifting: set[WorkerId] = set()
+        self._decode = decode
+        self._known_break = known_break
+        self._shows_text = shows_text
+
+    def look(self, item: Decided, outlook: Outlook) -> Iterator[None]:
+        """Fills the outlook, a portion at a time. A batch of prompts is taken as one, end to end."""
+        decision, size = item.decision, item.block_size
+        outlook.unexplained = item.unexplained
+        outlook.evicted_end = self._own_end(item)
+        outlook.others = item.blocks[:-1]
+        outlook.holder = holder = best_other(decision)
+        at, held_elsewhere = 0, holder.overlap_tokens if holder else 0
+        if held_elsewhere:
+            outlook.layers.append((Span(0, held_elsewhere), Cause.ROUTED_AWAY))
+        for tokens, blocks in zip(item.prompt.tokens, item.blocks, strict=True):
+            most = max(len(tokens) - 1, 0) // size
+            known = self._known(decision, blocks[:most], size, at, outlook)
+            if not outlook.others:
+                known = max(known, decision.overlap_tokens, held_elsewhere)
+            if blocks and len(tokens) - known >= MIN_TOKENS:
+                marks: dict[int, int] = {}
+                yield from mark(tokens, known, item.space.root, marks)
+                self._elsewhere(item, Stretch(tokens, blocks, known, most * size, at), marks, outlook)
+            at += len(tokens)
+        layers = outlook.layers
+        if decision.worker.id in self.drifting:
+            layers = [(span, Cause.TOKENIZER_DRIFT) for span, _ in layers]
+        outlook.parts = lay_out(at, layers)
+        outlook.layers = []
+
+    def evicted_since(self, decision: Decision, blocks: Sequence[BlockHash], outlook: Outlook) -> int:
+        """Up to where a prompt's tokens were there when it was sent, and gone when it ran."""
+        size, end = decision.worker.block_size or 1, outlook.evicted_end
+        sent = blocks[end // size : decision.overlap_tokens // size]
+        gone = [n for n, b in enumerate(sent, 1) if way_of(self.past.find(b)) == Way.EVICTED]
+        return end + size * gone[-1] if gone else end
+
+    def _own_end(self, item: Decided) -> int:
+        overlap = item.decision.overlap_tokens
+        if len(item.blocks) > 1 or overlap < item.block_size:
+            return 0
+        heard = self.past.find(item.blocks[0][overlap // item.block_size - 1])
+        is_own = life_of(heard) == self.lives.of(item.decision.worker.id)
+        return overlap if is_own or way_of(heard) == Way.EVICTED else 0
+
+    def _known(
+        self, decision: Decision, blocks: Sequence[BlockHash], size: int, at: int, outlook: Outlook
+    ) -> int:
+        """Tokens of a prompt that were cached once, and how those that nobody holds now were lost."""
+        first = min(max(decision.overlap_tokens // size - 1, 0), len(blocks)) if not outlook.others else 0
+        last = self.past.depth(blocks, first)
+        if last == first:
+            return 0
+        up = {candidate.id for candidate in decision.candidates}
+        cause, end = None, last
+        for number in range(last, first, -max((last - first) // MAX_BLOCKS_ASKED, 1)):
+            if not (heard := self.past.find(blocks[number - 1])):
+                continue  # overwritten: as the one behind it
+            if cause is None:
+                outlook.lost_by = self.lives.worker(life_of(heard))
+            now = self._cause(heard, up)
+            if cause and now is not cause:
+                outlook.layers.append((Span(at + number * size, at + end * size), cause))
+                end = number
+            cause = now
+        assert cause, "the last one is known"
+        outlook.layers.append((Span(at, at + end * size), cause))
+        return last * size
+
+    def _cause(self, heard: int, up: Collection[WorkerId]) -> Cause:
+        """Of a block that was cached and that nobody holds now."""
+        life = life_of(heard)
+        is_there = not self.lives.is_over(life) and self.lives.worker(life) in up
+        if way_of(heard) == Way.EVICTED or (way_of(heard) == Way.HELD and is_there):
+            return Cause.EVICTED
+        return Cause.WORKER_RESTARTED
+
+    def _elsewhere(self, item: Decided, it: "Stretch", marks: dict[int, int], outlook: Outlook) -> None:
+        """Text that is known, but in another space or not at this place."""
+        space, size = item.space, item.block_size
+        found = self.alike.find(it.tokens, it.known, marks)
+        self.alike.add(space, it.tokens[: it.known + MAX_TOKENS], it.known, it.blocks, marks, found)
+        if found is None:
+            return
+        if found.space != space:
+            cause = Cause.OTHER_ADAPTER if found.space.adapter != space.adapter else Cause.OTHER_SALT
+            end = min(found.num_common // size * size, it.most)
+            outlook.layers.append((Span(it.at + it.known, it.at + end), cause))
+        broken = [span for span in found.spans if span.start < it.most]
+        for span in broken:
+            moved = Span(it.at + span.start, it.at + min(span.end, it.most))
+            outlook.layers.append((moved, Cause.BROKEN_PREFIX))
+        if broken:
+            outlook.family = it.blocks[it.known // size - 1] if it.known >= size else 0
+            outlook.broken = self._known_break(item.decision.model, outlook.family)
+            outlook.broken = outlook.broken or self._break(item, it.tokens, found)
+
+    def _break(self, item: Decided, tokens: Tokens, found: Likeness) -> Break:
+        start, num = found.num_common, found.num_differing
+        texts: list[str] = []
+        if start <= MAX_PLACED_TOKENS:
+            end = start + min(num, MAX_SHOWN_TOKENS)
+            pieces = tokens[:start], tokens[start:end], tokens[end : end + 4]
+            decoded = [self._decode(item.decision.model, piece) for piece in pieces]
+            texts = [text for text in decoded if text is not None]
+        try:
+            messages = item.messages.decode(0) if item.messages else ()
+        except UNREADABLE:
+            messages = ()
+        return describe_break(start, num, texts, messages, shows_text=self._shows_text)
+
+
+class Stretch(NamedTuple):
+    """One prompt of a request, which begins at token `at` of all: its first `known` tokens were cached as
+    they stand, and an engine can reuse `most` of them."""
+
+    tokens: Tokens
+    blocks: Sequence[BlockHash]
+    known: int
+    most: int
+    at: int
+
+
+def best_other(decision: Decision) -> Candidate | None:
+    """Who beside the chosen one holds the most of the prompt; of those who hold as much, the least busy."""
+    others = [c for c in decision.candidates if c.id != decision.worker.id and c.overlap_tokens]
+    return max(others, key=lambda c: (c.overlap_tokens, -work_ahead(c)), default=None)
+
+
+def avoided(decision: Decision, holder: Candidate) -> int:
+    """By how many tokens of work the chosen worker was to begin before the holder."""
+    chosen = next(candidate for candidate in decision.candidates if candidate.id == decision.worker.id)
+    work = [each.uncached_tokens + work_ahead(each) for each in (holder, chosen)]
+    return round(work[0] - work[1])

@@ -1,0 +1,220 @@
+"""`--record`: a line of JSON for each finished request (`observability/recording.py`), for `kvgate replay`.
+
+    decided ─► known by its id ─► finished ─► queue, bounded in bytes ─► thread: encode, append
+
+A witness of the decisions and of their ends. The loop only puts references into a queue;
+what does not fit there, or into the file, is dropped and counted. Several processes append to one file.
+"""
+
+import logging
+import os
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from gateway.config import Config
+from gateway.core.blocks import BlockHash
+from gateway.core.decision import Decision, Prompt
+from gateway.core.errors import ConfigError
+from gateway.core.outcome import Outcome
+from gateway.core.requests.request import InferenceRequest
+from gateway.observability.metrics import Metrics
+from gateway.observability.observers import Witnesses
+from gateway.observability.recording import Recorded
+
+log = logging.getLogger("kvgate.recorder")
+
+MAX_QUEUED_BYTES = 64 << 20
+"""Of hashes and tokens that a slow disk may be behind by."""
+LINE_BYTES = 400
+"""About what a line takes beside these."""
+MAX_OPEN = 100_000
+"""Decisions that nobody ended are forgotten then: a program that only asks for decisions ends none here."""
+MAX_BATCH = 256
+CLOSE_S = 5.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the end does not tell."""
+
+    blocks: Sequence[BlockHash]
+    tokens: Sequence["array[int]"]
+    session: str | None
+
+
+@dataclass(slots=True)
+class _Line:
+    """To be written; `arrived_s` is seconds since 1970."""
+
+    known: _Known
+    decision: Decision
+    outcome: Outcome
+    arrived_s: float
+    num_bytes: int
+
+
+class Recorder:
+    """`metrics` counts what is recorded and what is not. Without a path it is told nothing. Raises
+    ConfigError for a file that cannot be written."""
+
+    def __init__(
+        self, path: Path | None, metrics: Metrics, *, max_bytes: int, keeps_tokens: bool = False
+    ) -> None:
+        self._path = path
+        self._metrics = metrics
+        self._max_bytes = max_bytes
+        self._keeps_tokens = keeps_tokens
+        self._known: dict[str, _Known] = {}
+        self._queue: SimpleQueue[_Line | None] = SimpleQueue()
+        self._put_bytes = self._done_bytes = 0  # one is counted by the loop, one by the thread
+        self._thread: threading.Thread | None = None
+        self._has_warned = False
+        try:
+            if path is not None:
+                open(path, "ab", opener=_private).close()
+        except OSError as exc:
+            raise ConfigError(f"--record {path}: {exc.strerror}") from exc
+
+    def __repr__(self) -> str:
+        return f"Recorder({self._path}, {self._put_bytes - self._done_bytes} bytes queued)"
+
+    # the data path ------------------------------------------------------------------------------
+
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        own = blocks[0] if len(blocks) == 1 else ()
+        tokens = prompt.tokens if self._keeps_tokens and len(prompt.tokens) == 1 else ()
+        self._known[decision.id] = _Known(own, tokens, request.session)
+        if len(self._known) > MAX_OPEN:
+            del self._known[next(iter(self._known))]
+
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
+        known = self._known.pop(decision.id, None) or _Known((), (), None)
+        if outcome.lasted_s is None:
+            return
+        num_bytes = LINE_BYTES + 8 * len(known.blocks) + sum(4 * len(each) for each in known.tokens)
+        if self._put_bytes - self._done_bytes + num_bytes > MAX_QUEUED_BYTES:
+            self._metrics.num_unqueued += 1
+            return
+        self._put_bytes += num_bytes
+        line = _Line(known, decision, outcome, time.time() - outcome.lasted_s, num_bytes)
+        self._queue.put(line)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """What is queued is written."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(CLOSE_S)
+            self._thread = None
+
+    # the thread ---------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        is_open = True
+        while is_open:
+            lines = self._take()
+            is_open = lines[-1] is not None
+            full = [line for line in lines if line is not None]
+            try:
+                if full:
+                    self._write([msgspec.json.encode(_recorded(line)) + b"\n" for line in full])
+            except Exception:  # noqa: BLE001  a bug costs these lines, not all that come behind them
+                log.exception("%d requests could not be recorded", len(full))
+                self._metrics.num_unwritten += len(full)
+            finally:
+                self._done_bytes += sum(line.num_bytes for line in full)
+
+    def _take(self) -> list[_Line | None]:
+        """At least one, and what has come meanwhile; None is the last."""
+        lines = [self._queue.get()]
+        while lines[-1] is not None and len(lines) < MAX_BATCH:
+            try:
+                lines.append(self._queue.get_nowait())
+            except Empty:
+                break
+        return lines
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        """Whole lines in one call, which others that append do not cut."""
+        assert self._path is not None
+        try:
+            with open(self._path, "ab", buffering=0, opener=_private) as file:
+                room = self._max_bytes - os.fstat(file.fileno()).st_size
+                num = 0
+                while num < len(lines) and (room := room - len(lines[num])) >= 0:
+                    num += 1
+                data = b"".join(lines[:num])
+                if data and file.write(data) != len(data):
+                    raise OSError(0, "the disk is full")
+        except OSError as exc:
+            self._lost(len(lines), exc.strerror or str(exc))
+        else:
+            self._metrics.num_recorded += num
+            if num < len(lines):
+                self._lost(len(lines) - num, f"it has --record-max-bytes ({self._max_bytes})")
+
+    def _lost(self, num: int, why: str) -> None:
+        self._metrics.num_unwritten += num
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("recording to %s: %s; what is not written is counted", self._path, why)
+
+
+def _private(path: str, flags: int) -> int:
+    """Readable by its owner only: it tells who asked how much, and when."""
+    return os.open(path, flags, 0o600)
+
+
+def _recorded(line: _Line) -> Recorded:
+    known, decision, outcome = line.known, line.decision, line.outcome
+    ttft_s = outcome.ttft_s
+    return Recorded(
+        at=round(line.arrived_s, 6),
+        model=decision.model,
+        policy=decision.policy,
+        worker=decision.worker.id,
+        status=outcome.status,
+        how=outcome.how,
+        num_tokens=outcome.reported_prompt_tokens or decision.num_tokens,
+        e2e_s=round(outcome.lasted_s or 0.0, 6),
+        session=None if known.session is None else hashed(known.session),
+        block_size=decision.worker.block_size or 0,
+        blocks=array("Q", known.blocks).tobytes(),
+        tokens=known.tokens[0].tobytes() if known.tokens else b"",
+        output_tokens=outcome.reported_output_tokens,
+        ttft_s=None if ttft_s is None else round(ttft_s, 6),
+        cached_tokens=outcome.reported_cached_tokens,
+        overlap_tokens=decision.overlap_tokens,
+        num_blocks=decision.worker.num_blocks,
+    )
+
+
+def hashed(session: str) -> str:
+    """The same in each process and recording; who guesses a name can see whether it is there."""
+    return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def recorder_of(config: Config, metrics: Metrics, witnesses: Witnesses) -> Recorder:
+    """Sees what is decided and how it ends, if `--record` is given. Raises ConfigError."""
+    path = Path(config.record) if config.record else None
+    recorder = Recorder(path, metrics, max_bytes=config.record_max_bytes, keeps_tokens=config.record_tokens)
+    if path is not None:
+        witnesses.decided.append(recorder.decided)
+        witnesses.finished.append(recorder.finished)
+    return recorder

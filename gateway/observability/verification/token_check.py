@@ -1,0 +1,261 @@
+"""Do our prompt tokens agree with the engine's? Two witnesses, for one worker:
+
+    its count     `usage.prompt_tokens` of an answer beside the number of our tokens: in each answer
+    its events    what it stored for a sampled prompt: our blocks, or others. Where its stream is EXACT,
+                  nothing was evicted and the answer has ended some time ago, a block of ours that is not
+                  there was never computed under our tokens; the runs that were stored meanwhile tell which
+                  tokens were instead. Where our own loop may have stood still before, it is looked at twice:
+                  events that came long ago are read after the first look
+
+A worker that disagrees now and then is told of like one that always does: see RAISED.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
+from typing import NamedTuple
+
+from gateway.core.blocks import BlockHash, Tokens, hash_blocks
+from gateway.core.kv_events import BlocksStored
+from gateway.core.worker import WorkerId
+from gateway.index.base import Index
+
+MEMORY = 100
+"""About how many checks count."""
+RAISED, CLEARED = 2.5, 0.5
+"""Disagreements among them: three close together raise it, some 150 agreements end it."""
+FORGOTTEN = 0.01
+"""What is left of a disagreement some 500 checks later; then it was never."""
+NEW_CHECKS = 16
+"""Of a worker's events, before every prompt need no longer be looked for."""
+MAX_SAMPLES = 4
+MAX_TOKENS, MAX_RUNS, MAX_RUN_TOKENS = 8192, 32, 4096
+"""Kept of a sampled prompt, and of what is stored while it is open: a megabyte for a worker at most."""
+MAX_SAMPLE_DECISIONS = 512
+"""A sample whose answer has not come after so many decisions told no usage."""
+SETTLE_S = 0.25
+"""Events come in milliseconds, and all of a prompt's before the next prompt's."""
+AGAIN_S = 0.05
+"""Where nobody looked for as long, our loop may have stood still; and until the second look then: some turns
+of a loop that goes again, which reads events in each."""
+NUM_BEFORE, NUM_BEHIND = 3, 5
+"""Tokens that are shown around a difference: enough to know the place, too few to be a prompt."""
+
+
+class Run(NamedTuple):
+    """The begin of a run that the engine stored; `is_first`: it begins a prompt."""
+
+    is_first: bool
+    tokens: Tokens
+
+
+class Difference(NamedTuple):
+    """Our tokens and the engine's for the prompt of one decision. `position` is the first that differs, None
+    where only the counts are known; `ours` and `engines` are those from `start` on."""
+
+    decision: str
+    model: str
+    num_ours: int
+    num_engines: int | None
+    position: int | None = None
+    start: int = 0
+    ours: tuple[int, ...] = ()
+    engines: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Sample:
+    """A prompt that the engine is to store; `ended_s` is when its answer had ended, `num_decided` its number
+    among the worker's decisions."""
+
+    decision: str
+    model: str
+    tokens: Tokens
+    blocks: Sequence[BlockHash]
+    block_size: int
+    root: BlockHash
+    num_removed: int
+    num_ours: int
+    ended_s: float | None = None
+    num_engines: int | None = None
+    num_decided: int = 0
+    runs: deque[Run] = field(default_factory=lambda: deque(maxlen=MAX_RUNS))
+    suspected: "Difference | None" = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Its hashes are made of its tokens alone: no adapter, no salt."""
+        return hash_blocks(self.tokens[: self.block_size], self.block_size, self.root) == [self.blocks[0]]
+
+
+class Checks:
+    """What one witness said lately."""
+
+    __slots__ = ("num", "num_differing", "recent", "is_raised")
+
+    def __init__(self) -> None:
+        self.num = self.num_differing = 0
+        self.recent = 0.0
+        self.is_raised = False
+
+    def __repr__(self) -> str:
+        return f"Checks({self.num}, differing={self.num_differing}, raised={self.is_raised})"
+
+    def add(self, *, differs: bool) -> None:
+        self.num += 1
+        self.num_differing += differs
+        recent = self.recent * (1 - 1 / MEMORY) + differs
+        self.recent = recent if recent > FORGOTTEN else 0.0
+        self.is_raised = self.recent >= (CLEARED if self.is_raised else RAISED)
+
+
+class TokenCheck:
+    """One worker's. `samples` are those that are open, by decision; nothing is due before `due_s`."""
+
+    def __init__(self) -> None:
+        self.counts, self.stored = Checks(), Checks()
+        self.difference: Difference | None = None
+        self.samples: dict[str, Sample] = {}
+        self.due_s = inf
+        self._looked_s = -inf
+
+    def __repr__(self) -> str:
+        return f"TokenCheck(counts={self.counts}, stored={self.stored})"
+
+    @property
+    def is_raised(self) -> bool:
+        return self.counts.is_raised or self.stored.is_raised
+
+    @property
+    def differed_lately(self) -> bool:
+        return self.counts.recent >= CLEARED or self.stored.recent >= CLEARED
+
+    @property
+    def wants_samples(self) -> bool:
+        """It is new, or disagreed lately: every prompt may be looked for."""
+        return self.stored.num < NEW_CHECKS or self.differed_lately
+
+    def has_room(self, num_decided: int) -> bool:
+        """Whether one more may be sampled; the oldest is given up where its answer will not come."""
+        samples = self.samples
+        if len(samples) < MAX_SAMPLES:
+            return True
+        oldest = next(iter(samples.values()))
+        if oldest.ended_s is not None or num_decided - oldest.num_decided < MAX_SAMPLE_DECISIONS:
+            return False
+        del samples[oldest.decision]
+        return True
+
+    def differed(self, difference: Difference) -> None:
+        """The latest difference is kept, but a place is worth more than a count."""
+        if difference.position is not None or self.difference is None or self.difference.position is None:
+            self.difference = difference
+
+    def heard(self, event: BlocksStored) -> None:
+        """Stored while samples are open."""
+        run = Run(event.parent is None, event.tokens[:MAX_RUN_TOKENS])
+        for sample in self.samples.values():
+            sample.runs.append(run)
+
+    def ended(self, decision: str, num_engines: int, now: float) -> None:
+        sample = self.samples.get(decision)
+        if sample is not None:
+            sample.ended_s, sample.num_engines = now, num_engines
+            self.due_s = min(self.due_s, now + SETTLE_S)
+
+    def looks(self, now: float) -> bool:
+        """Told of each look; whether our loop may have stood still before it."""
+        before, self._looked_s = self._looked_s, now
+        return now - before > AGAIN_S
+
+    def due(self, now: float) -> list[Sample]:
+        """The samples whose events must be in by now; they are given once."""
+        ended = {s.decision: s.ended_s + SETTLE_S for s in self.samples.values() if s.ended_s is not None}
+        due = [self.samples.pop(decision) for decision, due_s in ended.items() if due_s <= now]
+        self.due_s = min((due_s for due_s in ended.values() if due_s > now), default=inf)
+        return due
+
+    def confirmed(self, sample: Sample, difference: Difference, now: float) -> Difference | None:
+        """What both looks at it found; None after the first one, the second is due then."""
+        first = sample.suspected
+        if first is not None:  # the runs that told the place may be forgotten by now
+            return first if difference.position is None else difference
+        sample.suspected, sample.ended_s = difference, now + AGAIN_S - SETTLE_S
+        self.samples[sample.decision] = sample
+        self.due_s = min(self.due_s, now + AGAIN_S)
+        return None
+
+
+def compare(sample: Sample, worker: WorkerId, index: Index) -> tuple[bool, Difference | None]:
+    """Whether a sample tells anything, and the difference if there is one."""
+    depth = _depth(sample.blocks, worker, index)
+    if depth == len(sample.blocks):
+        return True, None
+    if index.applied(worker).num_removed != sample.num_removed or not sample.is_plain or not sample.runs:
+        return False, None
+    begins = [_begin(sample, depth, run, worker, index) for run in sample.runs]
+    found = [(_common(sample.tokens, run, at), run, at) for run, at in filter(None, begins)]
+    if not found:
+        return True, _difference(sample)
+    # Of prompts that begin alike, the one that is about as long.
+    position, run, at = max(found, key=lambda one: (one[0], -abs(one[2] + len(one[1]) - len(sample.tokens))))
+    if position >= (depth + 1) * sample.block_size:
+        return False, None  # the same tokens under another hash: it is not they that differ
+    return True, _difference(sample, position, run, at)
+
+
+def _depth(blocks: Sequence[BlockHash], worker: WorkerId, index: Index) -> int:
+    """Leading blocks that were stored; an engine with several groups of layers may begin with fewer
+    (`Index.overlap`)."""
+    return bisect_left(range(1, len(blocks) + 1), True, key=lambda n: not index.holds(worker, blocks[:n]))
+
+
+def _begin(
+    sample: Sample, depth: int, run: Run, worker: WorkerId, index: Index
+) -> "tuple[Tokens, int] | None":
+    """A run's tokens and where in the prompt they begin, if it reaches to the first block that is missing."""
+    size, tokens = sample.block_size, run.tokens
+    if run.is_first:
+        begins = [0]
+    else:
+        behind = range(size, depth * size, size)
+        begins = [at for at in behind if sample.tokens[at] == tokens[0] and _follows(sample, at, tokens)]
+        if depth and _is_child(sample.blocks[:depth], tokens[:size], worker, index):
+            begins.append(depth * size)
+    for at in begins:
+        if at + len(tokens) > depth * size and _common(sample.tokens, tokens, at) >= depth * size:
+            return tokens, at
+    return None
+
+
+def _follows(sample: Sample, at: int, tokens: Tokens) -> bool:
+    """Whether the first block of a run is the prompt's own at that place."""
+    return sample.tokens[at : at + sample.block_size] == tokens[: sample.block_size]
+
+
+def _is_child(before: Sequence[BlockHash], first: Tokens, worker: WorkerId, index: Index) -> bool:
+    """Whether the worker holds a block of these tokens behind the blocks `before`."""
+    return index.holds(worker, [*before, *hash_blocks(first, len(first), before[-1])])
+
+
+def _common(ours: Tokens, run: Tokens, at: int) -> int:
+    """The first position, in ours, at which a run that begins at `at` differs."""
+    pairs = zip(islice(ours, at, None), run, strict=False)
+    num = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
+    return at + (min(len(ours) - at, len(run)) if num is None else num)
+
+
+def _difference(
+    sample: Sample, position: int | None = None, run: "Tokens | None" = None, at: int = 0
+) -> Difference:
+    known = (sample.decision, sample.model, sample.num_ours, sample.num_engines)
+    if position is None or run is None:
+        return Difference(*known)
+    start = max(position - NUM_BEFORE, at)
+    end = position + NUM_BEHIND
+    return Difference(
+        *known, position, start, tuple(sample.tokens[start:end]), tuple(run[start - at : end - at])
+    )

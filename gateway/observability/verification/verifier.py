@@ -1,0 +1,297 @@
+"""Predictions beside what the engines then tell: how right they are, why not, and what that costs a worker.
+
+    decided ─► answered ─► exactness ─► confidence of the fleet's member ─► the next decision
+                  │            └─► cause, where it was wrong
+                  └─► tokens: the engine's count, and what its events stored, beside ours
+
+It sees each decision and each answer that told its usage (`core.decision.Witness`), each event that goes into
+the index (`overheard`), and each scrape of a worker.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from gateway.core.blocks import BlockHash, root_hash
+from gateway.core.decision import Decision, Prompt
+from gateway.core.engine import EngineMetrics
+from gateway.core.event_stream import StreamState
+from gateway.core.fleet import Fleet
+from gateway.core.kv_events import BlocksStored, KvEvent
+from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.usage import Usage
+from gateway.core.worker import Worker, WorkerId
+from gateway.index.base import Index, is_prefix_group
+from gateway.observability.verification.accuracy import Exactness
+from gateway.observability.verification.causes import Cause, Evidence, why
+from gateway.observability.verification.engine_counters import EngineCounters
+from gateway.observability.verification.token_check import (
+    MAX_TOKENS,
+    Checks,
+    Difference,
+    Sample,
+    TokenCheck,
+    compare,
+)
+
+log = logging.getLogger("kvgate.verify")
+
+MAX_OPEN = 8192
+"""Decisions whose answers are waited for; most streams end without telling their usage."""
+MAX_WRONG = 8
+SAMPLE = 16
+"""Of a worker's prompts one in so many is looked for among its events, once it is no longer new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A prediction that was not right, in tokens."""
+
+    decision: str
+    predicted: int
+    cached: int
+    cause: Cause
+
+
+class Watched:
+    """What is known of one worker; another process behind its address is another `worker`.
+    `num_compared_before` is as it was at the scrape before."""
+
+    __slots__ = (
+        "worker",
+        "root",
+        "exactness",
+        "tokens",
+        "causes",
+        "wrong",
+        "num_decided",
+        "num_compared_before",
+    )
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.root = root_hash(worker.served[0].root)
+        self.exactness, self.tokens = Exactness(), TokenCheck()
+        self.causes: Counter[Cause] = Counter()
+        self.wrong: deque[Wrong] = deque(maxlen=MAX_WRONG)
+        self.num_decided = self.num_compared_before = 0
+
+
+class Verifier:
+    """`clock` is monotonic seconds; `on_mismatch` is told when a worker's prompt tokens begin, or cease, to
+    differ from ours."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: Index,
+        clock: Callable[[], float],
+        on_mismatch: Callable[[WorkerId, bool], None] = lambda worker, differ: None,
+    ) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._clock = clock
+        self._on_mismatch = on_mismatch
+        self._watched: dict[WorkerId, Watched] = {}
+        self._counters: dict[WorkerId, EngineCounters] = {}
+        self._open: dict[str, int] = {}  # blocks removed at the worker before the decision
+
+    def __repr__(self) -> str:
+        return f"Verifier({len(self._watched)} workers, {len(self._open)} open)"
+
+    # the data path -----------------------------------------------------------------------------
+
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        if len(prompt.tokens) != 1 or decision.prompt_from == BEFORE_MEDIA:
+            return  # unknown; or several, of which an engine tells of one; or not all of it is known
+        worker = decision.worker
+        watched = self._watched.get(worker.id)
+        if watched is None or watched.worker is not worker:
+            watched = self._watch(worker)
+        num_removed = self._index.applied(worker.id).num_removed
+        self._open[decision.id] = num_removed
+        if len(self._open) > MAX_OPEN:
+            del self._open[next(iter(self._open))]
+        num = watched.num_decided = watched.num_decided + 1
+        tokens = watched.tokens
+        if tokens.has_room(num) and (not num % SAMPLE or tokens.wants_samples) and blocks and blocks[0]:
+            self._sample(watched, decision, prompt, blocks[0], num_removed)
+
+    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        num_removed = self._open.pop(decision.id, None)
+        member, watched = self._fleet.get(decision.worker.id), self._watched.get(decision.worker.id)
+        if (
+            num_removed is None
+            or member is None
+            or watched is None
+            or not (member.worker is watched.worker is decision.worker)
+        ):
+            return  # told by none of our concern, or of a process that is no more
+        tokens = watched.tokens
+        if usage.prompt_tokens == decision.num_tokens and not tokens.counts.recent:
+            tokens.counts.num += 1  # as nearly always
+        elif usage.prompt_tokens:
+            self._count(watched, decision, usage.prompt_tokens)
+        if decision.id in tokens.samples:
+            tokens.ended(decision.id, usage.prompt_tokens, self._clock())
+        if tokens.due_s < inf:
+            self._settle(watched, self._clock())
+        cached = usage.cached_tokens
+        if blocks and cached is not None:
+            watched.exactness.compare(decision.overlap_tokens, cached)
+            if cached != decision.overlap_tokens:
+                self._explain(watched, decision, blocks, usage, cached, num_removed)
+            member.confidence = watched.exactness.confidence
+
+    def in_doubt(self, worker: WorkerId) -> bool:
+        """Its predictions or tokens were wrong lately: its streams are to tell their usage."""
+        watched = self._watched.get(worker)
+        return watched is not None and (watched.exactness.was_wrong_lately or watched.tokens.differed_lately)
+
+    # beside it ---------------------------------------------------------------------------------
+
+    def heard(self, worker: WorkerId, event: KvEvent) -> None:
+        """An event that was applied to the index."""
+        watched = self._watched.get(worker)
+        if watched is None or not watched.tokens.samples or type(event) is not BlocksStored:
+            return
+        if is_prefix_group(event.group_idx, event.spec_kind) and event.tokens:
+            watched.tokens.heard(event)
+
+    def scraped(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
+        """A look at a worker, every few seconds; None where its metrics did not answer."""
+        if metrics is not None:
+            self._counters.setdefault(worker, EngineCounters()).scraped(metrics)
+        watched = self._watched.get(worker)
+        if watched is None:
+            return
+        if watched.exactness.num_compared == watched.num_compared_before:
+            watched.exactness.rest()
+            if member := self._fleet.get(worker):
+                member.confidence = watched.exactness.confidence
+        watched.num_compared_before = watched.exactness.num_compared
+        self._settle(watched, self._clock())
+
+    def watched(self) -> Iterator[tuple[WorkerId, Watched]]:
+        """Of the fleet's workers, those that requests were sent to."""
+        for member in self._fleet:
+            watched = self._watched.get(member.worker.id)
+            if watched is not None:
+                yield member.worker.id, watched
+
+    def find(self, worker: WorkerId) -> Watched | None:
+        return self._watched.get(worker)
+
+    def counters(self) -> Iterator[tuple[WorkerId, EngineCounters]]:
+        """Of the fleet's workers whose engines count."""
+        for member in self._fleet:
+            counters = self._counters.get(member.worker.id)
+            if counters is not None and counters.prompt_tokens is not None:
+                yield member.worker.id, counters
+
+    # steps -------------------------------------------------------------------------------------
+
+    def _watch(self, worker: Worker) -> Watched:
+        """A worker that is new here, or again; those that have left are forgotten."""
+        for gone in [name for name in self._watched if self._fleet.get(name) is None or name == worker.id]:
+            if self._watched.pop(gone).tokens.is_raised:
+                self._on_mismatch(gone, False)
+            if gone != worker.id:
+                self._counters.pop(gone, None)
+        watched = self._watched[worker.id] = Watched(worker)
+        return watched
+
+    def _explain(
+        self,
+        watched: Watched,
+        decision: Decision,
+        blocks: Sequence[BlockHash],
+        usage: Usage,
+        cached: int,
+        num_removed: int,
+    ) -> None:
+        worker, size = decision.worker, decision.worker.block_size or 1
+        cause = why(
+            Evidence(
+                predicted=decision.overlap_tokens,
+                cached=cached,
+                from_events=decision.told_tokens,
+                num_removed=self._index.applied(worker.id).num_removed - num_removed,
+                is_told_now=self._index.holds(worker.id, blocks[: -(-cached // size)]),
+                tokens_differ=usage.prompt_tokens not in (0, decision.num_tokens) or watched.tokens.is_raised,
+            )
+        )
+        watched.causes[cause] += 1
+        watched.wrong.append(Wrong(decision.id, decision.overlap_tokens, cached, cause))
+
+    # tokens ------------------------------------------------------------------------------------
+
+    def _count(self, watched: Watched, decision: Decision, num_engines: int) -> None:
+        """The engine's count of the prompt's tokens beside ours."""
+        ours, difference = decision.num_tokens, None
+        if num_engines != ours:
+            difference = Difference(decision.id, decision.model, ours, num_engines)
+        self._checked(watched, watched.tokens.counts, difference)
+
+    def _sample(
+        self,
+        watched: Watched,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[BlockHash],
+        num_removed: int,
+    ) -> None:
+        """Look for this prompt's blocks among what the worker will store, if some are not there yet."""
+        size = decision.worker.block_size
+        if not size or decision.told_tokens >= size * len(blocks):
+            return
+        watched.tokens.samples[decision.id] = Sample(
+            decision=decision.id,
+            model=decision.model,
+            tokens=prompt.tokens[0][:MAX_TOKENS],
+            blocks=blocks[: MAX_TOKENS // size],
+            block_size=size,
+            root=watched.root,
+            num_removed=num_removed,
+            num_ours=decision.num_tokens,
+            num_decided=watched.num_decided,
+        )
+
+    def _settle(self, watched: Watched, now: float) -> None:
+        may_be_late = watched.tokens.looks(now)
+        if now < watched.tokens.due_s:
+            return
+        member = self._fleet.get(watched.worker.id)
+        for sample in watched.tokens.due(now):
+            if member is not None and member.stream is StreamState.EXACT:
+                is_sure, difference = compare(sample, watched.worker.id, self._index)
+                if difference is not None and (may_be_late or sample.suspected is not None):
+                    difference = watched.tokens.confirmed(sample, difference, now)
+                    is_sure = difference is not None
+                if is_sure:
+                    self._checked(watched, watched.tokens.stored, difference)
+
+    def _checked(self, watched: Watched, checks: Checks, difference: Difference | None) -> None:
+        was_raised = watched.tokens.is_raised
+        checks.add(differs=difference is not None)
+        if difference is not None:
+            watched.tokens.differed(difference)
+        if watched.tokens.is_raised is not was_raised:
+            self._on_mismatch(watched.worker.id, not was_raised)
+        if watched.tokens.is_raised and not was_raised:
+            log.warning(
+                "worker %s: its prompts have other tokens than ours, so what it holds is not seen: are "
+                "tokenizer and chat template the engine's own? `kvgate check` and /admin/verify tell more",
+                watched.worker.id,
+            )
+        elif was_raised and not watched.tokens.is_raised:
+            log.info("worker %s: its prompts' tokens are ours again", watched.worker.id)

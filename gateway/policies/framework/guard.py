@@ -1,0 +1,127 @@
+"""A policy of others' is asked under guard: whatever it does, there is a choice, and its faults are seen.
+
+    raises, or answers nonsense     that decision goes by least load
+    takes longer than its budget    the same; it could not be stopped, but three times in a row and it rests
+                                    for a hundred times as long: it holds the loop for a hundredth of the time
+
+Each fault is counted; only a change is logged.
+"""
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from traceback import extract_tb
+
+from gateway.core.decision import Candidate, Choice, Query
+from gateway.policies.base import Policy
+from gateway.policies.framework.composed_policy import PartError, as_choice, explained, twin_of
+from gateway.policies.least_load import LeastLoad
+
+log = logging.getLogger("kvgate.policies")
+
+RAISED, NONSENSE, LATE, RESTING = "raised", "nonsense", "over_budget", "resting"
+
+MAX_LATE = 3
+"""In a row: one alone may be the garbage collector's, or another process's."""
+REST = 100
+"""Times as long as it took."""
+WELL_AFTER = 100
+"""Decisions in a row without a fault."""
+
+
+class Faults(Counter[tuple[str, str]]):
+    """Decisions that went by least load, by policy and cause."""
+
+
+class Guard:
+    """Named as it was asked for. `clock` is in seconds and only compared with itself."""
+
+    def __init__(
+        self,
+        name: str,
+        policy: Policy,
+        budget_s: float,
+        faults: Faults,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.name = name
+        self._policy = policy
+        self._budget_s = budget_s
+        self._faults = faults
+        self._clock = clock
+        self._fallback = LeastLoad()
+        self._is_watched = False
+        self._num_well = self._num_late = 0
+        self._rests_until = 0.0
+        self.fault: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Guard({self._policy!r}, {self.fault or 'well'})"
+
+    def twin(self) -> "Guard":
+        """Its faults are its own."""
+        return Guard(self.name, twin_of(self._policy), self._budget_s, Faults(), self._clock)
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        began = self._clock()
+        if began < self._rests_until:
+            return self._fall_back(RESTING, query, candidates, rng)
+        try:
+            choice = as_choice(self._policy.choose(query, candidates, rng), len(candidates))
+        except PartError as exc:
+            self._failed(str(exc))
+            return self._fall_back(NONSENSE, query, candidates, rng)
+        except (Exception, SystemExit) as exc:  # noqa: BLE001  it is not ours: what it raises costs no request
+            self._failed(where(exc))
+            return self._fall_back(RAISED, query, candidates, rng)
+        took_s = self._clock() - began
+        if took_s > self._budget_s:
+            self._was_late(began, took_s)
+            return self._fall_back(LATE, query, candidates, rng)
+        if self._is_watched:
+            self._was_well()
+        return choice
+
+    def explain(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
+        return explained(self._policy, query, candidates)
+
+    def _fall_back(
+        self, cause: str, query: Query, candidates: Sequence[Candidate], rng: random.Random
+    ) -> Choice:
+        self._faults[self.name, cause] += 1
+        choice = self._fallback.choose(query, candidates, rng)
+        return Choice(choice.index, f"least work ahead, since {self.name} failed: {cause}", choice.terms)
+
+    def _failed(self, fault: str) -> None:
+        """Logged where it is the first in a while."""
+        if self.fault is None:
+            log.error("policy %s failed, and is passed over while it does: %s", self.name, fault)
+        self.fault = fault
+        self._is_watched, self._num_well = True, 0
+
+    def _was_late(self, began: float, took_s: float) -> None:
+        self._num_late += 1
+        limit_s = self._budget_s
+        if self._num_late >= MAX_LATE:
+            self._rests_until = began + took_s * REST
+        self._failed(f"it took {took_s * 1e3:.1f} ms, its budget is {limit_s * 1e3:g} ms")
+
+    def _was_well(self) -> None:
+        self._num_late = 0
+        self._num_well += 1
+        if self._num_well >= WELL_AFTER:
+            log.info("policy %s is well again", self.name)
+            self._is_watched, self.fault = False, None
+
+
+def where(exc: BaseException, within: str | None = None) -> str:
+    """What was raised and by which line: the last one of the file `within`, or the last of all."""
+    if isinstance(exc, SyntaxError) and exc.filename:
+        return f"{Path(exc.filename).name}:{exc.lineno}: {exc.msg}"
+    frames = extract_tb(exc.__traceback__)
+    known = [frame for frame in frames if within is None or frame.filename == within] or frames
+    place = f"{Path(known[-1].filename).name}:{known[-1].lineno}: " if known else ""
+    return f"{place}{type(exc).__name__}: {exc}"

@@ -1,0 +1,191 @@
+"""Every policy by its name: shipped, composed in the configuration, in a file, or in an installed package.
+
+A composition or file that takes the name of something shipped is refused, so that a name in a log means one
+thing; an installed package's is not found behind it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from gateway.core.errors import ConfigError
+from gateway.policies import COMPOSITIONS, DEFAULT, FILTERS, PICKERS, POLICIES, SCORERS
+from gateway.policies.base import Policy
+from gateway.policies.composition import Composition
+from gateway.policies.expected_ttft import ExpectedTtft
+from gateway.policies.framework.composed_policy import Checked, Filtered, Scored
+from gateway.policies.framework.guard import Faults, Guard
+from gateway.policies.framework.plugins import Kind, Plugin, PolicyFile, installed
+from gateway.policies.prefix_overlap import WORTH, PrefixOverlap
+from gateway.policies.topology import TopologyFilter
+
+log = logging.getLogger("kvgate.policies")
+
+AUTO = "auto"
+BUDGET_S = 0.005
+
+READS_PREFIX = frozenset({"consistent_hash"})
+"""Of the shipped policies."""
+
+SHIPPED: Mapping[Kind, Mapping[str, Callable[[], Any]]] = {
+    "policy": POLICIES,
+    "filter": FILTERS,
+    "scorer": SCORERS,
+    "picker": PICKERS,
+}
+
+
+_WEIGHS_MEDIA: Mapping[str, Callable[[Mapping[str, float]], Policy]] = {
+    "expected_ttft": ExpectedTtft,
+    "prefix_overlap": PrefixOverlap,
+}
+
+
+class Library:
+    """`worth` is that of media (`prefix_overlap.py`), `place` where the gateway stands (`topology.py`)."""
+
+    def __init__(
+        self,
+        *,
+        worth: Mapping[str, float] = WORTH,
+        place: str = "",
+        compositions: Mapping[str, Composition] | None = None,
+        file: PolicyFile | None = None,
+        budget_s: float = BUDGET_S,
+        faults: Faults | None = None,
+    ) -> None:
+        """Raises ConfigError for names that are taken."""
+        self._worth = worth
+        self._place = place
+        self._compositions = {**COMPOSITIONS, **(compositions or {})}
+        self._file = file
+        self._budget_s = budget_s
+        self._faults = Faults() if faults is None else faults
+        self._installed = installed()
+        self._warned: set[str] = set()
+        for name in compositions or {}:
+            if name in POLICIES or name in COMPOSITIONS or name == AUTO:
+                raise ConfigError(f"policies.{name}: is a shipped policy; name it otherwise")
+        for plugin in file.plugins.values() if file else ():
+            if plugin.name in self.names(plugin.kind, without_file=True) or plugin.name == AUTO:
+                raise ConfigError(
+                    f"{plugin.origin}: there is a {plugin.kind} '{plugin.name}' already; name it otherwise"
+                )
+
+    def __repr__(self) -> str:
+        return f"Library({', '.join(self.names('policy'))})"
+
+    def names(self, kind: Kind, *, without_file: bool = False) -> list[str]:
+        """All of a kind; of what packages offer, the kind is not known before it is loaded."""
+        composed = self._compositions if kind == "policy" else ()
+        plugins = self._file.plugins.values() if self._file and not without_file else ()
+        own = [plugin.name for plugin in plugins if plugin.kind == kind]
+        return list(dict.fromkeys([*SHIPPED[kind], *composed, *own, *self._installed]))
+
+    def resolved(self, name: str) -> str:
+        """Of "auto" the file's policy, or the default. Raises ConfigError for a file with several."""
+        if name != AUTO:
+            return name
+        if self._file is None or not any(p.kind == "policy" for p in self._file.plugins.values()):
+            return DEFAULT
+        if self._file.policy is None:
+            raise ConfigError(f"{self._file.path}: has several policies; choose one with --policy")
+        return self._file.policy
+
+    def bare(self, name: str) -> Policy:
+        """A new one, without a guard. Raises ConfigError."""
+        return self._policy(self.resolved(name), ())
+
+    def policy(self, name: str, faults: Faults | None = None) -> Policy:
+        """A new one; under guard if any of it is not shipped, its faults counted where all are, or there.
+        Raises ConfigError."""
+        name = self.resolved(name)
+        policy = self._policy(name, ())
+        if is_shipped(name):
+            return policy
+        return Guard(name, policy, self._budget_s, self._faults if faults is None else faults)
+
+    def _policy(self, name: str, within: Sequence[str]) -> Policy:
+        if name in _WEIGHS_MEDIA:
+            return _WEIGHS_MEDIA[name](self._worth)
+        composition = self._compositions.get(name)
+        if composition is not None and name not in within:
+            return self._compose(name, composition, [*within, name])
+        if composition is not None:
+            raise ConfigError(f"policies.{name}: is made of itself, by way of {' and '.join(within)}")
+        where = f"policies.{within[-1]}.policy" if within else "policy"
+        policy: Policy = self._part("policy", name, where)
+        return policy if name in POLICIES else Checked(name, policy)
+
+    def _compose(self, name: str, composition: Composition, within: Sequence[str]) -> Policy:
+        where = f"policies.{name}"
+        if bool(composition.scorers) == bool(composition.policy):
+            raise ConfigError(f"{where}: give either scorers or a policy that chooses")
+        if composition.policy:
+            if composition.picker:
+                raise ConfigError(f"{where}: a picker goes with scorers, not with a policy")
+            chooser = self._policy(composition.policy, within)
+        else:
+            chooser = self._scored(name, composition)
+        if not composition.filters:
+            return Filtered(name, {}, chooser) if composition.policy else chooser
+        filters = {each: self._part("filter", each, f"{where}.filters") for each in composition.filters}
+        return Filtered(name, filters, chooser)
+
+    def _scored(self, name: str, composition: Composition) -> Policy:
+        where = f"policies.{name}.scorers"
+        for part, weight in composition.scorers.items():
+            if not (isfinite(weight) and weight > 0):
+                raise ConfigError(f"{where}: the weight of {part} is {weight}; give one above 0")
+        scorers = {part: self._part("scorer", part, where) for part in composition.scorers}
+        pulls = {getattr(scorer, "pull", "spread") for scorer in scorers.values()}
+        if pulls == {"reuse"} and where not in self._warned:
+            self._warned.add(where)
+            log.warning("%s: all pull towards reuse and none to spread: requests will herd", where)
+        picker = self._part("picker", composition.picker or "max", f"policies.{name}.picker")
+        weighted = {part: (scorer, composition.scorers[part]) for part, scorer in scorers.items()}
+        return Scored(name, weighted, picker)
+
+    def _part(self, kind: Kind, name: str, where: str) -> Any:
+        """A new one of what is named. Raises ConfigError with the names there are."""
+        if name == "topology" and kind == "filter":
+            return TopologyFilter(self._place)
+        if make := SHIPPED[kind].get(name):
+            return make()
+        plugin = self._plugin(kind, name)
+        if plugin is None:
+            raise ConfigError(
+                f"{where}: there is no {kind} '{name}'; there are {', '.join(self.names(kind))}"
+            )
+        try:
+            return plugin.make()
+        except Exception as exc:  # noqa: BLE001  others' code, at the start
+            raise ConfigError(f"{where}: {plugin.origin}: '{name}' cannot be made: {exc}") from exc
+
+    def _plugin(self, kind: Kind, name: str) -> Plugin | None:
+        plugin = self._file.plugins.get(name) if self._file else None
+        if plugin is None and name in self._installed:
+            plugin = self._installed[name]()
+        return plugin if plugin and plugin.kind == kind else None
+
+
+def is_shipped(name: str) -> bool:
+    """And so tested, and without a guard."""
+    return name in POLICIES or name in COMPOSITIONS
+
+
+def worth_of(texts: Iterable[str]) -> dict[str, float]:
+    """By medium, what a block there saves, of `--medium-worth`. Raises ConfigError."""
+    return {**WORTH, **dict(map(_worth, texts))}
+
+
+def _worth(text: str) -> tuple[str, float]:
+    medium, _, share = text.partition("=")
+    try:
+        value = float(share)
+    except ValueError:
+        value = -1.0
+    if not medium or not 0.0 <= value <= 1.0:
+        raise ConfigError(f"--medium-worth {text}: give MEDIUM=SHARE, the share from 0 to 1, as in CPU=0.8")
+    return medium, value

@@ -1,0 +1,304 @@
+"""The admin API of several processes: one address that answers for all.
+
+    /health              the host's; /ready of all: ready if one of them is
+    /metrics             added up (`processes/metrics_merge.py`), with the supervisor's own
+    GET                  merged (`processes/json_merge.py`) from those that know; 404 where none does
+    POST, DELETE, PUT    to all of them, one request after the other; the first error is the answer
+    /admin/adapters      what goes on to workers: to one of them, and the others hear of it
+
+It knows no routes beside these: a process answers each as it does alone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from gateway.config import MAX_BODY_BYTES
+from gateway.core.errors import ConfigError
+from gateway.processes import metrics_merge
+from gateway.processes.json_merge import merge
+from gateway.processes.metrics_merge import Family, Page
+
+log = logging.getLogger("kvgate.admin")
+
+ASK_TIMEOUT_S = 10.0
+MAX_ITEMS = 100
+"""Of a merged list of ids: as many as one process would show."""
+
+
+PASSED_ON = frozenset({"content-type", "authorization"})
+OF_THE_HOP = frozenset(
+    {"host", "content-length", "connection", "transfer-encoding", "accept-encoding", "expect"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request to the admin API, with those of its headers that are passed on."""
+
+    method: str
+    target: str
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    async def of(cls, request: web.Request, *, is_whole: bool = False) -> "Question":
+        """HEAD is asked as GET: who answers the client leaves the body out. `is_whole`: with all headers."""
+        passed_on = {name.lower() for name in request.headers} - OF_THE_HOP if is_whole else PASSED_ON
+        headers = {name: value for name, value in request.headers.items() if name.lower() in passed_on}
+        method = "GET" if request.method == "HEAD" else request.method
+        return cls(method, request.raw_path, await request.read(), headers)
+
+    def encode(self) -> bytes:
+        """For a connection of its own."""
+        headers = {"Host": "kvgate", "Content-Length": str(len(self.body)), **self.headers}
+        lines = [f"{self.method} {self.target} HTTP/1.0", *(f"{n}: {v}" for n, v in headers.items()), "", ""]
+        return "\r\n".join(lines).encode("utf-8", "surrogateescape") + self.body
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a process answered."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Asked(Protocol):
+    """A process that can be asked. `ask` raises OSError (TimeoutError is one) where it does not answer."""
+
+    @property
+    def row(self) -> int: ...
+    @property
+    def has_begun(self) -> bool: ...
+    @property
+    def num_restarts(self) -> int: ...
+    async def ask(self, question: Question) -> Reply: ...
+
+
+class Aggregate:
+    """`processes` gives those that live now, ready ones first: a change is told to all of them, questions
+    are for those that have begun. `changed` is called behind each request
+    that changed something in all."""
+
+    def __init__(
+        self,
+        processes: Callable[[], Sequence[Asked]],
+        is_stopping: Callable[[], bool],
+        changed: Callable[[], Awaitable[None]],
+        reload_policies: Callable[[], Awaitable[Reply]],
+        reload: Callable[[], Awaitable[Mapping[str, Any]]],
+        adapter_timeout_s: float = ASK_TIMEOUT_S,
+    ) -> None:
+        """`adapter_timeout_s` is how long a worker may take with an adapter."""
+        self._adapter_timeout_s = adapter_timeout_s + 2 * ASK_TIMEOUT_S
+        self._processes = processes
+        self._is_stopping = is_stopping
+        self._changed = changed
+        self._reload_policies = reload_policies
+        self._reload_config = reload
+        self._change = asyncio.Lock()
+        self._seen: dict[int, Page] = {}
+        self._gone: dict[int, Page] = {}
+        self._registry = CollectorRegistry()
+        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            self._registry.register(collector)
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=1 << 20)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+                web.post("/admin/policies/reload", self._reload),
+                web.post("/admin/config/reload", self._config),
+                web.post("/admin/explain", self._one),
+                web.post("/admin/adapters", self._adapter),
+                web.delete("/admin/adapters/{name:.+}", self._adapter),
+                web.route("*", "/{path:.*}", self._other),
+            ]
+        )
+        return app
+
+    def gone(self, row: int) -> None:
+        """A process died: what it had counted stays."""
+        if page := self._seen.pop(row, None):
+            self._gone[row] = metrics_merge.merge([self._gone.get(row, {}), metrics_merge.totals(page)])
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "alive"})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        replies = await self._ask_all(await Question.of(request))
+        refused = [reply for _, reply in replies if reply.status != 200]
+        if refused:
+            return _answer(refused[0])
+        for process, reply in replies:
+            self._seen[process.row] = metrics_merge.parse(reply.body.decode())
+        own = metrics_merge.parse(generate_latest(self._registry).decode())
+        page = metrics_merge.merge([*self._seen.values(), *self._gone.values(), own, self._of_processes()])
+        return web.Response(
+            body=metrics_merge.write(page).encode(), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    async def _one(self, request: web.Request) -> web.Response:
+        """What changes nothing and any process can answer."""
+        request = request.clone(client_max_size=MAX_BODY_BYTES)
+        question = await Question.of(request, is_whole=True)
+        for process in self._processes():
+            if process.has_begun and (reply := await self._ask(process, question)):
+                return _answer(reply)
+        return _nobody()
+
+    async def _adapter(self, request: web.Request) -> web.Response:
+        """One process has the workers do it, for all; the others hear what they answer to since."""
+        question = await Question.of(request)
+        refresh = Question("POST", "/admin/adapters/names", b"{}", {"content-type": "application/json"})
+        async with self._change:
+            begun = [process for process in self._processes() if process.has_begun]
+            if not begun:
+                return _nobody()
+            reply = await self._ask(begun[0], question, self._adapter_timeout_s)
+            await asyncio.gather(*(self._ask(process, refresh) for process in begun[1:]))
+        return _answer(reply) if reply else _nobody("a process did not answer; ask again")
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """The supervisor asks all, and remembers for those that start later."""
+        if request.content_type != "application/json":
+            return _refused(415, "send application/json, as in {}")
+        async with self._change:
+            return _answer(await self._reload_policies())
+
+    async def _config(self, request: web.Request) -> web.Response:
+        """The supervisor reads it, and has all change together."""
+        if request.content_type != "application/json":
+            return _refused(415, "send application/json, as in {}")
+        try:
+            async with self._change:
+                return web.json_response(await self._reload_config())
+        except ConfigError as exc:
+            return _refused(400, str(exc))
+
+    def register(self, collector: Collector) -> None:
+        """What is told beside what the processes tell."""
+        self._registry.register(collector)
+
+    def _of_processes(self) -> Page:
+        """What is said of each process, by its number."""
+        processes = self._processes()
+        rows = sorted(self._seen.keys() | self._gone.keys())
+        answered = {
+            row: sum(
+                metrics_merge.sum_of(pages.get(row, {}), "kvgate_responses_total")
+                for pages in (self._seen, self._gone)
+            )
+            for row in rows
+        }
+        return {
+            "kvgate_processes": _family(
+                "gauge", "kvgate_processes", "Processes that serve", {"": len(processes)}
+            ),
+            "kvgate_process_restarts_total": _family(
+                "counter",
+                "kvgate_process_restarts_total",
+                "Processes that died and were replaced",
+                {f'{{process="{process.row}"}}': process.num_restarts for process in processes},
+            ),
+            "kvgate_process_responses_total": _family(
+                "counter",
+                "kvgate_process_responses_total",
+                "Answers to clients by each process",
+                {f'{{process="{row}"}}': num for row, num in answered.items()},
+            ),
+        }
+
+    async def _other(self, request: web.Request) -> web.Response:
+        question = await Question.of(request)
+        if question.method != "GET":
+            return await self._change_all(question)
+        replies = [reply for _, reply in await self._ask_all(question)]
+        if request.path == "/ready":
+            return self._ready(replies)
+        good = [reply for reply in replies if reply.status == 200]
+        if not good:
+            return _answer(replies[0]) if replies else _nobody()
+        if any(reply.content_type != "application/json" for reply in good):
+            return _answer(good[0])
+        return web.Response(
+            body=msgspec.json.encode(_shorten(merge([msgspec.json.decode(reply.body) for reply in good]))),
+            content_type="application/json",
+        )
+
+    def _ready(self, replies: Sequence[Reply]) -> web.Response:
+        if not replies or self._is_stopping():
+            return _nobody("the gateway is stopping" if self._is_stopping() else None)
+        return _answer(min(replies, key=lambda reply: reply.status))
+
+    async def _change_all(self, question: Question) -> web.Response:
+        """One after the other, so that all see changes in the same order."""
+        async with self._change:
+            asked = list(self._processes())
+            replies = [reply for _, reply in await self._ask_all(question)]
+            await self._changed()
+        if len(replies) < len(asked) or not replies:
+            return _nobody(f"{len(asked) - len(replies)} of {len(asked)} processes did not answer; ask again")
+        return _answer(max(replies, key=lambda reply: reply.status))
+
+    async def _ask_all(self, question: Question) -> list[tuple[Asked, Reply]]:
+        """Of those that answer."""
+        processes = [p for p in self._processes() if p.has_begun or question.method != "GET"]
+        asked = [self._ask(process, question) for process in processes]
+        replies = await asyncio.gather(*asked)
+        return [(process, reply) for process, reply in zip(processes, replies, strict=True) if reply]
+
+    async def _ask(
+        self, process: Asked, question: Question, timeout_s: float = ASK_TIMEOUT_S
+    ) -> Reply | None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await process.ask(question)
+        except OSError as exc:
+            log.warning("process %d does not answer its admin API: %s", process.row, exc or "too late")
+            return None
+
+
+def _family(kind: str, name: str, text: str, samples: dict[str, float]) -> Family:
+    comments = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+    return Family(kind, comments, {name + labels: float(value) for labels, value in samples.items()})
+
+
+def _shorten(merged: Any) -> Any:
+    """Lists of ids are as long as those of one process."""
+    if not isinstance(merged, dict):
+        return merged
+    return {
+        name: value[:MAX_ITEMS] if isinstance(value, list) and value and isinstance(value[0], str) else value
+        for name, value in merged.items()
+    }
+
+
+def _refused(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status)
+
+
+def _answer(reply: Reply) -> web.Response:
+    return web.Response(status=reply.status, body=reply.body, content_type=reply.content_type)
+
+
+def _nobody(why: str | None = None) -> web.Response:
+    error = {
+        "message": why or "no process is ready",
+        "type": "server_error",
+        "param": None,
+        "code": "no_worker",
+    }
+    return web.json_response({"error": error}, status=503)

@@ -1,0 +1,177 @@
+"""The OpenAI surface: which route is answered how. Everything that is not here is refused."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from gateway.apis.routes import Routes
+from gateway.core.errors import (
+    GatewayError,
+    MethodNotAllowed,
+    NotSupported,
+    NoWorker,
+    Unauthorized,
+    UnknownModel,
+    UpgradeRequired,
+)
+from gateway.core.fleet import RETRY_AFTER_S, Fleet
+from gateway.core.requests.request import RESPONSES
+from gateway.core.worker import Served
+from gateway.http.caller import usable
+from gateway.http.messages import Header, HttpRequest
+from gateway.observability.metrics import Metrics
+from gateway.observability.request_end import Teller, refusal, tell
+from gateway.proxy.proxy import Proxy
+from gateway.proxy.websocket import REALTIME
+from gateway.server.responder import Exchange, Responder, request_id
+from gateway.tenancy.auth.authenticator import Guard
+
+log = logging.getLogger("kvgate.api")
+
+_JSON: Header = (b"content-type", b"application/json")
+_MODELS = "/v1/models"
+_OPEN = frozenset({"/health", "/ready"})
+"""For load balancers, which have no key."""
+_STORED = RESPONSES + "/"
+
+
+class Api:
+    """Takes each parsed request of the listening side. `is_stopping` makes /ready say no. `guard` is there
+    where it matters who asks."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        fleet: Fleet,
+        metrics: Metrics,
+        routes: Routes | None = None,
+        tellers: list[Teller] | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
+        self.routes = Routes() if routes is None else routes
+        self._proxy = proxy
+        self._tellers = [] if tellers is None else tellers
+        self._fleet = fleet
+        self._metrics = metrics
+        self._guard = guard
+        self.is_stopping = False
+
+    def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+        try:
+            return self._route(http, responder)
+        except GatewayError as exc:
+            self.refuse(http, responder, exc)
+        except Exception:  # noqa: BLE001  a bug in one request must not take the connection's others down
+            log.exception("%s %s failed", http.method, http.path)
+            self.refuse(http, responder, GatewayError("the gateway failed on this request; see its log"))
+        return None
+
+    def refused(self, status: int) -> None:
+        """The listening side answered a request that it could not hand on."""
+        self._metrics.responses[status] += 1
+        self._tell(None, None, status)
+
+    def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+        if self._guard is not None and http.path not in _OPEN:
+            http.who = self._guard.ask(http, responder.peer if self._guard.asks_peer else None)
+        if http.path == REALTIME or http.is_upgrade:
+            return self._tunnel(http, responder)
+        if self.routes.find(http.method, http.path):
+            return self._proxy.handle(http, responder)
+        if http.path.startswith(_STORED) and RESPONSES in self.routes:
+            return self._proxy.about_response(http, responder)
+        answer = self._own_routes(http.path)
+        if answer is None:
+            raise self.routes.why_not(http.path)
+        _require(http, "GET", "HEAD")
+        status, body = answer(http)
+        self._metrics.responses[status] += 1
+        responder.send(status, [_JSON, request_id(http)], msgspec.json.encode(body))
+        return None
+
+    def _tunnel(self, http: HttpRequest, responder: Responder) -> Exchange:
+        if http.path != REALTIME or http.is_http10:
+            raise NotSupported(f"{http.path} is no WebSocket; {REALTIME} in HTTP/1.1 is the only one")
+        _require(http, "GET")
+        if not http.is_upgrade:
+            raise UpgradeRequired(f"{http.path} is a WebSocket, and this was no offer to go on as one")
+        return self._proxy.tunnel(http, responder)
+
+    def _own_routes(self, path: str) -> Callable[[HttpRequest], tuple[int, Any]] | None:
+        if path.startswith(_MODELS + "/"):
+            return self._model
+        return {_MODELS: self._models, "/health": self._health, "/ready": self._ready}.get(path)
+
+    def refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
+        self._metrics.responses[error.status] += 1
+        self._metrics.errors[error.code] += 1
+        named = request_id(http)
+        self._tell(http, error, error.status, named[1])
+        headers = [named]
+        if isinstance(error, MethodNotAllowed) and error.param:
+            headers.append((b"allow", error.param.encode()))
+        elif isinstance(error, UpgradeRequired):
+            headers.append((b"upgrade", b"websocket"))
+        elif isinstance(error, Unauthorized):
+            headers.append((b"www-authenticate", b"Bearer"))
+        responder.fail(error, headers)
+
+    def _tell(
+        self, http: HttpRequest | None, error: GatewayError | None, status: int, named: bytes = b""
+    ) -> None:
+        if self._tellers:
+            tell(self._tellers, refusal(http, error, status, time.monotonic(), named))
+
+    def _models(self, http: HttpRequest) -> tuple[int, Any]:
+        """The union over the fleet, whether their workers are up or not; of what whoever asks may use."""
+        data = [_as_model(name, served) for name, served in usable(http.who, self._fleet.served()).items()]
+        return 200, {"object": "list", "data": data}
+
+    def _model(self, http: HttpRequest) -> tuple[int, Any]:
+        name = unquote(http.path.removeprefix(_MODELS + "/"))
+        served = usable(http.who, self._fleet.served())
+        if name not in served:
+            known = ", ".join(served)
+            raise UnknownModel(f"the model '{name}' does not exist; known: {known}", param="model")
+        return 200, _as_model(name, served[name])
+
+    def _health(self, http: HttpRequest) -> tuple[int, Any]:
+        return 200, {"status": "alive"}
+
+    def _ready(self, http: HttpRequest) -> tuple[int, Any]:
+        query = parse_qs(http.target.partition(b"?")[2].decode("latin-1"))
+        model = query.get("model", [None])[0]
+        return ready(self._fleet, model, is_stopping=self.is_stopping)
+
+
+def ready(fleet: Fleet, model: str | None, *, is_stopping: bool) -> tuple[int, Any]:
+    """The answer of /ready, here and on the admin port."""
+    if is_stopping:
+        raise NoWorker("the gateway is stopping", retry_after_s=RETRY_AFTER_S)
+    if not fleet.is_ready(model):
+        what = f"for '{model}' " if model else ""
+        raise NoWorker(f"no worker {what}is up", retry_after_s=RETRY_AFTER_S)
+    return 200, {"status": "ready"}
+
+
+def _require(http: HttpRequest, *methods: str) -> None:
+    if http.method not in methods:
+        allowed = ", ".join(methods)
+        raise MethodNotAllowed(f"{http.path} takes {allowed}, not {http.method}", param=allowed)
+
+
+def _as_model(name: str, served: Served) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "kvgate",
+        "root": served.root if served.adapter is None else served.name,
+        "parent": served.parent,
+        "max_model_len": served.max_model_len,
+    }

@@ -1,0 +1,63 @@
+"""A client's request as routing sees it: parsed, with one model wherever that may be named, checked against
+its key."""
+
+from typing import TYPE_CHECKING
+
+from gateway.apis.large_body import parse_large
+from gateway.apis.multipart import JSON_ROUTES, MARK, check_no_form, form_kind, parse_form
+from gateway.apis.routes import NAMELESS, default_model
+from gateway.apis.session import session_of
+from gateway.core.decoding import LARGE
+from gateway.core.errors import ModelMissing
+from gateway.core.requests.cache_salt import refused
+from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query
+from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.http.caller import usable
+from gateway.http.messages import HttpRequest
+
+if TYPE_CHECKING:
+    from gateway.proxy.proxy import Proxy
+
+
+def request_of(proxy: "Proxy", http: HttpRequest) -> InferenceRequest:
+    """Raises InvalidRequest or Forbidden."""
+    options, who, fleet = proxy.options, http.who, proxy.router.fleet
+    asked = asked_in_query(http.target) if b"?" in http.target else None
+    try:
+        request = _parse(proxy, http, asked, None)
+    except ModelMissing:
+        default = default_model(http.path, usable(who, fleet.served()))
+        request = _parse(proxy, http, None, default)
+    if who is not None:
+        who.check(request.model)
+        request.tenant = who.tenant
+    if http.path in NAMELESS:
+        check_plain(http.path, request.model, fleet.served())
+    if asked is None and b"?" in http.target:
+        http.target = renamed_query(http.target, request.model)  # it may have an empty one
+    if session := session_of(http, options.session_header, options.session_cookie):
+        request.session = session
+    return request
+
+
+def _parse(proxy: "Proxy", http: HttpRequest, asked: str | None, default: str | None) -> InferenceRequest:
+    keeps, path, body, who = proxy.options.allow_transfer_fields, http.path, http.body, http.who
+    salt, models = (who.salt, who.models) if who is not None else (None, None)
+    if body[:2] == MARK:
+        if salt is not None:
+            raise refused(path)
+        kind = form_kind(http)
+        return parse_form(path, body, kind, keeps_transfer=keeps, model=asked, default=default, models=models)
+    if path not in JSON_ROUTES:
+        check_no_form(http)
+    parse = parse_large if len(body) >= LARGE else parse_request
+    return parse(
+        path,
+        body,
+        proxy.prompts.runs,
+        keeps_transfer=keeps,
+        model=asked,
+        default=default,
+        salt=salt,
+        models=models,
+    )

@@ -1,0 +1,64 @@
+"""Lines of a file that may be packed, each with its number for who must say what is wrong with it."""
+
+import gzip
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TypeVar, cast
+
+import msgspec
+
+from gateway.core.decoding import UNREADABLE
+from gateway.core.errors import ConfigError
+
+Row = TypeVar("Row")
+
+
+class Lines:
+    """All but empty ones. Raises ConfigError, with the file and the line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.number = 0
+
+    def __repr__(self) -> str:
+        return f"Lines({self.path}:{self.number})"
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.number = 0
+        try:
+            with self._open() as file:
+                for line in file:
+                    self.number += 1
+                    if stripped := line.strip():
+                        yield stripped
+        except (OSError, EOFError, lzma.LZMAError) as exc:
+            raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
+
+    def first(self) -> bytes:
+        """Raises ConfigError where there is none."""
+        for line in self:
+            return line
+        raise ConfigError(f"{self.path}: is empty")
+
+    def decoded(self, kind: type[Row]) -> Iterator[Row]:
+        """Each line of JSON."""
+        decode = msgspec.json.Decoder(kind).decode
+        for line in self:
+            try:
+                row = decode(line)
+            except UNREADABLE as exc:
+                raise self.bad(str(exc)) from exc
+            yield row
+
+    def bad(self, why: str) -> ConfigError:
+        return ConfigError(f"{self.path}:{self.number}: {why}")
+
+    def _open(self) -> IO[bytes]:
+        match self.path.suffix:
+            case ".xz":
+                return lzma.open(self.path)
+            case ".gz":
+                return cast(IO[bytes], gzip.open(self.path))
+            case _:
+                return self.path.open("rb")

@@ -1,0 +1,354 @@
+"""KV events by way of an agent, and the engine's own where there is none.
+
+    agent tells ──lost──► asked again at once ──no answer──► the engine's own events, from the very batch
+        ▲                    (the log goes on)                   on that the agent got to
+        └──── looked for every few seconds, followed again when it knows all and we do not ◄────┘
+
+With an agent, a gateway that starts is exact at once: it is given a snapshot, where the engine's replay
+buffer may not reach back. What the two tell comes to the same blocks under the same engine hashes, so
+that either can go on where the other stopped; the digest of the last batch proves that it is the same
+stream. Where neither can be reached, what is known is kept for a minute, and then forgotten.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from gateway.core.block_limits import BlockLimits
+from gateway.core.event_stream import Stream, StreamCounts, StreamState
+from gateway.core.kv_events import DecodeError
+from gateway.core.worker import Worker, WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.ingest.base import Feed
+from gateway.ingest.pauses import Pauses
+from gateway.ingest.subscription import Subscription
+from gateway.ingest.time_slices import Turns
+from gateway.replication.agent_targets import Agents
+from gateway.replication.applier import Applying, TooMuch
+from gateway.replication.codec import (
+    MAX_MESSAGE_BYTES,
+    SERVICE,
+    Request,
+    decode,
+    decode_hello,
+    encode_request,
+)
+from gateway.replication.follower import Drift, Follower, LogError
+from gateway.replication.messages import VERSION, Hello, Sample, Update
+from gateway.runtime.summed_log import SummedLog
+from gateway.runtime.tasks import Tasks
+
+log = logging.getLogger("kvgate.ingest")
+
+_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for other traffic
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),  # an agent whose host vanished sends no FIN
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """hello_s     for an agent to say who it is
+    pause_s     before one that was lost is asked again
+    retry_s     between two looks for an agent, while the engine's own events are read
+    patience_s  for an agent that is catching up itself; then the engine's own events are tried
+    sample_every_s  between two comparisons with what the agent holds, whole seconds
+    forget_s    how long blocks are believed in that nobody tells about: about what a busy cache keeps
+    """
+
+    hello_s: float = 3.0
+    pause_s: float = 0.05
+    retry_s: float = 2.0
+    patience_s: float = 15.0
+    sample_every_s: int = 10
+    forget_s: float = 60.0
+
+
+OpenEngine = Callable[[], tuple[Feed, Subscription]]
+"""Starts reading the engine's own events. ValueError where they cannot be had."""
+
+
+class AgentFeed:
+    """Of one worker. `refusal` says why an agent is not this worker's, None if it is."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        agent: str,
+        agents: Agents,
+        index: Index,
+        assumed: AssumedIndex,
+        refusal: Callable[[Hello], str | None],
+        open_engine: OpenEngine,
+        on_state: Callable[[WorkerId, StreamState], None],
+        turns: Turns,
+        times: Times = Times(),  # noqa: B008 - frozen
+        limits: BlockLimits | None = None,
+    ) -> None:
+        self.agent = agent
+        self._worker = worker.id
+        self._dp_rank = worker.dp_rank
+        self._agents = agents
+        self._index = index
+        self._applying = Applying(worker.id, index, assumed, limits)
+        self._pauses = Pauses()
+        self._paused_until = 0.0
+        self._log = SummedLog(log)
+        self._refusal = refusal
+        self._open_engine = open_engine
+        self._on_state = on_state
+        self._turns = turns
+        self._times = times
+        self._follower = Follower(StreamCounts())
+        self._engine: tuple[Feed, Subscription] | None = None
+        self._is_following = self.has_fallen_back = self._is_stopped = False
+        self._told: StreamState | None = None
+        self._why: str | None = None
+        self._forget_timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"AgentFeed({self._worker}, {self.endpoint}, connected={self.is_connected}, {self.stream})"
+
+    @property
+    def stream(self) -> Stream | Follower:
+        """What it is that is being read."""
+        return self._engine[1].stream if self._engine else self._follower
+
+    @property
+    def endpoint(self) -> str:
+        return self._engine[0].endpoint if self._engine else f"grpc://{self.agent}"
+
+    @property
+    def replay_endpoint(self) -> str | None:
+        return self._engine[0].replay_endpoint if self._engine else None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._engine[0].is_connected if self._engine else self._is_following
+
+    def start(self, tasks: Tasks) -> None:
+        self._task = tasks.start(f"agent of {self._worker}", self._run())
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        if self._task:
+            self._task.cancel()
+        self._close_engine()
+
+    async def _run(self) -> None:
+        async with open_channel(self.agent, self._agents) as channel:
+            while True:
+                if await self._follow(channel):
+                    await asyncio.sleep(self._times.pause_s)
+                    continue
+                if not self.has_fallen_back:
+                    self._fall_back()
+                await self._look_out(channel)
+
+    # the agent ---------------------------------------------------------------------------------
+
+    async def _follow(self, channel: grpc.aio.Channel) -> bool:
+        """As long as it tells; True if it is worth asking again at once."""
+        cursor, has_told, excess = self._follower.cursor, False, None
+        asked = Request(VERSION, self._dp_rank, cursor.epoch, cursor.next_seq, self._times.sample_every_s)
+        request = encode_request(asked)
+        call = channel.unary_stream(f"/{SERVICE}/Subscribe")(request, metadata=metadata(self._agents))
+        try:
+            hello = await self._read(call, self._times.hello_s)
+            if not self._accepts(hello):
+                return False
+            while True:
+                is_waiting = self._follower.state is StreamState.CATCHING_UP
+                update = await self._read(call, self._times.patience_s if is_waiting else None)
+                await self._turns.take(partial(self._take, update))
+                self._tell()
+                if self._follower.state is not StreamState.CATCHING_UP:
+                    has_told = True
+        except TooMuch as exc:
+            excess, has_told = str(exc), False
+        except (grpc.aio.AioRpcError, TimeoutError, DecodeError, LogError) as exc:
+            if has_told:
+                tell = self._log.warning if isinstance(exc, Drift) else self._log.info
+                tell("worker %s: its agent at %s stopped: %s", self._worker, self.agent, failure(exc))
+            else:
+                self._not_followed(failure(exc))
+        finally:
+            call.cancel()
+            self._is_following = False
+            self._follower.lost()
+        if excess is not None:
+            self._cut(excess)
+        self._tell()
+        return has_told
+
+    def _cut(self, reason: str) -> None:
+        now = asyncio.get_running_loop().time()
+        pause_s = self._pauses.next(now)
+        self._paused_until = now + pause_s
+        self._follower.cut(reason)
+        text = "worker %s: its agent at %s is not read for %g s, its stream is BLIND: %s"
+        self._log.warning(text, self._worker, self.agent, pause_s, reason)
+
+    async def _read(self, call: Any, timeout_s: float | None) -> Update:
+        async with asyncio.timeout(timeout_s):
+            data = await call.read()
+        if data is grpc.aio.EOF:
+            raise LogError("it ended the stream")
+        return decode(data)
+
+    def _accepts(self, hello: Update) -> bool:
+        if not isinstance(hello, Hello):
+            raise LogError("it does not say who it is")
+        if why := self._refusal(hello):
+            self._not_followed(why)
+            return False
+        self._close_engine()
+        self._is_following, self._why = True, None
+        self._follower.take(hello)
+        self._log.info("worker %s: its agent at %s tells of its blocks", self._worker, self.agent)
+        return True
+
+    def _take(self, update: Update) -> None:
+        changes = self._follower.take(update)
+        try:
+            self._applying.apply(changes)
+        except LogError:
+            self._follower.forget()
+            raise
+        if isinstance(update, Sample):
+            self._compare(update)
+
+    def _compare(self, sample: Sample) -> None:
+        """What is applied with what the agent has: told by number, and by one line of blocks."""
+        num_blocks = self._index.num_blocks(self._worker)
+        self._follower.counts.num_samples += 1
+        if num_blocks == sample.num_blocks and self._index.holds(self._worker, sample.path):
+            return
+        self._follower.counts.num_drifts += 1
+        self._follower.forget()
+        raise Drift(
+            f"it holds {sample.num_blocks} blocks and the index {num_blocks}"
+            f" ({len(sample.path)} were compared); all is asked for anew"
+        )
+
+    # the engine --------------------------------------------------------------------------------
+
+    def _fall_back(self) -> None:
+        """What is known stays known if the engine can prove that its own events go on from there."""
+        follower, self.has_fallen_back = self._follower, True
+        try:
+            self._engine = self._open_engine()
+            log.info("worker %s: its own events are read, at %s", self._worker, self.endpoint)
+        except ValueError as exc:
+            log.warning("worker %s: its own events cannot be read either: %s", self._worker, exc)
+        position = follower.handover
+        if self._engine:
+            stream = self._engine[1].stream
+            stream.counts = follower.counts
+            position = position if stream.can_replay else None
+            if position:
+                stream.adopt(position, follower.blind_reason)
+        if position is None:
+            self._applying.reset()
+        follower.forget()
+        loop = asyncio.get_running_loop()
+        self._forget_timer = loop.call_later(self._times.forget_s, self._give_up)
+
+    async def _look_out(self, channel: grpc.aio.Channel) -> None:
+        """Until there is an agent that knows more than we do."""
+        while True:
+            await asyncio.sleep(self._times.retry_s)
+            if asyncio.get_running_loop().time() < self._paused_until:
+                continue
+            if self._engine and self._engine[1].stream.state is StreamState.EXACT:
+                continue
+            try:
+                hello = await describe(channel, self._agents, self._dp_rank, self._times.hello_s)
+            except (grpc.aio.AioRpcError, DecodeError) as exc:
+                self._not_followed(failure(exc))
+                continue
+            if why := self._refusal(hello):
+                self._not_followed(why)
+            elif hello.status.state is StreamState.EXACT or not self.is_connected:
+                return
+
+    def _give_up(self) -> None:
+        """An engine process that nobody has heard of for so long may hold anything."""
+        if self.is_connected:
+            return
+        if self._engine:
+            self._engine[1].replay_failed("neither its agent nor its own events can be reached")
+        else:
+            log.warning("worker %s: its blocks are forgotten: its agent is gone", self._worker)
+            self._applying.reset()
+            self._on_state(self._worker, StreamState.BLIND)
+
+    def _close_engine(self) -> None:
+        self.has_fallen_back, self._told = False, None
+        if self._forget_timer:
+            self._forget_timer.cancel()
+        if self._engine:
+            self._engine[0].stop()
+            self._engine = None
+
+    # both --------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """While the engine's own events are read, their subscription tells."""
+        if not (self.has_fallen_back or self._is_stopped) and self._told is not self._follower.state:
+            self._told = self._follower.state
+            self._on_state(self._worker, self._told)
+
+    def _not_followed(self, why: str) -> None:
+        """Each reason once, until it is followed again."""
+        if why != self._why:
+            self._why = why
+            log.warning("worker %s: its agent at %s is not followed: %s", self._worker, self.agent, why)
+
+
+def open_channel(target: str, agents: Agents) -> grpc.aio.Channel:
+    if agents.tls is None:
+        return grpc.aio.insecure_channel(target, options=_OPTIONS)
+    tls = agents.tls
+    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
+    return grpc.aio.secure_channel(target, credentials, options=_OPTIONS)
+
+
+def metadata(agents: Agents) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {agents.token}"),) if agents.token else ()
+
+
+async def describe(channel: grpc.aio.Channel, agents: Agents, dp_rank: int, timeout_s: float) -> Hello:
+    """Who is there. Raises grpc.aio.AioRpcError, DecodeError."""
+    call = channel.unary_unary(f"/{SERVICE}/Describe")
+    request = encode_request(Request(VERSION, dp_rank))
+    return decode_hello(await call(request, timeout=timeout_s, metadata=metadata(agents)))
+
+
+async def reach(agents: Agents, target: str, dp_rank: int, timeout_s: float) -> Hello | str:
+    """What an agent says of itself, or why it does not."""
+    async with open_channel(target, agents) as channel:
+        try:
+            return await describe(channel, agents, dp_rank, timeout_s)
+        except (grpc.aio.AioRpcError, DecodeError) as exc:
+            return failure(exc)
+
+
+def failure(exc: Exception) -> str:
+    """For people."""
+    if isinstance(exc, grpc.aio.AioRpcError):
+        return f"{exc.code().name.lower()}: {exc.details()}"
+    return str(exc) or type(exc).__name__

@@ -1,0 +1,147 @@
+"""Where the agents of workers are, and how they are spoken to. gRPC itself is loaded with the first."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.config import Config
+from gateway.config.secrets import read_key
+from gateway.core.block_limits import BlockLimits
+from gateway.core.errors import ConfigError
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import Worker, WorkerId
+from gateway.http.address import Address
+from gateway.http.url import host_port
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.ingest.time_slices import Turns
+from gateway.replication.follower import refusal
+from gateway.replication.messages import Hello
+from gateway.runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from gateway.replication.agent_feed import AgentFeed, OpenEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM: whom to trust, and what to show."""
+
+    ca: bytes
+    key: bytes | None = None
+    cert: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """`port` is where an agent is on each worker's host, 0: nowhere; `named` is by the worker's URL."""
+
+    port: int = 0
+    named: dict[str, str] = field(default_factory=dict)
+    tls: Tls | None = None
+    token: str | None = field(default=None, repr=False)
+
+    def of(self, url: str) -> tuple[str, bool] | None:
+        """HOST:PORT of the agent of the worker at `url`, and whether the operator named it."""
+        if (target := self.named.get(url)) is not None:
+            return target, True
+        if not self.port:
+            return None
+        host = Address.of(url).host
+        return (f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"), False
+
+
+NO_AGENTS = Agents()
+
+
+def agents_of(options: Config) -> Agents:
+    """Raises ConfigError."""
+    ca, cert, key = options.agent_ca_file, options.agent_cert_file, options.agent_cert_key_file
+    if cert and not ca:
+        raise ConfigError("agent_cert_file: is given without agent_ca_file")
+    if key and not cert:
+        raise ConfigError("agent_cert_key_file: is given without agent_cert_file")
+    tls = Tls(_read(ca, "agent_ca_file")) if ca else None
+    if tls and cert:
+        key_option = "agent_cert_key_file" if key else "agent_cert_file"
+        tls = Tls(tls.ca, _read(key or cert, key_option), _read(cert, "agent_cert_file"))
+    token = read_key(options.agent_token_file, "agent_token_file") if options.agent_token_file else None
+    return Agents(options.agent_port, dict(map(_named, options.agent)), tls, token)
+
+
+class AgentFeeds:
+    """Opens the feeds of workers that have an agent."""
+
+    def __init__(self, agents: Agents, *, index: Index, assumed: AssumedIndex, tasks: Tasks) -> None:
+        self._agents = agents
+        self._index = index
+        self._assumed = assumed
+        self._tasks = tasks
+        self._turns = Turns()
+
+    def has(self, worker: Worker) -> bool:
+        return self._agents.of(worker.url) is not None
+
+    def open(
+        self,
+        worker: Worker,
+        open_engine: "OpenEngine",
+        on_state: Callable[[WorkerId, StreamState], None],
+        start_time_s: float | None,
+        limits: BlockLimits,
+    ) -> "AgentFeed":
+        """Started, for a worker that has one. `start_time_s` is when its engine process began."""
+        from gateway.replication.agent_feed import AgentFeed
+
+        found = self._agents.of(worker.url)
+        assert found, "asked by `has`"
+        agent, is_named = found
+        feed = AgentFeed(
+            worker,
+            agent=agent,
+            agents=self._agents,
+            index=self._index,
+            assumed=self._assumed,
+            refusal=lambda hello: refusal(hello, worker, start_time_s, is_named=is_named),
+            open_engine=open_engine,
+            on_state=on_state,
+            turns=self._turns,
+            limits=limits,
+        )
+        feed.start(self._tasks)
+        return feed
+
+
+async def reach_agent(
+    agents: Agents, worker: Worker, start_time_s: float | None, *, timeout_s: float
+) -> "tuple[str, Hello | str] | None":
+    """Where a worker's agent is, and what it says or why it cannot be followed; None where there is none."""
+    if (found := agents.of(worker.url)) is None:
+        return None
+    from gateway.replication.agent_feed import reach
+
+    agent, is_named = found
+    told = await reach(agents, agent, worker.dp_rank, timeout_s)
+    if isinstance(told, Hello) and (why := refusal(told, worker, start_time_s, is_named=is_named)):
+        return agent, why
+    return agent, told
+
+
+def _named(text: str) -> tuple[str, str]:
+    url, _, target = text.rpartition("=")
+    try:
+        host_port(target)
+        return Address.of(url).url, target
+    except ValueError as exc:
+        raise ConfigError(f"agent: '{text}' is not WORKER=HOST:PORT: {exc}") from exc
+
+
+def _read(file: str, option: str) -> bytes:
+    try:
+        content = Path(file).expanduser().read_bytes()
+    except OSError as exc:
+        raise ConfigError(f"{option}: {file} cannot be read: {exc.strerror}") from exc
+    if b"-----BEGIN" not in content:
+        raise ConfigError(f"{option}: {file} is not in PEM form")
+    return content

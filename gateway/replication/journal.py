@@ -1,0 +1,161 @@
+"""One rank's log and snapshot, in bytes, and how far each reader of it is. Pure: no sockets, no clock.
+
+    changes ─► batch ─► log ─┬─► reader at batch 17
+                             ├─► reader at batch 16
+               snapshot ─────┴─► reader that is new, or slower than the log is long
+
+A reader is a place in the log, not a queue: one that does not read costs nothing, and goes on with a
+snapshot when the log has moved on. The snapshot is made when somebody needs one, and used again as long as
+what was logged since is no longer than itself.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gateway.core.event_stream import Position, StreamState
+from gateway.core.kv_events import KvEvent, num_blocks
+from gateway.index.inventory import PART_BLOCKS, Inventory
+from gateway.replication.codec import encode
+from gateway.replication.messages import LogBatch, Sample, SnapshotPart, Status
+
+MAX_LOG_BYTES = 16 << 20
+"""A million blocks stored: minutes of a busy engine, for gateways that lose their connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    parts: Sequence[bytes]
+    next_seq: int
+    num_bytes: int
+
+
+class Journal:
+    """`snapshot` gives the events that make of an empty worker what it holds."""
+
+    def __init__(
+        self, snapshot: Callable[[], Iterable[KvEvent]], epoch: int, *, max_bytes: int = MAX_LOG_BYTES
+    ) -> None:
+        self._make = snapshot
+        self._max_bytes = max_bytes
+        self.status = Status(StreamState.CATCHING_UP)
+        self.num_snapshots = 0
+        self.begin(epoch)
+
+    def __repr__(self) -> str:
+        kept = f"{len(self._log)} batches, {self._num_bytes} bytes"
+        return f"Journal(epoch={self.epoch}, next_seq={self.next_seq}, {kept})"
+
+    def begin(self, epoch: int, next_seq: int = 0, position: Position | None = Position()) -> None:  # noqa: B008
+        """All is forgotten: numbers from 0 on, in an epoch that nobody knows, later than any before; or from
+        where another journal, which tells no more, got to."""
+        self.epoch = epoch
+        self.next_seq = self.first_seq = next_seq
+        self.position = position
+        self._log: deque[bytes] = deque()
+        self._is_whole: deque[bool] = deque()
+        self._num_bytes = 0
+        self._num_logged = 0  # bytes in this epoch
+        self._snapshot: Snapshot | None = None
+        self._logged_at_snapshot = 0
+
+    def append(self, changes: Sequence[KvEvent], position: Position | None) -> None:
+        data = encode(LogBatch(self.epoch, self.next_seq, changes, position))
+        self.position = position
+        self.next_seq += 1
+        self._log.append(data)
+        self._is_whole.append(position is not None)
+        self._num_bytes += len(data)
+        self._num_logged += len(data)
+        while self._num_bytes > self._max_bytes:
+            self._num_bytes -= len(self._log.popleft())
+            self._is_whole.popleft()
+            self.first_seq += 1
+
+    def read(self, epoch: int = 0, next_seq: int = 0) -> "Reader":
+        return Reader(self, epoch, next_seq)
+
+    def has(self, epoch: int, next_seq: int) -> bool:
+        """Whether all from there on is in the log."""
+        return epoch == self.epoch and self.first_seq <= next_seq <= self.next_seq
+
+    def at(self, seq: int) -> bytes:
+        return self._log[seq - self.first_seq]
+
+    def is_whole(self, seq: int) -> bool:
+        """Whether a batch of the engine's ends there."""
+        return self._is_whole[seq - self.first_seq]
+
+    def snapshot(self) -> Snapshot:
+        kept = self._snapshot
+        since = self._num_logged - self._logged_at_snapshot
+        if kept is None or not self.has(self.epoch, kept.next_seq) or since > kept.num_bytes:
+            kept = self._snapshot = self._make_snapshot()
+            self._logged_at_snapshot = self._num_logged
+        return kept
+
+    def _make_snapshot(self) -> Snapshot:
+        self.num_snapshots += 1
+        parts: list[bytes] = []
+        portions = list(_portions(self._make()))
+        for i, changes in enumerate(portions):
+            is_last = i == len(portions) - 1
+            position = self.position if is_last else None
+            parts.append(encode(SnapshotPart(self.epoch, self.next_seq, i, is_last, changes, position)))
+        return Snapshot(parts, self.next_seq, sum(map(len, parts)))
+
+
+class Reader:
+    """`next` gives what is to be told now; None: nothing until the journal changes."""
+
+    def __init__(self, journal: Journal, epoch: int, next_seq: int) -> None:
+        self._journal = journal
+        self._epoch = epoch
+        self._next_seq = next_seq
+        self._parts: Iterator[bytes] = iter(())
+        self._told: Status | None = None
+        self.num_snapshots = 0
+
+    def __repr__(self) -> str:
+        return f"Reader(epoch={self._epoch}, next_seq={self._next_seq}, snapshots={self.num_snapshots})"
+
+    def next(self) -> bytes | None:
+        journal = self._journal
+        if self._epoch == journal.epoch and (part := next(self._parts, None)) is not None:
+            return part
+        if not journal.has(self._epoch, self._next_seq):
+            return self._begin_snapshot()
+        if self._next_seq < journal.next_seq:
+            self._next_seq += 1
+            return journal.at(self._next_seq - 1)
+        if self._told != journal.status:
+            self._told = journal.status
+            return encode(journal.status)
+        return None
+
+    def sample(self, inventory: Inventory, rng: random.Random) -> bytes:
+        """Of what is held now, for one who has been told everything: when `next` gives nothing more."""
+        journal = self._journal
+        path = inventory.sample(rng)
+        return encode(Sample(journal.epoch, journal.next_seq, inventory.num_blocks, path))
+
+    def _begin_snapshot(self) -> bytes:
+        snapshot = self._journal.snapshot()
+        self._epoch, self._next_seq = self._journal.epoch, snapshot.next_seq
+        self._parts, self._told = iter(snapshot.parts), None
+        self.num_snapshots += 1
+        return next(self._parts)
+
+
+def _portions(events: Iterable[KvEvent]) -> Iterator[list[KvEvent]]:
+    """At least one, none of more than two events' worth of blocks."""
+    portion: list[KvEvent] = []
+    room = PART_BLOCKS
+    for event in events:
+        portion.append(event)
+        room -= num_blocks(event)
+        if room <= 0:
+            yield portion
+            portion, room = [], PART_BLOCKS
+    yield portion

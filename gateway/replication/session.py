@@ -1,0 +1,209 @@
+"""What the feeds by way of Redis share: the connections, who we are, and what is counted."""
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway.core.block_limits import BlockLimits
+from gateway.core.blocks import BlockHash
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import Worker, WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.ingest.time_slices import Turns
+from gateway.observability.metrics import Histogram
+from gateway.redis.client import LOST, Refused, check, check_schema, failure, open_client
+from gateway.redis.error_reporter import Trouble, Unusable
+from gateway.redis.keys import WorkerKeys, workers_key
+from gateway.redis.options import RedisOptions
+from gateway.replication.redis_log import Lease, WorkerLog
+from gateway.replication.redis_tail import BLOCK_S, Tail
+from gateway.runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from gateway.index.redis_tree.service import RadixService
+    from gateway.replication.metrics import ReplicaCollector
+    from gateway.replication.replica_feed import OpenEngine, ReplicaFeed
+
+log = logging.getLogger("kvgate.redis")
+
+DELAY_BOUNDS_S = (5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 1.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """lease_s    how long a lease lasts that is not renewed: another gateway takes over so soon
+    renew_s    between two renewals
+    ask_s      between two looks at whether a lease was given back before its end
+    grace_s    for who lost the lease with all else to have it back: it knows what nobody else does
+    alone_s    without Redis before a gateway reads the worker's own events
+    retry_s, pause_s   before what failed, or did not fit, is tried again
+    patience_s twice the longest pause of one who reads anew again and again
+    refused_s  before one who cannot read the worker's events asks for the lease again
+    """
+
+    lease_s: float = 2.5
+    renew_s: float = 0.5
+    ask_s: float = 1.0
+    grace_s: float = 1.0
+    alone_s: float = 2.0
+    retry_s: float = 0.2
+    pause_s: float = 0.05
+    patience_s: float = 5.0
+    refused_s: float = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaCounts:
+    """Of one worker."""
+
+    num_takeovers: int = 0
+    num_fenced: int = 0
+    num_rewrites: int = 0
+    num_resyncs: int = 0
+
+
+class Shared:
+    """`index` in each gateway, one writer per worker."""
+
+    def __init__(
+        self,
+        options: RedisOptions,
+        *,
+        index: Index,
+        assumed: AssumedIndex,
+        times: Times = Times(),  # noqa: B008
+        tree: "RadixService | None" = None,
+    ) -> None:
+        """With a `tree` nobody follows: who does not hold a worker asks there."""
+        self.times = times
+        self.where = options.where
+        self.delays_s = Histogram(DELAY_BOUNDS_S)
+        self.feeds: dict[WorkerId, ReplicaFeed] = {}
+        self._tree = tree
+        self._options = options
+        self._index = index
+        self._assumed = assumed
+        self._turns = Turns()
+        self._client = open_client(options)
+        self._waiting = open_client(options, max_connections=1, block_s=BLOCK_S)
+        self._gateway = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._is_checked = False
+        self._refusal: str | None = None
+        self.tail = Tail(self._waiting, on_other=self._meet_other)
+        self.trouble = Trouble(self.where, lambda: self.is_lost)
+
+    def __repr__(self) -> str:
+        return f"Shared({self.where}, {len(self.feeds)} workers, {self.tail})"
+
+    @property
+    def is_lost(self) -> bool:
+        return self.tail.is_lost
+
+    @property
+    def can_heal(self) -> bool:
+        """Whether what a request proves of a worker can be told to all."""
+        return self._tree is None
+
+    async def start(self, tasks: Tasks) -> None:
+        """A server that is not there yet is waited for; one that cannot be used is refused, which raises
+        Refused."""
+        try:
+            await check(self._client, self._options)
+            self._is_checked = True
+            log.info("redis at %s is shared, under %s:", self.where, self._options.prefix)
+        except LOST as exc:
+            log.warning("redis at %s is not there, and waited for: %s", self.where, exc)
+        tasks.start("redis", self.tail.run())
+
+    async def tell(self) -> bool:
+        """Print whether it can be used, for people; whether it can."""
+        try:
+            await check(self._client, self._options)
+        except (*LOST, Refused) as exc:
+            print(failure(exc, self.where))
+            return False
+        finally:
+            await self.close()
+        print(f"redis: {self.where} can be used, under {self._options.prefix}:")
+        return True
+
+    def collector(self) -> "ReplicaCollector":
+        from gateway.replication.metrics import ReplicaCollector
+
+        return ReplicaCollector(self)
+
+    async def close(self) -> None:
+        for client in (self._client, self._waiting):
+            await client.aclose()
+
+    def open(
+        self,
+        worker: Worker,
+        open_engine: "OpenEngine",
+        on_state: Callable[[WorkerId, StreamState], None],
+        tasks: Tasks,
+        limits: BlockLimits,
+    ) -> "ReplicaFeed":
+        feed = self.feeds[worker.id] = self._class_of(worker)(
+            worker,
+            shared=self,
+            index=self._index,
+            assumed=self._assumed,
+            open_engine=open_engine,
+            on_state=on_state,
+            turns=self._turns,
+            limits=limits,
+        )
+        feed.start(tasks)
+        return feed
+
+    def _class_of(self, worker: Worker) -> "Callable[..., ReplicaFeed]":
+        if self._tree is None:
+            from gateway.replication.replica_feed import ReplicaFeed
+
+            return ReplicaFeed
+        from gateway.replication.tree_feed import TreeFeed
+
+        return partial(TreeFeed, self._tree, model=worker.served[0].name)
+
+    def log_of(self, root: BlockHash, block_size: int, worker: WorkerId) -> WorkerLog:
+        keys = WorkerKeys.of(self._options.prefix, root, block_size, worker)
+        return WorkerLog(self._client, keys, self._gateway, lease_s=self.times.lease_s)
+
+    async def acquire(self, log_: WorkerLog, *, if_known: bool) -> Lease | float | None:
+        """As `WorkerLog.acquire`, in a Redis that is (still) ours: it may have come back as another, or just
+        have been emptied."""
+        try:
+            await self._check()
+            lease = await log_.acquire(if_known=if_known)
+            if isinstance(lease, Lease):
+                await self._client.sadd(workers_key(self._options.prefix), log_.keys.base)
+            return lease
+        except LOST:
+            self._is_checked = False
+            raise
+
+    async def _meet_other(self) -> None:
+        """All connections are to be with the same server."""
+        self._is_checked = False
+        await self._client.connection_pool.disconnect()
+
+    async def _check(self) -> None:
+        """Raises one of LOST also where it is refused, which is said once."""
+        try:
+            if self._is_checked:
+                await check_schema(self._client, self._options)
+            else:
+                await check(self._client, self._options)
+        except Refused as exc:
+            if self._refusal != str(exc):
+                self._refusal = str(exc)
+                log.error("%s", exc)
+            raise Unusable(str(exc)) from exc
+        self._refusal, self._is_checked = None, True

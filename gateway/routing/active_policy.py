@@ -1,0 +1,231 @@
+"""Who chooses, as configured, and again when the policy file has changed."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.config import Config
+from gateway.core.decision import Decision
+from gateway.core.errors import ConfigError
+from gateway.policies.base import Policy
+from gateway.policies.framework.ab_test import Arms
+from gateway.policies.framework.composed_policy import explained
+from gateway.policies.framework.contract import Broken, many_candidates, one_candidate
+from gateway.policies.framework.guard import Faults, Guard, where
+from gateway.policies.framework.plugins import PolicyFile, read_file
+from gateway.policies.framework.registry import AUTO, READS_PREFIX, Library, is_shipped, worth_of
+from gateway.routing.trials import Shadow, Trials
+
+log = logging.getLogger("kvgate.policies")
+
+
+class Made(NamedTuple):
+    """The policies of one reading of the file."""
+
+    file: PolicyFile | None
+    library: Library
+    policy: Policy
+    shadows: Mapping[str, Shadow]
+
+
+class Driven(Protocol):
+    """Who decides by a policy; `tells_prefix` where it is to say how a prompt begins."""
+
+    policy: Policy
+    tells_prefix: bool
+
+
+class Choosing:
+    """`policy` is the one in use; `changed` is told of another one when the file was read anew."""
+
+    def __init__(self, config: Config, source: str | None = None) -> None:
+        """`source` is the policy file's text where it was read before. Raises ConfigError."""
+        self._config = config
+        self.faults = Faults()
+        self.num_loaded = self.num_refused = 0
+        self.refusal: str | None = None
+        self.changed: Callable[[Policy], None] = lambda policy: None
+        self._reading = asyncio.Lock()
+        self._made = self._make(config, source)
+        self.trials = Trials(self._shares(), self._made.shadows)
+
+    def __repr__(self) -> str:
+        return f"Choosing({self.policy!r}, file={self._config.policy_file!r})"
+
+    @property
+    def policy(self) -> Policy:
+        return self._made.policy
+
+    def drive(self, router: Driven) -> None:
+        """By the policy in use, and by each one that comes behind it."""
+
+        def use(policy: Policy) -> None:
+            router.policy, router.tells_prefix = policy, self.reads_prefix
+
+        self.changed = use
+        use(self.policy)
+
+    @property
+    def reads_prefix(self) -> bool:
+        """Whether `Query.prefix` is asked for: what is not shipped may."""
+        names = [*self.trials.scores, *self.trials.comparisons]
+        return any(name in READS_PREFIX or not is_shipped(name) for name in names)
+
+    async def reload(self) -> None:
+        """Take the policy file as it is now. Where it is broken, what is in use stays; raises ConfigError."""
+        async with self._reading:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            self.use(*await self.prepare(self._config))
+        except ConfigError as exc:
+            log.error("the policies in use stay: %s", exc)
+            raise
+
+    async def prepare(self, config: Config, source: str | None = None) -> tuple[Config, Made]:
+        """What another configuration makes of the file as it is now (or as `source` has it), for `use`.
+        Raises ConfigError, and what is in use stays."""
+        try:
+            return config, await asyncio.to_thread(self._make, config, source)
+        except ConfigError as exc:
+            self.num_refused += 1
+            self.refusal = str(exc)
+            raise
+
+    def use(self, config: Config, made: Made) -> None:
+        self._config, self._made, self.refusal = config, made, None
+        self.num_loaded += 1
+        self.trials.replace(self._shares(), made.shadows)
+        self.changed(made.policy)
+        log.info("policies are read anew, %s chooses", made.policy.name)
+
+    def describe(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        used = [self._used(name) for name in self._shares()]
+        faults = [f"{each.name}: {each.fault}" for each in used if isinstance(each, Guard) and each.fault]
+        file = {"path": self._config.policy_file, "refused": self.refusal}
+        return {
+            "policy": self.policy.name,
+            "fault": "; ".join(faults) or None,
+            "fallbacks": self._fallbacks(),
+            "file": file if self._made.file else None,
+            "known": self._made.library.names("policy"),
+            **self.trials.describe(),
+        }
+
+    def parts_of(self, decision: Decision) -> Sequence[Mapping[str, float]]:
+        """What its policy says that each candidate's cost is made of, in seconds; nothing for one that says
+        nothing, or is not in use any more."""
+        policy = self._used(decision.policy)
+        if decision.query is None or policy is None:
+            return ()
+        try:
+            parts = explained(policy, decision.query, decision.candidates)
+        except Exception as exc:  # noqa: BLE001  others' code, and only asked by people
+            log.warning("policy %s does not explain itself: %s", decision.policy, where(exc))
+            return ()
+        return parts if len(parts) == len(decision.candidates) and any(parts) else ()
+
+    def _shares(self) -> Mapping[str, float]:
+        """Of the policies in use."""
+        return self.policy.shares if isinstance(self.policy, Arms) else {self.policy.name: 1.0}
+
+    def _used(self, name: str) -> Policy | None:
+        if isinstance(self.policy, Arms):
+            return self.policy.arm(name)
+        return self.policy if name == self.policy.name else None
+
+    def _fallbacks(self) -> list[dict[str, Any]]:
+        by_name: dict[str, dict[str, Any]] = {}
+        for (name, cause), num in self.faults.items():
+            by_name.setdefault(name, {"name": name})[cause] = num
+        return list(by_name.values())
+
+    def _make(self, config: Config, source: str | None) -> Made:
+        """Raises ConfigError."""
+        file = read_file(Path(config.policy_file), source) if config.policy_file else None
+        library = library_of(config, file, self.faults)
+        policy, shadows = policy_of(config, library), dict(shadows_of(config, library))
+        for name in map(library.resolved, [*(config.ab or [config.policy]), *shadows]):
+            if not is_shipped(name):
+                try_out(library, name)
+        return Made(file, library, policy, shadows)
+
+
+def library_of(config: Config, file: PolicyFile | None = None, faults: Faults | None = None) -> Library:
+    """Raises ConfigError."""
+    return Library(
+        worth=worth_of(config.medium_worth),
+        place=config.place,
+        compositions=config.policies,
+        file=file,
+        budget_s=config.policy_budget_ms / 1000,
+        faults=faults,
+    )
+
+
+def policy_of(config: Config, library: Library) -> Policy:
+    """The one in use, or several side by side. Raises ConfigError."""
+    if not config.ab:
+        return library.policy(config.policy)
+    if config.policy != AUTO:
+        raise ConfigError(f"ab: names the policies in use; leave policy = {config.policy} out")
+    for name, share in config.ab.items():
+        if not 0 < share < inf:
+            raise ConfigError(f"ab: the share of {name} is {share:g}; give one above 0")
+    shares = {library.resolved(name): share for name, share in config.ab.items()}
+    if len(shares) < 2:
+        raise ConfigError("ab: give two policies or more")
+    return Arms({name: library.policy(name) for name in shares}, shares)
+
+
+def shadows_of(config: Config, library: Library) -> Iterator[tuple[str, Shadow]]:
+    """Raises ConfigError."""
+    for name in map(library.resolved, config.shadow):
+        faults = Faults()
+        yield name, Shadow(library.policy(name, faults), faults)
+
+
+def try_out(library: Library, name: str) -> None:
+    """Raises ConfigError for a policy that does not do among made-up candidates either."""
+    policy = library.bare(name)
+    for check in (one_candidate, many_candidates):
+        try:
+            check(lambda: policy, inf)
+        except Broken as exc:
+            raise ConfigError(f"policy {name}: {exc}") from exc
+        except Exception as exc:  # noqa: BLE001  others' code: whatever it raises, it is no policy
+            raise ConfigError(f"policy {name}: {where(exc)}") from exc
+
+
+class PolicyCollector(Collector):
+    def __init__(self, choosing: Choosing) -> None:
+        self._choosing = choosing
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        choosing = self._choosing
+        fallbacks = CounterMetricFamily(
+            "kvgate_policy_fallbacks",
+            "Decisions that went by least load, since the policy failed",
+            labels=["policy", "cause"],
+        )
+        for key, num in choosing.faults.items():
+            fallbacks.add_metric(list(key), num)
+        yield fallbacks
+        loads = CounterMetricFamily(
+            "kvgate_policy_file_loads", "Times that the policy file was read anew", labels=["result"]
+        )
+        loads.add_metric(["loaded"], choosing.num_loaded)
+        loads.add_metric(["refused"], choosing.num_refused)
+        yield loads

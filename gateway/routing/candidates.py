@@ -1,0 +1,172 @@
+"""What each worker holds of a prompt, and what it has ahead: the candidates of a decision.
+
+tokens ─ hashes per (model root, block size) ─ index: what events tell ─┐
+                         assumed: what was sent and is not told of ─────┴─► tokens held, per worker
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mypy_extensions import mypyc_attr
+
+from gateway.core.blocks import SMALL_BLOCK, BlockHash, HashCache, Space, prompt_extra_keys, root_hash
+from gateway.core.decision import Candidate, Prompt
+from gateway.core.event_stream import StreamState
+from gateway.core.fleet import Eligible, Group, Member
+from gateway.core.ledger import Ledger, Load
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.token_runs import hash_continued
+from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.index.sent_media import SentLinks
+
+
+@mypyc_attr(acyclic=True)
+class Lookup:
+    """One group's block hashes per prompt; by worker, the blocks that its events tell of each prompt
+    and the leading tokens that it holds or will hold of all of them."""
+
+    __slots__ = ("hashes", "told", "held_tokens", "spilled")
+
+    def __init__(self, hashes: list[list[BlockHash]]) -> None:
+        self.hashes = hashes
+        self.told: list[Mapping[WorkerId, int]] = []
+        self.held_tokens: dict[WorkerId, int] = {}
+        self.spilled: dict[WorkerId, dict[tuple[str, ...], int]] = {}
+
+
+class Lookups:
+    """`sent` knows images by where they were sent."""
+
+    def __init__(self, index: Index, assumed: AssumedIndex, ledger: Ledger, sent: SentLinks) -> None:
+        self.index = index
+        self.assumed = assumed
+        self._ledger = ledger
+        self._sent = sent
+        self._hashes = HashCache()
+
+    def __repr__(self) -> str:
+        return f"Lookups({self.index})"
+
+    def hash_all(
+        self, request: InferenceRequest, prompt: Prompt, eligible: Sequence[Eligible]
+    ) -> dict[Group, list[list[BlockHash]]]:
+        """The prompts' block hashes, once for each group of workers that share them."""
+        hashed: dict[Group, list[list[BlockHash]]] = {}
+        last = None
+        for e in eligible if prompt.tokens else ():
+            if e.group is not last:
+                last = e.group
+                if last.block_size and last not in hashed:
+                    hashed[last] = self.hash(prompt, last, request.cache_salt)
+        return hashed
+
+    def hash(self, prompt: Prompt, group: Group, cache_salt: str | None) -> list[list[BlockHash]]:
+        root, size = root_hash(group.root), group.block_size
+        if prompt.run and size >= SMALL_BLOCK:  # a run remembers no smaller ones
+            space = Space(root, size, group.adapter, cache_salt)
+            return [hash_continued(prompt.tokens[0], prompt.run, space)]
+        hashes = []
+        for tokens in prompt.tokens:
+            extra = prompt_extra_keys(group.adapter, cache_salt, len(tokens) // size)
+            hashes.append(self._hashes.hash_blocks(tokens, size, root, extra))
+        return hashes
+
+    def hold_all(
+        self,
+        prompt: Prompt,
+        hashed: Mapping[Group, list[list[BlockHash]]],
+        now: float,
+        *,
+        reads_cache: bool,
+    ) -> dict[Group, Lookup]:
+        """Nothing is held for a request that reads no cache."""
+        lookups = {group: self.hold(prompt, group, hashes, now) for group, hashes in hashed.items()}
+        if not reads_cache:
+            for lookup in lookups.values():
+                lookup.held_tokens.clear()
+        return lookups
+
+    def hold(self, prompt: Prompt, group: Group, hashes: list[list[BlockHash]], now: float) -> Lookup:
+        """Leading prompt tokens per holder: what its events say, and behind it what we have sent."""
+        size = group.block_size
+        lookup = Lookup(hashes)
+        held_tokens = lookup.held_tokens
+        for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
+            most = max_hit_blocks(len(tokens), size)
+            told = self.index.overlap(blocks, most)
+            for worker, media in self.index.spilled(blocks, told).items():
+                there = lookup.spilled.setdefault(worker, {})
+                for names, num in media.items():
+                    there[names] = there.get(names, 0) + size * num
+            if prompt.told and blocks:
+                told = {**prompt.told.get(blocks[-1], _NOTHING), **told}
+            lookup.told.append(told)
+            held = dict(told)
+            self.assumed.extend(blocks, held, now)
+            for worker, depth in held.items():
+                held_tokens[worker] = held_tokens.get(worker, 0) + size * min(depth, most)
+        return lookup
+
+    def candidates(
+        self,
+        eligible: Sequence[Eligible],
+        lookups: Mapping[Group, Lookup],
+        prompt: Prompt,
+        now: float,
+    ) -> tuple[Candidate, ...]:
+        links = prompt.links
+        sent = self._sent.find(links, [e.member.worker.id for e in eligible], now) if links else _NOTHING
+        num_tokens = prompt.num_tokens + (sum(links.num_tokens) if links else 0)
+        candidates: list[Candidate] = []
+        load_of, group, held = self._ledger.load, None, _NOTHING
+        spilled: Mapping[WorkerId, Mapping[tuple[str, ...], int]] = {}
+        for e in eligible:
+            if e.group is not group:
+                group = e.group
+                lookup = lookups.get(group)
+                held = lookup.held_tokens if lookup else _NOTHING
+                spilled = lookup.spilled if lookup else {}
+            name = e.member.worker.id
+            assumed = sent.get(name, 0) if sent else 0
+            there = spilled.get(name, _ON_GPU) if spilled else _ON_GPU
+            candidates.append(
+                _candidate(e.member, load_of(name), num_tokens, held.get(name, 0), assumed, there)
+            )
+        return tuple(candidates)
+
+
+def _candidate(
+    member: Member,
+    load: Load,
+    num_tokens: int,
+    overlap: int,
+    assumed: int,
+    spilled: Mapping[tuple[str, ...], int],
+) -> Candidate:
+    worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
+    reported = member.reported
+    return Candidate(
+        member.worker,
+        overlap,
+        num_tokens - worth - assumed,
+        load.booked_tokens,
+        load.num_in_flight,
+        reported.num_waiting,
+        reported.kv_usage,
+        member.stream is StreamState.EXACT,
+        member.confidence,
+        spilled,
+        assumed,
+        member.pace,
+        member.stays_s,
+    )
+
+
+_NOTHING: Mapping[WorkerId, int] = {}
+_ON_GPU: Mapping[tuple[str, ...], int] = {}
+
+
+def max_hit_blocks(num_tokens: int, block_size: int) -> int:
+    """The most blocks an engine can reuse of a prompt: its last token is always computed."""
+    return max(num_tokens - 1, 0) // block_size

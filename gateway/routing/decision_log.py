@@ -1,0 +1,146 @@
+"""The last decisions and what became of them, for `/admin/decisions/{id}`: no prompt, only numbers."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import asdict
+
+from gateway.core.decision import Candidate, Decision, Split
+from gateway.core.outcome import Outcome
+from gateway.core.usage import Usage
+from gateway.observability.observers import Witnesses
+
+log = logging.getLogger("kvgate.requests")
+
+PartsOf = Callable[[Decision], Sequence[Mapping[str, float]]]
+"""What the cost of each candidate of a decision is made of, or nothing where nobody says."""
+
+CANDIDATE_BYTES = 400
+"""About what one candidate of a record takes in memory."""
+
+
+class Records:
+    """A ring of decisions bounded by count and bytes, found by id. `witnesses` are told how each ended."""
+
+    def __init__(
+        self,
+        witnesses: Witnesses | None = None,
+        *,
+        max_records: int = 10_000,
+        max_bytes: int = 64 << 20,
+    ) -> None:
+        self._witnesses = witnesses or Witnesses()
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
+        self._num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def add(self, decision: Decision) -> None:
+        self._ring[decision.id] = (decision, None)
+        self._num_bytes += _size(decision)
+        while len(self._ring) > self._max_records or self._num_bytes > self._max_bytes:
+            _, (oldest, _) = self._ring.popitem(last=False)
+            self._num_bytes -= _size(oldest)
+
+    def finish(
+        self,
+        decision: Decision,
+        how: str,
+        status: int,
+        ttft_s: float | None,
+        usage: Usage | None,
+        lasted_s: float | None = None,
+    ) -> None:
+        """As in `Outcome`."""
+        outcome = Outcome(how, status, ttft_s, usage, lasted_s)
+        if decision.id in self._ring:
+            self._ring[decision.id] = (decision, outcome)
+        self._witnesses.tell_finished(decision, outcome)
+
+    def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
+        """The record as plain JSON values, or None if it is unknown or has been dropped."""
+        known = self._ring.get(decision_id)
+        return describe(known[0], known[1], parts_of(known[0]) if parts_of else ()) if known else None
+
+    def recent(self, limit: int) -> list[str]:
+        """The newest decision ids, newest first."""
+        return list(islice(reversed(self._ring), limit))
+
+
+def describe(
+    decision: Decision, outcome: Outcome | None, parts: Sequence[Mapping[str, float]] = ()
+) -> dict[str, Any]:
+    """As plain JSON values; `parts` are what each candidate's cost is made of, if that is known."""
+    return {
+        "id": decision.id,
+        "model": decision.model,
+        "policy": decision.policy,
+        "worker": decision.worker.id,
+        "reason": decision.reason,
+        "attempt": decision.attempt,
+        "prompt_tokens": decision.num_tokens,
+        "overlap_tokens": decision.overlap_tokens,
+        "told_tokens": decision.told_tokens,
+        "tokenized_by": decision.prompt_from,
+        "queued_s": round(decision.query.queued_s, 6) if decision.query else 0.0,
+        "timings_us": {stage: round(s * 1e6, 1) for stage, s in asdict(decision.timings_s).items()},
+        "predicted_ttft_s": decision.ttft_s,
+        "candidates": [
+            _candidate(decision.terms, i, c) | ({"terms": dict(parts[i])} if parts else {})
+            for i, c in enumerate(decision.candidates)
+        ],
+        "split": _split(decision.split) if decision.split else None,
+        "outcome": _outcome(outcome),
+    }
+
+
+def _size(decision: Decision) -> int:
+    num = len(decision.candidates) + (len(decision.split.candidates) if decision.split else 0)
+    return 1200 + CANDIDATE_BYTES * num
+
+
+def _split(split: Split) -> dict[str, Any]:
+    prefill = split.prefill
+    return {
+        "prefill_worker": prefill.id if prefill else None,
+        "reason": split.reason,
+        "overlap_tokens": prefill.overlap_tokens if prefill else 0,
+        "direct_s": split.direct_s,
+        "split_s": split.split_s,
+        "candidates": [_candidate((), i, candidate) for i, candidate in enumerate(split.candidates)],
+    }
+
+
+def _candidate(terms: Sequence[float], i: int, candidate: Candidate) -> dict[str, Any]:
+    return {
+        "worker": candidate.id,
+        "cost": terms[i] if terms else None,
+        "overlap_tokens": candidate.overlap_tokens,
+        "uncached_tokens": candidate.uncached_tokens,
+        "booked_tokens": candidate.booked_tokens,
+        "in_flight": candidate.num_in_flight,
+        "waiting": candidate.num_waiting,
+        "kv_usage": candidate.kv_usage,
+        "is_exact": candidate.is_exact,
+        "assumed_tokens": candidate.assumed_tokens,
+        "spilled_tokens": {"+".join(media): tokens for media, tokens in candidate.spilled.items()},
+        "confidence": candidate.confidence,
+    }
+
+
+def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    return {
+        "how": outcome.how,
+        "status": outcome.status,
+        "ttft_s": outcome.ttft_s,
+        "reported_prompt_tokens": outcome.reported_prompt_tokens,
+        "reported_cached_tokens": outcome.reported_cached_tokens,
+    }

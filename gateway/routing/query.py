@@ -1,0 +1,40 @@
+"""What a policy may know of a request."""
+
+from collections.abc import Mapping, Sequence
+
+from gateway.core.blocks import BlockHash
+from gateway.core.decision import Prompt, Query
+from gateway.core.fleet import Group
+from gateway.core.requests.request import InferenceRequest
+
+PREFIX_TOKENS = 256
+"""Of a prompt's beginning, by which it is told from others (`Query.prefix`); or all of a short one."""
+
+Hashed = Mapping[Group, Sequence[Sequence[BlockHash]]]
+"""The block hashes of each prompt, as workers of each group see them."""
+
+
+def query_of(request: InferenceRequest, prompt: Prompt, group: Group, hashed: Hashed | None) -> Query:
+    """`group` is that of some worker that serves the model: all serve it by the same adapter. `hashed` is
+    None where no policy asks for the beginning."""
+    return Query(
+        request.model,
+        prompt.num_tokens,
+        request.session,
+        tenant=request.tenant,
+        adapter=group.adapter,
+        priority=-(request.priority or 0),
+        slo_ttft_s=request.slo_ttft_s,
+        prefix=prefix_of(hashed) if hashed is not None else None,
+        queued_s=request.queued_s,
+    )
+
+
+def prefix_of(hashed: Hashed) -> BlockHash | None:
+    """What the beginning of the prompt hashes to: what is shared by turns of a conversation, and more than a
+    word of greeting."""
+    for group, prompts in hashed.items():
+        for blocks in prompts:
+            if blocks:
+                return blocks[min(len(blocks), max(PREFIX_TOKENS // group.block_size, 1)) - 1]
+    return None

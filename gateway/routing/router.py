@@ -1,0 +1,390 @@
+"""The decision: which worker a request goes to, and why. One call, without I/O.
+
+    tokens ─ hashes per (model root, block size) ─ index ─► overlap ─┐
+                     fleet: who is up      ledger: work booked ──────┴─► policy ─► decision, booked
+
+The server calls `decide` as any program can. A decision books its work at once, so that the next
+one sees it; whoever asked must call `finish` exactly once (further calls do nothing), and
+`first_token` when the prefill is over.
+"""
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice, pairwise
+
+from mypy_extensions import mypyc_attr
+
+from gateway.core.blocks import BlockHash, root_hash
+from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query, Split, Timings
+from gateway.core.errors import NoWorker
+from gateway.core.fleet import Eligible, Fleet, Group
+from gateway.core.ledger import Booking, Ledger
+from gateway.core.multimodal import Links
+from gateway.core.pd_pairs import partners_of
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.usage import Usage
+from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
+from gateway.index.sent_media import SentLinks
+from gateway.observability.observers import Witnesses
+from gateway.policies.base import Policy
+from gateway.policies.disaggregation import Disaggregation
+from gateway.policies.framework.composed_policy import twin_of
+from gateway.routing.candidates import Lookup, Lookups
+from gateway.routing.learning import Learning, Lesson
+from gateway.routing.query import query_of
+from gateway.routing.speed_model import Paces
+from gateway.runtime.ids import new_id
+
+MAX_LOOKED_AT = 256
+"""Open requests whose prefill is looked after at once; each costs a fraction of a microsecond."""
+
+LOOK_EVERY_S = 0.005
+"""How often: a prefill takes longer, and under load decisions come faster."""
+
+
+Tokenize = Callable[[InferenceRequest], Prompt]
+"""Local tokens for a request, or an empty Prompt where the model has no local tokenizer."""
+
+
+@mypyc_attr(acyclic=True)
+class _Open:
+    """A decision that is not finished: its booking, the blocks it pinned, its (last) prompt's blocks."""
+
+    __slots__ = ("booking", "hashes", "prompt", "links", "was_run", "lesson")
+
+    def __init__(
+        self,
+        booking: Booking,
+        hashes: Sequence[BlockHash],
+        prompt: Sequence[BlockHash],
+        links: Sequence[BlockHash],
+        lesson: Lesson,
+    ) -> None:
+        self.booking = booking
+        self.lesson = lesson
+        self.hashes = hashes
+        self.prompt = prompt
+        self.links = links
+        self.was_run = False
+
+
+@mypyc_attr(acyclic=True)
+class _Weighed:
+    """What was chosen of what, and whether another worker computes the prompt."""
+
+    __slots__ = ("candidates", "choice", "index", "split")
+
+    def __init__(
+        self, candidates: tuple[Candidate, ...], choice: Choice, index: int, split: Split | None
+    ) -> None:
+        self.candidates = candidates
+        self.choice = choice
+        self.index = index
+        self.split = split
+
+
+class Router:
+    """`clock` is monotonic seconds; `rng` breaks ties. Images count as cached for `keep_sent_s` where they
+    were sent. `spare` leaves out workers that take no more for now, and `on_freed` is told of each that has
+    less ahead (`tenancy/admission/`)."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        index: Index,
+        assumed: AssumedIndex,
+        policy: Policy,
+        tokenize: Tokenize,
+        ledger: Ledger | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+        keep_sent_s: float = 600.0,
+        disaggregation: Disaggregation | None = None,
+        paces: Paces | None = None,
+        witnesses: Witnesses | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self.index = index
+        self.assumed = assumed
+        self.policy = policy
+        self.ledger = Ledger() if ledger is None else ledger
+        self.tokenize = tokenize
+        self.disaggregation = disaggregation
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._open: dict[str, _Open] = {}
+        self._prefilling: dict[str, _Open] = {}
+        self._looked_s = 0.0
+        self._sent = SentLinks(assumed, keep_sent_s)
+        self.learning = Learning(fleet, index, paces)
+        self._lookups = Lookups(index, assumed, self.ledger, self._sent)
+        self.witnesses = witnesses or Witnesses()
+        self.tells_prefix = True
+        self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
+        self.on_freed: Callable[[WorkerId], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Router({self.policy.name}, {self.fleet}, open={len(self._open)})"
+
+    def decide(
+        self,
+        request: InferenceRequest,
+        *,
+        prompt: Prompt | None = None,
+        exclude: Collection[WorkerId] = (),
+        attempt: int = 1,
+        may_split: bool = False,
+        twin: Policy | None = None,
+    ) -> Decision:
+        """Choose a worker and book the work there; with `may_split` perhaps a pair, and the work at both
+        (then `prefilled` is to be called too). `prompt` is given where the tokens are known already,
+        `exclude` names workers that failed this request, `twin` is for `preview`. Raises UnknownModel or
+        NoWorker.
+        """
+        began, now = time.perf_counter(), self._clock()
+        self._see_prefilled(now)
+        self.learning.look(now)
+        eligible = self.fleet.eligible(request.model, exclude)
+        prompt = self.tokenize(request) if prompt is None else prompt
+        has_prompt = time.perf_counter()
+        prefills: Sequence[Eligible] = ()
+        is_bound = self.fleet.is_bound(request.model)
+        if may_split and self.disaggregation is not None and (request.may_split or is_bound):
+            prefills = self.fleet.prefills(request.model, exclude)
+        if is_bound and not prefills:
+            eligible = self.fleet.alone(eligible, request.model)
+        if self.spare is not None and attempt == 1:
+            eligible, prefills = self.spare(eligible), self.spare(list(prefills)) if prefills else ()
+        hashed = self._lookups.hash_all(request, prompt, [*eligible, *prefills] if prefills else eligible)
+        marks = began, has_prompt, time.perf_counter()
+        with self.ledger.turn(prompt.num_tokens):
+            return self._choose(request, prompt, eligible, prefills, hashed, attempt, now, marks, twin)
+
+    def preview(self, request: InferenceRequest, prompt: Prompt | None = None) -> Decision:
+        """What `decide` would say now. Nothing is booked, nobody sees it, and no policy remembers it."""
+        return self.decide(request, prompt=prompt, may_split=True, twin=twin_of(self.policy))
+
+    def _choose(
+        self,
+        request: InferenceRequest,
+        prompt: Prompt,
+        eligible: Sequence[Eligible],
+        prefills: Sequence[Eligible],
+        hashed: Mapping[Group, list[list[BlockHash]]],
+        attempt: int,
+        now: float,
+        marks: tuple[float, float, float],
+        twin: Policy | None,
+    ) -> Decision:
+        """Look at what is held and booked, choose, and book; `marks` are the times of the stages before."""
+        lookups = self._lookups.hold_all(prompt, hashed, now, reads_cache=request.reads_cache)
+        has_overlap = time.perf_counter()
+        query = query_of(request, prompt, eligible[0].group, hashed if self.tells_prefix else None)
+        made = self._weigh(twin, query, prompt, eligible, prefills, lookups, now)
+        choice, chosen, group = made.choice, made.candidates[made.index], eligible[made.index].group
+        decision = Decision(
+            id=new_id(12),
+            model=request.model,
+            policy=choice.policy or self.policy.name,
+            worker=chosen.worker,
+            num_tokens=query.num_tokens,
+            overlap_tokens=chosen.overlap_tokens,
+            reason=choice.reason,
+            candidates=made.candidates,
+            terms=choice.terms,
+            attempt=attempt,
+            prompt_from=prompt.source,
+            timings_s=_timings(*marks, has_overlap, time.perf_counter()),
+            told_tokens=_told_tokens(lookups.get(group), chosen, group),
+            split=made.split,
+            query=query,
+            ttft_s=choice.ttft_s,
+        )
+        if twin is None:
+            self._book(decision, chosen, lookups, group, prompt.links)
+            self.witnesses.tell_decided(decision, prompt, _blocks(lookups.get(group)), request)
+        return decision
+
+    def _weigh(
+        self,
+        twin: Policy | None,
+        query: Query,
+        prompt: Prompt,
+        eligible: Sequence[Eligible],
+        prefills: Sequence[Eligible],
+        lookups: Mapping[Group, Lookup],
+        now: float,
+    ) -> _Weighed:
+        candidates = self._lookups.candidates(eligible, lookups, prompt, now)
+        choice = (twin or self.policy).choose(query, candidates, self._rng)
+        others = self._lookups.candidates(prefills, lookups, prompt, now) if prefills else ()
+        partners, is_real = partners_of(eligible, prefills), twin is None
+        index, split = self._split(query, partners, candidates, choice.index, others, is_real=is_real)
+        return _Weighed(candidates, choice, index, split)
+
+    def hasher(self, request: InferenceRequest) -> Callable[[Prompt], None]:
+        """Makes the hashes of a long prompt, in a thread: `decide` finds them there already."""
+        groups = {e.group for e in self.fleet.eligible(request.model) if e.group.block_size}
+
+        def hash_ahead(prompt: Prompt) -> None:
+            for group in groups:
+                self._lookups.hash(prompt, group, request.cache_salt)
+
+        return hash_ahead
+
+    def asked_of(self, request: InferenceRequest, prompt: Prompt) -> list[tuple[BlockHash, list[BlockHash]]]:
+        """The hashes by which a decision will look for a prompt's blocks, each behind its model's root."""
+        hashed = self._lookups.hash_all(request, prompt, self.fleet.eligible(request.model))
+        return [
+            (root_hash(group.root), blocks) for group, each in hashed.items() for blocks in each if blocks
+        ]
+
+    def first_token(self, decision: Decision, ttft_s: float | None = None) -> None:
+        """The worker has prefilled the prompt: its tokens are cached there and no work ahead. `ttft_s` is
+        since the request was sent, where its answer is streamed."""
+        if opened := self._open.get(decision.id):
+            self._prefilled(opened)
+            told_s = None if decision.prefill else ttft_s
+            self.learning.began(opened.lesson, told_s, self._clock())
+
+    def prefilled(self, decision: Decision, took_s: float | None = None, *, was_run: bool = True) -> bool:
+        """Its prefill worker has answered after that time, or will not (`was_run`): nothing is booked there
+        any more. False if that was so before."""
+        opened = self._prefilling.pop(decision.id, None)
+        if opened is None:
+            return False
+        self.ledger.release(opened.booking)
+        if self.on_freed is not None:
+            self.on_freed(opened.booking.worker)
+        now = self._clock()
+        self.assumed.unpin(opened.booking.worker, opened.hashes, now, was_run=was_run)
+        if was_run:
+            self.learning.began(opened.lesson, took_s, now)
+        return True
+
+    def ahead_s(self, worker: WorkerId) -> float:
+        """What is booked there, at its pace."""
+        return self.ledger.load(worker).booked_tokens * self.learning.paces.pace(worker).token_s
+
+    def prefilling(self) -> Sequence[Booking]:
+        """What is booked at prefill workers for others to answer."""
+        return [opened.booking for opened in self._prefilling.values()]
+
+    def finish(self, decision: Decision, usage: Usage | None = None, answer_s: float = 0.0) -> bool:
+        """Release what the decision booked; False if that was done before. `usage` is what the engine told
+        of a complete answer, `answer_s` the time from its first token to its last where it was streamed."""
+        opened = self._open.pop(decision.id, None)
+        if opened is None:
+            return False
+        if decision.split is not None:
+            self.prefilled(decision, was_run=False)
+        self.ledger.release(opened.booking)
+        if self.on_freed is not None:
+            self.on_freed(decision.worker.id)
+        now = self._clock()
+        self.assumed.unpin(decision.worker.id, opened.hashes, now, was_run=opened.was_run)
+        if opened.links:
+            self._sent.index.unpin(decision.worker.id, opened.links, now, was_run=opened.was_run)
+        if usage is not None:
+            if answer_s and usage.completion_tokens:
+                num_now = self.ledger.load(decision.worker.id).num_in_flight
+                self.learning.ended(opened.lesson, usage.completion_tokens - 1, num_now, answer_s, now)
+            self.witnesses.tell_answered(decision, opened.prompt, usage)
+        return True
+
+    def _see_prefilled(self, now: float) -> None:
+        """An unstreamed answer tells nothing until its end, but the events of its blocks do: where all of a
+        prompt's blocks are stored, its prefill is no longer work ahead. The oldest are looked at."""
+        if now - self._looked_s < LOOK_EVERY_S:
+            return
+        self._looked_s = now
+        for opened in islice(self._open.values(), MAX_LOOKED_AT):
+            if (
+                opened.hashes
+                and not opened.was_run
+                and not opened.links
+                and self.index.holds(opened.booking.worker, opened.prompt)
+            ):
+                self._prefilled(opened)
+
+    def _prefilled(self, opened: _Open) -> None:
+        opened.was_run = True
+        self.ledger.first_token(opened.booking)
+        if self.on_freed is not None:
+            self.on_freed(opened.booking.worker)
+
+    def _split(
+        self,
+        query: Query,
+        partners: Sequence[Sequence[int]],
+        candidates: tuple[Candidate, ...],
+        direct: int,
+        there: tuple[Candidate, ...],
+        *,
+        is_real: bool,
+    ) -> tuple[int, Split | None]:
+        """Which candidate answers, and who computes its prompt. Raises NoWorker."""
+        if not there or self.disaggregation is None:
+            return direct, None
+        plan = self.disaggregation.choose(
+            query, candidates, direct, there, partners, self._rng, is_real=is_real
+        )
+        if plan.prefill is None and candidates[plan.decode].worker.is_bound:
+            raise NoWorker(
+                f"{plan.reason}: {candidates[plan.decode].id} answers nothing alone", retry_after_s=1
+            )
+        prefill = there[plan.prefill] if plan.prefill is not None else None
+        return plan.decode, Split(plan.reason, prefill, plan.direct_s, plan.split_s, there)
+
+    def _book(
+        self,
+        decision: Decision,
+        chosen: Candidate,
+        lookups: Mapping[Group, Lookup],
+        group: Group,
+        links: Links | None,
+    ) -> None:
+        """The work, and the blocks that it will add to what the workers' events tell."""
+        uncached, split, lookup = chosen.uncached_tokens, decision.split, lookups.get(group)
+        if split is not None and (prefill := split.prefill) is not None:
+            self._prefilling[decision.id] = self._pin(
+                decision, prefill, prefill.uncached_tokens, lookup, None
+            )
+            uncached = 0
+        self._open[decision.id] = self._pin(decision, chosen, uncached, lookup, links)
+
+    def _pin(
+        self,
+        decision: Decision,
+        chosen: Candidate,
+        uncached_tokens: int,
+        lookup: Lookup | None,
+        links: Links | None,
+    ) -> _Open:
+        booking = self.ledger.book(chosen.id, uncached_tokens, decision.num_tokens)
+        added: list[BlockHash] = []
+        if lookup:
+            for blocks, told in zip(lookup.hashes, lookup.told, strict=True):
+                added += blocks[told.get(chosen.id, 0) :]
+        self.assumed.pin(chosen.id, added)
+        behind = links.hashes if links else ()
+        if behind:
+            self._sent.index.pin(chosen.id, behind)
+        lesson = self.learning.booked(chosen, uncached_tokens)
+        return _Open(booking, added, lookup.hashes[-1] if lookup else (), behind, lesson)
+
+
+def _told_tokens(used: Lookup | None, chosen: Candidate, group: Group) -> int:
+    return used.told[-1].get(chosen.id, 0) * group.block_size if used else 0
+
+
+def _timings(*marks: float) -> Timings:
+    return Timings(*[end - begin for begin, end in pairwise(marks)])
+
+
+def _blocks(lookup: Lookup | None) -> Sequence[Sequence[BlockHash]]:
+    return lookup.hashes if lookup else ()

@@ -1,0 +1,86 @@
+"""Accepts the connections of one listening socket, for whoever serves them."""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+from gateway.server.client_limit import Room
+
+log = logging.getLogger("kvgate.processes")
+
+ACCEPTS_AT_ONCE = 64
+LOG_EVERY_S = 60.0
+FULL_PAUSE_S = 0.05
+"""How long clients wait where there is no room for them, until it is looked again."""
+PAUSE_S = 0.5
+"""How long nothing is accepted when this host has no more open files to give."""
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor:
+    """`taker` says who takes the next connection, or None: then clients wait in the queue of the socket
+    until `start` is called again. Without `room` there is no bound."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        taker: Callable[[], Callable[[int], None] | None],
+        room: Room | None = None,
+    ) -> None:
+        self._listening = listening
+        self._taker = taker
+        self._room = room
+        self._logged_at: float | None = None
+        self._is_accepting = False
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        if not self._is_accepting and self._listening.fileno() >= 0:
+            self._is_accepting = True
+            self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    def pause(self) -> None:
+        if self._is_accepting:
+            self._is_accepting = False
+            self._loop.remove_reader(self._listening.fileno())
+
+    def close(self) -> None:
+        """What nobody has accepted stays in the queue, if another process has the socket too."""
+        self.pause()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_AT_ONCE):
+            if self._room and not self._room.has_one():
+                return self._pause(FULL_PAUSE_S)
+            take = self._taker()
+            if take is None:
+                return self.pause()
+            try:
+                connection, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return None
+            except ConnectionAbortedError:
+                continue
+            except OSError as exc:
+                if exc.errno not in _EXHAUSTED:
+                    raise
+                self._log(exc)
+                return self._pause(PAUSE_S)
+            file = connection.detach()
+            if self._room:
+                self._room.took(file)
+            take(file)
+        return None
+
+    def _pause(self, seconds: float) -> None:
+        self.pause()
+        self._loop.call_later(seconds, self.start)
+
+    def _log(self, exc: OSError) -> None:
+        now = self._loop.time()
+        if self._logged_at is None or now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
+            log.error("no connection can be accepted, tried again each %g s: %s", PAUSE_S, exc.strerror)

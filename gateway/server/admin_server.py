@@ -1,0 +1,45 @@
+"""The admin port's first question: is a request meant for it, and made by its user?"""
+
+import logging
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from gateway.config import Config
+from gateway.http.networks import is_literal
+from gateway.http.origins import JUDGED, AllowedHosts, Misdirected
+
+log = logging.getLogger("kvgate.admin")
+
+MAX_LOGGED = 16
+"""Different refusals that are logged; a page may make up as many as it likes."""
+
+
+def allowed_hosts(config: Config) -> AllowedHosts:
+    """The name that the port is bound to is among them, where it is one."""
+    bound = [] if is_literal(config.admin_host) else [config.admin_host]
+    return AllowedHosts([*bound, *config.admin_allowed_hosts])
+
+
+def add_judge(app: web.Application, config: Config) -> None:
+    """Before all other middlewares."""
+    app.middlewares.insert(0, judging(allowed_hosts(config)))
+
+
+def judging(allowed: AllowedHosts) -> Middleware:
+    logged: set[str] = set()
+
+    @web.middleware
+    async def judged(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            allowed.check(request.path, {name: request.headers.getall(name, []) for name in JUDGED})
+        except Misdirected as exc:
+            if str(exc) not in logged and len(logged) < MAX_LOGGED:
+                logged.add(str(exc))
+                log.warning("admin port: %s %s refused: %s", request.method, request.path, exc)
+            body = msgspec.json.encode({"error": {"message": str(exc)}})
+            return web.Response(status=exc.status, body=body, content_type="application/json")
+        return await handler(request)
+
+    return judged

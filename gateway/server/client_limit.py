@@ -1,0 +1,59 @@
+"""Room for client connections: a process without free files can neither be asked nor ask its workers."""
+
+import logging
+import os
+from collections.abc import Callable
+
+from gateway.runtime.descriptors import Descriptors
+
+log = logging.getLogger("kvgate")
+
+LOG_EVERY_S = 60.0
+
+
+class Room:
+    """`num_open` counts the clients that are served, `clock` is in seconds."""
+
+    def __init__(
+        self, descriptors: Descriptors, num_open: Callable[[], int], clock: Callable[[], float]
+    ) -> None:
+        self._descriptors = descriptors
+        self._num_open = num_open
+        self._clock = clock
+        self._is_tight = False
+        self._logged_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Room({self._num_open()} of {self._descriptors.max_clients}, tight={self._is_tight})"
+
+    def has_one(self) -> bool:
+        """Whether one more client may be accepted now; logs when that is not so."""
+        if self._is_tight:
+            self._is_tight = not self._can_open()
+        if not self._is_tight and self._num_open() < self._descriptors.max_clients:
+            return True
+        self._log()
+        return False
+
+    def took(self, file: int) -> None:
+        """The number of a connection that was accepted says how many files are open."""
+        self._is_tight = file >= self._descriptors.clients_end
+
+    def _can_open(self) -> bool:
+        try:
+            lowest_free = os.open(os.devnull, os.O_RDONLY)
+        except OSError:
+            return False
+        os.close(lowest_free)
+        return lowest_free < self._descriptors.clients_end
+
+    def _log(self) -> None:
+        now = self._clock()
+        if self._logged_at is None or now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
+            log.warning(
+                "new clients wait: %d connections are open, and the rest of %d open files is kept for "
+                "workers, probes and the admin port; raise the limit (ulimit -n, LimitNOFILE=, nofile)",
+                self._num_open(),
+                self._descriptors.limit,
+            )

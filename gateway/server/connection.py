@@ -1,0 +1,400 @@
+"""The listening side: HTTP/1.1 connections as protocols on the event loop.
+
+A connection parses requests (body complete, up to a limit), answers them in order, and hands each
+to `handle` with a Responder. Whoever answers is told when the client's socket is full, free again,
+or gone. Limits and deadlines apply before anything is handed on.
+
+    head ──► body ──► queued ──► answering ──► head (kept alive) or closed
+      │ 408 431 400     │ 413 400    │ client gone: the exchange is cancelled
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, MutableSet
+from dataclasses import dataclass
+from typing import Any, cast
+
+import httptools
+
+from gateway.core.errors import (
+    GatewayError,
+    HeadTooLarge,
+    InvalidRequest,
+    NotSupported,
+    RequestTimeout,
+)
+from gateway.http.framing import Limits, check_request
+from gateway.http.messages import Header, HttpRequest
+from gateway.http.upgrade import HTTP2_REFUSAL, has_body, offers_websocket, without_offer
+from gateway.runtime.deadline_timer import LazyTimer
+from gateway.server.body_budget import Bodies, Intake
+from gateway.server.responder import Exchange, Handle, Responder, request_id
+from gateway.server.sockets import reset_at_close
+from gateway.server.upgrade_buffer import Beyond
+
+MAX_QUEUED_BYTES = 1 << 20
+"""Bodies of pipelined requests that a connection may hold before it is read no further."""
+LINGER_S = 2.0
+"""How long a refused client's bytes are read and dropped before its connection is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A request that is not handed on; `request` is what was understood of it."""
+
+    error: GatewayError
+    request: HttpRequest
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client's connection, in `registry` while it is open (any set, also one that counts); `on_refused`
+    is told the status of each request that was answered here and not handed on."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        limits: Limits,
+        registry: MutableSet["ClientConnection"],
+        on_refused: Callable[[int], None] = lambda status: None,
+        bodies: Bodies | None = None,
+    ) -> None:
+        self._handle = handle
+        self._on_refused = on_refused
+        self._limits = limits
+        self._registry = registry
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._queue: deque[HttpRequest | _Refusal] = deque()
+        self._exchange: Exchange | None = None
+        self._is_answering = self._is_starting = False
+        self.source: object = None  # whose it is, where a proxy before us says so
+        self._is_refusing = False  # a broken request was queued: nothing behind it is read
+        self._beyond: Beyond | None = None  # where an offer to leave HTTP was queued
+        self._is_closing = False
+        self._is_reading_paused = False
+        self._has_spoken = False  # HTTP/1.1, so it is not HTTP/2 that comes
+        self._has_body_in_read = False
+        self._is_stopping = self._is_leaving = False
+        self.is_full = False
+        self._timer = LazyTimer(self._loop, self._on_due)
+        self._body_began = 0.0
+        self._headers: list[Header] = []
+        self._bodies = Bodies() if bodies is None else bodies
+        self._intake = Intake(self._bodies, limits.max_body_bytes)
+        self._begin_message()
+        self._in_head = self._is_receiving = False
+
+    def __repr__(self) -> str:
+        state = "answering" if self._is_answering else "reading" if self._is_busy() else "idle"
+        return f"ClientConnection({state}, queued={len(self._queue)})"
+
+    # transport ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        # What one read from the worker brought (up to 250 KB) and the client's socket did not take is all
+        # that a slow reader costs. Not 0: a TLS transport would be full when it holds nothing.
+        self._transport.set_write_buffer_limits(high=1, low=0)
+        self._registry.add(self)
+        self._set_deadline(self._limits.head_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = self._beyond = None
+        self._parser = None  # it holds our methods: a cycle, which nobody looks for (runtime/gc_policy.py)
+        self._registry.discard(self)
+        self._intake.drop()
+        for item in self._queue:
+            self._bodies.let_go(item if isinstance(item, HttpRequest) else item.request)
+        self._queue.clear()
+        self._timer.close()
+        if exchange := self._exchange:
+            self._exchange = None
+            exchange.client_gone()
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+        if self._exchange:
+            self._exchange.client_full()
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        if self._exchange:
+            self._exchange.client_free()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refusing or self._is_closing:
+            return self._beyond.take(data) if self._beyond else None
+        self._has_body_in_read = False
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as exc:
+            self._refuse_malformed(exc)
+        else:
+            self._check_framing_size(len(data))
+        return None
+
+    def eof_received(self) -> bool:
+        return False  # a client that closes its side is gone: the transport closes, and tells us
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as exc:
+                data = self._without_upgrade(data[exc.args[0] :])
+
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """Offers of another protocol are ignored (RFC 9110, 7.8). The parser takes what is behind such
+        a head for that protocol, so a new one reads the head without the offer, then the rest. A
+        WebSocket cannot go on in HTTP: it is the last request, whoever handles it takes or refuses it."""
+        method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
+        if offers_websocket(headers):
+            self._beyond, rest = Beyond(self, rest), b""
+        if method == b"CONNECT" or (self._beyond and has_body(headers)):
+            self._refuse(NotSupported("neither tunnels nor WebSockets with a body are supported"))
+            return b""
+        self._parser = httptools.HttpRequestParser(self)
+        return without_offer(method, self._target, version, headers) + rest
+
+    def _refuse_malformed(self, exc: httptools.HttpParserError) -> None:
+        if self._parser.get_method() != b"PRI" or self._has_spoken:
+            return self._refuse(InvalidRequest(f"malformed HTTP request: {exc}"))
+        self._is_refusing = True
+        self._on_refused(505)
+        self.write(HTTP2_REFUSAL)
+        return self._close()
+
+    # parser ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._is_refusing:
+            return
+        self._begin_message()
+        self._set_deadline(self._limits.head_timeout_s)
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._in_head:  # else it is a trailer, which must not pass for a header (RFC 9110, 6.5.1)
+            self._headers.append((name.lower(), value))
+        elif self._head_bytes > self._limits.max_head_bytes:
+            self._refuse(self._head_too_large())
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._has_spoken = True
+        if self._is_refusing or self._parser.should_upgrade():
+            return None  # this head comes again, see _without_upgrade
+        self._restart_body_clock()
+        limits, version = self._limits, self._parser.get_http_version()
+        if self._head_bytes + len(self._target) > limits.max_head_bytes:
+            return self._refuse(self._head_too_large())
+        try:
+            expects = check_request(version, self._target, self._headers, limits.max_body_bytes)
+            self._intake.expect(self._headers)
+        except GatewayError as exc:
+            return self._refuse(exc)
+        if expects:
+            self._owes_continue = True  # behind the answers to what came before
+            self._answer_next()
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        if self._is_refusing:
+            return None
+        if error := self._intake.add(body):
+            return self._refuse(error)
+        self._has_body_in_read = True
+        self._fed_between = 0
+        left_s = self._limits.body_left_s(self._loop.time(), self._body_began, self._intake.num_bytes)
+        self._set_deadline(left_s or 0.001)
+        return None
+
+    def on_message_complete(self) -> None:
+        if self._is_refusing or self._parser.should_upgrade():
+            return
+        request = HttpRequest(
+            method=self._parser.get_method().decode("latin-1"),
+            target=self._target,
+            headers=self._headers,
+            is_http10=self._parser.get_http_version() in ("0.9", "1.0"),
+            keep_alive=self._parser.should_keep_alive() and not self._beyond,
+            is_upgrade=self._beyond is not None,
+        )
+        self._intake.hand_to(request)
+        self._is_receiving = self._owes_continue = False
+        self._is_refusing = self._beyond is not None
+        self._has_body_in_read = True
+        self._queue.append(request)
+        self._set_deadline(0)
+        if self._has_too_much_queued():
+            self.pause_reading()
+        self._answer_next()
+
+    # answers -----------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if self._transport:
+            self._transport.write(data)
+
+    def abort(self, *, with_reset: bool = False) -> None:
+        self._exchange = None
+        if not self._transport:
+            return
+        if with_reset:
+            reset_at_close(self._transport)
+        self._transport.abort()
+
+    def leave_http(self, receive: Callable[[bytes], None]) -> None:
+        assert self._beyond is not None, "it was not offered"
+        self._beyond.agreed(receive)
+
+    def answered(self, keep_alive: bool) -> None:
+        self._exchange = None
+        self._is_answering = False
+        if not keep_alive or self._is_stopping:
+            return self._close()
+        if not self._is_receiving and not self._queue:
+            self._set_deadline(self._limits.keep_alive_s)
+        if not self._is_starting:
+            self._answer_next()
+        return None
+
+    def drain(self) -> None:
+        """Close once what is being answered is; at once if nothing is."""
+        self._is_stopping = True
+        if not self._is_busy():
+            self._close()
+
+    def leave(self) -> None:
+        """Close with the next answer that is the last, and say so in it, or when idle for its time."""
+        self._is_leaving = True
+
+    @property
+    def peername(self) -> object:
+        return self._transport and (self.source or self._transport.get_extra_info("peername"))
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_stopping or (self._is_leaving and not self._queue and not self._is_receiving)
+
+    def _answer_next(self) -> None:
+        """Answer queued requests one after the other; a loop, since an answer may come at once."""
+        self._is_starting = True
+        while self._queue and not self._is_answering and not self._is_closing and self._transport:
+            self._is_answering = True
+            item = self._queue.popleft()
+            if isinstance(item, _Refusal):
+                self._on_refused(item.error.status)
+                Responder(self, item.request).fail(item.error, [request_id(item.request)])
+            else:
+                self._begin(item)
+        self._is_starting = False
+        if self._is_reading_paused and not self._has_too_much_queued():
+            self.resume_reading()
+        if self._owes_continue and not self._is_answering:
+            self._owes_continue = False
+            self._restart_body_clock()
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _begin(self, request: HttpRequest) -> None:
+        exchange = self._handle(request, Responder(self, request))
+        if exchange is None:
+            self._bodies.let_go(request)
+        if self._is_answering:
+            self._exchange = exchange
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Answer what came before, then this, then close; read nothing more."""
+        if self._is_refusing:
+            return
+        self._is_refusing, self._owes_continue = True, False
+        self._intake.drop()
+        self._set_deadline(0)
+        method = self._parser.get_method().decode()  # an answer to HEAD has no body, nor has a refusal
+        request = HttpRequest(method, self._target, self._headers, keep_alive=False)
+        self._queue.append(_Refusal(error, request))
+        self._answer_next()
+
+    def _close(self) -> None:
+        """After a last request what the client still sends is read and dropped for a moment: closing on
+        unread bytes would reset the connection and take the answer away from the client. Otherwise
+        the client has as long as an idle one to read what is written."""
+        if not self._transport or self._is_closing:
+            return
+        if self._is_refusing and self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._set_deadline(self._limits.keep_alive_s if self._beyond else LINGER_S)
+            self._beyond = None
+        else:
+            self._transport.close()
+            self._set_deadline(self._limits.keep_alive_s)
+        self._is_closing = True
+
+    # state -------------------------------------------------------------------------------------
+
+    def _begin_message(self) -> None:
+        self._in_head = self._is_receiving = True
+        self._target = b""
+        self._headers = []
+        self._head_bytes = 0
+        self._fed_between = 0
+        self._intake.begin()
+        self._owes_continue = False
+
+    def _is_busy(self) -> bool:
+        return self._is_answering or bool(self._queue) or self._is_receiving
+
+    def _has_too_much_queued(self) -> bool:
+        """Requests that wait behind the one being answered: a few, or a few bytes of them."""
+        if len(self._queue) < 2:
+            return False
+        bodies = (len(item.body) for item in self._queue if isinstance(item, HttpRequest))
+        return len(self._queue) > self._limits.max_pipelined or sum(bodies) > MAX_QUEUED_BYTES
+
+    def _check_framing_size(self, num_bytes: int) -> None:
+        """A head, chunk extension or trailer that never ends is not seen by the parser's callbacks. A
+        read with a body or its end does not count: most of it may have been that body."""
+        if self._is_receiving and not self._has_body_in_read:
+            self._fed_between += num_bytes
+            if self._fed_between > self._limits.max_head_bytes:
+                self._refuse(self._head_too_large())
+
+    def _head_too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(f"the head is over {self._limits.max_head_bytes} bytes")
+
+    def pause_reading(self) -> None:
+        if self._transport and not self._is_reading_paused:
+            self._is_reading_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport and self._is_reading_paused:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+            if self._is_receiving:
+                self._restart_body_clock()
+
+    def _restart_body_clock(self) -> None:
+        self._body_began = self._loop.time()
+        self._set_deadline(self._limits.body_timeout_s)
+
+    def _set_deadline(self, seconds: float) -> None:
+        if not self._is_closing:  # the last deadline is that of closing
+            self._timer.set(seconds)
+
+    def _on_due(self) -> None:
+        if not self._transport:
+            return
+        if self._is_closing:
+            self._transport.abort()
+        elif self._is_reading_paused or self._owes_continue:
+            self._restart_body_clock()  # it is us whom the rest of the request waits for
+        elif self._is_receiving:
+            self._refuse(RequestTimeout("the request did not arrive in time"))
+        else:
+            self._close()

@@ -1,0 +1,189 @@
+"""Where clients and admins come in, and how they are seen off.
+
+    traffic sockets ─► Acceptor, while there is room ─┬─► adopt, with handshake ─► ClientConnection
+    a supervisor ──── accepted connections ───────────┘
+    admin socket, or the supervisor ────────────────────────────────► aiohttp
+
+A handshake that is under way is no connection yet, and the loop's own servers would lose it when they are
+closed; so each is a task here, and who leaves waits for it as for a connection.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, MutableSet, Sequence
+
+from aiohttp import web
+
+from gateway.config import Config
+from gateway.http.framing import Limits
+from gateway.runtime import process_limits
+from gateway.runtime.tasks import Tasks
+from gateway.runtime.tls import Tls, listening_context
+from gateway.server.acceptor import Acceptor
+from gateway.server.admin_runner import AdminRunner
+from gateway.server.body_budget import Bodies
+from gateway.server.client_limit import Room
+from gateway.server.connection import ClientConnection
+from gateway.server.draining import all_left, closing
+from gateway.server.proxy_protocol import source_of
+from gateway.server.responder import Handle
+from gateway.server.reverse_proxy import trusted_of
+from gateway.server.sockets import adopt
+
+log = logging.getLogger("kvgate")
+
+LOOK_EVERY_S = 0.02
+
+
+def limits_of(config: Config) -> Limits:
+    return Limits(
+        max_body_bytes=config.max_body_bytes,
+        max_head_bytes=config.max_head_bytes,
+        head_timeout_s=config.head_timeout_s,
+        body_timeout_s=config.body_timeout_s,
+        min_body_rate=config.min_body_rate,
+        keep_alive_s=config.keep_alive_s,
+    )
+
+
+class Front:
+    """`open`, `listen` or `take`, then `leave` or `drain`, then `close`. `connections` holds the clients."""
+
+    def __init__(
+        self,
+        config: Config,
+        connections: MutableSet[ClientConnection],
+        handle: Handle,
+        on_refused: Callable[[int], None],
+        admin: web.Application,
+        tls: Tls | None,
+        bodies: Bodies,
+    ) -> None:
+        self._connections = connections
+        self._handle, self._on_refused, self._bodies = handle, on_refused, bodies
+        self._limits = limits_of(config)
+        self._tls = listening_context(tls) if tls else None
+        self._head_timeout_s = config.head_timeout_s
+        self._proxied = trusted_of(config) if config.proxy_protocol else None
+        self._handshake_timeout_s = config.tls_handshake_timeout_s
+        self._is_leaving = False
+        self._opening = Tasks()
+        self._acceptors: list[Acceptor] = []
+        self._admin_site: web.SockSite | None = None
+        admin.middlewares.append(closing(lambda: self._is_leaving))
+        self._admin_runner = AdminRunner(admin, config.head_timeout_s, config.body_timeout_s)
+
+    def __repr__(self) -> str:
+        return f"Front(open={len(self._connections)}, opening={len(self._opening)})"
+
+    def take(self, config: Config) -> None:
+        """For connections that come from now on."""
+        self._limits, self._handshake_timeout_s = limits_of(config), config.tls_handshake_timeout_s
+
+    async def open(self) -> None:
+        await self._admin_runner.setup()
+
+    async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
+        """Begin to accept from listening sockets, which are closed by `leave` and `close`."""
+        room = Room(process_limits.descriptors(), self._num_clients, asyncio.get_running_loop().time)
+        for listening in traffic:
+            acceptor = Acceptor(listening, lambda: self.take_client, room)
+            self._acceptors.append(acceptor)
+            acceptor.start()
+        self._admin_site = web.SockSite(self._admin_runner, admin)
+        await self._admin_site.start()
+
+    def take_client(self, file: int, on_lost: Callable[[], None] = lambda: None) -> None:
+        """Serve a client's connection that was accepted; `connections` has it until its end. `on_lost` is
+        called if it never comes there."""
+        taking = self._take if self._proxied is None else self._take_proxied
+        self._opening.start("take a client", taking(self._connection, self._tls, file, on_lost))
+
+    def take_admin(self, file: int) -> None:
+        server = self._admin_runner.server
+        assert server is not None
+        self._opening.start("take an admin", self._take(server, None, file, lambda: None))
+
+    async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
+        """Another process accepts from now on: finish what is open here, for so long or until `stop`.
+        False if something is left, for `drain` to end."""
+        self._is_leaving = True
+        self.stop_listening()
+        if self._admin_site:
+            await self._admin_site.stop()
+            self._admin_site = None
+        return await all_left(self._connections, seconds, stop, self._opening)
+
+    def stop_listening(self) -> None:
+        """Connections that nobody has accepted stay in the queue of the socket, if another has it too."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+
+    async def drain(self, seconds: float, cut: Callable[[], None]) -> None:
+        """Let requests finish until the deadline, then `cut` them, and close what is left."""
+        self.stop_listening()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self._connections or self._opening:
+            # Again and again: a handshake may end meanwhile.
+            for connection in list(self._connections):
+                connection.drain()
+            if loop.time() >= deadline:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+        cut()
+        await self._opening.stop()
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def close(self) -> None:
+        self.stop_listening()
+        await self._admin_runner.cleanup()
+
+    def _num_clients(self) -> int:
+        return len(self._connections) + len(self._opening)
+
+    def _connection(self) -> ClientConnection:
+        return ClientConnection(self._handle, self._limits, self._connections, self._on_refused, self._bodies)
+
+    async def _take_proxied(
+        self,
+        make_protocol: Callable[[], ClientConnection],
+        tls: ssl.SSLContext | None,
+        file: int,
+        on_lost: Callable[[], None],
+    ) -> None:
+        """Through a balancer, perhaps, that says whose it is."""
+        assert self._proxied is not None, "asked by `take_client`"
+        connection = socket.socket(fileno=file)
+        try:
+            source = await source_of(connection, self._proxied, self._head_timeout_s)
+        except OSError as exc:
+            log.info("a connection was closed before it was served: %s", exc)
+            connection.close()
+            return on_lost()
+
+        def make() -> ClientConnection:
+            client = make_protocol()
+            client.source = source
+            return client
+
+        return await self._take(make, tls, connection.detach(), on_lost)
+
+    async def _take(
+        self,
+        make_protocol: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
+        file: int,
+        on_lost: Callable[[], None],
+    ) -> None:
+        try:
+            await adopt(socket.socket(fileno=file), make_protocol, tls, self._handshake_timeout_s)
+        except OSError as exc:  # TLS errors and timeouts are among them
+            log.debug("a connection was gone before it was served: %s", exc)
+            on_lost()
+        if self._is_leaving:
+            for connection in self._connections:
+                connection.leave()

@@ -1,0 +1,69 @@
+"""Behind others: requests under a base path, and from whom they really come.
+
+Made only where something of that is configured; what is not costs nothing.
+"""
+
+from collections.abc import Callable
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError, GatewayError, UnknownRoute
+from gateway.http.forwarded import origin
+from gateway.http.messages import HttpRequest
+from gateway.http.networks import Trusted
+from gateway.server.responder import Exchange, Handle, Responder
+
+Refuse = Callable[[HttpRequest, Responder, GatewayError], None]
+
+ALWAYS = frozenset({"/health", "/ready"})
+"""Asked by those who stand right before us, whatever path clients see."""
+
+
+class Behind:
+    """Hands each request on to `handle`, as if nobody stood in between; `refuse` answers those elsewhere."""
+
+    def __init__(self, config: Config, handle: Handle, refuse: Refuse) -> None:
+        """Raises ConfigError."""
+        self._handle = handle
+        self._refuse = refuse
+        self._base = config.base_path
+        self._trusted = trusted_of(config)
+        self._scheme = "https" if config.tls_cert_file else "http"
+        self._prefers = config.forwarded_header
+        self._tells = bool(config.trusted_proxies) or config.proxy_protocol
+
+    def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
+        if self._base and not self._strip(http):
+            error = UnknownRoute(f"there is no route {http.path}; all are under {self._base}")
+            self._refuse(http, responder, error)
+            return None
+        if self._tells:
+            peer = responder.peer
+            scheme = "http" if peer == "" else self._scheme  # TLS is not spoken through a Unix socket
+            found = origin(
+                http.headers, peer or "", self._trusted.trusts, scheme=scheme, prefers=self._prefers
+            )
+            http.client, http.forwarded = found.client, found.headers()
+        return self._handle(http, responder)
+
+    def _strip(self, http: HttpRequest) -> bool:
+        base = self._base
+        if http.path != base and not http.path.startswith(base + "/"):
+            return http.path in ALWAYS
+        rest = http.target[len(base) :]
+        http.target = rest if rest[:1] == b"/" else b"/" + rest
+        http.path = http.path[len(base) :] or "/"
+        return True
+
+
+def trusted_of(config: Config) -> Trusted:
+    """Raises ConfigError."""
+    if config.proxy_protocol and not config.trusted_proxies:
+        raise ConfigError("proxy_protocol: is given without trusted_proxies: nobody would be believed")
+    return Trusted(config.trusted_proxies, "--trusted-proxies")
+
+
+def behind(config: Config, handle: Handle, refuse: Refuse) -> Handle:
+    """`handle` itself where nothing is configured."""
+    if config.base_path or config.trusted_proxies or config.proxy_protocol:
+        return Behind(config, handle, refuse).handle
+    return handle

@@ -1,0 +1,121 @@
+"""The sockets that a gateway listens on: bound by it, or taken over from the one before it.
+
+A socket is known by what was asked for it (role, host or path, port as configured), so that one that was
+bound to "any free port" is taken over by who asks for any free port.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.server.sockets import SocketFile, bind_tcp, bind_unix
+
+UNIX, TAKEOVER = "unix_socket", "takeover_socket"
+TRAFFIC = ("port", UNIX)
+OWN_USER_ONLY = 0o600
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a listening socket was bound for; `host` is the path of a Unix socket. The role is the option
+    that asks for it."""
+
+    role: str
+    host: str
+    port: int = 0
+
+
+def asked(config: Config) -> dict[Asked, int]:
+    """All that a configuration asks for, each with the permissions of its file, 0 where it has none."""
+    wanted = {
+        Asked("port", config.host, config.port): 0,
+        Asked("admin_port", config.admin_host, config.admin_port): 0,
+    }
+    if config.unix_socket:
+        wanted[Asked(UNIX, config.unix_socket)] = int(config.unix_socket_mode, 8)
+    if config.takeover_socket:
+        wanted[Asked(TAKEOVER, config.takeover_socket)] = OWN_USER_ONLY
+    return wanted
+
+
+class Sockets:
+    """Open and listening, `all` in the order in which they are asked for.
+
+    The file of a Unix socket goes with the last gateway that listens there: at first this one removes those
+    that it has bound itself, with `own_files` the others too, and none that it has left to its heir.
+    """
+
+    def __init__(self, config: Config, inherited: Mapping[Asked, socket.socket] | None = None) -> None:
+        """Those that were taken over, and new ones for the rest; what is no longer asked for is closed.
+        Raises ConfigError, with all closed."""
+        self._modes = asked(config)
+        self.all: dict[Asked, socket.socket] = {}
+        self._files: dict[Asked, SocketFile] = {}
+        known = dict(inherited or {})
+        try:
+            for one, mode in self._modes.items():
+                if one in known:
+                    self.all[one] = known.pop(one)
+                else:
+                    self.all[one] = _bind(one, mode)
+                    self._note_file(one)
+        except ConfigError:
+            self.close()
+            raise
+        finally:
+            for sock in known.values():
+                sock.close()
+
+    def __repr__(self) -> str:
+        return f"Sockets({', '.join(one.role for one in self.all)}; files={len(self._files)})"
+
+    @property
+    def traffic(self) -> list[socket.socket]:
+        """Where clients come in: the port first, then the Unix socket."""
+        return [sock for one, sock in self.all.items() if one.role in TRAFFIC]
+
+    @property
+    def admin(self) -> socket.socket:
+        return next(sock for one, sock in self.all.items() if one.role == "admin_port")
+
+    @property
+    def takeover(self) -> socket.socket | None:
+        return next((sock for one, sock in self.all.items() if one.role == TAKEOVER), None)
+
+    def own_files(self) -> None:
+        """This gateway is the one that listens now: files are as its configuration says, and go with it."""
+        for one, mode in self._modes.items():
+            if one not in self._files and self._note_file(one):
+                with contextlib.suppress(OSError):  # somebody has removed it just now
+                    os.chmod(self._files[one].path, mode)
+
+    def hand_over(self, kept: Collection[Asked]) -> None:
+        """Another gateway goes on listening at these."""
+        for one in kept:
+            self._files.pop(one, None)
+
+    def remove_files(self) -> None:
+        """Before the sockets are closed."""
+        for file in self._files.values():
+            file.remove()
+        self._files.clear()
+
+    def close(self) -> None:
+        self.remove_files()
+        for sock in self.all.values():
+            sock.close()
+
+    def _note_file(self, one: Asked) -> bool:
+        if file := SocketFile.of(self.all[one]):
+            self._files[one] = file
+        return one in self._files
+
+
+def _bind(one: Asked, mode: int) -> socket.socket:
+    if one.role in (UNIX, TAKEOVER):
+        return bind_unix(one.host, mode, one.role)
+    return bind_tcp(one.host, one.port, one.role)

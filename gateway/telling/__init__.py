@@ -1,7 +1,0 @@
-"""What happens is told: a line for each request, the program's own messages. Never what a prompt says.
-
-end     how a request ended, and by whose fault     line    a line in the log of it
-sink    lines go out aside, and never hold the loop  logs    how messages look, and where they go
-trace   whose trace a request belongs to            spans   what it was, as spans
-traces  they are exported aside                     told    all of it, put together
-"""

@@ -1,0 +1,18 @@
+"""The view that admission control has of a request's exchange."""
+
+from typing import Protocol
+
+from gateway.core.decision import Prompt
+from gateway.core.errors import GatewayError
+from gateway.tenancy.admission.tenants import Ticket
+
+
+class Waiter(Protocol):
+    ticket: Ticket | None
+    """The admission of its request, until that has ended."""
+
+    def route_or_fail(self, prompt: Prompt | None) -> None:
+        """Decide and send, or answer why not."""
+
+    def fail(self, error: GatewayError) -> None:
+        """Answer with this; nothing was sent to a worker."""

@@ -1,0 +1,386 @@
+"""Where requests wait while their model's workers are saturated: a queue per model, and when it moves.
+
+    wait ─► queue ─► a worker has room: go ─► the decision, as of any request
+              ├─► its deadline or the longest wait is over, it gives way in a full queue, we stop: refused
+              └─► its client is gone: out at once
+
+Moved when a first token or an end frees a worker (`freed`), and looked at every LOOK_S while something waits:
+workers join, other gateways' requests end, and what workers tell of themselves changes, without a word to us.
+Each gateway lets its own requests wait; loads are of all that it hears of.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from gateway.config import Config
+from gateway.core.decision import Prompt
+from gateway.core.errors import GatewayError, TooManyRequests
+from gateway.core.fleet import Eligible, Fleet, Member
+from gateway.core.ledger import REQUEST_TOKENS, Ledger
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.worker import WorkerId
+from gateway.observability.metrics import Histogram
+from gateway.tenancy.admission.base import Waiter
+from gateway.tenancy.admission.drain_rate import DrainRate
+from gateway.tenancy.admission.fair_queue import NEVER, Entry, FairQueue
+from gateway.tenancy.admission.rejections import (
+    no_room,
+    stopping,
+    unreachable,
+    waited_in_vain,
+    waited_too_long,
+)
+from gateway.tenancy.admission.saturation import Saturation, ttft_s
+from gateway.tenancy.admission.tenants import Ticket
+
+log = logging.getLogger("kvgate.flow")
+
+LOOK_S = 0.05
+"""How late a deadline may be seen, and a change that nobody told of. A look costs some 0.5 us per worker."""
+DECISION_S = 0.5
+"""For a decision that is made in turn with other gateways; it takes a few milliseconds."""
+SAY_EVERY_S = 60.0
+"""That requests begin to wait, of one model: under load they do so many times a second."""
+OUTPUT_WEIGHT = 2
+"""What a generated token counts beside one of a prompt, as in the paper on virtual token counters: it takes a
+step of its own."""
+WAIT_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+
+Go = Callable[[Waiter, InferenceRequest, Prompt | None], bool]
+"""Has a request decided and sent. False if that is done later: what it books is not to be seen yet."""
+OnRefused = Callable[[Waiter, InferenceRequest, GatewayError], None]
+
+
+class Held(Entry):
+    """A request in a queue, and what goes on with it."""
+
+    __slots__ = ("waiter", "request", "prompt")
+
+    def __init__(
+        self,
+        waiter: Waiter,
+        request: InferenceRequest,
+        prompt: Prompt,
+        ticket: Ticket,
+        num_tokens: int,
+        now: float,
+        deadline_s: float,
+    ) -> None:
+        super().__init__(
+            ticket.tenant.name,
+            num_tokens,
+            now,
+            priority=request.priority or 0,
+            weight=ticket.tenant.limits.weight,
+            deadline_s=deadline_s,
+        )
+        self.waiter = waiter
+        self.request = request
+        self.prompt = prompt
+
+
+class ModelQueue:
+    """What waits for one model, and what became of what waited."""
+
+    def __init__(self, max_queued: int) -> None:
+        self.queue = FairQueue(max_queued)
+        self.rate = DrainRate()
+        self.wait_s = Histogram(WAIT_BOUNDS_S)
+        self.ends: Counter[str] = Counter()
+        self.said_s = -SAY_EVERY_S
+
+
+class Lines:
+    def __init__(
+        self,
+        fleet: Fleet,
+        ledger: Ledger,
+        rule: Saturation,
+        *,
+        max_queued: int,
+        timeout_s: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.rule = rule
+        self.models: dict[str, ModelQueue] = {}
+        self.go: Go | None = None
+        self.on_refused: OnRefused = lambda waiter, request, error: None
+        self._fleet = fleet
+        self._ledger = ledger
+        self._max_queued = max_queued
+        self._timeout_s = timeout_s
+        self._loop = loop
+        self._num_waiting = 0
+        self._freed: set[WorkerId] = set()
+        self._is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stop_s = 0.0  # when we stop; 0: not yet
+        self._deciding_s = 0.0  # until then one is decided that has not booked yet
+
+    def __repr__(self) -> str:
+        return f"Lines({self._num_waiting} waiting, {self.rule})"
+
+    def take(self, config: Config) -> None:
+        """Other bounds, also for what waits already."""
+        self.rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
+        self._max_queued, self._timeout_s = config.max_queued, config.queue_timeout_s
+        for known in self.models.values():
+            known.queue.max_waiting = config.max_queued
+
+    # loads -------------------------------------------------------------------------------------
+
+    def is_full(self, each: Eligible) -> bool:
+        return self._is_full(each.member)
+
+    def _is_full(self, member: Member) -> bool:
+        return self.rule.is_full(self._ledger.load(member.worker.id), member.pace, member.reported)
+
+    def spare(self, eligible: list[Eligible]) -> list[Eligible]:
+        """Those with room; all where none has."""
+        for each in eligible:
+            if self.is_full(each):
+                return [other for other in eligible if not self.is_full(other)] or eligible
+        return eligible
+
+    def must_wait(self, model: str) -> bool:
+        """Whether a request that comes now has to. Raises UnknownModel or NoWorker."""
+        known = self.models.get(model)
+        return (known is not None and len(known.queue) > 0) or self._is_saturated(model)
+
+    def best_ttft_s(self, model: str) -> float:
+        """Of a request that went where the least work is ahead, its own prompt left out; 0 where a worker has
+        none: it is tried there, whatever is believed of its pace. Raises UnknownModel or NoWorker."""
+        best_s = NEVER
+        for each in self._fleet.eligible(model):
+            load = self._ledger.load(each.member.worker.id)
+            if not load.booked_tokens:
+                return 0.0
+            best_s = min(best_s, ttft_s(load, each.member.pace))
+        return best_s
+
+    def _is_saturated(self, model: str) -> bool:
+        fleet = self._fleet
+        for each in fleet.eligible(model):
+            if not self.is_full(each):
+                break
+        else:
+            return True
+        prefills = fleet.prefills(model) if fleet.is_bound(model) else ()
+        return bool(prefills) and all([self.is_full(each) for each in prefills])
+
+    # waiting -----------------------------------------------------------------------------------
+
+    def check_room(self, model: str, tenant: str, priority: int) -> None:
+        """Before anything is done for a request. Raises TooManyRequests."""
+        known = self.models.get(model)
+        if known is not None and len(known.queue) and not known.queue.has_room(tenant, priority):
+            known.ends["full"] += 1
+            raise self._full(known, model)
+
+    def wait(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt, ticket: Ticket) -> None:
+        """Let it wait for its turn. Raises TooManyRequests if it would come to nothing."""
+        model, now = request.model, self._loop.time()
+        known = self.models.get(model)
+        if known is None:
+            known = self.models[model] = ModelQueue(self._max_queued)
+        deadline_s = now + self._timeout_s
+        num_tokens = work_of(request, prompt)
+        if request.slo_ttft_s is not None:
+            self._check_slo(known, request, ticket, num_tokens, now)
+            deadline_s = min(deadline_s, ticket.arrived_s + request.slo_ttft_s)
+        held = Held(waiter, request, prompt, ticket, num_tokens, now, deadline_s)
+        was_empty = not len(known.queue)
+        out = known.queue.push(held)
+        if out is held:
+            known.ends["full"] += 1
+            raise self._full(known, model)
+        ticket.entry = held
+        self._num_waiting += 1
+        if was_empty:
+            self._begins(known, model, now)
+        if out is not None:
+            self._refuse(known, out, "displaced", self._full(known, model))
+
+    def leave(self, request: InferenceRequest, entry: Entry) -> None:
+        """Its client is gone, or it was answered: it waits no more."""
+        known = self.models[request.model]
+        if known.queue.remove(entry):
+            self._left(known, entry, "client_gone")
+
+    def charge(self, request: InferenceRequest, ticket: Ticket, num_tokens: int) -> None:
+        """What it generated."""
+        if known := self.models.get(request.model):
+            cost = OUTPUT_WEIGHT * num_tokens / ticket.tenant.limits.weight
+            known.queue.charge(ticket.tenant.name, request.priority or 0, cost)
+
+    def wait_s(self, known: ModelQueue, model: str, num_tokens: int) -> float:
+        """Until so many tokens have left the queue, as it drains."""
+        return num_tokens / known.rate.per_s(self._prior(model), self._loop.time())
+
+    def stop_at(self, when_s: float) -> None:
+        """What waits then is told to go elsewhere."""
+        self._stop_s = when_s
+        self._look()
+
+    # moving ------------------------------------------------------------------------------------
+
+    def freed(self, worker: WorkerId) -> None:
+        """It has less ahead."""
+        if self._num_waiting:
+            self._freed.add(worker)
+            self._soon()
+
+    def decided(self) -> None:
+        """What was to be decided later has been."""
+        self._deciding_s = 0.0
+        self._soon()
+
+    def _soon(self) -> None:
+        """Behind what goes on now: a request that ends has not been closed yet."""
+        if self._num_waiting and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._move_if_freed)
+
+    def _move_if_freed(self) -> None:
+        self._is_due = False
+        freed, self._freed = self._freed, set()
+        if not freed or any([self._has_room(worker) for worker in freed]):
+            self._move()
+
+    def _has_room(self, worker: WorkerId) -> bool:
+        member = self._fleet.get(worker)
+        return member is None or not self._is_full(member)
+
+    def _look(self) -> None:
+        """From time to time, while something waits."""
+        if self._timer is not None:
+            self._timer.cancel()  # asked for before its time
+            self._timer = None
+        now = self._loop.time()
+        for known in list(self.models.values()):
+            for entry in known.queue.expire(now):
+                self._expired(known, entry, now)
+        if self._stop_s and now >= self._stop_s:
+            self._refuse_all()
+        self._move()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._num_waiting and self._timer is None:
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _move(self) -> None:
+        """Let go whom there is room for; models that share workers take turns."""
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for model, known in list(self.models.items()):
+                if self._deciding_s > self._loop.time():
+                    return
+                if len(known.queue) and not self._is_stuck(model):
+                    self.models[model] = self.models.pop(model)  # the last one next time
+                    has_moved = True
+                    self._release(known)
+
+    def _is_stuck(self, model: str) -> bool:
+        try:
+            return self._is_saturated(model)
+        except GatewayError:
+            return False  # its workers are gone: whoever waits is told so where it is decided
+
+    def _release(self, known: ModelQueue) -> None:
+        held = known.queue.pop()
+        assert isinstance(held, Held)
+        now = self._loop.time()
+        held.request.queued_s = now - held.arrived_s
+        known.rate.left(held.num_tokens, now)
+        self._left(known, held, "served")
+        try:
+            assert self.go is not None, "set by the proxy"
+            if not self.go(held.waiter, held.request, held.prompt):
+                self._deciding_s = now + DECISION_S
+        except Exception:  # noqa: BLE001  a bug must not cost the others their turn, nor leave its client waiting
+            log.exception("%r failed", held.waiter)
+            held.waiter.fail(GatewayError("the gateway failed on this request; see its log"))
+
+    # ends --------------------------------------------------------------------------------------
+
+    def _begins(self, known: ModelQueue, model: str, now: float) -> None:
+        known.rate.begin(now)
+        self._look_later()
+        if now - known.said_s >= SAY_EVERY_S:
+            known.said_s = now
+            log.info("requests for '%s' wait: its workers are saturated", model)
+
+    def _left(self, known: ModelQueue, entry: Entry, how: str) -> None:
+        assert isinstance(entry, Held)
+        now = self._loop.time()
+        known.wait_s.observe(now - entry.arrived_s)
+        known.ends[how] += 1
+        self._num_waiting -= 1
+        if ticket := entry.waiter.ticket:
+            ticket.entry = None
+        if not len(known.queue):
+            known.rate.end(now)
+
+    def _refuse(self, known: ModelQueue, entry: Entry, how: str, error: GatewayError) -> None:
+        assert isinstance(entry, Held)
+        self._left(known, entry, how)
+        self.on_refused(entry.waiter, entry.request, error)
+        entry.waiter.fail(error)
+
+    def _refuse_all(self) -> None:
+        for known in self.models.values():
+            while (entry := known.queue.pop()) is not None:
+                self._refuse(known, entry, "stopping", stopping())
+
+    def _expired(self, known: ModelQueue, entry: Entry, now: float) -> None:
+        assert isinstance(entry, Held)
+        request, waited_s = entry.request, now - entry.arrived_s
+        wait_s = self.wait_s(known, request.model, known.queue.num_tokens)
+        if waited_s >= self._timeout_s:
+            how, error = "timeout", waited_too_long(request, waited_s, wait_s)
+        else:
+            how, error = "deadline", waited_in_vain(request, waited_s, wait_s)
+        self._refuse(known, entry, how, error)
+
+    def _check_slo(
+        self, known: ModelQueue, request: InferenceRequest, ticket: Ticket, num_tokens: int, now: float
+    ) -> None:
+        """Early, where it is predicted that it cannot be met. Raises TooManyRequests."""
+        assert request.slo_ttft_s is not None
+        ahead = known.queue.ahead(ticket.tenant.name, request.priority or 0, num_tokens) - num_tokens
+        wait_s = now - ticket.arrived_s + self.wait_s(known, request.model, ahead)
+        try:
+            first_s = wait_s + self.best_ttft_s(request.model)
+        except GatewayError:
+            return
+        if first_s > request.slo_ttft_s:
+            known.ends["slo"] += 1
+            raise unreachable(request, first_s)
+
+    def _full(self, known: ModelQueue, model: str) -> TooManyRequests:
+        return no_room(model, self.wait_s(known, model, known.queue.num_tokens))
+
+    def _prior(self, model: str) -> float:
+        """Prompt tokens that its workers compute in a second, before anything was seen to drain."""
+        try:
+            eligible: Sequence[Eligible] = self._fleet.eligible(model)
+        except GatewayError:
+            return 1.0
+        return max(sum([1 / each.member.pace.token_s for each in eligible]), 1.0)
+
+
+BYTES_PER_TOKEN = 4
+"""Of a prompt that is not tokenized here."""
+
+
+def tokens_of(request: InferenceRequest, prompt: Prompt) -> int:
+    """Of its prompt, or about so many."""
+    return prompt.num_tokens or len(request.body) // BYTES_PER_TOKEN
+
+
+def work_of(request: InferenceRequest, prompt: Prompt) -> int:
+    return tokens_of(request, prompt) + REQUEST_TOKENS

@@ -1,0 +1,102 @@
+"""Who asks, and what for: tenant, priority, and within what time the first token is wanted.
+
+    tenant     a header, from whom we trust; else a hash of the API key (x-api-key, or behind Bearer); else
+               "anonymous"
+    priority   a header, from whom we trust; else the tenant's, or the body's where that is later: anybody may
+               step back
+    SLO        a header, from whom we trust; else the tenant's
+
+Headers steer, so they are believed only from networks that are named. A body is never believed to step ahead:
+a proxy that we trust passes on what its clients wrote there.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple
+
+from gateway.config import Config
+from gateway.http.messages import Header
+from gateway.http.networks import Trusted
+from gateway.tenancy.admission.tenants import ANONYMOUS
+
+MAX_NAME_CHARS = 64
+MAX_KEY_BYTES = 256
+KEY_DIGITS = 10
+
+
+class Said(NamedTuple):
+    """What headers say; None where they do not."""
+
+    tenant: str | None
+    priority: int | None
+    slo_ttft_s: float | None
+
+
+class Names(NamedTuple):
+    """Of the headers, in lower case."""
+
+    tenant: bytes
+    priority: bytes
+    slo_ttft_ms: bytes
+
+
+def trusted_peers(config: Config) -> Trusted:
+    """Whose headers are believed. Raises ConfigError."""
+    return Trusted(config.trust_headers_from, "--trust-headers-from")
+
+
+def header_names(config: Config) -> Names:
+    names = [config.tenant_header, config.priority_header, config.slo_header]
+    return Names(*[name.lower().encode() for name in names])
+
+
+def said(headers: Iterable[Header], names: Names) -> Said | None:
+    """None where no such header is there. What cannot be read says nothing."""
+    tenant: str | None = None
+    priority: int | None = None
+    slo_s: float | None = None
+    is_said = False
+    for name, value in headers:
+        if name == names.tenant:
+            tenant, is_said = _name(value), True
+        elif name == names.priority:
+            priority, is_said = _integer(value), True
+        elif name == names.slo_ttft_ms:
+            number, is_said = _integer(value), True
+            slo_s = number / 1000 if number is not None and number > 0 else None
+    return Said(tenant, priority, slo_s) if is_said else None
+
+
+def tenant_of_key(headers: Iterable[Header]) -> str:
+    """A name for whoever has the same key. The key itself goes nowhere."""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            return _named(key.strip() if scheme.lower() == b"bearer" else value)
+        if name == b"x-api-key":
+            return _named(value)
+    return ANONYMOUS
+
+
+def _named(key: bytes) -> str:
+    """Only keys as they are made are remembered: whoever sends longer ones must not fill the memory."""
+    return _hashed(key) if len(key) <= MAX_KEY_BYTES else _hashed.__wrapped__(key)
+
+
+@lru_cache(4096)
+def _hashed(key: bytes) -> str:
+    return f"key-{sha256(key).hexdigest()[:KEY_DIGITS]}" if key else ANONYMOUS
+
+
+def _name(value: bytes) -> str | None:
+    name = value.decode("utf-8", "replace").strip()[:MAX_NAME_CHARS]
+    return name if name and name.isprintable() else None
+
+
+def _integer(value: bytes) -> int | None:
+    try:
+        number = int(value)
+    except ValueError:
+        return None
+    return number if -(2**31) <= number <= 2**31 else None

@@ -1,0 +1,149 @@
+"""Who asks, by what they show: each request's first question, where it matters.
+
+    Authorization: Bearer KEY  ─┐                  ┌─► Who: tenant, models, salt; the key goes no further
+    x-api-key: KEY             ─┴─► file, or JWT ──┴─► 401 missing, unknown, expired; 403 of another tenant
+
+Where no keys are configured but tenants' caches are kept apart, the tenant is what it is to flow control:
+said by whom we trust, else named after the key that goes to the worker.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gateway.core.errors import Forbidden, Unauthorized
+from gateway.http.caller import Who
+from gateway.http.messages import Header, HttpRequest
+from gateway.http.networks import Trusted
+from gateway.tenancy.admission.request_identity import Names, said, tenant_of_key
+from gateway.tenancy.auth.api_keys import Ring
+
+MAX_UNSHOWN = 4096
+"""Tenants without a key of ours whose salt is remembered."""
+
+SaltOf = Callable[[str], str | None]
+
+Verify = Callable[[bytes], Who]
+"""Says whose token it is that others issued, or raises Unauthorized."""
+
+
+class Guard:
+    """`ring` is None where there is no key file; `clock` is seconds since 1970."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        names: Names,
+        trusted: Trusted,
+        salt_of: SaltOf,
+        passes_key: bool = False,
+    ) -> None:
+        self.ring: Ring | None = None
+        self.jwt: Verify | None = None
+        self.refusals: Counter[str] = Counter()
+        self._clock = clock
+        self._names = names
+        self._trusted = trusted
+        self._salt_of = salt_of
+        self._passes_key = passes_key
+        self._unshown: dict[str, Who] = {}
+
+    def __repr__(self) -> str:
+        return f"Guard({self.ring!r}, jwt={self.jwt is not None}, refusals={dict(self.refusals)})"
+
+    @property
+    def wants_key(self) -> bool:
+        return self.ring is not None or self.jwt is not None
+
+    @property
+    def asks_peer(self) -> bool:
+        """Whether the client's address says anything."""
+        return not self.wants_key and bool(self._trusted)
+
+    def believe(self, names: Names, trusted: Trusted) -> None:
+        """Whose headers say which tenant."""
+        self._names, self._trusted = names, trusted
+
+    def set_ring(self, ring: Ring | None) -> None:
+        self.ring = ring
+        self._unshown.clear()
+
+    def ask(self, http: HttpRequest, peer: str | None) -> Who:
+        """Raises Unauthorized or Forbidden. What was shown is taken out of the request's headers, so that it
+        reaches neither a worker nor a log."""
+        if self.ring is None and self.jwt is None:
+            return self._of_unshown(http, peer)
+        bearer: bytes | None = None
+        key: bytes | None = None
+        declared: bytes | None = None
+        kept: list[Header] = []
+        for header in http.headers:
+            name = header[0]
+            if name == b"authorization":
+                bearer = header[1]
+            elif name == b"x-api-key":
+                key = header[1]
+            else:
+                if name == self._names.tenant:
+                    declared = header[1]
+                kept.append(header)
+        if not self._passes_key:
+            http.headers = kept
+        who = self.who(bearer, key)
+        if declared is not None and declared.decode("utf-8", "replace").strip() != who.tenant:
+            raise self._refused(
+                Forbidden(
+                    f"key '{who.name}' is of the tenant '{who.tenant}', and the request names another",
+                    code="tenant_mismatch",
+                )
+            )
+        return who
+
+    def who(self, authorization: bytes | None, api_key: bytes | None) -> Who:
+        """Of the two headers' values. Raises Unauthorized."""
+        shown = api_key
+        if authorization is not None and authorization[:7].lower() == b"bearer ":
+            shown = authorization[7:].strip()
+        if not shown:
+            raise self._refused(
+                Unauthorized(
+                    "you sent no API key; send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                    code="missing_api_key",
+                )
+            )
+        if self.jwt is not None and shown.count(b".") == 2:
+            try:
+                return self.jwt(shown)
+            except Unauthorized as error:
+                raise self._refused(error) from None
+        who = self.ring.find(shown) if self.ring is not None else None
+        if who is None:
+            raise self._refused(Unauthorized("the API key is not known", code="invalid_api_key"))
+        if who.expires_s and who.expires_s <= self._clock():
+            when = datetime.fromtimestamp(who.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            message = f"the API key '{who.name}' expired on {when}; ask for a new one"
+            raise self._refused(Unauthorized(message, code="expired_api_key"))
+        return who
+
+    def check_admin(self, authorization: bytes | None, api_key: bytes | None) -> Who:
+        """Raises Unauthorized or Forbidden."""
+        who = self.who(authorization, api_key)
+        if not who.is_admin:
+            message = f"key '{who.name}' has no admin scope (`kvgate key new --admin`)"
+            raise self._refused(Forbidden(message, code="admin_scope_required"))
+        return who
+
+    def _of_unshown(self, http: HttpRequest, peer: str | None) -> Who:
+        told = said(http.headers, self._names) if self._trusted.trusts(peer) else None
+        tenant = (told.tenant if told else None) or tenant_of_key(http.headers)
+        who = self._unshown.get(tenant)
+        if who is None:
+            if len(self._unshown) >= MAX_UNSHOWN:
+                self._unshown.clear()
+            who = self._unshown[tenant] = Who(tenant, salt=self._salt_of(tenant))
+        return who
+
+    def _refused(self, error: Unauthorized | Forbidden) -> Unauthorized | Forbidden:
+        self.refusals[error.code] += 1
+        return error

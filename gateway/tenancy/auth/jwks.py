@@ -1,0 +1,118 @@
+"""Public keys of whoever issues tokens: a JWKS (RFC 7517), from a file or a URL, fetched beside the traffic.
+
+    now, then every `refresh_s`, and sooner where a token names a key that is not known ─► `use(text)`
+
+What cannot be had or used leaves the keys before in use, and is logged once until it is well again.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+
+from gateway.core.errors import ConfigError
+from gateway.http.url import Url
+
+log = logging.getLogger("kvgate.keys")
+
+FETCH_TIMEOUT_S = 10.0
+MIN_INTERVAL_S = 5.0
+"""Between two fetches, whatever tokens name: nobody has us ask the issuer as often as they like."""
+MAX_BYTES = 1 << 20
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+UNUSABLE = (OSError, aiohttp.ClientError, ValueError, TypeError, ArithmeticError, RecursionError)
+"""Errors of an issuer's answer: a list where a name belongs is a TypeError, a TimeoutError is an OSError."""
+
+Use = Callable[[bytes], None]
+"""Takes a JWKS, or raises ValueError in words."""
+
+
+class Jwks:
+    def __init__(self, source: str, use: Use, *, refresh_s: float) -> None:
+        """A file is read at once. Raises ConfigError."""
+        self.source = source
+        self.fetches: Counter[str] = Counter()
+        self._use = use
+        self._refresh_s = refresh_s
+        self._wanted = asyncio.Event()
+        self._was_well = True
+        self._is_url = source.lower().startswith(("http://", "https://"))
+        if self._is_url:
+            _check(source)
+        else:
+            try:
+                self._use(self._read())
+            except UNUSABLE as exc:
+                raise ConfigError(f"jwt_keys: {source} cannot be used: {_words(exc)}") from exc
+
+    def __repr__(self) -> str:
+        return f"Jwks({self.source}, {dict(self.fetches)})"
+
+    def want(self) -> None:
+        """A token names a key that is not known: look again soon."""
+        self._wanted.set()
+
+    async def keep(self) -> None:
+        """Fetch for ever."""
+        while True:
+            self._wanted.clear()
+            await self.fetch()
+            await asyncio.sleep(min(MIN_INTERVAL_S, self._refresh_s))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(self._refresh_s - MIN_INTERVAL_S, 0.0)):
+                    await self._wanted.wait()
+
+    async def fetch(self) -> None:
+        try:
+            self._use(await (self._ask() if self._is_url else asyncio.to_thread(self._read)))
+        except UNUSABLE as exc:
+            self.fetches["failed"] += 1
+            if self._was_well:
+                log.error("%s: no keys from there, those before stay: %s", self.source, _words(exc))
+            self._was_well = False
+        else:
+            self.fetches["fetched"] += 1
+            if not self._was_well:
+                log.info("%s: keys are there again", self.source)
+            self._was_well = True
+
+    def _read(self) -> bytes:
+        with Path(self.source).expanduser().open("rb") as file:
+            return file.read(MAX_BYTES)
+
+    async def _ask(self) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(self.source, headers={"Accept": "application/json"}, allow_redirects=False) as answer,
+        ):
+            if answer.status in REDIRECTS:  # it might lead to a place without TLS, or to another network
+                raise ValueError(f"it answers {answer.status}, a redirect; name the URL that it leads to")
+            if answer.status != 200:
+                raise ValueError(f"it answers {answer.status}")
+            body = b""
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > MAX_BYTES:
+                    raise ValueError(f"its answer is over {MAX_BYTES} bytes")
+            return body
+
+
+def _check(source: str) -> None:
+    """Raises ConfigError."""
+    try:
+        url = Url.of(source)
+    except ValueError as exc:
+        raise ConfigError(f"jwt_keys: {exc}") from exc
+    if url.scheme == "http" and url.host not in LOOPBACK:
+        raise ConfigError(f"jwt_keys: {source}: keys that come without TLS can be anybody's; use https")
+
+
+def _words(exc: BaseException) -> str:
+    return getattr(exc, "strerror", None) or str(exc) or type(exc).__name__

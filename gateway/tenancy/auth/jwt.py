@@ -1,0 +1,208 @@
+"""Tokens that others issued (JWT), in place of keys of ours: verified with their public keys.
+
+    header ─ an allowed algorithm, a known key ─► signature, exp, nbf, iss, aud ─► claims ─► Who
+
+An algorithm belongs to a kind of key: RSA keys verify RS* and PS*, EC keys ES*, Ed25519 keys EdDSA, and what
+a key says of itself (`alg`, `use`) narrows that. Keys are never shared secrets, so HS* and "none" cannot be
+meant.
+
+To verify costs 100 us or more, once for each token: afterwards it is known by a digest of it, until it
+expires or the keys change. The digest is keyed by what this process drew at its start.
+"""
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from hashlib import blake2s
+from typing import Any
+
+import jwt as pyjwt
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from gateway.core.decoding import UNREADABLE
+from gateway.core.errors import Unauthorized
+from gateway.http.caller import Who
+from gateway.tenancy.auth.key_format import check_tenant
+
+MAX_TOKEN_BYTES = 16 << 10
+MAX_KNOWN = 4096
+"""Tokens, some 600 bytes each."""
+MAX_KEYS = 100
+"""Of an issuer, who has a few: each costs some 0.1 ms of the event loop for each algorithm."""
+MIN_RSA_BITS = 2048
+DEFAULT_ALGORITHMS = ("RS256", "ES256")
+"""What identity providers sign with unless they are told otherwise."""
+FITTING: Mapping[tuple[str, str], Collection[str]] = {
+    ("RSA", ""): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}
+"""Algorithms by a key's kind and curve."""
+
+SaltOf = Callable[[str], str | None]
+
+
+class _Jwks(msgspec.Struct):
+    keys: list[dict[str, Any]]
+
+
+class Jwt:
+    """`want_keys` is called where a token names a key that is not known."""
+
+    def __init__(
+        self,
+        *,
+        algorithms: Collection[str],
+        issuer: str,
+        audience: str,
+        leeway_s: float,
+        tenant_claim: str,
+        models_claim: str,
+        salt_of: SaltOf,
+        clock: Callable[[], float] = time.time,
+        want_keys: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._algorithms = frozenset(algorithms)
+        self._issuer = issuer
+        self._audience = audience
+        self._leeway_s = leeway_s
+        self._tenant_claim = tenant_claim
+        self._models_claim = models_claim
+        self._salt_of = salt_of
+        self._clock = clock
+        self.want_keys = want_keys
+        self._keys: dict[tuple[str | None, str], pyjwt.PyJWK] = {}
+        self._salt = os.urandom(16)
+        self._known: OrderedDict[bytes, Who] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"Jwt({self._issuer}, {self.num_keys} keys, {len(self._known)} tokens known)"
+
+    @property
+    def num_keys(self) -> int:
+        return len({kid for kid, _ in self._keys})
+
+    def use(self, text: bytes) -> None:
+        """A JWKS, in place of the one before. Raises ValueError, with nothing changed."""
+        try:
+            given = msgspec.json.decode(text, type=_Jwks).keys
+        except UNREADABLE as exc:
+            raise ValueError(f"it is no JWKS: {exc}") from exc
+        if len(given) > MAX_KEYS:
+            raise ValueError(f"it lists {len(given)} keys, at most {MAX_KEYS} are used")
+        keys = {name: key for each in given for name, key in self._usable(each)}
+        if not keys:
+            allowed = ", ".join(sorted(self._algorithms))
+            raise ValueError(f"it has no public key for {allowed}")
+        if {n: k._jwk_data for n, k in keys.items()} != {n: k._jwk_data for n, k in self._keys.items()}:
+            self._keys = keys
+            self.forget()
+
+    def forget(self) -> None:
+        """Verify each token anew: what they stand for may have changed."""
+        self._known.clear()
+
+    def who(self, token: bytes) -> Who:
+        """Raises Unauthorized, which does not show the token."""
+        if len(token) > MAX_TOKEN_BYTES:
+            raise _refused("the token is too long")
+        digest = blake2s(token, key=self._salt).digest()
+        who = self._known.get(digest)
+        if who is None:
+            who = self._verified(token)
+            self._known[digest] = who
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        elif who.expires_s <= self._clock():
+            del self._known[digest]
+            raise Unauthorized("the token has expired", code="expired_token")
+        return who
+
+    def _usable(self, given: Mapping[str, Any]) -> list[tuple[tuple[str | None, str], pyjwt.PyJWK]]:
+        """By id and algorithm; none of those that sign, encrypt, are secret or are short."""
+        kind = str(given.get("kty")), "" if given.get("kty") == "RSA" else str(given.get("crv"))
+        fitting = {given["alg"]} & set(FITTING.get(kind, ())) if "alg" in given else FITTING.get(kind, ())
+        if given.get("use", "sig") != "sig" or "d" in given:
+            return []
+        usable = []
+        for name in self._algorithms.intersection(fitting):
+            try:
+                key = pyjwt.PyJWK(dict(given), algorithm=name)
+            except pyjwt.PyJWTError:
+                continue
+            if isinstance(key.key, RSAPublicKey) and key.key.key_size < MIN_RSA_BITS:
+                continue
+            usable.append(((given.get("kid"), name), key))
+        return usable
+
+    def _verified(self, token: bytes) -> Who:
+        try:
+            claims = pyjwt.decode(
+                token,
+                self._key_of(pyjwt.get_unverified_header(token)),
+                algorithms=list(self._algorithms),
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=self._leeway_s,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except pyjwt.ExpiredSignatureError as exc:
+            raise Unauthorized("the token has expired", code="expired_token") from exc
+        except pyjwt.PyJWTError as exc:
+            raise _refused(_why(exc)) from None
+        except UNREADABLE:  # in what its parts hold
+            raise _refused("the token cannot be read") from None
+        return self._who(claims)
+
+    def _key_of(self, header: Mapping[str, Any]) -> pyjwt.PyJWK:
+        """Raises Unauthorized."""
+        name, kid = header.get("alg"), header.get("kid")
+        if name not in self._algorithms:
+            allowed = ", ".join(sorted(self._algorithms))
+            raise _refused(f"the token is signed in a way that is not allowed; {allowed} is")
+        if kid is None and self.num_keys == 1:
+            (kid,) = {each for each, _ in self._keys}
+        key = self._keys.get((kid, name))
+        if key is None:
+            self.want_keys()
+            raise _refused("the token is signed with a key that is not known (yet: try again in seconds)")
+        return key
+
+    def _who(self, claims: Mapping[str, Any]) -> Who:
+        tenant, models = claims.get(self._tenant_claim), claims.get(self._models_claim)
+        if not isinstance(tenant, str):
+            raise _refused(f"the token has no claim '{self._tenant_claim}' that names a tenant")
+        try:
+            check_tenant(tenant)
+        except ValueError as exc:
+            raise _refused(f"the token's claim '{self._tenant_claim}': {exc}") from exc
+        if isinstance(models, str):
+            models = models.split()  # as `scope` is written
+        is_list = isinstance(models, list) and all(isinstance(each, str) for each in models)
+        if self._models_claim in claims and not (is_list and models):  # null would mean all
+            raise _refused(f"the token's claim '{self._models_claim}' lists no models")
+        expires_s = float(claims["exp"]) + self._leeway_s
+        return Who(tenant, "jwt", models, expires_s, False, self._salt_of(tenant))
+
+
+def _refused(message: str) -> Unauthorized:
+    return Unauthorized(message, code="invalid_token")
+
+
+def _why(exc: pyjwt.PyJWTError) -> str:
+    match exc:
+        case pyjwt.MissingRequiredClaimError():
+            return f"the token has no claim '{exc.claim}'"
+        case pyjwt.InvalidAudienceError():
+            return "the token is for another audience"
+        case pyjwt.InvalidIssuerError():
+            return "the token is of another issuer"
+        case pyjwt.ImmatureSignatureError():
+            return "the token is not valid yet"
+        case pyjwt.InvalidSignatureError():
+            return "the token's signature is wrong"
+    return "the token cannot be read"

@@ -1,0 +1,73 @@
+"""Sees each decision, and counts aside what its tenant's salt has cost (`tenancy/auth/salt_cost.py`)."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from gateway.core.blocks import BlockHash, Tokens
+from gateway.core.decision import Decision, Prompt
+from gateway.core.fleet import Fleet
+from gateway.core.requests.request import InferenceRequest
+from gateway.tenancy.auth.salt_cost import GivenUp
+
+MAX_QUEUED = 1_000
+MAX_QUEUED_TOKENS = 1 << 20
+PAUSE_S = 0.05
+PORTION_S = 0.001
+"""A fiftieth of a core at most; what comes faster is left out, and counted."""
+
+_Seen = tuple[str, Sequence[Tokens], str, int]
+
+
+class SaltWitness:
+    """One of `Router.witnesses`: on the data path a request is only queued, less than 1 us."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.given_up = GivenUp()
+        self.num_left_out = 0
+        self._fleet = fleet
+        self._queue: deque[_Seen] = deque()
+        self._num_queued_tokens = 0
+
+    def __repr__(self) -> str:
+        return f"SaltWitness({self.given_up!r}, {len(self._queue)} queued)"
+
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        if request.cache_salt is None or not prompt.tokens or decision.attempt > 1:
+            return
+        if len(self._queue) >= MAX_QUEUED or self._num_queued_tokens > MAX_QUEUED_TOKENS:
+            self.num_left_out += 1
+            return
+        self._num_queued_tokens += decision.num_tokens
+        self._queue.append((decision.model, prompt.tokens, request.cache_salt, decision.overlap_tokens))
+
+    def step(self) -> bool:
+        """Look at one that is queued; False if none is."""
+        if not self._queue:
+            return False
+        seen = self._queue.popleft()
+        self._num_queued_tokens -= sum(map(len, seen[1]))
+        self.given_up.see(*seen)
+        return True
+
+    def measure_fleet(self) -> None:
+        blocks = [member.worker.num_blocks or 0 for member in self._fleet]
+        sizes = [member.worker.block_size or 0 for member in self._fleet]
+        self.given_up.set_capacity(sum(num * size for num, size in zip(blocks, sizes, strict=True)))
+
+
+async def keep_counted(witness: SaltWitness) -> None:
+    """A portion, a pause: whatever comes, requests come first."""
+    while True:
+        await asyncio.sleep(PAUSE_S)
+        witness.measure_fleet()
+        end = time.perf_counter() + PORTION_S
+        while witness.step() and time.perf_counter() < end:
+            pass

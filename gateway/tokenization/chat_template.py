@@ -1,0 +1,388 @@
+"""Chat templates: what vLLM hands to a model's jinja template, and the text that comes out.
+
+Two halves. `Template` renders as Hugging Face does (the environment is in `jinja_env.py`).
+`conversation` and `dump_tools` make of a request what vLLM's validation and message parsing make of
+it. Order matters there: templates print tools and calls with `tojson`, and a key in another place is
+another prompt. Read in vLLM 0.32 and transformers 5.19; tests/vllm/test_tokenize.py asks the engine.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+import jinja2
+from jinja2 import meta, nodes
+
+from gateway.core.decoding import UNREADABLE
+from gateway.core.multimodal import MEDIA
+from gateway.tokenization.jinja_env import ENVIRONMENT
+
+Message: TypeAlias = dict[str, Any]
+ContentFormat: TypeAlias = Literal["string", "openai"]
+
+# Parameters of HF's apply_chat_template: it keeps these for itself, so a template never sees them.
+HF_PARAMETERS = {
+    "conversation",
+    "chat_template",
+    "continue_final_message",
+    "tokenize",
+    "padding",
+    "truncation",
+} | {"max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"}
+# HF marks the end of the message to continue with this, then cuts the rendered text there. The same
+# words, because a template may trim, measure or escape what it is given.
+CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+# vLLM drops this first line of a system text: Claude Code changes it with each request.
+BILLING_HEADER = "x-anthropic-billing-header"
+# Where the text of a part is, by type. Any other type is media, or refused by the engine.
+TEXT_FIELD = {"text": "text", "refusal": "refusal", "thinking": "thinking"}
+# A message of these roles with nothing but text is passed on as it is.
+PLAIN_ROLES = ("user", "assistant")
+# Fields of a part that vLLM knows: only the others reach an "openai" template beside the text.
+PART_FIELDS = (
+    {"type", "text", "refusal", "thinking", "closed", "name", "data", "uuid", "file"}
+    | {"prompt_cache_breakpoint", "image_url", "image_pil", "image_embeds"}
+    | {"audio_url", "audio_embeds", "input_audio", "video_url", "video_embeds"}
+)
+
+
+class PromptError(ValueError):
+    """The prompt cannot be told: the template raised, or a field has a shape that engines refuse.
+
+    `foreign` names what other code raised (a template above all) where the message repeats its words:
+    these may quote the prompt, and are not for a log.
+    """
+
+    def __init__(self, message: str, foreign: str = "") -> None:
+        super().__init__(message)
+        self.foreign = foreign
+
+
+class TooLong(PromptError):
+    """The prompt has more tokens than its model takes; `num_tokens` is how many at least.
+
+    Defined beside PromptError: compiled code takes no subclass of it from a module that is not compiled."""
+
+    def __init__(self, num_tokens: int) -> None:
+        super().__init__("the prompt has more tokens than the model takes")
+        self.num_tokens = num_tokens
+
+
+class MediaError(PromptError):
+    """There are media in it: what is before the first can be told (`core/multimodal.py`)."""
+
+
+class Template:
+    """One compiled chat template. Raises PromptError when it does not compile."""
+
+    def __init__(self, source: str) -> None:
+        try:
+            self.tree = ENVIRONMENT.parse(source)
+            compiled = ENVIRONMENT.from_string(source)
+        except jinja2.TemplateError as exc:
+            raise PromptError(f"chat template does not compile: {exc}") from exc
+        self._root, self._context = compiled.root_render_func, compiled.new_context
+        self._globals = dict(compiled.globals)
+        self.source = source
+        self.variables = frozenset(meta.find_undeclared_variables(self.tree))
+        self.content_format = content_format(self.tree)
+        # vLLM looks for the quoted word, not for a role test.
+        self.knows_developer = '"developer"' in source or "'developer'" in source
+
+    def __repr__(self) -> str:
+        return f"Template({self.content_format}, {len(self.source)} characters)"
+
+    def render(self, messages: Sequence[Message], variables: Mapping[str, Any], now: datetime) -> str:
+        """The prompt's text. `variables` are what the template sees besides messages; `now` is local."""
+        if not messages:
+            raise PromptError("messages is empty")
+        if not self.knows_developer and any([message["role"] == "developer" for message in messages]):
+            messages = _developer_as_system(messages)
+        scope = {**self._globals, "strftime_now": now.strftime, **variables, "messages": messages}
+        try:  # what jinja's own `render` does, without copying the variables again
+            return "".join(self._root(self._context(scope, shared=True)))
+        except Exception as exc:  # noqa: BLE001 - a template is a program from elsewhere, it can raise anything
+            raise PromptError(f"chat template: {exc}", type(exc).__name__) from exc
+
+    def render_open(self, messages: Sequence[Message], variables: Mapping[str, Any], now: datetime) -> str:
+        """The text up to the end of the last message's content, for the model to continue it."""
+        if variables.get("add_generation_prompt"):
+            raise PromptError("continue_final_message and add_generation_prompt exclude each other")
+        if "content" not in self.source:
+            raise PromptError("continue_final_message: the chat template does not use content")
+        opened, final = _tag_end(messages)
+        text = self.render(opened, variables, now)
+        at = text.rfind(CONTINUE_TAG.strip())
+        if at < 0 or final.strip() not in text:
+            raise PromptError("continue_final_message: the chat template drops the last message")
+        # The tag's own last space tells whether the template trims what it prints.
+        return text[:at] if text.startswith(CONTINUE_TAG, at) else text[:at].rstrip()
+
+
+def _tag_end(messages: Sequence[Message]) -> tuple[list[Message], str]:
+    """The messages with the tag after the last one's text, and that text."""
+    if not messages or (content := messages[-1]["content"]) is None:
+        raise PromptError("continue_final_message: no content to continue")
+    if isinstance(content, str):
+        return [*messages[:-1], {**messages[-1], "content": content + CONTINUE_TAG}], content
+    for i in range(len(content) - 1, -1, -1):
+        if "text" in content[i]:
+            final: str = content[i]["text"]
+            parts = [*content[:i], {**content[i], "text": final + CONTINUE_TAG}, *content[i + 1 :]]
+            return [*messages[:-1], {**messages[-1], "content": parts}], final
+    raise PromptError("continue_final_message: no text to continue")
+
+
+def _developer_as_system(messages: Sequence[Message]) -> list[Message]:
+    """For templates without that role: system messages, and one of them, at the start."""
+    renamed: list[Message] = []
+    for message in messages:
+        if message["role"] == "developer":
+            message = {key: value for key, value in message.items() if key != "tools"} | {"role": "system"}
+        renamed.append(message)
+    systems = [i for i, message in enumerate(renamed) if message["role"] == "system"]
+    if systems == [0]:
+        return renamed
+    texts = [_plain(renamed[i]["content"]) for i in systems]
+    merged = {"role": "system", "content": "\n\n".join(text for text in texts if text)}
+    return [merged, *(message for message in renamed if message["role"] != "system")]
+
+
+def _plain(content: str | list[dict[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if "text" in part)
+
+
+# --- messages and tools, as vLLM passes them on ---
+
+
+def conversation(messages: object, form: ContentFormat) -> list[Message]:
+    """The messages that the template sees. Raises PromptError, naming the message and the field."""
+    if not isinstance(messages, list):
+        raise PromptError("messages is not a list")
+    return [_plain_message(message, form) or _message(message, i, form) for i, message in enumerate(messages)]
+
+
+def _plain_message(message: object, form: ContentFormat) -> Message | None:
+    """Most messages are a role and a text, and stay so: the short way for these."""
+    if form == "string" and type(message) is dict and len(message) == 2:
+        role, content = message.get("role"), message.get("content")
+        if type(content) is str and role in PLAIN_ROLES:
+            return {"role": role, "content": content}
+    return None
+
+
+def _message(message: object, number: int, form: ContentFormat) -> Message:
+    where = f"messages[{number}]"
+    if not isinstance(message, Mapping) or not isinstance(role := message.get("role"), str):
+        raise PromptError(f"{where}: no role")
+    # Keys in the order in which vLLM sets them, for templates that print a whole message.
+    result: Message = {"role": role, "content": _content(role, message.get("content"), where, form)}
+    if role == "assistant":
+        if calls := message.get("tool_calls"):
+            result["tool_calls"] = _tool_calls(calls, where)
+        if (reasoning := _reasoning(message)) is not None:
+            result["reasoning"] = result["reasoning_content"] = reasoning
+    elif role == "tool" and "tool_call_id" in message:
+        result["tool_call_id"] = message["tool_call_id"]
+    for key in ("name", "task"):
+        if isinstance(message.get(key), str):
+            result[key] = message[key]
+    if role == "developer":
+        tools: Any = message.get("tools")
+        result["tools"] = tools if tools is None else [_developer_tool(tool, where) for tool in tools]
+    return result
+
+
+def _reasoning(message: Mapping[str, Any]) -> Any:
+    reasoning = message.get("reasoning")
+    return message.get("reasoning_content") if reasoning is None else reasoning
+
+
+def _content(role: str, content: object, where: str, form: ContentFormat) -> str | list[dict[str, Any]]:
+    if isinstance(content, str) and form == "string" and role != "system":
+        return content
+    given = [] if content is None else [content] if isinstance(content, str) else content
+    if not isinstance(given, list):
+        raise PromptError(f"{where}: content is neither text nor a list of parts")
+    parts = [_part(part, where) for part in given]
+    if role == "system":
+        parts = [kept for part in parts if (kept := _without_billing(part)) is not None]
+    texts = [part.get("text", part.get("name", "")) for part in parts]
+    if form == "string":
+        return "\n".join(text for text in texts if text)  # empty parts leave no empty line
+    if role == "tool" and all(part["type"] == "text" for part in parts):
+        return "\n".join(texts)  # most templates print a tool's answer without looking for parts
+    return parts
+
+
+def _part(part: object, where: str) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if not isinstance(part, Mapping):
+        raise PromptError(f"{where}: a content part is neither text nor an object")
+    kind = part.get("type")
+    if kind == "tool_reference":
+        return {"type": kind, "name": part.get("name")}
+    text = part.get(TEXT_FIELD.get(str(kind), ""))
+    if not isinstance(text, str):
+        if str(kind) in MEDIA:
+            raise MediaError(f"{where}: a content part of type {kind!r} is not text")
+        called = f"of type {kind!r}" if str(kind) in PART_FIELDS else "of unknown type"
+        raise PromptError(f"{where}: a content part {called} is not text")
+    extra = {key: value for key, value in part.items() if key not in PART_FIELDS}
+    return {"type": "text", "text": text, **extra}
+
+
+def _without_billing(part: dict[str, Any]) -> dict[str, Any] | None:
+    text = part.get("text")
+    if not isinstance(text, str) or not text.startswith(BILLING_HEADER):
+        return part
+    rest = text.partition("\n")[2]
+    return {**part, "text": rest} if rest else None
+
+
+def _tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise PromptError(f"{where}: tool_calls is not a list")
+    result = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or call.get("type", "function") != "function":
+            raise PromptError(f"{where}: a tool call is not a function call")
+        function = {**function, "arguments": arguments_of(function.get("arguments"))}
+        call = {**call, "function": _ordered(function, ("arguments", "name"))}
+        result.append(_ordered(call, ("id", "function", "type")))
+    return result
+
+
+def arguments_of(given: object) -> dict[str, Any]:
+    """Arguments come as JSON text and templates want an object; vLLM makes {} of whatever is not one."""
+    if isinstance(given, str) and given:
+        try:
+            given = json.loads(given)
+        except UNREADABLE:
+            return {}
+    return given if isinstance(given, dict) else {}
+
+
+def _ordered(given: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:
+    """Declared fields in the order in which they are declared, then the rest: what validation leaves."""
+    return {key: given[key] for key in first if key in given} | dict(given)
+
+
+def _developer_tool(tool: object, where: str) -> dict[str, Any]:
+    if not isinstance(tool, Mapping) or not isinstance(function := tool.get("function"), Mapping):
+        raise PromptError(f"{where}: a tool has no function")
+    function = _ordered(function, ("name", "description", "parameters", "strict"))
+    return _ordered({**tool, "function": function}, ("function", "type"))
+
+
+def dump_tools(tools: object) -> list[dict[str, Any]] | None:
+    """The tools after validation: unknown fields dropped, description and parameters always there."""
+    if tools is None:
+        return None
+    if not isinstance(tools, list):
+        raise PromptError("tools is not a list")
+    return [_dump_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools)]
+
+
+def _dump_tool(tool: object, where: str) -> dict[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(tool, Mapping) or not isinstance(function, Mapping):
+        raise PromptError(f"{where}: no function")
+    if not isinstance(function.get("name"), str) or tool.get("type", "function") != "function":
+        raise PromptError(f"{where}: not a function with a name")
+    dumped = {key: function.get(key) for key in ("name", "description", "parameters")}
+    result = {"type": "function", "function": dumped}
+    deferred = tool.get("defer_loading")
+    inner = function.get("defer_loading")
+    for target, key, value in (
+        (dumped, "strict", function.get("strict")),
+        (dumped, "defer_loading", deferred if inner is None else inner),
+        (result, "defer_loading", deferred),
+    ):
+        if value is not None:
+            target[key] = value
+    return result
+
+
+# --- does the template read content as text or as parts? ---
+
+
+def content_format(tree: nodes.Template) -> ContentFormat:
+    """ "openai" when the template loops over a message's content, by the rules that vLLM reads it with."""
+    try:
+        return "openai" if any(True for _ in _content_loops(tree)) else "string"
+    except _Unreadable:
+        return "string"
+
+
+class _Unreadable(Exception):
+    """vLLM gives up on a template that unpacks messages or content in an assignment or a loop."""
+
+
+def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
+    """Whether `node` is the variable `name` (or its `key`), perhaps filtered, tested or sliced."""
+    while isinstance(node, nodes.Filter | nodes.Test) or (
+        isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+    ):
+        node = node.node
+    if key is None:
+        return isinstance(node, nodes.Name) and node.name == name and node.ctx == "load"
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == key and _reads_name(node.node, name)
+    return isinstance(node, nodes.Getattr) and node.attr == key and _reads_name(node.node, name)
+
+
+def _reads_name(node: nodes.Node, name: str) -> bool:
+    return isinstance(node, nodes.Name) and node.name == name and node.ctx == "load"
+
+
+def _target(node: nodes.Node) -> str:
+    if not isinstance(node, nodes.Name):
+        raise _Unreadable
+    return node.name
+
+
+def _message_names(tree: nodes.Template) -> set[str]:
+    """Loop variables that stand for a message."""
+    lists, todo = {"messages"}, ["messages"]
+    while todo:
+        name = todo.pop()
+        found = {_target(each.target) for each in tree.find_all(nodes.Assign) if _reads(each.node, name)}
+        todo += found - lists
+        lists |= found
+    loops = (loop for loop in tree.find_all(nodes.For) if any(_reads(loop.iter, name) for name in lists))
+    return {_target(loop.target) for loop in loops}
+
+
+def _content_loops(tree: nodes.Template) -> Iterator[str]:
+    """Targets of loops over a message's content: read off the message, named so, or a macro's parameter."""
+    names = _message_names(tree)
+    parameters: dict[int, set[str]] = {}
+    for macro in tree.find_all(nodes.Macro):
+        receives = _content_parameters(tree, macro, names)
+        for loop in macro.find_all(nodes.For):
+            parameters[id(loop)] = receives or parameters.get(id(loop), set())
+    for loop in tree.find_all(nodes.For):
+        named = loop.iter.name if isinstance(loop.iter, nodes.Name) else None
+        # Inside a macro "content" is the macro's own name for something.
+        wanted = parameters.get(id(loop), {"content"})
+        if named in wanted or any(_reads(loop.iter, name, "content") for name in names):
+            yield _target(loop.target)
+
+
+def _content_parameters(tree: nodes.Template, macro: nodes.Macro, names: set[str]) -> set[str]:
+    """Parameters of `macro` that some call fills with a message's content."""
+    declared = [arg.name for arg in macro.args]
+    found: set[str] = set()
+    for call in tree.find_all(nodes.Call):
+        if not isinstance(call.node, nodes.Name) or call.node.name != macro.name:
+            continue
+        given = [*zip(declared, call.args, strict=False)]
+        given += [(each.key, each.value) for each in call.kwargs if each.key in declared]
+        found |= {key for key, value in given if any(_reads(value, name, "content") for name in names)}
+    return found

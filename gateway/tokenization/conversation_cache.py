@@ -1,0 +1,137 @@
+"""The tokens of conversations at the cost of what is new in them.
+
+    known run ── stub + new messages, rendered and stripped ── tokens of the new text
+        └─ saved at the last cuts of the new text, for the next turn
+
+Exactly what rendering and tokenizing the whole would give, because it is done at cuts only that were
+proved for the template and the request's variables (template_stability.py), at special tokens, where text is
+tokenized independently. Whatever is unusual has no cut and is rendered whole.
+"""
+
+from collections.abc import Callable, Sequence
+
+from gateway.core.blocks import Tokens
+from gateway.core.requests.chat_messages import Messages
+from gateway.core.token_runs import Continued, Run, Runs
+from gateway.tokenization.chat_template import Message, PromptError, conversation
+from gateway.tokenization.message_frame import plain_content
+from gateway.tokenization.probe_conversations import Cut
+from gateway.tokenization.render_settings import Setting
+from gateway.tokenization.template_stability import BEHIND, USER, features, kind_of
+
+# A cut behind the system message is made while a conversation is short: later it was made before.
+MAX_LEAD_MESSAGES = 8
+LED = frozenset({Cut.LEAD, Cut.TURN_LED, Cut.STEP_LED})
+
+
+class Conversations:
+    """What is known of a model's conversations. `encode` makes tokens of text that begins at a mark."""
+
+    def __init__(self, runs: Runs, encode: Callable[[str], Tokens]) -> None:
+        self._runs = runs
+        self._encode = encode
+
+    def __repr__(self) -> str:
+        return f"Conversations({self._runs!r})"
+
+    def known(self, chat: Messages, setting: Setting) -> Continued | None:
+        """The tokens of a chat that goes on from a known run; None where none can be gone on from."""
+        stubs = setting.stubs
+        if not stubs:
+            return None
+        for number in range(len(chat.names) - 1, 0, -1):
+            run = self._runs.get(chat.names[number - 1])
+            if run is None or run.proof is not stubs:
+                continue
+            stub = stubs[run.cut]
+            new = conversation(chat.decode(number), setting.template.content_format)
+            in_new = features(new, stub.kind, setting.markup)
+            if (run.features | in_new << BEHIND) & ~stub.allowed or new[0]["role"] != stub.next_role:
+                continue
+            text = _plain_text(new, in_new, setting, run.cut)
+            if text is None:
+                text = stub.rest(setting.render([*stub.messages, *new]))
+            if text is not None:
+                return self._tokens(run, text, new, chat.names[number:], setting)
+        return None
+
+    def first(self, messages: Sequence[Message], setting: Setting) -> Continued | None:
+        """The tokens of a conversation of one plain message; None where it must be rendered."""
+        text = _plain_text(messages, features(messages, "", setting.markup), setting, None)
+        return None if text is None else Continued(self._encode(text))
+
+    def whole(self, chat: Messages, messages: Sequence[Message], text: str, setting: Setting) -> Continued:
+        """The tokens of all `messages`, rendered as `text`; they are known from now on."""
+        return self._tokens(None, text, messages, chat.names, setting)
+
+    def _tokens(
+        self, run: Run | None, text: str, new: Sequence[Message], names: Sequence[bytes], setting: Setting
+    ) -> Continued:
+        """The tokens of `text`, rendered from `new`, behind those of `run`; saved at its last cuts."""
+        if run is None and len(new) == 1:
+            return Continued(self._encode(text))  # no next turn can begin before its only message
+        stubs = setting.stubs or {}
+        kind, is_led = (stubs[run.cut].kind, run.cut in LED) if run else ("", new[0]["role"] == "system")
+        known, at, start = run, 0, 0
+        for place, cut, end in _ends(text, new, _places(new, is_led, run is None), setting):
+            found = (run.features if run else 0) | features(new[at:place], kind, setting.markup)
+            if found & ~stubs[cut].allowed:
+                break
+            run = Run(names[place - 1], run, self._encode(text[start:end]), setting.stubs, cut, found)
+            kind, at, start = kind_of(new[place - 1]), place, end
+        rest = self._encode(text[start:])
+        if run is None:
+            return Continued(rest)
+        if run is not known or len(self._runs):
+            self._runs.use(run)
+        tokens = run.all_tokens()
+        tokens.extend(rest)
+        return Continued(tokens, run)
+
+
+def _plain_text(new: Sequence[Message], found: int, setting: Setting, cut: Cut | None) -> str | None:
+    """Not with tools, which some templates print beside the last message."""
+    if len(new) != 1 or found != USER or setting.variables["tools"]:
+        return None
+    content = plain_content(new[0])
+    return setting.render_user(content, cut) if content else None
+
+
+def _ends(
+    text: str, new: Sequence[Message], places: Sequence[tuple[int, Cut]], setting: Setting
+) -> list[tuple[int, Cut, int]]:
+    """The places at which `text` can be cut, and where in it: before what their rest renders to."""
+    ends: list[tuple[int, Cut, int]] = []
+    last = len(text)
+    for place, cut in reversed(places):
+        stub = setting.stubs.get(cut) if setting.stubs else None
+        if stub is None or features(new[place:], stub.kind, setting.markup) << BEHIND & ~stub.allowed:
+            continue  # what follows may have changed the text before
+        rest = stub.rest(_try(setting, [*stub.messages, *new[place:]]))
+        end = len(text) - len(rest) if rest else 0
+        if rest and 0 < end < last and text.endswith(rest):
+            ends.append((place, cut, end))
+            last = end
+    return ends[::-1]
+
+
+def _try(setting: Setting, messages: Sequence[Message]) -> str:
+    try:
+        return setting.render(messages)
+    except PromptError:
+        return ""
+
+
+def _places(new: Sequence[Message], is_led: bool, is_all: bool) -> list[tuple[int, Cut]]:
+    """The last places at which a next turn may begin, in order; behind the first message of `new`."""
+    turn = step = None
+    for at in range(len(new) - 1, 0, -1):
+        kinds = kind_of(new[at - 1]), new[at]["role"]
+        if kinds == ("assistant", "user"):
+            turn = (at, Cut.TURN_LED if is_led else Cut.TURN)
+            break
+        if step is None and kinds == ("tool", "assistant"):
+            step = (at, Cut.STEP_LED if is_led else Cut.STEP)
+    is_short = is_all and is_led and 1 < len(new) <= MAX_LEAD_MESSAGES
+    lead = (1, Cut.LEAD) if is_short and new[1]["role"] == "user" else None
+    return [place for place in (lead, turn, step) if place]

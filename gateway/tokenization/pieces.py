@@ -1,0 +1,124 @@
+"""A long text to tokens in bounded pieces, with an early end.
+
+    text = piece · piece · … · rest       cut between a letter and a separator with a letter behind it
+
+An encoder takes some 70 bytes of memory for each byte of a word that has no end, and its time grows faster
+than the text; a text is never given to it whole. Pieces give the tokens of the whole: that a tokenizer splits
+at a separator whatever stands around is tried on each one (`separators_of`). A long text with no such place
+is not tokenized.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import product
+from threading import local
+
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.tokenization.chat_template import PromptError, TooLong
+
+MIN_CHARS = 128 << 10
+MAX_CHARS = 256 << 10
+"""Of a piece. A word of so many characters takes 20 MB and a tenth of a second, a usual text 7 ms."""
+MAX_TOKENS = 4 << 20
+"""Where no worker says how many its model takes."""
+SEPARATORS = (" ", "\n", ",", ".", "\uff0c", "\u3002", "\u3001")
+
+_LETTERS = ("a", "Z", "é", "я", "漢", "あ", "word")
+_BEFORE = ("", "x ", "\n\n", "1", "'", "  ", "#", "don'", "-", "漢", "\u0301", "😀", "_")
+_BEHIND = ("", " y", "'s", "1", "\n", ".", "  ", "é", "\u0301", "LL", "漢字", "\t", "s'll ", "a b, c. d\n")
+
+
+def separators_of(encode: Callable[[str], Tokens], added: Sequence[str], eaters: Sequence[str]) -> str:
+    """Those before which a text is cut without changing a token. `added` are the texts of added tokens,
+    `eaters` of those that take neighbouring white space or ask for a word's end."""
+    if any(text[:1].isalpha() or text[-1:].isalpha() for text in eaters):
+        return ""
+    kept = ""
+    for separator in SEPARATORS:
+        border = border_of(separator)
+        is_in_one = any(border.search(text) or text[:1] == separator for text in added)
+        if not is_in_one and all(
+            encode(one + other) == encode(one) + encode(other) for one, other in _pairs(separator)
+        ):
+            kept += separator
+    return kept
+
+
+def _pairs(separator: str) -> list[tuple[str, str]]:
+    """All letters on both sides, each time among others."""
+    letters = [*product(_LETTERS, _LETTERS)] * 4
+    return [
+        (_BEFORE[n % len(_BEFORE)] + one, separator + other + _BEHIND[n % len(_BEHIND)])
+        for n, (one, other) in enumerate(letters)
+    ]
+
+
+def border_of(separators: str) -> "re.Pattern[str]":
+    return re.compile(rf"[^\W\d_](?=[{re.escape(separators)}][^\W\d_])")
+
+
+class Pieces:
+    """`encode` makes tokens of one piece, `longest` is `longest_token` of the tokenizer, `find_separators` is
+    asked at the first text that must be cut."""
+
+    def __init__(
+        self, encode: Callable[[str], Tokens], find_separators: Callable[[], str], longest: int | None = None
+    ) -> None:
+        self._encode = encode
+        self._find_separators = find_separators
+        self._borders: list[re.Pattern[str]] | None = None
+        self.longest = longest
+        self._expected = local()  # each thread has one prompt at a time
+
+    def __repr__(self) -> str:
+        return f"Pieces(longest={self.longest}, max_tokens={self.max_tokens})"
+
+    @property
+    def max_tokens(self) -> int:
+        """What the model takes of the prompt that this thread makes tokens of; 0 where that is unknown."""
+        found: int = getattr(self._expected, "max_tokens", 0)
+        return found
+
+    def expect(self, max_tokens: int) -> int:
+        """This thread's next prompts are for a model that takes so many tokens, 0 where that is unknown. How
+        many bytes of text are too many, whatever they are; 0 where there is no such bound."""
+        self._expected.max_tokens = max_tokens
+        return (self.longest or 0) * max_tokens
+
+    def may_be_too_long(self, num_bytes: int) -> bool:
+        """Whether so many bytes of JSON may be a text that `check` refuses."""
+        longest = self.longest
+        if longest is None or num_bytes < MIN_CHARS:
+            return False
+        return 0 < self.max_tokens * longest < num_bytes
+
+    def check(self, num_bytes: int) -> None:
+        """Raises TooLong where so many bytes of text have too many tokens, whatever they are."""
+        if self.longest and self.may_be_too_long(num_bytes):
+            raise TooLong(num_bytes // self.longest)
+
+    def encode(self, text: str) -> Tokens:
+        """The tokens of the text. Raises TooLong, and PromptError for a text that cannot be cut."""
+        self.check(len(text))  # of as many bytes at least
+        tokens, start, most = tokens_of(()), 0, self.max_tokens or MAX_TOKENS
+        while start < len(text):
+            end = self._end(text, start)
+            tokens.extend(self._encode(text[start:end]))
+            if len(tokens) > most:
+                raise TooLong(len(tokens))
+            start = end
+        return tokens
+
+    def _end(self, text: str, start: int) -> int:
+        left = len(text) - start
+        if left <= MAX_CHARS:
+            return len(text)
+        if self._borders is None:
+            separators = self._find_separators()
+            self._borders = [border_of(separators)] if separators else []
+        for border in self._borders:
+            if found := border.search(text, start + MIN_CHARS, start + MAX_CHARS):
+                return found.end()
+        if left <= 2 * MAX_CHARS:
+            return len(text)
+        raise PromptError(f"a text of more than {2 * MAX_CHARS} characters that cannot be cut")

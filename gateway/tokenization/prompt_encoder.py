@@ -1,0 +1,400 @@
+"""A request body to the tokens that the engine will compute: one model's template and tokenizer.
+
+Exactly or not at all: what cannot be told (media, a template of the request's own, prompt embeddings)
+raises PromptError, and the caller routes without a prompt. An engine's own /tokenize is the judge.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import product
+from os.path import commonprefix
+from pathlib import Path
+from typing import Any
+
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.multimodal import first_medium, media_endings
+from gateway.core.requests.chat_messages import Messages
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.token_runs import Continued, Runs
+from gateway.tokenization.chat_template import HF_PARAMETERS, PromptError, Template, conversation, dump_tools
+from gateway.tokenization.conversation_cache import Conversations
+from gateway.tokenization.model_files import (
+    added_tokens,
+    missing_tokens,
+    read_config,
+    read_templates,
+    special_tokens,
+    template_sources,
+)
+from gateway.tokenization.render_settings import STUB_TOOLS, Setting, Settings
+from gateway.tokenization.text_cache import STRIDE, Texts, are_apart
+from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
+
+__all__ = ["PromptError", "Prompts"]
+
+# A template that raises on this is broken, or not for chat.
+PROBE = [{"role": "user", "content": "Hello"}]
+
+# Variables by which clients of several models switch reasoning on and off.
+SWITCHES = {"enable_thinking", "thinking"}
+# Of the prompts that were put together from known runs, one in so many is checked against the whole.
+CHECK_EVERY = 256
+
+
+class Prompts:
+    """What one model's engine makes of requests. Build it with `load`."""
+
+    tells_chats = True
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        templates: Mapping[str, Template],
+        special_tokens: Mapping[str, str],
+        default_kwargs: Mapping[str, Any],
+        max_model_len: int | None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._templates = templates
+        self._special_tokens = special_tokens
+        self._default_kwargs = default_kwargs
+        self._max_model_len = max_model_len
+        self._settings: Settings | None = None
+        self._texts: Texts | None = None
+        self._num_known = 0
+
+    @classmethod
+    def load(
+        cls,
+        directory: Path,
+        chat_template: str | None = None,
+        default_kwargs: Mapping[str, Any] | None = None,
+        max_model_len: int | None = None,
+    ) -> "Prompts":
+        """The model in `directory`; raises PromptError with the path and the reason. The rest must be what
+        the workers were started with: `--chat-template` (its text, or the name of one of the model's),
+        `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`).
+        """
+        if not directory.is_dir():
+            raise PromptError(f"{directory}: no such directory")
+        if not (directory / "tokenizer.json").is_file():
+            raise PromptError(f"{directory}: no tokenizer.json")
+        config = read_config(directory)
+        try:
+            tokenizer = Tokenizer.load(
+                directory / "tokenizer.json", added_tokens(config), missing_tokens(config)
+            )
+        except TokenizerError as exc:
+            raise PromptError(str(exc)) from exc
+        sources = template_sources(directory, config)
+        if chat_template is not None:
+            sources = {"default": sources.get(chat_template, chat_template)}
+        prompts = cls(
+            tokenizer,
+            read_templates(directory, sources),
+            special_tokens(config),
+            default_kwargs or {},
+            max_model_len,
+        )
+        prompts._probe(directory)
+        return prompts
+
+    def _probe(self, directory: Path) -> None:
+        for name in self._templates:
+            tools = [{"type": "function", "function": {"name": "probe"}}] if name == "tool_use" else None
+            try:
+                self.chat({"messages": PROBE, "tools": tools}, datetime(2024, 1, 1))
+            except PromptError as exc:
+                raise PromptError(f"{directory}: chat template fails on a plain conversation: {exc}") from exc
+
+    def __repr__(self) -> str:
+        return f"Prompts({self._tokenizer!r}, templates={dict(self._templates)!r})"
+
+    @property
+    def kind(self) -> str:
+        """The encoder in use: "fastokens" or "tokenizers"."""
+        return self._tokenizer.kind
+
+    @property
+    def why(self) -> str:
+        return self._tokenizer.why
+
+    @property
+    def sources(self) -> list[str]:
+        return [template.source for template in self._templates.values()]
+
+    def describe(self) -> dict[str, Any]:
+        """What is in use and why, in plain values; no text of a prompt."""
+        return {
+            "encoder": self.kind,
+            "why": self.why,
+            "templates": [self._describe(name, template) for name, template in self._templates.items()],
+            "segments": self._tokenizer.cache(),
+        }
+
+    def _describe(self, name: str, template: Template) -> dict[str, str]:
+        is_incremental, why = False, "text is not tokenized independently between its special tokens"
+        if self._settings is not None:
+            is_incremental, why = self._settings.tier(template)
+        return {"name": name, "rendering": "incremental" if is_incremental else "whole", "why": why}
+
+    def encode(self, text: str, add_special_tokens: bool) -> Tokens:
+        try:
+            return self._tokenizer.encode(text, add_special_tokens)
+        except TokenizerError as exc:
+            raise PromptError(str(exc), type(exc).__name__) from exc
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens)
+
+    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+        """From now on `tokens` costs what is new in a conversation, where the template is proved for it.
+        `runs` may be shared between models. `mismatch` is told, once for each template, that a proof
+        did not hold; its conversations are rendered whole from then on.
+        """
+        self._mismatch = mismatch
+        if are_apart(lambda text: self.encode(text, False)):
+            self._texts = Texts(runs, lambda text: self.encode(text, False), b"text %d" % id(self))
+        if self._tokenizer.cuts:
+            self._conversations = Conversations(runs, lambda text: self.encode(text, False))
+            self._settings = Settings(self._tokenizer.cuts, self._templates)
+            for body in self._usual_bodies():
+                self._prove(body, now)
+
+    def _usual_bodies(self) -> Iterator[dict[str, Any]]:
+        """The settings that most requests have: with tools or without, thinking or not."""
+        names = {name for template in self._templates.values() for name in template.variables}
+        switches = [{}, *({name: value} for name in SWITCHES & names for value in (True, False))]
+        for tools, kwargs in product((None, STUB_TOOLS), switches):
+            yield {"tools": tools, "chat_template_kwargs": kwargs}
+
+    def _prove(self, body: Mapping[str, Any], now: datetime) -> None:
+        assert self._settings is not None
+        try:
+            setting = self._setting(body, now)
+        except PromptError:
+            return  # no template for this, or fields of a wrong shape: requests will hear of it
+        while setting is not None and not self._settings.prove(setting):
+            pass
+
+    def expect(self, max_tokens: int) -> int:
+        return self._tokenizer.pieces.expect(max_tokens)
+
+    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+        """As `chat` of the request's fields, at the cost of what is new in it."""
+        settings, chat = self._settings, request.messages
+        may_be_too_long = self._tokenizer.pieces.may_be_too_long
+        if settings is None or chat is None or not chat.names or may_be_too_long(len(request.body)):
+            return Continued(self.chat(request.fields, now))
+        setting = settings.find(chat.setting, now, lambda: self._setting(request.fields, now))
+        if setting is None or not settings.prove(setting):
+            return Continued(self.chat(request.fields, now))
+        found = self._known(chat, setting)
+        if found is None:
+            found = self._whole(request, chat, setting, now)
+        elif self._is_wrong(found.tokens, request, setting, now):
+            return Continued(self.chat(request.fields, now))
+        fitting = self._fit(chat.top, found.tokens, _flag(chat.top, "add_special_tokens", False))
+        return found if fitting is found.tokens else Continued(fitting)
+
+    def _known(self, chat: Messages, setting: Setting) -> Continued | None:
+        try:
+            if len(chat.names) > 1:
+                return self._conversations.known(chat, setting)
+            if not setting.variables["tools"]:  # behind a stub others stand for them
+                return self._conversations.first(
+                    conversation(chat.decode(0), setting.template.content_format), setting
+                )
+            return None
+        except PromptError:
+            return None  # the whole says what is wrong, if anything is
+
+    def _whole(self, request: InferenceRequest, chat: Messages, setting: Setting, now: datetime) -> Continued:
+        template, variables = setting.template, setting.variables
+        messages = conversation(chat.decode(0), template.content_format)
+        if variables["tools"]:  # behind a stub others stand for them
+            variables = self._variables(template, self._template_kwargs(request.fields))
+        text = template.render(messages, variables, now)
+        return self._conversations.whole(chat, messages, text, setting)
+
+    def _is_wrong(self, tokens: Tokens, request: InferenceRequest, setting: Setting, now: datetime) -> bool:
+        """Whether a proof failed: one in CHECK_EVERY is done again the long way."""
+        self._num_known += 1
+        if self._num_known % CHECK_EVERY:
+            return False
+        try:
+            if self.encode(self.render(request.fields, now), False) == tokens:
+                return False
+        except PromptError:
+            pass
+        assert self._settings is not None
+        if self._settings.stop(setting.template):
+            self._mismatch(repr(setting.template))
+        return True
+
+    def _setting(self, body: Mapping[str, Any], now: datetime) -> Setting | None:
+        assert self._settings is not None
+        kwargs = self._template_kwargs(body)
+        template = self._template(kwargs.get("tools") is not None)
+        if kwargs["continue_final_message"] or kwargs.get("documents") is not None:
+            return None
+        return self._settings.of(template, self._variables(template, kwargs), now)
+
+    def chat(self, body: Mapping[str, Any], now: datetime) -> Tokens:
+        """The prompt of a /v1/chat/completions body. `now`: the worker's local time, for strftime_now.
+        /tokenize reads less of such a body: no reasoning_effort, documents, reasoning_content, truncation."""
+        tokens = self.encode(self.render(body, now), False)
+        return self._fit(body, tokens, _flag(body, "add_special_tokens", False))
+
+    def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:
+        """The tokens of a chat up to its first medium that are the same whatever it is and whatever follows:
+        those that three renderings share, up to a mark at which text is tokenized independently."""
+        messages, kwargs = body["messages"], self._template_kwargs(body)
+        first = first_medium(messages)
+        is_framed = _flag(body, "add_special_tokens", False) or self._limit(body) is not None
+        if first is None or kwargs["continue_final_message"] or is_framed:
+            return tokens_of(())
+        template = self._template(kwargs.get("tools") is not None)
+        number, part = first
+        message, content = messages[number], messages[number]["content"]
+        *known, at = conversation(
+            [*messages[:number], {**message, "content": content[:part]}], template.content_format
+        )
+        if len(message) != 2:
+            return tokens_of(())  # the template may print what it says beside its content
+        variables = self._variables(template, kwargs)
+        endings = media_endings(at["role"], at["content"], content[part])
+        texts = [template.render([*known, *ending], variables, now) for ending in endings]
+        shared = commonprefix(texts)
+        ends = [shared.rfind(mark) + len(mark) for mark in self._tokenizer.cuts if mark in shared]
+        end = max(ends, default=0)
+        return self.encode(shared[:end], False)
+
+    def render(self, body: Mapping[str, Any], now: datetime) -> str:
+        """The text of a chat body, before the tokenizer."""
+        kwargs = self._template_kwargs(body)
+        template = self._template(kwargs.get("tools") is not None)
+        messages = conversation(body.get("messages"), template.content_format)
+        render = template.render_open if kwargs["continue_final_message"] else template.render
+        return render(messages, self._variables(template, kwargs), now)
+
+    def _variables(self, template: Template, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        seen = template.variables - HF_PARAMETERS
+        return {
+            **self._special_tokens,
+            **{key: value for key, value in kwargs.items() if key in seen},
+            "tools": kwargs.get("tools"),
+            "documents": kwargs.get("documents"),
+            "add_generation_prompt": kwargs["add_generation_prompt"],
+        }
+
+    def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
+        """The prompts of a /v1/completions body: text, texts, ids or lists of ids."""
+        for field in ("prompt_embeds", "suffix"):
+            if body.get(field) is not None:
+                raise PromptError(f"{field} is not supported")
+        special = _flag(body, "add_special_tokens", True)
+        given = body.get("prompt")
+        if given == []:
+            raise PromptError("prompt is empty")
+        prompts = given if isinstance(given, list) and not isinstance(given[0], int) else [given]
+        if len({type(prompt) for prompt in prompts}) != 1:
+            raise PromptError("prompt mixes text and token ids")
+        return [self._completion(prompt, body, special) for prompt in prompts]
+
+    def growing(self, body: Mapping[str, Any]) -> Continued | None:
+        """As `completion` of a body with one long text, at the cost of what is new in it; None for others."""
+        text = body.get("prompt")
+        is_plain = body.get("prompt_embeds") is None and body.get("suffix") is None
+        if self._texts is None or type(text) is not str or len(text) < STRIDE or not is_plain:
+            return None
+        self._tokenizer.pieces.check(len(text))
+        salt = body.get("cache_salt")
+        found = self._texts.tokens(text, salt if type(salt) is str else None)
+        self._num_known += 1
+        if not self._num_known % CHECK_EVERY and self.encode(text, False) != found.tokens:
+            self._texts = None
+            self._mismatch("single texts")
+            return None
+        fitting = self._fit(body, found.tokens, _flag(body, "add_special_tokens", True))
+        return found if fitting is found.tokens else Continued(fitting)
+
+    def _completion(self, prompt: object, body: Mapping[str, Any], special: bool) -> Tokens:
+        if isinstance(prompt, str):
+            return self._fit(body, self.encode(prompt, False), special)
+        if not isinstance(prompt, list):
+            raise PromptError("prompt is neither text nor token ids")
+        try:
+            tokens = tokens_of(prompt)
+        except (TypeError, OverflowError) as exc:
+            raise PromptError(f"prompt: {exc}", type(exc).__name__) from exc
+        return _keep(tokens, self._limit(body), body.get("truncation_side"))
+
+    def _fit(self, body: Mapping[str, Any], tokens: Tokens, special: bool) -> Tokens:
+        """Frame and truncate. Without a side the tokenizer truncates, and keeps what frames the prompt."""
+        limit, side = self._limit(body), body.get("truncation_side")
+        if not special:
+            return _keep(tokens, limit, side)
+        if limit is None or side is not None:
+            return _keep(self._tokenizer.frame(tokens), limit, side)
+        room = max(0, limit - self._tokenizer.num_frame_tokens)
+        return self._tokenizer.frame(_keep(tokens, room, None))
+
+    def _limit(self, body: Mapping[str, Any]) -> int | None:
+        limit = body.get("truncate_prompt_tokens")
+        if limit is None or (isinstance(limit, int) and limit >= 0):
+            return limit
+        if limit != -1:
+            raise PromptError("truncate_prompt_tokens is not a count")
+        if self._max_model_len is None:
+            raise PromptError("truncate_prompt_tokens: -1 needs the model's length")
+        # vLLM holds one token back for output, except where none is asked for.
+        if (asked := body.get("max_completion_tokens")) is None:
+            asked = body.get("max_tokens", 16 if "prompt" in body else 0)
+        return self._max_model_len - bool(asked)
+
+    def _template(self, with_tools: bool) -> Template:
+        for name in ("tool_use", "default") if with_tools else ("default",):
+            if name in self._templates:
+                return self._templates[name]
+        raise PromptError(f"no default chat template, only {sorted(self._templates)}")
+
+    def _template_kwargs(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What vLLM passes to the template: the server's defaults, the request's kwargs, its own fields."""
+        asked = body.get("chat_template_kwargs") or {}
+        if not isinstance(asked, Mapping):
+            raise PromptError("chat_template_kwargs is not an object")
+        if body.get("chat_template") is not None or asked.get("chat_template") is not None:
+            # Programs from clients run on the engine, if it trusts them, not here.
+            raise PromptError("chat_template in a request is not rendered")
+        fields = {
+            "add_generation_prompt": _flag(body, "add_generation_prompt", True),
+            "continue_final_message": _flag(body, "continue_final_message", False),
+            "documents": body.get("documents"),
+            "reasoning_effort": (effort := body.get("reasoning_effort")),
+        }
+        if effort is not None and "enable_thinking" not in asked:
+            fields["enable_thinking"] = effort != "none"
+        server = {**self._default_kwargs, **_set({"tools": dump_tools(body.get("tools"))})}
+        return {**server, **_set({**asked, **_set(fields)})}
+
+
+def _set(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM takes None and "auto" for "not given"."""
+    return {key: value for key, value in kwargs.items() if value is not None and value != "auto"}
+
+
+def _flag(body: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = body.get(name, default)
+    if value is not True and value is not False:
+        raise PromptError(f"{name} is not true or false")
+    return value
+
+
+def _keep(tokens: Tokens, limit: int | None, side: object) -> Tokens:
+    if side not in (None, "left", "right"):
+        raise PromptError("truncation_side is neither left nor right")
+    if limit is None or limit >= len(tokens):
+        return tokens
+    # vLLM loads tokenizers of generating models with truncation on the left.
+    return tokens[:limit] if side == "right" else tokens[len(tokens) - limit :]

@@ -1,0 +1,102 @@
+"""The tokens of single texts that grow (agents' transcripts, documents with one more question behind them).
+
+    text = piece · piece · … · rest         cut behind a letter, before a line break, about every STRIDE
+
+Where a text is cut follows from the text before the cut alone, so one that has grown has the same pieces
+and a few more; each is encoded once, and its tokens stay with the runs of conversations. Tokenizers split
+there whatever comes before and behind: `are_apart` tries it on every tokenizer, and those that do not (they
+look at the whole text, or treat its start apart) have their texts encoded whole.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import product
+
+from xxhash import xxh3_128
+
+from gateway.core.blocks import Tokens
+from gateway.core.token_runs import Continued, Run, Runs
+from gateway.tokenization.pieces import MAX_CHARS
+
+STRIDE = 2048
+"""Characters between two cuts, and up to a line more: what a text that grew by a word is encoded again."""
+
+_BORDER = re.compile(r"[A-Za-z](?=\n)")
+
+# Both sides of a cut: words, marks, digits and scripts before the letter; behind the line break all that
+# could join it or be joined.
+_BEFORE = (
+    "a",
+    "Hello world",
+    "don't",
+    "x1y",
+    "42 km",
+    "École a",
+    "漢字abc",
+    "  indented",
+    "\n\nEnd",
+    "(b",
+    "#c",
+    "_d",
+)
+_BEHIND = (
+    "\n",
+    "\nword",
+    "\n\nTwo",
+    "\n  x",
+    "\n\t\ty",
+    "\n\r\nz",
+    "\n.",
+    "\n's",
+    "\n1234",
+    "\n漢",
+    "\n\u0301",
+    "\n# T",
+)
+# What stands on both sides of other cuts, two by two.
+_NOISE = ("Z", "é", "漢", "1", " ", "\n", "\t", "\r", ".", "'", "-_", "<|", "\u0301", "😀")
+
+
+def cuts(text: str) -> Iterator[int]:
+    at = STRIDE
+    while border := _BORDER.search(text, at, at + MAX_CHARS):
+        yield border.end()
+        at = border.end() + STRIDE
+
+
+def are_apart(encode: Callable[[str], Tokens]) -> bool:
+    """Whether text on both sides of a cut is encoded independently: tried on words and on noise."""
+    pairs = [*product(_BEFORE, _BEHIND)]
+    pairs += [(one + other + "a", "\n" + other + one) for one, other in product(_NOISE, repeat=2)]
+    return all(encode(before + behind) == encode(before) + encode(behind) for before, behind in pairs)
+
+
+class Texts:
+    """What is known of one tokenizer's texts, among the `runs`; `name` tells it from other tokenizers."""
+
+    def __init__(self, runs: Runs, encode: Callable[[str], Tokens], name: bytes) -> None:
+        self._runs = runs
+        self._encode = encode
+        self._name = name
+
+    def tokens(self, text: str, salt: str | None = None) -> Continued:
+        """Equal to those of the text encoded whole. What is known under one `salt` makes nothing faster
+        under another."""
+        chain, run, start = xxh3_128(self._name), None, 0
+        if salt:
+            chain.update(salt.encode("utf-8", "surrogatepass"))
+        for end in cuts(text):
+            piece = text[start:end]
+            chain.update(piece.encode("utf-8", "surrogatepass"))
+            name = chain.digest()
+            known = self._runs.get(name)
+            if known is None or known.parent is not run or known.proof is not self:
+                known = Run(name, run, self._encode(piece), self, None, 0)
+            run, start = known, end
+        rest = self._encode(text[start:])
+        if run is None:
+            return Continued(rest)
+        self._runs.use(run)
+        tokens = run.all_tokens()
+        tokens.extend(rest)
+        return Continued(tokens, run)

@@ -1,0 +1,343 @@
+"""Connections to workers: pooled, parsed, spliced.
+
+A connection carries one exchange at a time and reports to its sink. Idle connections rest at most
+`idle_s`: engines behind uvicorn close theirs after 5 s, and a request sent into a closing
+connection would be lost. One that the worker closed while it rested is seen at once and dropped.
+"""
+
+import asyncio
+import errno
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import httptools
+
+from gateway.http.address import Address
+from gateway.http.framing import BadAnswer, check_answer
+from gateway.http.messages import Header, ResponseHead
+from gateway.http.networks import Reachable
+from gateway.runtime import process_limits, tls
+from gateway.upstream.access import PLAIN, Way
+
+OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""Failures to connect that are this host's and no worker's."""
+MAX_HEAD_BYTES = 256 << 10
+"""Of one answer: its heads, interim ones and trailers too, and all that comes between two pieces of its
+body. Several times what any engine sends; a worker without measure must not fill our memory."""
+
+
+class Sink(Protocol):
+    """Whoever sent a request on a connection; gets the answer in order, then exactly one of
+    `upstream_ended`, with the last of the body, and `upstream_lost`. After each read from the worker
+    one of the three behind `upstream_head` is called: what was begun can be written in one go."""
+
+    def upstream_head(self, head: ResponseHead) -> None: ...
+    def upstream_data(self, data: bytes) -> None: ...
+    def upstream_ended(self, data: bytes) -> None: ...
+    def upstream_lost(self, reason: str) -> None: ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._sink: Sink | None = None
+        self._headers: list[Header] = []
+        self._num_head_bytes = 0
+        self._fed_between = 0
+        self._body: list[bytes] = []
+        self._has_news = False
+        self._is_paused = False
+        self._is_interim = False
+        self._is_complete = False
+        self._is_reusable = False
+        self._ends_at_close = False
+        self.num_requests = 0
+        self.rested_since = 0.0
+
+    def __repr__(self) -> str:
+        state = "busy" if self._sink else "idle"
+        return f"UpstreamConnection({self._pool.netloc.decode()}, {state}, requests={self.num_requests})"
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, head: bytes, body: bytes, sink: Sink) -> None:
+        assert self._transport is not None, "send on a closed connection"
+        self._sink = sink
+        self.num_requests += 1
+        self._is_complete = self._has_news = False
+        self._num_head_bytes = self._fed_between = 0
+        if len(body) > 1 << 16:
+            self._transport.write(head)
+            self._transport.write(body)
+        else:
+            self._transport.write(head + body)
+
+    @property
+    def peer(self) -> str:
+        """The address at which it ends."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return str(name[0]) if isinstance(name, tuple) else ""
+
+    @property
+    def file(self) -> int:
+        """The number of its open file, -1 where it has none any more."""
+        sock = self._transport.get_extra_info("socket") if self._transport else None
+        return int(sock.fileno()) if sock else -1
+
+    def _leave_http(self) -> Callable[[ResponseHead, bytes], None] | None:
+        """What a sink that offered it has for a worker that agrees: it gets the head and what came behind
+        it, and has to take the connection over. None: it did not offer it."""
+        leave: Callable[[ResponseHead, bytes], None] | None = getattr(self._sink, "upstream_switched", None)
+        return leave
+
+    def hand_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """The connection goes on in another protocol, and is the pool's no more."""
+        assert self._transport is not None, "hand over a closed connection"
+        self.resume()
+        transport, self._transport, self._sink = self._transport, None, None
+        self._parser = None
+        self._pool.closed(self)
+        transport.set_protocol(protocol)
+        return transport
+
+    def abort(self) -> None:
+        """End the exchange from our side; the worker sees the disconnect and stops computing."""
+        self._sink = None
+        if self._transport:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        if self._transport and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    # transport ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._pool.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._parser = None  # as in server/connection.py
+        self._pool.closed(self)
+        if self._sink:
+            if self._ends_at_close and exc is None:
+                self._finish()
+            else:
+                self._fail(f"connection lost: {tls.reason(exc) or exc}" if exc else "connection closed")
+
+    def data_received(self, data: bytes) -> None:
+        if self._sink is None:
+            return self.abort()  # nobody asked: what follows cannot be trusted
+        self._fed_between += len(data)
+        try:
+            self._parser.feed_data(data)
+            if self._fed_between > MAX_HEAD_BYTES and not self._has_news:
+                raise _too_large()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, BadAnswer) as exc:
+            if isinstance(exc, httptools.HttpParserUpgrade) and (leave := self._leave_http()):
+                return leave(ResponseHead(self._parser.get_status_code(), self._headers), data[exc.args[0] :])
+            if not self._is_complete:
+                self._deliver()
+                return self._fail(f"not HTTP: {exc.__context__ or exc}")
+            self._is_reusable = False  # bytes behind a complete answer: the answer itself stands
+        if self._is_complete:
+            self._finish()
+        else:
+            self._deliver()
+        return None
+
+    def _deliver(self) -> None:
+        if self._sink and self._has_news:
+            self._has_news = False
+            self._sink.upstream_data(self._take_body())
+
+    def _take_body(self) -> bytes:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        return body
+
+    # parser ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            raise ValueError("bytes behind a complete answer")
+        self._headers = []
+        self._ends_at_close = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._num_head_bytes += len(name) + len(value) + 4
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise _too_large()
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status, version = self._parser.get_status_code(), self._parser.get_http_version()
+        length, is_chunked = check_answer(version, status, self._headers)
+        self._is_interim = status < 200
+        if self._is_interim or self._sink is None:
+            return
+        self._has_news = True
+        self._ends_at_close = not is_chunked and length is None and status not in (204, 304)
+        self._sink.upstream_head(ResponseHead(status, self._headers, length))
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+        self._has_news = True
+        self._fed_between = 0
+
+    def on_message_complete(self) -> None:
+        if not self._is_interim:
+            self._is_complete = True
+            self._is_reusable = self._parser.should_keep_alive()
+
+    # ends --------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        sink, self._sink = self._sink, None
+        if self._is_reusable and self._has_sent_all():
+            self.resume()
+            self._pool.rest(self)
+        elif self._transport:
+            self._transport.close()
+        if sink:
+            sink.upstream_ended(self._take_body())
+
+    def _has_sent_all(self) -> bool:
+        """A worker may answer before it has the whole request; what it then takes the rest for is its
+        own affair, and must not be the next client's."""
+        return self._transport is not None and self.is_open and not self._transport.get_write_buffer_size()
+
+    def _fail(self, reason: str) -> None:
+        sink, self._sink = self._sink, None
+        if self._transport:
+            self._transport.abort()
+        if sink:
+            sink.upstream_lost(reason)
+
+
+def _too_large() -> BadAnswer:
+    return BadAnswer(f"its head is over {MAX_HEAD_BYTES} bytes")
+
+
+ANYWHERE = Reachable()
+
+TlsContext = Callable[[], ssl.SSLContext | None]
+"""How an https endpoint is verified now; None: as the system does it."""
+
+
+class Pool:
+    """The connections to one endpoint. `connect_timeout_s` and `idle_s` are seconds."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float = 5.0,
+        idle_s: float = 4.0,
+        tls_context: TlsContext = lambda: None,
+        way: Way = PLAIN,
+        reachable: Reachable = ANYWHERE,
+    ) -> None:
+        self._address = Address.of(url)
+        self._server_name = way.server_name
+        self._reachable = reachable
+        self.netloc = way.host(self._address).encode()
+        self.key = way.authorization.encode() if way.authorization else None
+        self.path_prefix = self._address.prefix.encode()
+        self._tls_context = tls_context
+        self.connect_timeout_s = connect_timeout_s
+        self.idle_s = idle_s
+        self._loop = asyncio.get_running_loop()  # kept: asking again costs a system call (Python < 3.12)
+        self._idle: deque[UpstreamConnection] = deque()
+        self._open: set[UpstreamConnection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"Pool({self._address.name}, open={len(self._open)}, idle={len(self._idle)})"
+
+    def take(self) -> UpstreamConnection | None:
+        """A resting connection that is still open; the last used first, so that the others age."""
+        oldest = self._loop.time() - self.idle_s
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open and connection.rested_since >= oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self) -> UpstreamConnection:
+        """A new connection. Raises OSError (TimeoutError is one), in words where TLS failed."""
+        loop, address = self._loop, self._address
+        try:
+            async with asyncio.timeout(self.connect_timeout_s):
+                if address.unix_path:
+                    _, protocol = await loop.create_unix_connection(
+                        lambda: UpstreamConnection(self), address.unix_path
+                    )
+                    return self._checked(protocol)
+                context = (self._tls_context() or True) if address.is_tls else None
+                _, protocol = await loop.create_connection(
+                    lambda: UpstreamConnection(self),
+                    address.host,
+                    address.port,
+                    ssl=context,
+                    server_hostname=self._server_name if context else None,
+                )
+        except ssl.SSLError as exc:
+            raise ConnectionError(tls.reason(exc)) from exc
+        return self._checked(protocol)
+
+    def _checked(self, connection: UpstreamConnection) -> UpstreamConnection:
+        """Raises OSError, with the connection ended, where it may not be used."""
+        if connection.file >= process_limits.descriptors().workers_end:
+            connection.abort()
+            raise OSError(errno.EMFILE, "the last open files are kept for probes and the admin port")
+        if connection.peer and (refusal := self._reachable.refusal(connection.peer)):
+            connection.abort()
+            raise ConnectionError(refusal)
+        return connection
+
+    def close(self) -> None:
+        """Close the resting connections; those in use close when their exchange ends."""
+        self.idle_s = 0.0
+        while self._idle:
+            self._idle.pop().abort()
+
+    def opened(self, connection: UpstreamConnection) -> None:
+        self._open.add(connection)
+
+    def closed(self, connection: UpstreamConnection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def rest(self, connection: UpstreamConnection) -> None:
+        if not self.idle_s:
+            return connection.abort()  # the pool was closed meanwhile
+        connection.rested_since = self._loop.time()
+        self._idle.append(connection)
+        if self._sweeper is None:
+            self._sweeper = self._loop.call_later(self.idle_s, self._sweep)
+        return None
+
+    def _sweep(self) -> None:
+        """Close what has rested too long; the oldest are in front."""
+        self._sweeper = None
+        while self._idle and self._idle[0].rested_since <= self._loop.time() - self.idle_s:
+            self._idle.popleft().abort()
+        if self._idle:
+            due = self._idle[0].rested_since + self.idle_s - self._loop.time()
+            self._sweeper = self._loop.call_later(max(due, 0.05), self._sweep)

@@ -1,0 +1,145 @@
+"""Control calls to workers: probes, `/tokenize`, `kvgate check`.
+
+One session for all that is TCP, one for each Unix socket; https is verified as on the data path.
+"""
+
+import socket
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp.abc import ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+from gateway.http.address import Address
+from gateway.http.networks import Reachable, name_refusal
+from gateway.runtime import process_limits as host
+from gateway.runtime.tls import Tls, reason
+from gateway.upstream.access import Ways
+
+MAX_ANSWER_BYTES = 8 << 20
+
+
+class ControlSession:
+    """`timeout_s` bounds a whole call, None leaves that to the caller; `headers` go with each call."""
+
+    def __init__(
+        self,
+        tls: Tls | None = None,
+        *,
+        timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        ways: Ways | None = None,
+    ) -> None:
+        self._tls = tls
+        self._ways = ways or Ways()
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._headers = headers
+        self._sessions: dict[str | None, aiohttp.ClientSession] = {}
+
+    async def __aenter__(self) -> "ControlSession":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def call(
+        self, method: str, endpoint: str, path: str, **options: Any
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """An answer of an endpoint, named by its base URL. Raises what aiohttp raises; see `failure`."""
+        address = Address.of(endpoint)
+        base = f"http://{address.netloc}" if address.unix_path else address.url
+        if address.is_tls and self._tls:
+            options["ssl"] = self._tls.context
+        way = self._ways.of(address.url)
+        if way.authorization:
+            options["headers"] = _with_key(options.get("headers") or {}, way.authorization)
+        if way.server_name and address.is_tls:
+            options["server_hostname"] = way.server_name
+            options["headers"] = {**(options.get("headers") or {}), "Host": way.host(address)}
+        if refusal := self._ways.refusal(address.url):
+            raise Refused(refusal)
+        session = self._session(address.unix_path)
+        return session.request(method, base + path, allow_redirects=False, **options)
+
+    def address_refusal(self, address: str) -> str | None:
+        """Why nothing may be asked at an address; None where it may."""
+        return self._ways.reachable.refusal(address)
+
+    async def post(
+        self, endpoint: str, path: str, body: object, headers: Mapping[str, str] | None = None
+    ) -> bytes | None:
+        """What an endpoint answers to a body in JSON; None where that is no 200, or does not end."""
+        data, headers = msgspec.json.encode(body), {"content-type": "application/json", **(headers or {})}
+        try:
+            async with self.call("POST", endpoint, path, data=data, headers=headers) as answer:
+                return await read_all(answer) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return None
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+
+    def _tcp(self) -> aiohttp.TCPConnector:
+        resolver, limit = _Resolver(self._ways.reachable), host.descriptors().max_calls
+        return aiohttp.TCPConnector(resolver=resolver, ttl_dns_cache=1, limit=limit)
+
+    def _session(self, unix_path: str | None) -> aiohttp.ClientSession:
+        session = self._sessions.get(unix_path)
+        if session is None:
+            connector = aiohttp.UnixConnector(unix_path) if unix_path else self._tcp()
+            session = self._sessions[unix_path] = aiohttp.ClientSession(
+                connector=connector, timeout=self._timeout, headers=self._headers
+            )
+        return session
+
+
+class Refused(ValueError):
+    """An address at which there may be no worker."""
+
+
+class _Resolver(ThreadedResolver):
+    """Of a name's addresses only those that may be a worker's."""
+
+    def __init__(self, reachable: Reachable) -> None:
+        super().__init__()
+        self._reachable = reachable
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        if refusal := name_refusal(host):
+            raise OSError(None, refusal)
+        found = await super().resolve(host, port, family)
+        refusals = [self._reachable.refusal(each["host"]) for each in found]
+        good = [each for each, refusal in zip(found, refusals, strict=True) if refusal is None]
+        if not good and refusals:
+            raise OSError(None, f"{host}: {refusals[0]}")
+        return good
+
+
+def _with_key(headers: Mapping[str, str], authorization: str) -> dict[str, str]:
+    others = {n: v for n, v in headers.items() if n.lower() not in ("authorization", "x-api-key")}
+    return {**others, "authorization": authorization}
+
+
+async def read_all(answer: aiohttp.ClientResponse) -> bytes:
+    """Raises ValueError for an answer without end, and what aiohttp raises."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ValueError(f"the answer is over {MAX_ANSWER_BYTES} bytes")
+    return bytes(body)
+
+
+def failure(exc: Exception) -> str:
+    """Why a call failed, for people."""
+    return reason(exc) or str(exc) or type(exc).__name__

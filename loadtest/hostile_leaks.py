@@ -1,0 +1,218 @@
+"""What a gateway keeps of clients that come in masses: connections, aborted streams, distinct prompts.
+
+Memory is set against the steady state, when caches are full: that of the tokenizer keeps 64 MiB of texts.
+Full counts (FULL=1) are those of the promise; others are named in the figure.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import socket
+import struct
+import sys
+import urllib.request
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import uvloop
+
+from gateway.app import bundled_tokenizer
+from loadtest.fleet import RunningFleet, rss_mb, simulated_fleet
+from loadtest.report import Figure, publish
+
+PATH = b"/v1/chat/completions"
+AT_ONCE = 16
+WARM_UP = 400
+MOST_MB = 64.0
+SIM_FLAGS = ["--prefill-tokens-per-s", "1000000", "--decode-tokens-per-s", "5000"]
+IDLE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """`long_prompts` are good ones before all others: so many fill the tokenizer's cache."""
+
+    connections: int
+    aborts: int
+    prompts: int
+    long_prompts: int = 450
+
+
+FULL = Counts(50_000, 20_000, 100_000)
+REDUCED = Counts(50_000, 5_000, 15_000)
+SMOKE = Counts(2_000, 300, 500, long_prompts=20)
+LONG_PROMPT = "a b " * 15_000
+"""Some 30,000 tokens, 180 KB with them."""
+
+
+class LeakError(RuntimeError):
+    """Something else than what was to be measured."""
+
+
+def counts() -> Counts:
+    return FULL if os.environ.get("FULL") else SMOKE if os.environ.get("SMOKE") else REDUCED
+
+
+async def many(num: int, attack: Callable[[int], Awaitable[None]]) -> None:
+    """So many, AT_ONCE of them at a time."""
+    numbers = iter(range(num))
+
+    async def work() -> None:
+        for number in numbers:
+            await attack(number)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(work())
+
+
+def chat(text: str, **fields: object) -> bytes:
+    messages = [{"role": "user", "content": text}]
+    body = json.dumps({"model": "m", "messages": messages, "max_tokens": 2, **fields}).encode()
+    head = b"POST %b HTTP/1.1\r\nHost: g\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % (PATH, len(body)) + body
+
+
+async def come_and_go(port: int, number: int) -> None:
+    """A connection that ends before any request, within a head, or within a body; by a FIN or an RST."""
+    begun = (b"", b"POST", b"POST " + PATH + b" HTTP/1.1\r\nHost: g\r\nContent-Length: 9\r\n\r\n{")
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(begun[number % 3])
+    await _leave(writer, with_reset=number % 2 == 1)
+
+
+async def abort_a_stream(port: int, number: int, rng: random.Random) -> None:
+    """Before the answer, or within it; by a FIN or an RST."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(chat(f"aborted {number % 50}", stream=True, max_tokens=50))
+    with contextlib.suppress(ConnectionError):
+        for _ in range(rng.randrange(3)):
+            await reader.read(200)
+    await _leave(writer, with_reset=rng.random() < 0.5)
+
+
+async def _leave(writer: asyncio.StreamWriter, *, with_reset: bool) -> None:
+    if with_reset:
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+class Asking:
+    """Connections that are kept, on which whole answers are read."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def ask(self, text: str) -> None:
+        """Raises LeakError for another answer than 200."""
+        reader, writer = self._idle.pop() if self._idle else await self._open()
+        writer.write(chat(text))
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        body = await reader.readexactly(int(length or 0))
+        if not head.startswith(b"HTTP/1.1 200 "):
+            raise LeakError(f"a good request was answered {head[9:12].decode()}: {body[:200]!r}")
+        self._idle.append((reader, writer))
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self._port)
+
+    async def close(self) -> None:
+        for _, writer in self._idle:
+            await _leave(writer, with_reset=False)
+        self._idle.clear()
+
+
+class Leaks:
+    """One gateway, attacked in one way after the other."""
+
+    def __init__(self, fleet: RunningFleet, num: Counts) -> None:
+        self._fleet = fleet
+        self._num = num
+        self._port = urlsplit(fleet.gateway_url).port or 0
+        self._prompts = itertools.count()
+        self._grown: list[float] = []
+        self._began_mb = 0.0
+
+    async def run(self) -> list[Figure]:
+        rng, num = random.Random(1), self._num
+        asking = Asking(self._port)
+
+        async def ask(_: int) -> None:
+            await asking.ask(f"{next(self._prompts)} is a number of its own. " * 8)
+
+        await many(num.long_prompts, lambda n: asking.ask(f"{n} {LONG_PROMPT}"))
+        await many(WARM_UP, ask)
+        await asking.close()  # they would idle for longer than they are kept
+        figures = [
+            await self._grown_by(
+                "connections", num.connections, FULL.connections, lambda n: come_and_go(self._port, n)
+            ),
+            await self._grown_by(
+                "aborts", num.aborts, FULL.aborts, lambda n: abort_a_stream(self._port, n, rng)
+            ),
+            await self._grown_by("prompts", num.prompts, FULL.prompts, ask),
+        ]
+        await asking.close()
+        left = await self._left()
+        return [*figures, Figure("hostile.bookings_left", left, "", 0.0, [left])]
+
+    async def _grown_by(
+        self, what: str, num: int, full: int, attack: Callable[[int], Awaitable[None]]
+    ) -> Figure:
+        """The most that memory was above the state before, as seen ten times on the way and behind it."""
+        self._began_mb, self._grown = rss_mb(self._fleet.gateway_pid), []
+        for _ in range(10):
+            await many(num // 10, attack)
+            self._grown.append(rss_mb(self._fleet.gateway_pid) - self._began_mb)
+        await self._left()
+        self._grown.append(rss_mb(self._fleet.gateway_pid) - self._began_mb)
+        name = f"hostile.leak_{what}_mb" + ("" if num == full else f".{num}")
+        return Figure(name, round(max(self._grown), 2), "MB", MOST_MB, [round(g, 2) for g in self._grown])
+
+    async def _left(self) -> float:
+        """Requests and tokens that are booked when all has come to rest, or after IDLE_S."""
+        end = asyncio.get_running_loop().time() + IDLE_S
+        while (  # noqa: ASYNC110  another process is asked
+            left := await asyncio.to_thread(self._booked)
+        ) and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.1)
+        return left
+
+    def _booked(self) -> float:
+        with _direct.open(f"{self._fleet.admin_url}/admin/workers", timeout=10) as answer:
+            endpoints = json.load(answer)["endpoints"]
+        return float(sum(w["in_flight"] + w["booked_tokens"] for e in endpoints for w in e["workers"]))
+
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def measure() -> list[Figure]:
+    """Raises LeakError."""
+    with (
+        simulated_fleet(2, SIM_FLAGS, ["--tokenizer", str(bundled_tokenizer())]) as fleet,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        return runner.run(_measured(fleet))
+
+
+async def _measured(fleet: RunningFleet) -> list[Figure]:
+    try:
+        return await Leaks(fleet, counts()).run()
+    except* (OSError, asyncio.IncompleteReadError) as group:
+        raise LeakError(f"a good request was cut: {group.exceptions[0]!r}") from group
+
+
+if __name__ == "__main__":
+    publish("hostile_leaks", measure())
+    sys.exit(0)

@@ -1,0 +1,418 @@
+"""The admin API over HTTP, before a fleet that the test writes."""
+
+from collections.abc import AsyncIterator
+from io import BytesIO
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.admin.app import MAX_RECENT, Admin
+from gateway.admin.explain import Preview
+from gateway.admin.workers import FleetAdmin
+from gateway.config import Config, load
+from gateway.core.decision import Prompt
+from gateway.core.errors import ConfigError
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import Reported, WorkerId
+from gateway.disaggregation.stats import splits_of
+from gateway.discovery.dns import Resolver
+from gateway.discovery.lifecycle import Left, Standings
+from gateway.discovery.outlier_detection import Rules
+from gateway.observability.cache_loss.observer import CacheLoss
+from gateway.observability.metrics import Collector
+from gateway.policies.least_load import LeastLoad
+from gateway.proxy.api import Api
+from gateway.proxy.proxy import Proxy
+from gateway.routing.active_policy import Choosing
+from gateway.routing.decision_log import Records
+from gateway.routing.router import Router
+from gateway.upstream.access import Ways
+from tests.discovery.test_roster import RANK, URL, W, World
+from tests.support.fakes import decision
+
+pytestmark = pytest.mark.process
+
+
+class Admined:
+    """A roster with one joined worker, and a client of the admin API before it."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.records = world, Records()
+        self.refusal: str | None = None
+        self.router = Router(
+            fleet=world.fleet,
+            index=world.known.index,
+            assumed=world.known.assumed,
+            policy=LeastLoad(),
+            tokenize=lambda request: Prompt(),
+        )
+        self.standings = Standings(
+            world.fleet,
+            Left(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
+            num_answered=lambda worker: 0,
+            witnesses=self.router.witnesses,
+            on_ejected=lambda worker: None,
+            rules=Rules(),
+            warm_up_s=10.0,
+        )
+        self.ways = Ways()
+        self.resolver = Resolver(
+            world.roster,
+            self.standings,
+            inherit=self.ways.inherit,
+            reachable=self.ways.reachable,
+            interval_s=1000.0,
+        )
+        self.api = Api(cast(Proxy, None), world.fleet, world.metrics)
+        registry = CollectorRegistry()
+        registry.register(
+            Collector(
+                world.metrics,
+                world.fleet,
+                self.router.ledger,
+                world.known.index,
+                world.known.assumed,
+                world.roster.stream_counts,
+                lambda: 0,
+            )
+        )
+        self.choosing = Choosing(Config(policy="least_load"))
+        admin = Admin(
+            api=self.api,
+            router=self.router,
+            workers=FleetAdmin(
+                self.router,
+                world.roster,
+                self.standings,
+                self.resolver,
+                self.ways,
+                lambda worker: {"compared": 7},
+                lambda url: [],
+            ),
+            records=self.records,
+            registry=registry,
+            losses=CacheLoss(lambda model, tokens: None),
+            describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
+            describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
+            describe_flow=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
+            policies=self.choosing,
+            preview=Preview(cast(Proxy, None), lambda decision: ()),
+            reload=self._reload,
+        )
+        self.client = TestClient(TestServer(admin.app()))
+
+    async def _reload(self) -> dict[str, int]:
+        if self.refusal:
+            raise ConfigError(self.refusal)
+        return {"generation": 2}
+
+    async def get(self, path: str, status: int = 200) -> Any:
+        answer = await self.client.get(path)
+        assert answer.status == status
+        assert answer.content_type == "application/json"
+        return await answer.json()
+
+
+@pytest.fixture
+async def admined() -> AsyncIterator[Admined]:
+    world = World()
+    await world.add()
+    admined = Admined(world)
+    async with admined.client:
+        yield admined
+    await world.roster.stop()
+
+
+# is it well ------------------------------------------------------------------------------------
+
+
+async def test_alive_whatever_the_fleet_is(admined: Admined) -> None:
+    admined.api.is_stopping = True
+    assert await admined.get("/health") == {"status": "alive"}
+
+
+async def test_ready_as_long_as_a_worker_is_up_and_nobody_stops(admined: Admined) -> None:
+    assert await admined.get("/ready") == {"status": "ready"}
+    assert await admined.get("/ready?model=m") == {"status": "ready"}
+    error = (await admined.get("/ready?model=x", 503))["error"]
+    assert (error["message"], error["code"]) == ("no worker for 'x' is up", "no_worker")
+    admined.world.member().is_up = False
+    assert (await admined.get("/ready", 503))["error"]["message"] == "no worker is up"
+    admined.world.member().is_up, admined.api.is_stopping = True, True
+    assert (await admined.get("/ready", 503))["error"]["message"] == "the gateway is stopping"
+
+
+async def test_metrics_are_what_prometheus_reads(admined: Admined) -> None:
+    answer = await admined.client.get("/metrics")
+    assert answer.content_type == "text/plain"
+    families = {family.name: family for family in text_string_to_metric_families(await answer.text())}
+    assert families["kvgate_worker_up"].samples[0].labels == {"worker": "w:1"}
+
+
+# workers ---------------------------------------------------------------------------------------
+
+
+async def test_workers_are_shown_with_all_that_is_known(admined: Admined) -> None:
+    world = admined.world
+    world.member().reported = Reported(1, 2, 0.5)
+    world.member().num_failures = 4
+    admined.router.ledger.book(W, 40, 100)
+    admined.router.disaggregation = splits_of(load({}, environ={})).policy
+    admined.router.disaggregation.ban(W, WorkerId("d:1"), "they differ")
+    world.probe("http://late:1").health = "refused"
+    await world.add("http://late:1")
+    assert await admined.get("/admin/workers") == {
+        "drains": [],
+        "names": [],
+        "gone": [],
+        "endpoints": [
+            {
+                "url": URL,
+                "state": "joined",
+                "is_draining": False,
+                "engine": "fake",
+                "version": "1",
+                "role": "both",
+                "given_as": URL,
+                "is_member": False,
+                "last_error": None,
+                "tokens": [],
+                "workers": [
+                    {
+                        "id": "w:1",
+                        "is_up": True,
+                        "state": "active",
+                        "why": None,
+                        "share": 1.0,
+                        "left": 1,
+                        "models": ["m"],
+                        "not_used": {},
+                        "block_size": 4,
+                        "num_blocks": 100,
+                        "in_flight": 1,
+                        "booked_tokens": 40,
+                        "in_flight_elsewhere": 0,
+                        "running": 1,
+                        "waiting": 2,
+                        "kv_usage": 0.5,
+                        "failures": 4,
+                        "stream": "catching_up",
+                        "no_pair_with": {"d:1": "they differ"},
+                        "verified": {"compared": 7},
+                        "blind": None,
+                        "events": "tcp://*:1",
+                        "agent": None,
+                        "replay": "tcp://*:2",
+                        "events_connected": True,
+                    }
+                ],
+            },
+            {
+                "url": "http://late:1",
+                "state": "joining",
+                "is_draining": False,
+                "engine": None,
+                "version": None,
+                "role": None,
+                "given_as": "http://late:1",
+                "is_member": False,
+                "last_error": "refused",
+                "tokens": [],
+                "workers": [],
+            },
+        ],
+    }
+
+
+async def test_a_worker_can_be_added_for_a_role(admined: Admined) -> None:
+    told = {"url": "http://p:1", "role": "prefill"}
+    answer = await admined.client.post("/admin/workers", json=told)
+    assert answer.status == 201
+    shown = (await admined.get("/admin/workers"))["endpoints"][1]
+    assert (shown["url"], shown["given_as"]) == ("http://p:1", "prefill=http://p:1")
+    answer = await admined.client.post("/admin/workers", json={"url": "http://x:1", "role": "both"})
+    assert answer.status == 400
+
+
+async def test_a_worker_without_events_is_shown_too(admined: Admined) -> None:
+    admined.world.probe("http://n:1").sources = ()
+    await admined.world.add("http://n:1")
+    shown = (await admined.get("/admin/workers"))["endpoints"][1]["workers"][0]
+    assert {name: shown[name] for name in ("stream", "events", "replay", "events_connected")} == {
+        "stream": None,
+        "events": None,
+        "replay": None,
+        "events_connected": False,
+    }
+
+
+async def test_a_worker_joins_and_leaves(admined: Admined) -> None:
+    for status, added in [(201, True), (200, False)]:
+        answer = await admined.client.post("/admin/workers", json={"url": "http://New:1/"})
+        assert (answer.status, await answer.json()) == (status, {"url": "http://new:1", "added": added})
+    await admined.world.roster.first_look()
+    assert len(admined.world.fleet) == 2
+    answer = await admined.client.delete("/admin/workers/new:1")
+    assert (answer.status, await answer.json()) == (200, {"dropped": "new:1"})
+    assert len(admined.world.fleet) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["http://w:1", "http://w:1/", "w:1", quote("http://w:1", safe=""), "w:1%230"]
+)
+async def test_a_worker_is_dropped_by_url_or_id(name: str) -> None:
+    world = World()
+    world.probe().ranks = {0: RANK, 1: RANK}
+    await world.add()
+    async with Admined(world).client as client:
+        assert (await client.delete(f"/admin/workers/{name}")).status == 200
+    assert len(world.fleet) == 0
+    await world.roster.stop()
+
+
+async def test_dropping_who_is_not_there(admined: Admined) -> None:
+    answer = await admined.client.delete("/admin/workers/nobody")
+    assert answer.status == 404
+    assert (await answer.json())["error"]["message"].startswith("no worker 'nobody'")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"url": "ftp://x"}', "is not an http(s) URL"),
+        (b'{"url": 1}', "Expected `str`"),
+        (b'{"link": "http://x"}', "unknown field `link`"),
+        (b"{}", "missing required field `url`"),
+        (b"\xff", ""),
+    ],
+)
+async def test_a_new_worker_that_cannot_be(admined: Admined, body: bytes, words: str) -> None:
+    answer = await admined.client.post(
+        "/admin/workers", data=body, headers={"content-type": "application/json"}
+    )
+    assert answer.status == 400
+    assert words in (await answer.json())["error"]["message"]
+
+
+async def test_a_browser_cannot_add_a_worker_unasked(admined: Admined) -> None:
+    """A page may send text/plain or a form across origins without a preflight, JSON not."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        answer = await admined.client.post(
+            "/admin/workers", data=b'{"url": "http://x"}', headers={"content-type": kind}
+        )
+        assert answer.status == 415
+    assert len(list(admined.world.roster)) == 1
+
+
+# index and decisions ---------------------------------------------------------------------------
+
+
+async def test_a_workers_blocks_are_listed(admined: Admined, monkeypatch: pytest.MonkeyPatch) -> None:
+    admined.world.store(1, 2, 3)
+    listed = await (await admined.client.get("/admin/index/w:1/blocks")).text()
+    assert sorted(map(int, listed.split())) == sorted(admined.world.known.index.blocks(W))
+    assert len(listed.split()) == 3
+    unknown = await admined.get("/admin/index/x:1/blocks", 404)
+    assert "no worker 'x:1'" in unknown["error"]["message"]
+    monkeypatch.setattr("gateway.admin.app.MAX_LISTED_BLOCKS", 2)
+    many = await admined.get("/admin/index/w:1/blocks", 413)
+    assert many["error"]["message"] == "it holds 3 blocks, at most 2 are listed"
+
+
+async def test_the_index_is_shown_by_worker(admined: Admined) -> None:
+    admined.world.store(1, 2, 3)
+    shown = await admined.get("/admin/index")
+    assert shown["index"] == "MemoryIndex(workers=1, blocks=3)"
+    (worker,) = shown["workers"]
+    assert (worker["worker"], worker["stream"], worker["blocks"]) == ("w:1", "exact", 3)
+    assert (worker["assumed_blocks"], worker["pinned_blocks"]) == (0, 0)
+    assert worker["applied"]["num_stored"] == 3
+
+
+async def test_the_latest_decisions_newest_first(admined: Admined) -> None:
+    for i in range(MAX_RECENT + 5):
+        admined.records.add(decision(f"d{i}"))
+    decisions = (await admined.get("/admin/decisions"))["decisions"]
+    assert (len(decisions), decisions[0]) == (MAX_RECENT, f"d{MAX_RECENT + 4}")
+
+
+async def test_a_decision_explains_itself(admined: Admined) -> None:
+    admined.records.add(msgspec.structs.replace(decision("d1", "a:1", "b:1"), terms=(1.0, float("inf"))))
+    record = await admined.get("/admin/decisions/d1")
+    assert [candidate["cost"] for candidate in record["candidates"]] == [1.0, None]
+    assert (await admined.get("/admin/decisions/none", 404))["error"]["message"].startswith(
+        "no such decision"
+    )
+
+
+async def test_the_state_of_a_stream_is_a_word(admined: Admined) -> None:
+    admined.world.roster.stream_changed(WorkerId("w:1"), StreamState.BLIND)
+    (worker,) = (await admined.get("/admin/index"))["workers"]
+    assert worker["stream"] == "blind"
+
+
+# tokenizer --------------------------------------------------------------------------------------
+
+
+async def test_what_makes_tokens_is_told(admined: Admined) -> None:
+    assert await admined.get("/admin/tokenizer") == {"models": [{"model": "m", "encoder": "fake"}]}
+
+
+async def test_why_tokens_were_computed_again_is_told(admined: Admined) -> None:
+    told = await admined.get("/admin/cache-loss")
+    assert (told["computed_tokens"], told["causes"], told["worst"]) == (0, [], [])
+
+
+async def test_verification_is_told_whole_and_summed_up(admined: Admined) -> None:
+    assert await admined.get("/admin/verify") == {"workers": [{"worker": W, "compared": 7}]}
+    assert await admined.get("/admin/flow") == {"is_on": True, "queues": [{"model": "m", "waiting": 3}]}
+    (endpoint,) = (await admined.get("/admin/workers"))["endpoints"]
+    assert endpoint["workers"][0]["verified"] == {"compared": 7}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("GET", "/admin/worker", 404, "nothing is at /admin/worker; there are /admin/cache-loss, "),
+        ("POST", "/admin/verify", 405, "/admin/verify answers GET, HEAD, not POST"),
+        ("POST", "/admin/workers", 413, "Maximum request body size"),
+    ],
+)
+async def test_what_the_server_refuses_is_told_in_json(
+    admined: Admined, method: str, path: str, status: int, words: str
+) -> None:
+    body = BytesIO(b'"' + b"x" * (1 << 21) + b'"')
+    answer = await admined.client.request(
+        method, path, data=body if status == 413 else None, headers={"Content-Type": "application/json"}
+    )
+    assert (answer.status, answer.content_type) == (status, "application/json")
+    assert (await answer.json())["error"]["message"].startswith(words)
+    assert answer.headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
+
+
+async def test_what_is_explained_may_be_as_long_as_what_clients_send(admined: Admined) -> None:
+    answer = await admined.client.post("/admin/explain", data=BytesIO(b"{" + b" " * (2 << 20)))
+    assert answer.status == 400 and "not a JSON object" in (await answer.json())["error"]["message"]
+
+
+async def test_policies_are_shown_and_read_anew(admined: Admined) -> None:
+    shown = await admined.get("/admin/policies")
+    assert (shown["policy"], shown["fallbacks"], shown["file"]) == ("least_load", [], None)
+    assert {"prefix_overlap", "topology", "random"} <= set(shown["known"])
+    answer = await admined.client.post("/admin/policies/reload", json={})
+    assert (answer.status, (await answer.json())["policy"]) == (200, "least_load")
+    assert (await admined.client.post("/admin/policies/reload", data=b"{}")).status == 415
+
+
+async def test_the_configuration_is_read_anew_or_it_says_why_not(admined: Admined) -> None:
+    answer = await admined.client.post("/admin/config/reload", json={})
+    assert (answer.status, await answer.json()) == (200, {"generation": 2})
+    assert (await admined.client.post("/admin/config/reload", data=b"{}")).status == 415
+    admined.refusal = "policy: no"
+    answer = await admined.client.post("/admin/config/reload", json={})
+    assert (answer.status, (await answer.json())["error"]["message"]) == (400, "policy: no")

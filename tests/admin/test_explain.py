@@ -1,0 +1,112 @@
+import json
+from typing import Any
+
+import pytest
+
+from gateway.admin.explain import Preview
+from gateway.config import Config
+from gateway.config.tenant_limits import Limits
+from gateway.core.errors import Forbidden, InvalidRequest, Unauthorized, UnknownModel
+from gateway.http.networks import Trusted
+from gateway.tenancy.admission.request_identity import Names
+from gateway.tenancy.auth.api_keys import make_key
+from gateway.tenancy.auth.authenticator import Guard
+from gateway.tenancy.auth.key_format import line_of, ring_of
+from gateway.tokenization.prompt_encoder import PromptError
+from tests.support.exchanges import World
+
+
+class Asked:
+    """A worker that is asked for tokens, and does not know."""
+
+    def __init__(self) -> None:
+        self.keys: list[str | None] = []
+
+    def is_resting(self, url: str) -> bool:
+        return False
+
+    async def ask(self, url: str, request: object, key: str | None, name: str) -> None:
+        self.keys.append(key)
+        raise PromptError("it has no /tokenize")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(monkeypatch, "w:1", "w:2", session_header=b"x-session-id")
+    world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
+    return world
+
+
+async def told(world: World, body: dict[str, Any], path: str | None = None, **headers: str) -> dict[str, Any]:
+    preview = Preview(world.proxy, lambda decision: [{"own_s": 0.5}] * len(decision.candidates))
+    return await preview.explain(json.dumps(body).encode(), path, headers)
+
+
+async def test_what_would_be_done_is_told_and_nothing_is_done(world: World) -> None:
+    for _ in range(2):
+        record = await told(world, {"model": "m", "prompt": "x"}, Authorization="Bearer k")
+        assert (record["worker"], record["policy"], record["reason"]) == ("w:1", "round_robin", "its turn")
+        assert record["not_tokenized"] == "it has no /tokenize"
+        assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.5}] * 2
+        assert "id" not in record and "outcome" not in record
+    assert world.is_clean() and len(world.records) == 0 and not world.metrics.prompt_failures
+    assert world.proxy.worker_tokenizer.keys == ["Bearer k"] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "words"),
+    [
+        ({"model": "m"}, None, "the body has none of messages, prompt"),
+        ({"model": "m"}, "/v1/nothing", "'/v1/nothing' is none of /v1/chat/completions, "),
+        ({"model": "m", "prompt": 7}, None, "'prompt' must be a string"),
+        ({"model": "m", "messages": 7}, None, "'messages' must be a list of messages"),
+    ],
+)
+async def test_what_is_no_request_is_refused(
+    world: World, body: dict[str, Any], path: str | None, words: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await told(world, body, path)
+    assert caught.value.message.startswith(words)
+    with pytest.raises(InvalidRequest, match="not a JSON object"):
+        await Preview(world.proxy, lambda decision: ()).explain(b"[1]", None, {})
+
+
+async def test_it_is_told_who_asks_and_whether_it_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Config(max_in_flight_per_worker=1, tenants={"acme": Limits(priority=3)})
+    world = World(monkeypatch, "w:1", flow=flow)
+    world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
+    body: dict[str, Any] = {"model": "m", "prompt": "x"}
+    record = await told(world, body, **{"x-kvgate-tenant": "acme"})
+    expected = {"tenant": "acme", "priority": 3, "slo_ttft_s": None, "fate": "goes on", "why": None}
+    assert record["flow"] == expected
+    exchange, _ = world.ask()
+    assert (await told(world, body))["flow"]["fate"] == "waits"
+    late = await told(world, body, **{"x-kvgate-slo-ttft-ms": "1"})
+    assert late["flow"]["slo_ttft_s"] == 0.001
+    exchange.cancel("the end of the test")
+    assert world.is_clean() and not world.proxy.gate.told.requests["acme"]  # type: ignore[union-attr]
+
+
+async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> None:
+    assert (await told(world, {"model": "m", "input": "x"}, "/v1/embeddings"))["worker"] == "w:1"
+    with pytest.raises(UnknownModel):
+        await told(world, {"model": "other", "prompt": "x"})
+
+
+async def test_whoever_shows_a_key_is_told_what_would_be_done_for_its_tenant(world: World) -> None:
+    names = Names(b"x-tenant", b"x-priority", b"x-slo")
+    guard = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted((), "--trust-headers-from"),
+        salt_of=lambda tenant: None,
+    )
+    key = make_key(bytes(6), bytes(32))
+    guard.set_ring(ring_of(line_of(key, bytes(16), "acme", ["other"]), "keys"))
+    preview, body = Preview(world.proxy, lambda decision: (), guard), b'{"model":"m","prompt":"x"}'
+    assert (await preview.explain(body, None, {}))["worker"] == "w:1"  # an operator's question
+    with pytest.raises(Forbidden):
+        await preview.explain(body, None, {"X-Api-Key": key.decode()})
+    with pytest.raises(Unauthorized):
+        await preview.explain(body, None, {"Authorization": "Bearer other"})

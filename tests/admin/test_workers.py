@@ -1,0 +1,113 @@
+"""Draining by the admin API, over HTTP; what else it does with workers is in test_admin.py."""
+
+from typing import Any
+
+import pytest
+
+from tests.admin.test_app import Admined, admined
+from tests.discovery.test_roster import URL, W
+
+__all__ = ["admined"]
+
+
+async def state(admined: Admined) -> tuple[Any, ...]:
+    told = (await admined.get("/admin/workers"))["endpoints"][0]
+    worker = told["workers"][0]
+    return told["is_draining"], worker["state"], worker["why"], worker["left"]
+
+
+@pytest.mark.parametrize("name", [URL, "w:1"])
+async def test_a_worker_drains_and_is_taken_back(admined: Admined, name: str) -> None:
+    admined.router.ledger.book(W, 0, 0)
+    for changed in (True, False):
+        answer = await admined.client.post(f"/admin/workers/{name}/drain")
+        assert (answer.status, await answer.json()) == (200, {"draining": URL, "changed": changed, "left": 1})
+    assert await state(admined) == (True, "draining", "asked for", 1)
+    for changed in (True, False):
+        answer = await admined.client.delete(f"/admin/workers/{name}/drain")
+        assert (answer.status, await answer.json()) == (
+            200,
+            {"draining": None, "changed": changed, "left": 1},
+        )
+    assert await state(admined) == (False, "active", None, 1)
+
+
+async def test_a_worker_can_be_dropped_when_it_has_drained(admined: Admined) -> None:
+    await admined.client.post(f"/admin/workers/{URL}/drain", json={"drop": True})
+    assert (await admined.get("/admin/workers"))["drains"] == [f"leaving={URL}"]
+    assert admined.standings.to_drop(lambda url: ()) == [URL]
+
+
+async def test_who_is_gone_is_told_for_a_while(admined: Admined) -> None:
+    admined.standings.dropped(URL, [W])
+    (gone,) = (await admined.get("/admin/workers"))["gone"]
+    assert (gone["url"], gone["state"], gone["why"]) == (URL, "gone", "dropped")
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+async def test_one_that_nobody_knows_is_named(admined: Admined, method: str) -> None:
+    answer = await admined.client.request(method, "/admin/workers/nobody/drain")
+    assert answer.status == 404
+    assert (await answer.json())["error"]["message"].startswith("no worker 'nobody'")
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        ({"headers": {"Origin": "http://evil"}}, 415),
+        ({"data": b"drop=true"}, 415),
+        ({"json": {"dorp": True}}, 400),
+        ({"json": {"drop": "yes"}}, 400),
+    ],
+)
+async def test_nobody_drains_by_accident(admined: Admined, how: dict[str, Any], status: int) -> None:
+    answer = await admined.client.post(f"/admin/workers/{URL}/drain", **how)
+    assert answer.status == status
+    assert await state(admined) == (False, "active", None, 0)
+
+
+# where workers may be ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254",
+        "http://[fd00:ec2::254]",
+        "http://[fe80::1]:8000",
+        "http://0.0.0.0:8000",
+        "http://224.0.0.1:8000",
+        "http://100.100.100.200",
+        "http://192.0.0.192:80",
+        "http://metadata.google.internal",
+        "http://[64:ff9b::a9fe:a9fe]",
+        "dns+http://169.254.169.254",
+    ],
+)
+async def test_nobody_sends_us_where_no_worker_is(admined: Admined, url: str) -> None:
+    answer = await admined.client.post("/admin/workers", json={"url": url})
+    assert answer.status == 403
+    message = (await answer.json())["error"]["message"]
+    assert message.startswith(url) and "for a worker: it is" in message
+    assert len(list(admined.world.roster)) == 1
+
+
+async def test_a_name_is_looked_at_first(admined: Admined, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["10.0.0.1", "169.254.169.254"]
+
+    monkeypatch.setattr("gateway.admin.workers.resolve", resolve)
+    answer = await admined.client.post("/admin/workers", json={"url": "http://rebound:80"})
+    assert answer.status == 403
+
+
+async def test_a_name_with_several_addresses_comes_and_goes(admined: Admined) -> None:
+    url = "dns+http://localhost:1"
+    for status in (201, 200):
+        assert (await admined.client.post("/admin/workers", json={"url": url})).status == status
+    await admined.resolver.look()
+    (name,) = (await admined.get("/admin/workers"))["names"]
+    assert (name["url"], name["given_as"], "http://127.0.0.1:1" in name["members"]) == (url, url, True)
+    assert (await admined.client.delete(f"/admin/workers/{url}")).status == 200
+    assert (await admined.get("/admin/workers"))["names"] == []
+    assert len(list(admined.world.roster)) == 1

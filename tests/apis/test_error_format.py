@@ -1,0 +1,79 @@
+"""The form of our errors on each route."""
+
+import json
+
+import pytest
+
+from gateway.apis.error_format import body_of, event_of, is_anthropic
+from gateway.core.errors import (
+    BodyTooLarge,
+    Forbidden,
+    GatewayError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotSupported,
+    NoWorker,
+    RequestTimeout,
+    TooManyRequests,
+    Unauthorized,
+    UnknownModel,
+    UnknownRoute,
+    WorkerFailed,
+    WorkerTimeout,
+)
+
+MESSAGES = "/v1/messages"
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        (MESSAGES, True),
+        ("/v1/messages/count_tokens", True),
+        ("/llm/v1/messages", True),
+        ("/v1/messages/batches", True),
+        ("/v1/messages2", False),
+        ("/v1/chat/completions", False),
+        ("", False),
+    ],
+)
+def test_which_routes_are_anthropics(path: str, is_one: bool) -> None:
+    assert is_anthropic(path) is is_one
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InvalidRequest("x"), "invalid_request_error"),
+        (Unauthorized("x", code="invalid_api_key"), "authentication_error"),
+        (Forbidden("x", code="model_not_allowed"), "permission_error"),
+        (UnknownModel("x"), "not_found_error"),
+        (UnknownRoute("x"), "not_found_error"),
+        (MethodNotAllowed("x"), "invalid_request_error"),
+        (RequestTimeout("x"), "timeout_error"),
+        (BodyTooLarge("x"), "request_too_large"),
+        (TooManyRequests("x", code="queue_full", kind="overloaded", wait_s=1.0), "rate_limit_error"),
+        (NotSupported("x"), "invalid_request_error"),
+        (GatewayError("x"), "api_error"),
+        (WorkerFailed("x"), "api_error"),
+        (NoWorker("x"), "overloaded_error"),
+        (WorkerTimeout("x"), "timeout_error"),
+    ],
+)
+def test_each_error_has_its_kind(error: GatewayError, kind: str) -> None:
+    assert json.loads(body_of(error, MESSAGES, "req-1")) == {
+        "type": "error",
+        "error": {"type": kind, "message": "x", "details": {"error_code": error.code}},
+        "request_id": "req-1",
+    }
+    assert body_of(error, "/v1/completions", "req-1") == error.body()
+
+
+def test_a_stream_ends_in_the_words_of_its_route() -> None:
+    error = WorkerFailed("gone")
+    head, data, end = event_of(error, MESSAGES, "r").partition(b"data: ")
+    assert (head, json.loads(end)["error"]["message"]) == (b"event: error\n", "gone")
+    assert data and end.endswith(b"\n\n")
+    assert event_of(error, "/v1/chat/completions", "r") == (
+        b"data: " + error.body() + b"\n\ndata: [DONE]\n\n"
+    )

@@ -1,0 +1,171 @@
+"""Ids that lead back to the worker that made them, and to nobody else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.apis.response_ids import (
+    MAX_ID_BYTES,
+    Renaming,
+    RenamingScanner,
+    ResponseIds,
+    parse_stored,
+    stored_path,
+)
+from gateway.core.errors import MethodNotAllowed, UnknownResponse, UnknownRoute
+from gateway.core.worker import WorkerId
+
+A, B = WorkerId("10.0.0.1:8000"), WorkerId("10.0.0.1:8000#1")
+IDS = ResponseIds()
+
+
+@given(st.one_of(st.text(max_size=100), st.from_regex(r"resp_[0-9a-f]{32}", fullmatch=True)))
+def test_an_id_comes_back_from_any_gateway(own: str) -> None:
+    given_id = IDS.given(own, B)
+    if own in ("", "resp_"):
+        return
+    assert ResponseIds().find(given_id, [A, B]) == (own, B)
+    method, path = "GET", stored_path(given_id, "").decode()
+    assert parse_stored(method, path) == (given_id, "")
+
+
+def test_an_id_is_short_and_tells_no_address() -> None:
+    given_id = IDS.given("resp_" + "a" * 32, A)
+    assert len(given_id) == 37 + 15
+    assert given_id.startswith("resp_kv_")
+    assert "10.0.0.1" not in given_id
+
+
+def test_with_a_key_other_names_are_given_and_theirs_are_unknown() -> None:
+    keyed = ResponseIds(b"secret")
+    own = IDS.given("resp_1", A)
+    assert keyed.given("resp_1", A) != own
+    with pytest.raises(UnknownResponse, match="is gone"):
+        keyed.find(own, [A, B])
+    assert ResponseIds(b"secret").find(keyed.given("resp_1", A), [A]) == ("resp_1", A)
+
+
+def test_an_id_is_unknown_to_another_tenant() -> None:
+    keyed = ResponseIds(b"secret")
+    given_id = keyed.given("resp_1", A, "acme")
+    assert keyed.find(given_id, [A, B], "acme") == ("resp_1", A)
+    for tenant in ("other", ""):
+        with pytest.raises(UnknownResponse, match="for somebody else"):
+            keyed.find(given_id, [A, B], tenant)
+
+
+@pytest.mark.parametrize(
+    ("forged", "why"),
+    [
+        ("resp_1", "was not made here"),
+        ("", "was not made here"),
+        ("resp_kv_short_1", "was not made here"),
+        ("resp_kv_" + "A" * 11 + "_", "was not made here"),
+        ("resp_kv_10.0.0.9:80_1", "was not made here"),
+        ("resp_kv_" + "A" * 11 + "_1", "is gone"),
+        (IDS.given("resp_" + "a" * MAX_ID_BYTES, A), "was not made here"),
+        (IDS.given("resp_1", WorkerId("10.0.0.9:80")), "is gone"),
+    ],
+)
+def test_nobody_is_led_elsewhere(forged: str, why: str) -> None:
+    with pytest.raises(UnknownResponse, match=why) as told:
+        IDS.find(forged, [A, B])
+    assert (told.value.status, told.value.code) == (404, "response_not_found")
+
+
+def test_names_are_kept_within_bounds() -> None:
+    ids = ResponseIds()
+    names = {ids.name(WorkerId(f"w:{i}")) for i in range(10_050)}
+    assert len(names) == 10_050
+    assert len(ids._names) <= 10_001
+    assert ids.name(WorkerId("w:1")) in names
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "told"),
+    [
+        ("GET", "/v1/responses/a", ("a", "")),
+        ("DELETE", "/v1/responses/a%2Fb", ("a/b", "")),
+        ("POST", "/v1/responses/a/cancel", ("a", "/cancel")),
+        ("GET", "/v1/responses/a/input_items", ("a", "/input_items")),
+    ],
+)
+def test_paths_about_a_response(method: str, path: str, told: tuple[str, str]) -> None:
+    assert parse_stored(method, path) == told
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "error"),
+    [
+        ("GET", "/v1/responses/", UnknownRoute),
+        ("GET", "/v1/responses//cancel", UnknownRoute),
+        ("POST", "/v1/responses/a/else", UnknownRoute),
+        ("POST", "/v1/responses/a/cancel/", UnknownRoute),
+        ("POST", "/v1/responses/a", MethodNotAllowed),
+        ("GET", "/v1/responses/a/cancel", MethodNotAllowed),
+    ],
+)
+def test_paths_about_nothing(method: str, path: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        parse_stored(method, path)
+
+
+def test_an_own_id_cannot_leave_its_place_in_a_path() -> None:
+    assert stored_path("../../sleep?x", "/cancel") == b"/v1/responses/..%2F..%2Fsleep%3Fx/cancel"
+
+
+def renaming() -> Renaming:
+    return Renaming(lambda own: IDS.given(own, A))
+
+
+GIVEN = IDS.given("resp_1", A).encode()
+
+
+@pytest.mark.parametrize("sep", [b":", b": "])
+def test_a_plain_answer(sep: bytes) -> None:
+    names = renaming()
+    body = b'{"id"%b"resp_1","object"%b"response","text"%b"\\"resp_1\\" resp_1"}' % (sep, sep, sep)
+    names.read(body)
+    assert names.renamed(body) == body.replace(b'"resp_1"', b'"%b"' % GIVEN, 1)
+
+
+def test_an_id_of_any_characters() -> None:
+    names = Renaming(lambda own: own + r"\1")
+    names.read(rb'{"id":"a\\g<1>\"b","object":"response"}')
+    assert names.renamed(rb'{"id":"a\\g<1>\"b"}') == rb'{"id":"a\\g<1>\"b\\1"}'
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"no JSON", b"[]", b'{"id":"resp_1"}', b'{"id":7,"object":"response"}']
+)
+def test_what_is_no_response_is_left_alone(body: bytes) -> None:
+    names = renaming()
+    names.read(body)
+    assert names.renamed(body) == body
+
+
+STREAM = (
+    b'event: response.created\ndata: {"response":{"id":"resp_1","output":[]},"type":"response.created"}\n\n'
+    b'event: x\ndata: {"delta":"\\"response\\" resp_1","type":"response.output_text.delta"}\n\n'
+    b'event: y\ndata: {"response":{"id":"resp_1","previous_response_id":"resp_0"},"type":"y"}\n\n'
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 4096])
+def test_a_stream_in_all_splits(size: int) -> None:
+    names = renaming()
+    names.add("resp_0")
+    scanner = RenamingScanner(names)
+    out = b"".join(scanner.feed(STREAM[i : i + size]) for i in range(0, len(STREAM), size)) + scanner.flush()
+    before = IDS.given("resp_0", A).encode()
+    assert out == STREAM.replace(b'"id":"resp_1"', b'"id":"%b"' % GIVEN).replace(
+        b'"resp_0"', b'"%b"' % before
+    )
+
+
+def test_an_error_speaks_of_the_id_that_its_client_knows() -> None:
+    names = renaming()
+    names.add("resp_1")
+    assert names.renamed_words(b"Response with id 'resp_1' not found.") == (
+        b"Response with id '%b' not found." % GIVEN
+    )

@@ -1,0 +1,80 @@
+"""Which routes are open, and what is said of the others."""
+
+import pytest
+
+from gateway.apis.routes import CONTROL, OWN, Routes, default_model
+from gateway.core.errors import MethodNotAllowed, ModelMissing
+from gateway.core.requests.request import ROUTES
+from gateway.core.worker import Served
+
+
+def test_inference_is_open_and_control_is_not() -> None:
+    routes = Routes()
+    assert set(routes) == set(ROUTES)
+    assert not CONTROL & set(ROUTES)
+    assert not OWN & {*ROUTES, *CONTROL}
+    assert routes.find("POST", "/v1/chat/completions")
+    for path in CONTROL:
+        assert not routes.find("POST", path)
+        error = routes.why_not(path)
+        assert (error.status, error.code) == (403, "route_refused")
+        assert f"--route {path}" in error.message
+
+
+def test_what_nobody_knows_is_not_found() -> None:
+    error = Routes().why_not("/v2/else")
+    assert (error.status, error.code) == (404, "unknown_route")
+
+
+def test_a_method_that_is_not_open_is_refused_with_those_that_are() -> None:
+    with pytest.raises(MethodNotAllowed, match="takes POST, not GET"):
+        Routes().find("GET", "/v1/embeddings")
+
+
+def test_routes_are_added_with_their_methods() -> None:
+    routes = Routes(["/sleep", "GET /load", "POST /load", "GET /load"])
+    assert "/sleep" in routes
+    assert routes.find("POST", "/sleep") and routes.find("GET", "/load") and routes.find("POST", "/load")
+    with pytest.raises(MethodNotAllowed, match="takes GET, POST, not DELETE"):
+        routes.find("DELETE", "/load")
+
+
+def test_routes_are_closed() -> None:
+    routes = Routes(["/sleep"], ["/generate", "/sleep"])
+    assert not routes.find("POST", "/generate")
+    assert "closed here" in routes.why_not("/generate").message
+    assert routes.why_not("/sleep").status == 403
+
+
+@pytest.mark.parametrize(
+    "entry", ["sleep", "", "FETCH /x", "/x?y=1", "GET  /x", "/a b", "/health", "GET /v1/models"]
+)
+def test_what_is_no_route_is_refused(entry: str) -> None:
+    with pytest.raises(ValueError, match="neither|own"):
+        Routes([entry])
+    with pytest.raises(ValueError, match="neither|own"):
+        Routes((), [entry])
+
+
+ONE = {"m": Served("m", "root"), "alias": Served("alias", "root"), "tuned": Served("tuned", "root", "tuned")}
+TWO = ONE | {"other": Served("other", "else")}
+
+
+@pytest.mark.parametrize(
+    ("path", "served", "model"),
+    [
+        ("/generate", ONE, "m"),
+        ("/generate", {}, ""),
+        ("/generate", TWO, None),
+        ("/v1/chat/completions", ONE, None),
+        ("/v1/embeddings", ONE, None),
+        ("/tokenize", ONE, None),
+        ("/v1/load_lora_adapter", ONE, "m"),
+    ],
+)
+def test_a_model_that_nothing_names(path: str, served: dict[str, Served], model: str | None) -> None:
+    if model is None:
+        with pytest.raises(ModelMissing):
+            default_model(path, served)
+    else:
+        assert default_model(path, served) == model

@@ -1,0 +1,28 @@
+import pytest
+
+from gateway.apis.session import session_of
+from gateway.http.messages import HttpRequest
+
+
+def asked(*headers: tuple[bytes, bytes]) -> HttpRequest:
+    return HttpRequest("POST", b"/v1/completions", headers=list(headers))
+
+
+@pytest.mark.parametrize(
+    ("headers", "session"),
+    [
+        ([], None),
+        ([(b"x-session-id", b"h")], "h"),
+        ([(b"x-session-id", b"h"), (b"cookie", b"sid=c")], "h"),
+        ([(b"x-session-id", b""), (b"cookie", b"a=1; sid=c; b=2")], "c"),
+        ([(b"cookie", b"a=1;sid=c=d")], "c=d"),
+        ([(b"cookie", b"asid=c; sid")], None),
+        ([(b"x-session-id", b"\xff")], "\xff"),
+    ],
+)
+def test_a_header_goes_before_a_cookie(headers: list[tuple[bytes, bytes]], session: str | None) -> None:
+    assert session_of(asked(*headers), b"x-session-id", b"sid") == session
+
+
+def test_what_is_not_asked_for_is_not_looked_at() -> None:
+    assert session_of(asked((b"x-session-id", b"h"), (b"cookie", b"sid=c")), b"", b"") is None

@@ -1,0 +1,27 @@
+"""What is configured is what is built."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.app.front_end import routes_of, surface_of
+from gateway.config import load
+from gateway.core.errors import ConfigError
+
+
+def test_what_is_configured_is_built() -> None:
+    routes = routes_of(load({"route": ["/sleep"], "refuse_route": ["/generate"]}, {}))
+    assert "/sleep" in routes
+    assert "/generate" not in routes
+
+
+def test_a_key_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="response_key_file"):
+        surface_of(load({"response_key_file": str(tmp_path / "none")}, {}))
+
+
+def test_there_is_room_for_one_body_at_least() -> None:
+    with pytest.raises(ConfigError, match="no room for one of max_body_bytes"):
+        surface_of(load({"max_bodies_bytes": "1000000"}, {}))
+    surface = surface_of(load({"max_bodies_bytes": "1000", "max_body_bytes": "1000"}, {}))
+    assert surface.bodies.max_bytes == 1000

@@ -1,0 +1,201 @@
+"""Each option that is live does change a running gateway, and what is refused changes nothing."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.app import Gateway
+from gateway.app.reconfigure import prepare
+from gateway.config import Config, load
+from gateway.config.live import LIVE
+from gateway.config.worker_specs import specs_of
+from gateway.core.errors import ConfigError
+
+POLICY = "def choose(query, candidates, rng):\n    return 0\n"
+
+
+@asynccontextmanager
+async def running(**options: Any) -> AsyncIterator[Gateway]:
+    gateway = Gateway(load(options, {}))
+    await gateway.start(serve=False)
+    try:
+        yield gateway
+    finally:
+        await gateway.stop(0)
+
+
+def options(gateway: Gateway) -> Any:
+    return gateway.proxy.options
+
+
+def gate(gateway: Gateway) -> Any:
+    return gateway.proxy.gate
+
+
+def limits(gateway: Gateway) -> Any:
+    return gateway.front._limits
+
+
+def urls(gateway: Gateway) -> list[str]:
+    return [endpoint.url for endpoint in gateway.roster]
+
+
+def policy(gateway: Gateway) -> str:
+    return gateway.router.policy.name
+
+
+def known(gateway: Gateway) -> Any:
+    return gateway.choosing.describe()["known"]
+
+
+def bounded(gateway: Gateway) -> bool:
+    return gateway.router.spare is not None
+
+
+def most_at_once(gateway: Gateway) -> Any:
+    return gate(gateway).tenants.of("t", 0.0).limits.max_concurrent
+
+
+SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
+    "worker": (["http://127.0.0.1:1"], urls, ["http://127.0.0.1:1"]),
+    "prefill": (["http://127.0.0.1:1"], lambda g: [r.value for r in g.said.roles.values()], ["prefill"]),
+    "decode": (["http://127.0.0.1:1"], lambda g: [r.value for r in g.said.roles.values()], ["decode"]),
+    "policy": ("round_robin", policy, "round_robin"),
+    "policies": (
+        {"mine": {"policy": "least_load"}},
+        lambda g: "mine" in known(g),
+        True,
+    ),
+    "policy_file": ("FILE", policy, "file"),
+    "policy_budget_ms": (7.0, lambda g: g.choosing._made.library._budget_s, 0.007),
+    "ab": (
+        {"round_robin": 1, "least_load": 1},
+        lambda g: g.choosing.trials.finished in g.witnesses.finished,
+        True,
+    ),
+    "shadow": (["round_robin"], lambda g: [*g.choosing.trials.comparisons], ["round_robin"]),
+    "medium_worth": (["CPU=0.3"], lambda g: g.choosing._made.library._worth["CPU"], 0.3),
+    "place": ("rack1", lambda g: g.choosing._made.library._place, "rack1"),
+    "session_header": ("x-talk", lambda g: options(g).session_header, b"x-talk"),
+    "session_cookie": ("talk", lambda g: options(g).session_cookie, b"talk"),
+    "queue_above_ttft_s": (2.0, lambda g: gate(g).lines.rule.above_ttft_s, 2.0),
+    "max_in_flight_per_worker": (
+        3,
+        lambda g: (gate(g).lines.rule.max_in_flight, bounded(g)),
+        (3, True),
+    ),
+    "max_queued": (5, lambda g: gate(g).lines._max_queued, 5),
+    "queue_timeout_s": (6.0, lambda g: gate(g).lines._timeout_s, 6.0),
+    "tenants": (
+        {"t": {"max_concurrent": 4}},
+        most_at_once,
+        4,
+    ),
+    "trust_headers_from": (["10.0.0.0/8"], lambda g: gate(g)._trusted.trusts("10.1.1.1"), True),
+    "tenant_header": ("x-t", lambda g: gate(g)._names.tenant, b"x-t"),
+    "priority_header": ("x-p", lambda g: gate(g)._names.priority, b"x-p"),
+    "slo_header": ("x-s", lambda g: gate(g)._names.slo_ttft_ms, b"x-s"),
+    "connect_timeout_s": (1.5, lambda g: g.proxy.pool("http://127.0.0.1:9").connect_timeout_s, 1.5),
+    "first_byte_timeout_s": (1.5, lambda g: options(g).deadlines.first_byte_s, 1.5),
+    "idle_timeout_s": (1.5, lambda g: options(g).deadlines.idle_s, 1.5),
+    "total_timeout_s": (1.5, lambda g: options(g).deadlines.total_s, 1.5),
+    "pool_idle_s": (1.5, lambda g: g.proxy.pool("http://127.0.0.1:9").idle_s, 1.5),
+    "max_attempts": (5, lambda g: (options(g).max_attempts, g.proxy.retries.max_attempts), (5, 5)),
+    "retry_share": (0.5, lambda g: g.proxy.retries.share, 0.5),
+    "route": (["/sleep"], lambda g: "/sleep" in g.api.routes, True),
+    "refuse_route": (["/generate"], lambda g: "/generate" in g.api.routes, False),
+    "max_bodies_bytes": (1 << 31, lambda g: g.surface.bodies.max_bytes, 1 << 31),
+    "prefill_timeout_s": (1.5, lambda g: options(g).prefill_timeout_s, 1.5),
+    "allow_transfer_fields": (True, lambda g: options(g).allow_transfer_fields, True),
+    "expose_headers": (True, lambda g: options(g).expose_headers, True),
+    "probe_interval_s": (1.5, lambda g: g.roster._options.probe_interval_s, 1.5),
+    "verify": ("off", lambda g: g.proxy.ask_usage.__self__._mode, "off"),  # type: ignore[attr-defined]
+    "max_body_bytes": (2048, lambda g: limits(g).max_body_bytes, 2048),
+    "max_head_bytes": (2048, lambda g: limits(g).max_head_bytes, 2048),
+    "head_timeout_s": (1.5, lambda g: limits(g).head_timeout_s, 1.5),
+    "body_timeout_s": (1.5, lambda g: limits(g).body_timeout_s, 1.5),
+    "min_body_rate": (1.5, lambda g: limits(g).min_body_rate, 1.5),
+    "keep_alive_s": (1.5, lambda g: limits(g).keep_alive_s, 1.5),
+    "tls_handshake_timeout_s": (1.5, lambda g: g.front._handshake_timeout_s, 1.5),
+    "log_level": ("error", lambda g: logging.getLogger().level, logging.ERROR),
+    "log_requests": (True, lambda g: len(g.telling.tellers), 1),
+    "drain_timeout_s": (1.5, lambda g: g.config.drain_timeout_s, 1.5),
+}
+"""Of each: another value, what it changes, and what that is then."""
+
+WITH_A_GATE = {"max_in_flight_per_worker": 1, "tenants": {"t": {"max_concurrent": 9}}}
+
+
+def test_all_that_is_live_is_looked_at() -> None:
+    assert SEEN.keys() == LIVE.keys()
+
+
+@pytest.mark.parametrize("before", [{}, WITH_A_GATE], ids=["plain", "with flow control"])
+@pytest.mark.parametrize("name", LIVE)
+async def test_an_option_that_is_live(name: str, before: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text(POLICY)
+    value, seen, expected = SEEN[name]
+    value = str(tmp_path / "file.py") if value == "FILE" else value
+    level = logging.getLogger().level
+    async with running(**before) as gateway:
+        gateway.proxy.pool("http://127.0.0.1:9")
+        given = {**before, name: value}
+        if name in ("max_queued", "queue_timeout_s", "tenant_header", "priority_header", "slo_header"):
+            given = {**WITH_A_GATE, **given}  # without flow control they are about nothing
+        config = load(given, {})
+        added = specs_of(config)
+        try:
+            assert before.get(name) is not None or _is_new(seen, gateway, expected)
+            (await prepare(gateway, config, added))()
+            assert seen(gateway) == expected
+        finally:
+            logging.getLogger().setLevel(level)
+
+
+def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: object) -> bool:
+    try:
+        return seen(gateway) != expected
+    except (AttributeError, KeyError):  # what it is about is not there yet
+        return True
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"policy": "best"}, "no policy"),
+        ({"max_bodies_bytes": 1000}, "no room for one"),
+        ({"policy_file": "/none/such.py"}, "cannot be read"),
+        ({"mask_cached_tokens": True, "expose_headers": True}, "tells clients what it hides"),
+        ({"prefill": ["http://a:1"], "decode": ["http://a:1"]}, "given as --prefill too"),
+    ],
+)
+async def test_what_is_refused_changes_nothing(change: dict[str, Any], words: str) -> None:
+    async with running(**WITH_A_GATE) as gateway:
+        before = (gateway.config, gateway.proxy.options, policy(gateway), gate(gateway).lines.rule)
+        config = msgspec.structs.replace(gateway.config, max_attempts=9, max_in_flight_per_worker=7, **change)
+        with pytest.raises(ConfigError, match=words):
+            await prepare(gateway, config)
+        assert before == (gateway.config, gateway.proxy.options, policy(gateway), gate(gateway).lines.rule)
+
+
+async def test_workers_that_go_and_stay() -> None:
+    async with running(worker=["http://127.0.0.1:1", "http://127.0.0.1:2"]) as gateway:
+        swap = await prepare(
+            gateway, gateway.config, added=["http://127.0.0.1:3"], dropped=["http://127.0.0.1:1"]
+        )
+        assert urls(gateway) == ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+        swap()
+        assert urls(gateway) == ["http://127.0.0.1:2", "http://127.0.0.1:3"]
+
+
+async def test_turning_flow_control_off_lets_all_in() -> None:
+    async with running(**WITH_A_GATE) as gateway:
+        (await prepare(gateway, Config()))()
+        await asyncio.sleep(0)
+        assert not gate(gateway).lines.rule.is_on and most_at_once(gateway) == 0

@@ -1,0 +1,80 @@
+"""Read, compare, apply, tell: what of it is counted, and what a refusal leaves."""
+
+import logging
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.app.reloads import Reloads
+from gateway.config import Config
+from gateway.config.diff import Difference
+from gateway.core.errors import ConfigError
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = Config(max_attempts=3, port=1)
+        self.applied: list[Difference] = []
+        self.refusal: str | None = None
+        self.reloads = Reloads(self.now, self.read)
+
+    def read(self) -> Config:
+        return self.now
+
+    async def apply(self, difference: Difference) -> None:
+        if self.refusal:
+            raise ConfigError(self.refusal)
+        self.applied.append(difference)
+
+    def metrics(self) -> list[str]:
+        registry = CollectorRegistry()
+        registry.register(self.reloads)
+        return [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
+
+
+async def test_what_changed_is_told_and_what_needs_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.now = Config(max_attempts=4, port=2)
+    with caplog.at_level(logging.INFO):
+        told = await world.reloads.reload(world.apply)
+    assert told == {
+        "generation": 2,
+        "changed": ["max_attempts"],
+        "needs_restart": ["port"],
+        "workers_added": [],
+        "workers_dropped": [],
+    }
+    assert (
+        "max_attempts: 3 -> 4" in caplog.text
+        and "these need a restart, and stay as they were: port" in caplog.text
+    )
+    assert world.metrics() == [
+        "kvgate_config_generation 2.0",
+        'kvgate_config_reloads_total{result="applied"} 1.0',
+        'kvgate_config_reloads_total{result="refused"} 0.0',
+        "kvgate_config_restart_pending 1.0",
+    ]
+
+
+async def test_what_waits_for_a_restart_is_named_each_time_and_the_rest_once() -> None:
+    world = World()
+    world.now = Config(max_attempts=4, port=2)
+    await world.reloads.reload(world.apply)
+    told = await world.reloads.reload(world.apply)
+    assert (told["changed"], told["needs_restart"], told["generation"]) == ([], ["port"], 3)
+    world.now = Config(max_attempts=4, port=1)  # it was put back
+    assert (await world.reloads.reload(world.apply))["needs_restart"] == []
+
+
+async def test_a_refusal_changes_nothing_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.now, world.refusal = Config(max_attempts=4), "policy: no"
+    with pytest.raises(ConfigError):
+        await world.reloads.reload(world.apply)
+    assert (world.reloads.generation, world.reloads.num_refused) == (1, 1)
+    assert caplog.text.count("the configuration in use stays: policy: no") == 1
+    world.refusal = None
+    assert (await world.reloads.reload(world.apply))["changed"] == ["max_attempts", "port"][:1]
+    assert repr(world.reloads) == "Reloads(generation=2, refused=1, pending=['port'])"

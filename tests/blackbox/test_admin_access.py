@@ -1,0 +1,214 @@
+"""Who may use the admin port: pages in a browser, other hosts, and where workers may be added."""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from loadtest.fleet import GATEWAY
+from tests.blackbox.harness import (
+    DEADLINE_S,
+    Bench,
+    Client,
+    FakeWorker,
+    Gateway,
+    Header,
+    request,
+    running,
+    until,
+)
+
+pytestmark = pytest.mark.interpreted
+
+WORKER = b'{"url":"http://127.0.0.1:9"}'
+JSON = (b"Content-Type", b"application/json")
+
+
+async def ask(bench: Bench, method: str, path: str, hosts: list[bytes], *headers: Header) -> int:
+    """The status, with these Host headers. As a library below us refuses: in whatever version of HTTP."""
+    body = WORKER if method == "POST" else None
+    data = request(method, path, body, *headers, JSON, (b"Connection", b"close"))
+    lines = b"".join(b"Host: " + host + b"\r\n" for host in hosts)
+    async with asyncio.timeout(DEADLINE_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", bench.gateway.admin_port)
+        writer.write(data.replace(b"Host: gateway\r\n", lines, 1))
+        answer = await reader.read()
+        writer.close()
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_rebound_name_or_another_site_neither_reads_nor_writes(processes: int) -> None:
+    flags = ("--processes", str(processes), "--admin-allowed-hosts", "gw.example")
+    async with running(*flags) as bench:
+        evil, own = (b"Origin", b"http://evil.example"), [b"127.0.0.1:%d" % bench.gateway.admin_port]
+        refused = [
+            ([b"evil.example"], [evil], 403),
+            ([b"evil.example"], [], 403),
+            ([b"kvgate.evil.example:9400"], [], 403),
+            (own, [evil], 403),
+            (own, [(b"Origin", b"null")], 403),
+            (own, [(b"Sec-Fetch-Site", b"cross-site")], 403),
+            ([], [], 400),
+            ([b"localhost", b"evil.example"], [], 400),
+        ]
+        for method, path in (
+            ("POST", "/admin/workers"),
+            ("DELETE", "/admin/workers/http://127.0.0.1:9"),
+            ("GET", "/admin/workers"),
+            ("GET", "/metrics"),
+            ("GET", "/admin/nothing"),
+        ):
+            for hosts, headers, status in refused:
+                answered = await ask(bench, method, path, hosts, *headers)
+                assert answered == status, (method, path, hosts, headers)
+        assert (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"] == []
+        for path in ("/health", "/metrics"):
+            assert await ask(bench, "GET", path, [b"kvgate.ns.svc:9400"]) == 200
+        for host in (own[0], b"localhost", b"[::1]:1", b"GW.example"):
+            same = (b"Origin", b"http://" + host)
+            assert await ask(bench, "GET", "/admin/workers", [host], same) == 200
+        assert await ask(bench, "POST", "/admin/workers", own, (b"Sec-Fetch-Site", b"none")) == 201
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "2"), ("--admin-key", "off")])
+async def test_an_admin_port_for_everybody_is_refused_with_what_to_do(flags: tuple[str, ...]) -> None:
+    command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0", "--admin-host", "0.0.0.0", *flags]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("KVGATE_")}
+    process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE, env=environ)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            words = (await process.communicate())[1].decode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 2
+    for way in (
+        "--admin-host 127.0.0.1",
+        "kvgate key new",
+        "--admin-api-keys",
+        "--admin-without-keys probes",
+    ):
+        assert way in words
+
+
+@contextlib.asynccontextmanager
+async def elsewhere(*flags: str) -> AsyncIterator[Bench]:
+    """A gateway of all addresses; the harness may not look at its fleet in the end."""
+    gateway = await Gateway.start("--admin-host", "0.0.0.0", *flags)
+    try:
+        yield Bench(gateway)
+    finally:
+        code = await gateway.stop()
+    assert code == 0 and not gateway.faults(), "\n".join(gateway.log)
+
+
+def made_key() -> tuple[str, str]:
+    """A line for a file, and the key itself."""
+    command = [*GATEWAY, "key", "new", "--tenant", "ops", "--admin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout, done.stderr.split()[-1]
+
+
+async def statuses(bench: Bench, *headers: Header) -> dict[str, int]:
+    pages = ("/health", "/ready", "/metrics", "/admin/workers", "/admin/keys", "/nothing")
+    return {path: (await bench.gateway.admin("GET", path, None, *headers)).status for path in pages}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_elsewhere_a_key_opens_what_changes_or_reveals(tmp_path: Path, processes: int) -> None:
+    keys = tmp_path / "keys"
+    line, key = made_key()
+    keys.write_text(line)
+    async with elsewhere("--admin-api-keys", os.fspath(keys), "--processes", str(processes)) as bench:
+        shown = (b"Authorization", b"Bearer " + key.encode())
+        assert await statuses(bench) == {
+            **dict.fromkeys(("/health", "/metrics"), 200),
+            "/ready": 503,
+            **dict.fromkeys(("/admin/workers", "/admin/keys", "/nothing"), 401),
+        }
+        assert (await statuses(bench, shown))["/admin/workers"] == 200
+        assert (await bench.gateway.admin("POST", "/admin/workers", WORKER)).status == 401
+        assert (await bench.gateway.admin("POST", "/admin/explain", b"{}")).status == 401
+        assert (await bench.gateway.admin("POST", "/admin/workers", WORKER, JSON, shown)).status == 201
+        client = await Client.open(bench.gateway.port)
+        assert (await client.ask(request("GET", "/v1/models"))).status == 200  # clients need none
+        await client.close()
+
+
+async def test_without_keys_probes_and_scrapers_are_answered_and_nobody_else() -> None:
+    async with elsewhere("--admin-without-keys", "probes") as bench:
+        assert await statuses(bench) == {
+            **dict.fromkeys(("/health", "/metrics"), 200),
+            "/ready": 503,
+            **dict.fromkeys(("/admin/workers", "/admin/keys", "/nothing"), 403),
+        }
+        refused = await bench.gateway.admin("POST", "/admin/workers", WORKER)
+        assert (refused.status, refused.json["error"]["code"]) == (403, "admin_closed")
+
+
+# where workers may be -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "words"),
+    [
+        ("http://" + "a" * 64, 400, "a label of 64 characters"),
+        ("http://" + ".".join(["a" * 63] * 5), 400, "over 253 characters"),
+        ("http://127.0.0.1:9\r\nX-Evil: 1", 400, "U+000D"),
+        ("http://127.0.0.1\n:9", 400, "U+000A"),
+        ("http://127.0.0.1:9\t", 400, "U+0009"),
+        ("http://b\u00fccher.example", 400, "not ASCII"),
+        ("http://2852039166/", 400, "is no IPv4 address"),
+        ("http://0xa9.0xfe.0xa9.0xfe/", 400, "is no IPv4 address"),
+        ("http://[::ffff:169.254.169.254]/", 400, "write 169.254.169.254"),
+        ("http://169.254.169.254", 403, "metadata service"),
+        ("http://100.100.100.200", 403, "metadata service"),
+        ("http://192.0.0.192", 403, "metadata service"),
+        ("http://[fd00:ec2::254]", 403, "metadata service"),
+        ("http://[64:ff9b::a9fe:a9fe]", 403, "metadata service"),
+        ("http://metadata.google.internal", 403, "metadata service"),
+        ("dns+http://metadata.google.internal.:80", 403, "metadata service"),
+        ("unix:/run/docker.sock", 403, "--worker-socket-dirs"),
+        ("unix:/run/../run/docker.sock", 400, "absolute path"),
+    ],
+)
+async def test_a_worker_that_may_not_be_is_refused_with_the_reason(
+    bench: Bench, url: str, status: int, words: str
+) -> None:
+    answer = await bench.gateway.admin("POST", "/admin/workers", json.dumps({"url": url}).encode())
+    assert answer.status == status
+    assert words in answer.json["error"]["message"]
+    assert (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"] == []
+
+
+async def test_networks_hold_for_what_is_added_at_run_time() -> None:
+    async with running("--worker-networks", "127.0.0.0/30") as bench:
+        await bench.worker()
+        answer = await bench.gateway.admin("POST", "/admin/workers", b'{"url":"http://127.0.0.9:9"}')
+        assert (answer.status, "--worker-networks" in answer.json["error"]["message"]) == (403, True)
+
+
+async def test_a_socket_below_a_configured_directory_may_be_added(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    workers = [await FakeWorker(unix_path=os.fspath(each / "s")).start() for each in (inside, outside)]
+    (inside / "link").symlink_to(outside / "s")
+    async with running("--worker-socket-dirs", os.fspath(inside)) as bench:
+        bench.workers += workers
+        await bench.gateway.join(workers[0])
+        for path in (outside / "s", inside / "link"):
+            body = json.dumps({"url": f"unix:{path}"}).encode()
+            assert (await bench.gateway.admin("POST", "/admin/workers", body)).status == 403, path
+    workers = [await FakeWorker(unix_path=os.fspath(outside / "t")).start()]
+    async with running("--worker", workers[0].url) as bench:  # the operator's own word needs no directory
+        bench.workers += workers
+        await until(lambda: bench.gateway.is_up(workers[0]), "joined")
+        body = json.dumps({"url": workers[0].url}).encode()
+        assert (await bench.gateway.admin("POST", "/admin/workers", body)).status == 200

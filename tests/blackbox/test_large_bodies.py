@@ -1,0 +1,184 @@
+"""Bodies that cost more than they are worth: refused where no worker takes them, bounded in memory, and
+nothing that others wait for."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from gateway.app import bundled_tokenizer
+from tests.blackbox.harness import (
+    CHAT,
+    COMPLETIONS,
+    Bench,
+    Call,
+    Gateway,
+    answer_ok,
+    lasting,
+    post,
+    until,
+    visiting,
+)
+
+MB = 1 << 20
+SIZE = 24 * MB
+ROOM = 50 * MB
+MAX_MODEL_LEN = 8192
+MODEL = {"id": "m", "root": "m", "owned_by": "vllm", "max_model_len": MAX_MODEL_LEN}
+FLAGS = (
+    *("--tokenizer", str(bundled_tokenizer()), "--no-probe-tokens"),
+    *("--probe-interval-s", "0.2", "--max-body-bytes", str(64 * MB)),
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def tokenizing() -> AsyncIterator[Gateway]:
+    async with lasting(*FLAGS) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def bench(tokenizing: Gateway) -> AsyncIterator[Bench]:
+    async with visiting(tokenizing) as bench:
+        yield bench
+
+
+def memory(gateway: Gateway, name: str) -> int:
+    """A line of the process's status, in bytes."""
+    status = Path(f"/proc/{gateway.process.pid}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith(name + ":")]
+    return int(line.split()[1]) << 10
+
+
+def begin(gateway: Gateway) -> int:
+    """What it takes now; its peak begins here."""
+    Path(f"/proc/{gateway.process.pid}/clear_refs").write_text("5")
+    return memory(gateway, "VmRSS")
+
+
+async def cost_little(gateway: Gateway, start: int, size: int) -> None:
+    """At its peak, and the memory is given back."""
+    assert memory(gateway, "VmHWM") <= start + 4 * size + ROOM
+    await until(lambda: memory(gateway, "VmRSS") <= start + size, "the memory is given back")
+
+
+def chat(content: str) -> bytes:
+    return ('{"model":"m","messages":[{"role":"user","content":"' + content + '"}]}').encode()
+
+
+FORMS = {
+    "word": (CHAT, chat("a" * SIZE)),
+    "prose": (CHAT, chat("the quick brown fox " * (SIZE // 20))),
+    "escapes": (CHAT, chat("\\u0061" * (SIZE // 6))),
+    "wide": (CHAT, chat("😀" + "a" * SIZE)),
+    "completion": (COMPLETIONS, b'{"model":"m","prompt":"' + b"a" * SIZE + b'"}'),
+    "list": (COMPLETIONS, b'{"model":"m","prompt":["hi","' + b"a" * SIZE + b'"]}'),
+    "ids": (COMPLETIONS, b'{"model":"m","prompt":[' + b"1," * (SIZE // 2) + b"1]}"),
+    "messages": (
+        "/v1/messages",
+        b'{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"' + b"a" * SIZE + b'"}]}',
+    ),
+    "responses": ("/v1/responses", b'{"model":"m","input":"' + b"a" * SIZE + b'"}'),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_prompt_that_no_worker_takes_is_refused_as_the_engine_would(bench: Bench, form: str) -> None:
+    worker = await bench.worker(MODEL)
+    path, body = FORMS[form]
+    start = begin(bench.gateway)
+    answer = await bench.ask(post(body, target=path))
+    assert answer.status == 400
+    error = answer.json["error"]
+    assert f"maximum context length is {MAX_MODEL_LEN} tokens" in error["message"]
+    if path in (CHAT, COMPLETIONS):
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "input_tokens")
+    assert worker.calls == []
+    await cost_little(bench.gateway, start, len(body))
+
+
+TURN = '{"role":"user","content":"Hi"}'
+CROWDS = {
+    "messages": (CHAT, '{"model":"m","messages":[%s]}', TURN),
+    "tools": (CHAT, '{"model":"m","messages":[' + TURN + '],"tools":[%s]}', '{"function":{"name":"f"}}'),
+    "documents": (CHAT, '{"model":"m","messages":[' + TURN + '],"documents":[%s]}', "{}"),
+    "prompts": (COMPLETIONS, '{"model":"m","prompt":[%s]}', '"a"'),
+    "id lists": (COMPLETIONS, '{"model":"m","prompt":[%s]}', "[1]"),
+    "turns": ("/v1/messages", '{"model":"m","max_tokens":1,"messages":[%s]}', TURN),
+    "items": ("/v1/responses", '{"model":"m","input":[%s]}', TURN),
+    "inputs": ("/v1/embeddings", '{"model":"m","input":[%s]}', '"a"'),
+}
+
+
+@pytest.mark.parametrize("crowd", CROWDS)
+async def test_a_body_of_a_million_values_is_passed_on_within_bounds(bench: Bench, crowd: str) -> None:
+    worker = await bench.worker(MODEL)
+    path, form, unit = CROWDS[crowd]
+    body = (form % ",".join([unit] * (SIZE // (len(unit) + 1)))).encode()
+    start = begin(bench.gateway)
+    answer = await bench.ask(post(body, target=path))
+    assert answer.status == 200
+    assert worker.calls[0].wish == body
+    await cost_little(bench.gateway, start, len(body))
+
+
+async def test_an_image_is_not_taken_for_text(bench: Bench) -> None:
+    worker = await bench.worker(MODEL)
+    url = "data:image/png;base64," + "iVBORw0KGgo=" * (SIZE // 12)
+    parts = [{"type": "text", "text": "Look"}, {"type": "image_url", "image_url": {"url": url}}]
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": parts}]}).encode()
+    start = begin(bench.gateway)
+    assert (await bench.ask(post(body, target=CHAT))).status == 200
+    assert worker.calls[0].wish == body
+    await cost_little(bench.gateway, start, len(body))
+
+
+async def test_what_a_worker_may_take_is_passed_on(bench: Bench) -> None:
+    worker = await bench.worker("m")  # it does not say how long its prompts may be
+    body = chat("a" * SIZE)
+    start = begin(bench.gateway)
+    assert (await bench.ask(post(body, target=CHAT))).status == 200
+    assert worker.calls[0].wish == body
+    await cost_little(bench.gateway, start, len(body))
+
+
+async def test_several_at_once_are_bounded_together(bench: Bench) -> None:
+    await bench.worker(MODEL)
+    body = chat("a" * SIZE)
+    start = begin(bench.gateway)
+    answers = await asyncio.gather(*(bench.ask(post(body, target=CHAT)) for _ in range(3)))
+    assert [answer.status for answer in answers] == [400] * 3
+    await cost_little(bench.gateway, start, 3 * len(body))
+
+
+async def test_others_with_long_prompts_do_not_wait_behind_a_giant_one(bench: Bench) -> None:
+    order: list[str] = []
+
+    async def script(call: Call) -> None:
+        order.append("giant" if len(call.body) > SIZE else "long")
+        await answer_ok(call)
+
+    await bench.worker("m", script=script)
+    giant, other = await bench.client(), await bench.client()
+    text = "the quick brown fox jumps over the lazy dog "
+    await giant.send(post(b'{"model":"m","prompt":"' + text.encode() * (SIZE // len(text) + 1) + b'"}'))
+    long = b'{"model":"m","prompt":"' + text.encode() * 4000 + b'"}'
+    assert (await other.ask(post(long))).status == 200
+    assert order == ["long"]
+    assert (await giant.answer()).status == 200
+
+
+async def test_fields_that_steer_are_found_in_a_large_body(bench: Bench) -> None:
+    worker = await bench.worker(MODEL)
+    filler = '"metadata":"' + "a" * 2 * MB + '",'
+    for steering in (
+        '"kv_transfer_params":{"do_remote_prefill":true}',
+        '"vllm_xargs":{"kv_transfer_params":{}}',
+    ):
+        body = ('{"model":"m","prompt":"hi",' + filler + steering + "}").encode()
+        assert (await bench.ask(post(body))).status == 200
+        assert b"kv_transfer_params" not in worker.calls[-1].body
+        assert b"a" * 2 * MB in worker.calls[-1].body

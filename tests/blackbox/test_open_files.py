@@ -1,0 +1,83 @@
+"""Few open files: clients may not take those of the admin port, of probes and of workers."""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.blackbox import harness
+from tests.blackbox.harness import Bench, Client, completion, post, running, until
+
+pytestmark = pytest.mark.interpreted
+
+LIMIT = 128
+NUM_IDLE = 200
+WAITS = "new clients wait: "
+
+
+@contextlib.asynccontextmanager
+async def with_few_files(monkeypatch: pytest.MonkeyPatch, *flags: str) -> AsyncIterator[Bench]:
+    shell = ("sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "kvgate")
+    monkeypatch.setattr(harness, "GATEWAY", (*shell, *harness.GATEWAY))
+    async with running("--probe-interval-s", "0.2", "--keep-alive-s", "600", *flags) as bench:
+        yield bench
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_idle_clients_leave_files_for_all_else(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    async with with_few_files(monkeypatch, "--processes", str(processes)) as bench:
+        worker = await bench.worker()
+        idle = [await Client.open(bench.gateway.port) for _ in range(NUM_IDLE * processes)]
+        await bench.gateway.logged(f"{WAITS}\\d+ connections are open, and the rest of {LIMIT} open files")
+        for _ in range(3):
+            assert (await bench.gateway.admin("GET", "/health")).status == 200
+            assert (await bench.gateway.admin("GET", "/metrics")).status == 200
+            num_probes = len(worker.probes)
+            await until(lambda before=num_probes: len(worker.probes) > before + 4, "probes go on")  # type: ignore[misc]
+            assert await bench.gateway.is_up(worker)
+        served = idle[0]  # of those that came in first; it needs a connection to the worker
+        assert (await served.ask(post(completion()))).status == 200
+        late = await Client.open(bench.gateway.port)
+        await late.send(post(completion()))
+        for client in idle:
+            await client.close()
+        async with asyncio.timeout(harness.DEADLINE_S):
+            assert (await late.answer()).status == 200
+        await late.close()
+        waits = [line for line in bench.gateway.log if WAITS in line]
+        assert len(waits) == 1, "logged once"
+
+
+async def test_active_clients_leave_files_for_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once: some wait, none is failed, and the admin port is there throughout."""
+
+    async def slow(call: harness.Call) -> None:
+        await release.wait()
+        await harness.answer_ok(call)
+
+    release = asyncio.Event()
+    async with with_few_files(monkeypatch) as bench:
+        worker = await bench.worker(script=slow)
+        clients = [await Client.open(bench.gateway.port) for _ in range(100)]
+        for client in clients:
+            await client.send(post(completion(), (b"Connection", b"close")))
+        await bench.gateway.logged(WAITS)
+        assert (await bench.gateway.admin("GET", "/metrics")).status == 200
+        num_probes = len(worker.probes)
+        await until(lambda: len(worker.probes) > num_probes + 4, "probes go on")
+        release.set()
+        statuses = [(await client.answer()).status for client in clients]
+        assert statuses == [200] * len(clients), "\n".join(bench.gateway.log[-30:])
+        for client in clients:
+            await client.close()
+
+
+async def test_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = ("sh", "-c", f'ulimit -S -n {LIMIT}; ulimit -H -n 4096; exec "$@"', "kvgate")
+    monkeypatch.setattr(harness, "GATEWAY", (*shell, *harness.GATEWAY))
+    async with running() as bench:
+        assert [line for line in bench.gateway.log if re.search("open files are limited to 4096", line)]
+        assert json.loads((await bench.gateway.admin("GET", "/health")).body) == {"status": "alive"}

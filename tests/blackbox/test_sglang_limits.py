@@ -1,0 +1,211 @@
+"""What SGLang does not do as it is asked: adapters by their names, and salts before 0.5.11. No such request
+goes there."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.fleet import GATEWAY
+from tests.blackbox.harness import (
+    CHAT,
+    DEADLINE_S,
+    Bench,
+    Call,
+    FakeWorker,
+    completion,
+    post,
+    request,
+    running,
+    until,
+    wire,
+)
+
+ADAPTER = {"id": "ad1", "parent": "m", "root": "/adapters/ad1"}
+SALTS = "0123456789abcdef" * 4
+
+
+class SglangFake(FakeWorker):
+    """It lists an adapter, and answers any name by its base."""
+
+    version: str | None = "0.5.23"
+    info: dict[str, Any] = {}
+
+    def _own(self, call: Call) -> bytes:
+        cards = [{"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 8192}, *self.models[1:]]
+        told = {"version": self.version, "page_size": 16, "max_total_num_tokens": 100_000, **self.info}
+        pages: dict[bytes, bytes] = {
+            b"/health": b"",
+            b"/v1/models": json.dumps({"object": "list", "data": cards}).encode(),
+            b"/metrics": b'sglang:num_running_reqs{dp_rank="0"} 0.0\n',
+            b"/server_info": json.dumps(told).encode(),
+        }
+        page = pages.get(call.target)
+        return wire(404) if page is None else wire(200, page)
+
+
+async def sglang(bench: Bench, *models: Any, version: str | None = "0.5.23", **info: Any) -> SglangFake:
+    worker = SglangFake(("m", *models))
+    worker.version, worker.info = version, info
+    await worker.start()
+    bench.workers.append(worker)
+    await bench.gateway.join(worker)
+    return worker
+
+
+async def test_an_adapter_goes_to_no_sglang(bench: Bench) -> None:
+    worker = await sglang(bench, ADAPTER)
+    for path, fields in (
+        ("/v1/completions", {"prompt": "hi"}),
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}),
+        ("/v1/embeddings", {"input": "hi"}),
+    ):
+        answer = await bench.ask(post(json.dumps({"model": "ad1", **fields}).encode(), target=path))
+        assert answer.status == 501, path
+        assert b"'ad1' is an adapter" in answer.body and b"from its base model 'm' instead" in answer.body
+    assert not worker.calls, "nothing went there"
+    assert (await bench.ask(post(completion(model="m")))).status == 200
+    listed = (await bench.ask(request("GET", "/v1/models"))).json["data"]
+    assert [model["id"] for model in listed] == ["m"]
+    assert (await bench.ask(request("GET", "/v1/models/ad1"))).status == 404
+    await bench.gateway.logged(rf"worker {worker.url}: not used for ad1 \(sglang answers .* base model\)")
+    endpoint = await bench.gateway.endpoint(worker)
+    assert endpoint is not None
+    assert list(endpoint["workers"][0]["not_used"]) == ["ad1"]
+    shown = f'kvgate_worker_unusable_names{{cause="adapter",worker="{worker.id}"}}'
+    assert (await bench.gateway.metrics())[shown] == 1
+
+
+async def test_another_engine_answers_for_the_adapter(bench: Bench) -> None:
+    worker = await sglang(bench, ADAPTER)
+    other = await bench.worker("m", ADAPTER)
+    for _ in range(8):
+        assert (await bench.ask(post(completion(model="ad1")))).status == 200
+    assert (len(worker.calls), len(other.calls)) == (0, 8)
+    await bench.gateway.drop(other)
+    assert (await bench.ask(post(completion(model="ad1")))).status == 501
+
+
+async def test_an_adapter_that_comes_later(bench: Bench) -> None:
+    worker = await sglang(bench)
+    assert (await bench.ask(post(completion(model="ad1")))).status == 404, "nobody knows the name"
+    worker.models = ("m", ADAPTER)
+    refreshed = await bench.gateway.admin("POST", "/admin/adapters/names", b"{}")
+    assert refreshed.json["adapters"][0]["not_used_at"] == [worker.url]
+    assert (await bench.ask(post(completion(model="ad1")))).status == 501
+    assert not worker.calls
+
+
+async def test_no_adapter_is_loaded_there() -> None:
+    async with running("--load-adapters") as bench:
+        worker = await sglang(bench)
+        wish = json.dumps({"adapter": "ad2", "path": "/adapters/ad2"}).encode()
+        answer = await bench.gateway.admin("POST", "/admin/adapters", wish)
+        assert answer.status == 502
+        assert "it was not asked to load it" in answer.json["workers"][0]["message"]
+        assert not [call for call in worker.probes if b"load_lora" in call.target]
+
+
+@pytest.fixture
+def salted(tmp_path: Path) -> tuple[str, ...]:
+    secret = tmp_path / "secret"
+    secret.write_text(SALTS)
+    return "--tenant-salt", "--tenant-salt-file", str(secret)
+
+
+@pytest.mark.parametrize("version", ["0.5.10", "0.5.10.post1", None, "0.0.0.dev1+g123"])
+async def test_tenants_go_to_no_sglang_that_drops_salts(salted: tuple[str, ...], version: str | None) -> None:
+    async with running(*salted) as bench:
+        worker = await sglang(bench, version=version)
+        answer = await bench.ask(post(completion()))
+        assert answer.status == 501
+        assert "'m' cannot keep the prompts of tenants apart" in answer.error["message"]
+        assert "--" not in answer.error["message"]
+        assert (await bench.ask(request("GET", "/v1/models"))).json["data"] == []
+        shown = re.escape(version or "unknown")
+        await bench.gateway.logged(
+            rf"worker {worker.url}: not used for m \(sglang ignores cache_salt before version 0\.5\.11, "
+            rf"which --tenant-salt needs; this is version {shown}\)"
+        )
+        shown = f'kvgate_worker_unusable_names{{cause="salt",worker="{worker.id}"}}'
+        assert (await bench.gateway.metrics())[shown] == 1
+        newer = await sglang(bench, version="0.5.11")
+        for _ in range(8):
+            assert (await bench.ask(post(completion()))).status == 200
+        assert (len(worker.calls), len(newer.calls)) == (0, 8)
+        assert b'"cache_salt":"' in newer.calls[0].body
+
+
+async def test_an_upgrade_is_seen(salted: tuple[str, ...]) -> None:
+    async with running(*salted, "--probe-interval-s", "0.1") as bench:
+        worker = await sglang(bench, version="0.5.10")
+        assert (await bench.ask(post(completion()))).status == 501
+        await worker.die()
+
+        async def is_down() -> bool:
+            return not await bench.gateway.is_up(worker)
+
+        await until(is_down, "it is seen to be down")
+        worker.version = "0.5.11"
+        await worker.start()
+
+        async def is_used() -> bool:
+            return (await bench.ask(post(completion()))).status == 200
+
+        await until(is_used, "the new version is used")
+
+
+async def test_without_salts_an_old_one_is_used(bench: Bench) -> None:
+    worker = await sglang(bench, version="0.5.10")
+    assert (await bench.ask(post(completion()))).status == 200
+    assert len(worker.calls) == 1
+
+
+async def test_engines_without_the_field(salted: tuple[str, ...]) -> None:
+    """llama.cpp, Ollama, MLX and their like have no salts at all."""
+    async with running(*salted, "--engine", "openai") as bench:
+        worker = await bench.worker("m")
+        assert (await bench.ask(post(completion()))).status == 501
+        await bench.gateway.logged(r"not used for m \(openai has no cache_salt, which --tenant-salt needs\)")
+        assert not worker.calls
+
+
+async def test_pairs_of_sglang(salted: tuple[str, ...]) -> None:
+    async with running(*salted) as bench:
+        workers = [
+            await sglang(bench, ADAPTER, version="0.5.10", disaggregation_mode=mode)
+            for mode in ("prefill", "decode")
+        ]
+        for model in ("m", "ad1"):
+            assert (await bench.ask(post(completion(model=model)))).status == 501
+        assert not any(worker.calls for worker in workers)
+
+
+async def checked(*flags: str) -> tuple[int | None, str]:
+    """The exit code of `kvgate check`, and what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *GATEWAY, "check", *flags, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        printed, _ = await process.communicate()
+    return process.returncode, printed.decode()
+
+
+async def test_check_names_it(salted: tuple[str, ...]) -> None:
+    worker = SglangFake(("m", ADAPTER))
+    worker.version = "0.5.10"
+    await worker.start()
+    try:
+        code, printed = await checked("--worker", worker.url)
+        assert "not used for ad1 (sglang answers a request for an adapter from its base model)" in printed
+        assert code == 0, printed
+        code, printed = await checked("--worker", worker.url, *salted)
+        assert "WRONG: not used for m, ad1 (sglang ignores cache_salt before version 0.5.11" in printed
+        assert code == 1, printed
+    finally:
+        await worker.die()

@@ -1,0 +1,43 @@
+import msgspec
+import pytest
+
+from gateway.bookings.message import MAX_BYTES, Booked, Promise, Told, decode, encode
+from gateway.core.blocks import BlockHash
+
+TOLD = Told(
+    1, 2, 3, [Booked("w:1", 4, 500)], [Promise("w:1", [BlockHash(2**64 - 1)], 3500)], turn=7, is_whole=True
+)
+
+
+def test_a_message_comes_as_it_went() -> None:
+    assert decode(encode(TOLD)) == TOLD
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"hello",
+        encode(TOLD)[:-1],
+        msgspec.msgpack.encode({"host": 1}),
+        msgspec.msgpack.encode([1, 2]),
+        msgspec.msgpack.encode([1, 2, 3, [["w:1", -1, 0]]]),
+        msgspec.msgpack.encode([1, 2, 3, [["w:1", 1, 2**63]]]),
+        msgspec.msgpack.encode([1, 2, 3, [["", 1, 1]]]),
+        msgspec.msgpack.encode([1, 2, 3, [], [["w:1", [-1], 5]]]),
+        msgspec.msgpack.encode([1, 2, 3, [], [["w:1", ["a"], 5]]]),
+        msgspec.msgpack.encode([1, 2, 3, [], [["w:1", [1], -5]]]),
+    ],
+)
+def test_what_is_no_message_is_none(data: bytes) -> None:
+    assert decode(data) is None
+
+
+def test_what_a_later_version_says_more_is_passed_over() -> None:
+    fields = msgspec.msgpack.decode(encode(TOLD))
+    assert decode(msgspec.msgpack.encode([*fields, "more"])) == TOLD
+
+
+def test_a_message_is_bounded() -> None:
+    told = Told(1, 2, 3, [Booked("w" * 300, 1, 1)] * 4000)
+    assert len(encode(told)) > MAX_BYTES and decode(encode(told)) is None

@@ -1,0 +1,168 @@
+import contextlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.bookings.shared_ledger import TURN_TOKENS, Columns, SharedLedger, Table, name_of
+from gateway.core.ledger import Ledger, Load
+from gateway.core.worker import WorkerId
+from tests.core.ledgers import A, B, LedgerContract, loads
+
+
+def table(num_rows: int = 3, max_columns: int = 4) -> Table:
+    memory = memoryview(bytearray(Table.num_bytes(num_rows, max_columns)))
+    return Table(memory, num_rows, contextlib.nullcontext, max_columns=max_columns)
+
+
+class TestAlone(LedgerContract):
+    def make(self) -> Ledger:
+        return SharedLedger(table(1), 0)
+
+
+class TestWithIdleNeighbours(LedgerContract):
+    def make(self) -> Ledger:
+        shared = table()
+        SharedLedger(shared, 2).book(WorkerId("other"), 10, 10)
+        return SharedLedger(shared, 1)
+
+
+def test_each_process_sees_the_load_of_all() -> None:
+    shared = table()
+    one, two, three = (SharedLedger(shared, row) for row in range(3))
+    two.load(B)  # they meet the workers in different order
+    first = one.book(A, 100, 100)
+    second = two.book(A, 30, 30)
+    three.book(B, 7, 7)
+    for ledger in (one, two, three):
+        assert (loads(ledger, A), loads(ledger, B)) == ((2, 130), (1, 7))
+    one.first_token(first)
+    assert loads(three, A) == (2, 30)
+    two.release(second)
+    assert loads(one, A) == (1, 0)
+    assert repr(shared) == "Table(rows=3, columns=2 of 4)"
+
+
+def test_only_a_prompt_that_is_work_waits_for_its_turn() -> None:
+    turns: list[str] = []
+
+    @contextlib.contextmanager
+    def take_turn() -> Iterator[None]:
+        turns.append("taken")
+        yield
+        turns.append("given back")
+
+    ledger = SharedLedger(table(), 0, take_turn)
+    with ledger.turn(TURN_TOKENS - 1):
+        assert turns == []
+    with ledger.turn(TURN_TOKENS):
+        assert turns == ["taken"]
+    assert turns == ["taken", "given back"]
+
+
+def test_each_change_is_heard_of() -> None:
+    changed: list[WorkerId] = []
+    ledger = SharedLedger(table(), 0)
+    ledger.on_change = changed.append
+    booking = ledger.book(A, 5, 5)
+    assert (changed, ledger.own()) == ([A], {A: Load(1, 5)})
+    ledger.first_token(booking)
+    ledger.first_token(booking)
+    assert (changed, ledger.own_at(A)) == ([A, A], Load(1, 0))
+    ledger.release(booking)
+    ledger.release(booking)
+    assert (changed, ledger.own(), ledger.own_at(B)) == ([A, A, A], {}, Load())
+
+
+def test_what_is_here_is_all_where_nobody_tells_of_elsewhere() -> None:
+    shared = table()
+    one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
+    one.book(A, 5, 5)
+    two.book(A, 7, 7)
+    assert (one.here(A), one.abroad(A)) == (Load(2, 12), Load())
+    assert Ledger().here(A) == Load()
+
+
+def test_a_host_has_one_number() -> None:
+    shared = table()
+    assert [shared.host(5), shared.host(6)] == [5, 5]
+
+
+def test_the_row_of_a_dead_process_is_released_and_no_other() -> None:
+    shared = table()
+    dead, alive = SharedLedger(shared, 0), SharedLedger(shared, 1)
+    for ledger in (dead, alive):
+        ledger.book(A, 100, 100)
+        ledger.book(B, 5, 5)
+        shared.closed(0)
+    shared.closed(1)
+    shared.release(0)
+    assert (loads(alive, A), loads(alive, B)) == ((1, 100), (1, 5))
+    assert (shared.num_closed(0), shared.num_closed(1)) == (0, 1)
+    replacement = SharedLedger(shared, 0)
+    replacement.book(A, 1, 1)
+    assert loads(alive, A) == (2, 101)
+
+
+def test_columns_of_workers_without_load_are_given_anew() -> None:
+    shared = table(num_rows=2, max_columns=3)
+    one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
+    staying = one.book(A, 10, 10)
+    two.release(two.book(B, 1, 1))
+    one.load(B)
+    for number in range(20):  # pods come and go
+        worker = WorkerId(f"pod{number}")
+        booking = two.book(worker, 3, 3)
+        assert loads(one, worker) == (1, 3)
+        two.release(booking)
+    assert (loads(one, A), loads(two, A)) == ((1, 10), (1, 10))
+    one.release(staying)
+    assert loads(two, A) == (0, 0)
+    assert shared.generation > 0
+
+
+def test_where_all_columns_are_busy_a_process_counts_for_itself() -> None:
+    shared = table(num_rows=2, max_columns=2)
+    one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
+    bookings = [one.book(WorkerId(f"w{number}"), 5, 5) for number in range(3)]
+    assert [loads(one, WorkerId(f"w{number}")) for number in range(3)] == [(1, 5)] * 3
+    assert loads(two, WorkerId("w2")) == (0, 0)
+    assert all(one.release(booking) for booking in bookings)
+
+
+def test_a_worker_is_found_by_its_column() -> None:
+    columns = Columns(table())
+    column = columns.of(A)
+    assert column is not None
+    assert (columns.worker(column), columns.worker(column + 1)) == (A, None)
+    assert name_of(A) != name_of(B)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_loads_are_the_sum_of_what_each_ledger_counts(seed: int) -> None:
+    """Against ledgers of their own, whatever happens in which order; columns are scarce on purpose."""
+    rng = random.Random(seed)
+    shared = table(num_rows=3, max_columns=6)
+    ledgers, alone = [SharedLedger(shared, row) for row in range(3)], [Ledger() for _ in range(3)]
+    workers = [WorkerId(f"w{number}") for number in range(5)]
+    open_bookings = []
+    for _ in range(400):
+        row, worker = rng.randrange(3), rng.choice(workers)
+        if rng.random() < 0.1:
+            shared.column(WorkerId(f"passing{rng.random()}"))
+        if rng.random() < 0.5 or not open_bookings:
+            tokens = rng.randrange(100)
+            pair = ledgers[row].book(worker, tokens, tokens), alone[row].book(worker, tokens, tokens)
+            open_bookings.append((row, pair))
+        else:
+            row, pair = open_bookings.pop(rng.randrange(len(open_bookings)))
+            end = rng.choice(["first_token", "release"])
+            for ledger, booking in zip((ledgers[row], alone[row]), pair, strict=True):
+                getattr(ledger, end)(booking)
+            if end == "first_token":
+                open_bookings.append((row, pair))
+        for ledger in ledgers:  # each looks at a worker, as it does in every decision
+            ledger.load(worker)
+    for worker in workers:
+        expected = [loads(ledger, worker) for ledger in alone]
+        assert loads(ledgers[0], worker) == (sum(n for n, _ in expected), sum(t for _, t in expected))

@@ -1,0 +1,119 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gateway.bookings import shared_memory
+from gateway.bookings.shared_ledger import SharedLedger
+from gateway.config import Config, load
+from gateway.core.errors import ConfigError
+from gateway.core.worker import WorkerId
+
+pytestmark = pytest.mark.process
+
+W = WorkerId("w:1")
+OTHER = """
+import sys
+from gateway.bookings import shared_memory
+from gateway.bookings.shared_ledger import SharedLedger
+from gateway.core.worker import WorkerId
+ledger = SharedLedger(shared_memory.table(int(sys.argv[1]), 2), 1)
+ledger.book(WorkerId("first here:1"), 1, 1)
+ledger.book(WorkerId("w:1"), 20, 20)
+print(ledger.load(WorkerId("w:1")))
+"""
+
+
+def test_another_process_sees_and_adds_to_the_load() -> None:
+    file = shared_memory.create(2)
+    ledger = SharedLedger(shared_memory.table(file, 2), 0)
+    ledger.book(W, 100, 100)
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER, str(file)], pass_fds=[file], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "Load(2, 120)", done.stderr
+    assert ledger.load(W).booked_tokens == 120
+    os.close(file)
+
+
+HEARING = """
+import sys
+from gateway.bookings import shared_memory
+print(shared_memory.take_role(int(sys.argv[1])))
+"""
+
+
+def test_one_process_of_a_host_hears_the_others() -> None:
+    file = shared_memory.create(2)
+    assert shared_memory.take_role(file) and shared_memory.take_role(file)
+    command = [sys.executable, "-c", HEARING, str(file)]
+    done = subprocess.run(command, pass_fds=[file], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False", done.stderr
+    os.close(file)
+
+
+def test_other_hosts_have_a_row_where_bookings_are_shared() -> None:
+    alone, sharing = Config(processes=3), Config(processes=3, redis="redis://h:1")
+    assert [shared_memory.num_rows(config) for config in (alone, sharing)] == [3, 4]
+    assert shared_memory.place_alone(alone) is None
+    assert shared_memory.place_alone(Config(redis="redis://h:1", booking="own")) is None
+    place = shared_memory.place_alone(sharing)
+    assert place and (place.far_row, place.table.num_rows, place.take_role()) == (1, 2, True)
+    file = shared_memory.create(4)
+    assert shared_memory.place_beside(sharing, file, 0, 4).far_row == 3
+    assert shared_memory.place_beside(alone, file, 0, 4).far_row is None
+    os.close(file)
+
+
+@pytest.mark.parametrize("booking", ["shared", "atomic"])
+def test_without_redis_bookings_cannot_be_shared(booking: str) -> None:
+    with pytest.raises(ConfigError, match=f"booking: {booking} needs --redis"):
+        shared_memory.num_rows(load({"booking": booking}, environ={}))
+
+
+def test_a_table_begins_empty() -> None:
+    file = shared_memory.create(3)
+    assert repr(shared_memory.table(file, 3)) == "Table(rows=3, columns=0 of 4096)"
+    os.close(file)
+
+
+HOLDS_THE_TURN = """
+import sys
+from gateway.bookings import shared_memory
+with shared_memory.turn(int(sys.argv[1])):
+    print("mine", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_turn_excludes_other_processes_for_a_bounded_time() -> None:
+    file = shared_memory.create(2)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS_THE_TURN, str(file)],
+        pass_fds=[file],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout and other.stdout.readline() == "mine\n"
+        assert not shared_memory.take_turn(file)
+        with shared_memory.turn(file):  # who is stopped in a decision does not stop the others
+            pass
+        assert not shared_memory.take_turn(file), "a turn that was not had is not given back"
+        other.communicate(timeout=60)
+    assert shared_memory.take_turn(file), "gone with its holder"
+    os.close(file)
+
+
+def test_what_tenants_use_lies_beside_what_is_booked() -> None:
+    file = shared_memory.create(2)
+    place, other = (shared_memory.place_beside(Config(processes=2), file, row, 2) for row in (0, 1))
+    used, seen = place.used_of("t"), other.used_of("t")
+    assert used and seen
+    used.set_active(3)
+    place.ledger.book(W, 100, 100)
+    assert (seen.num_active_elsewhere(), other.ledger.load(W).booked_tokens) == (3, 100)
+    shared_memory.used_table(file, 2).release(0)
+    assert seen.num_active_elsewhere() == 0
+    os.close(file)

@@ -1,0 +1,121 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.asyncio import Redis
+
+from gateway.commands.index_survey import Survey, table
+from gateway.core.errors import ConfigError
+from gateway.core.event_stream import StreamState
+from gateway.index.redis_tree.service import RadixService
+from gateway.redis.client import Refused, open_client
+from gateway.redis.keys import WorkerKeys
+from gateway.replication.redis_log import WorkerLog
+from tests.index.redis_tree.test_service import running, until
+from tests.index.redis_tree.test_tree import ROOT, A, B, C, path_hashes, stored
+from tests.redis.serving import Server, redis_server, server
+
+__all__ = ["redis_server", "server"]
+
+PATH = [7] * 40
+
+
+@asynccontextmanager
+async def surveying(server: Server) -> AsyncIterator[tuple[Survey, "Redis"]]:
+    options = server.options()
+    client = open_client(options)
+    try:
+        yield Survey(client, options), client
+    finally:
+        await client.aclose()
+
+
+@asynccontextmanager
+async def told(server: Server) -> AsyncIterator[RadixService]:
+    """A and B share a run; of C somebody has the lease, and nothing was told."""
+    async with running(server, A, B, prefix="kvgate") as service, surveying(server) as (_, client):
+        service.watch(ROOT, A, "model-m", lambda state: None)
+        service.index.apply(A, stored(PATH, 0))
+        service.index.apply(B, stored(PATH[:30], 0))
+        service.index.publish(B, 1, StreamState.BLIND)
+        for worker in (A, C):
+            keys = WorkerKeys.of("kvgate", ROOT, 16, worker)
+            assert await WorkerLog(client, keys, "host:1:ab", lease_s=60).acquire(if_known=False)
+            server.ask("SADD", "kvgate:workers", keys.base)
+
+        async def is_told() -> bool:
+            return bool(server.ask("HGET", "kvgate:trees", f"{ROOT:016x}")) and not service.index.num_queued
+
+        await until(is_told)
+        yield service
+
+
+async def test_each_worker_is_shown_with_what_it_takes(server: Server) -> None:
+    async with told(server), surveying(server) as (survey, _):
+        await survey.check()
+        first, second, third = await survey.rows()
+        assert (first.worker, first.blocks, first.num_edges) == (A, set(path_hashes(PATH)), 1)
+        assert (first.holder, first.epoch > 1_700_000_000_000, first.model) == ("host:1:ab", True, "model-m")
+        assert (second.worker, second.stream, len(second.blocks or ())) == (B, StreamState.BLIND, 30)
+        assert first.num_bytes == second.num_bytes > 160  # half of what they share
+        assert (third.worker, third.blocks, third.told) == (C, None, None)
+        assert survey.shared == {(path_hashes(PATH)[0], 40): 2}
+        head, *lines = table([first, second, third])
+        assert head.split()[:4] == ["worker", "stream", "blocks", "edges"]
+        assert [line.split()[:4] for line in lines] == [
+            ["a:1", "exact", "40", "1"],
+            ["b:1", "blind", "30", "1"],
+            ["c:1", "-", "-", "-"],
+        ]
+        assert repr(survey).endswith("kvgate:)")
+
+
+async def test_a_worker_is_dropped_and_told_again_by_who_reads_it(server: Server) -> None:
+    async with told(server) as service, surveying(server) as (survey, _):
+        assert await survey.drop_worker(A) == 1
+        assert [row.worker for row in await survey.rows()] == [B, C]
+        service.index.apply(A, stored([8], 0))  # is refused
+
+        async def is_told() -> bool:
+            return [len(row.blocks or ()) for row in await survey.rows()] == [41, 30, 0]
+
+        await until(is_told)
+        with pytest.raises(ConfigError, match="nothing is told of 'z:1'"):
+            await survey.drop_worker("z:1")
+
+
+@pytest.mark.parametrize("schema", ["kvgate:1", "kvgate:0", "somebody's"])
+async def test_all_is_dropped_of_whatever_version(server: Server, schema: str) -> None:
+    async with told(server):
+        pass
+    server.ask("SET", "kvgate:schema", schema)
+    server.ask("SET", "other:key", 1)
+    async with surveying(server) as (survey, _):
+        if schema != "kvgate:1":
+            with pytest.raises(Refused, match="kvgate index drop --all"):
+                await survey.check()
+        assert await survey.drop_all() > 8
+    with server.direct() as client:
+        assert list(client.scan_iter()) == [b"other:key"]
+
+
+async def test_what_does_not_fit_together_is_a_fault(server: Server) -> None:
+    async with told(server), surveying(server) as (survey, _):
+        head = path_hashes(PATH)[0].to_bytes(8, "little")
+        server.ask("SET", f"kvgate:{{{ROOT:016x}}}:e".encode() + head, b"\1\0\0\0\0\0" + head)
+        first, *_ = await survey.rows()
+        assert first.faults == [f"edge {path_hashes(PATH)[0]:016x} does not know of it"]
+        server.ask("SET", f"kvgate:{{{ROOT:016x}}}:e".encode() + head, b"\1")
+        assert "does not decode" in (await survey.rows())[0].faults[0]
+        server.ask("DEL", f"kvgate:{{{ROOT:016x}}}:e".encode() + head)
+        assert "is not there" in (await survey.rows())[0].faults[0]
+
+
+async def test_nobody_walks_the_keyspace(server: Server) -> None:
+    async with told(server), surveying(server) as (survey, client):
+        server.ask("CONFIG", "RESETSTAT")
+        await survey.rows()
+        await survey.drop_worker(A)
+        await survey.drop_all()
+        told_ = await client.info("commandstats")
+        assert not {"cmdstat_keys", "cmdstat_scan"} & set(told_)

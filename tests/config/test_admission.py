@@ -1,0 +1,44 @@
+"""Options of flow control, as they are written in a file."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Config, load
+from gateway.config.tenant_limits import Limits
+from gateway.core.errors import ConfigError
+
+
+def test_nothing_waits_and_nobody_is_limited_or_believed_unless_it_is_said() -> None:
+    config = Config()
+    assert (config.queue_above_ttft_s, config.max_in_flight_per_worker) == (0.0, 0)
+    assert config.tenants == {} and config.trust_headers_from == []
+
+
+def test_tenants_are_tables(tmp_path: Path) -> None:
+    path = tmp_path / "kvgate.toml"
+    path.write_text('[tenants.acme]\nrequests_per_s = 5\nweight = 2.5\n[tenants."*"]\nmax_concurrent = 3\n')
+    assert load({}, {}, path).tenants == {
+        "acme": Limits(requests_per_s=5, weight=2.5),
+        "*": Limits(max_concurrent=3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[tenants.a]\nrequests_per_m = 5", ["requests_per_m"]),
+        ("[tenants.a]\nweight = 0", ["weight", "0.001"]),
+        ("[tenants.a]\ntokens_per_min = 1.5", ["tokens_per_min", "`int`"]),
+        ("tenants = 5", ["tenants", "`object`"]),
+        ("tenant_header = 'a b'", ["tenant_header"]),
+        ("trust_headers_from = ['10.0.0.1/8']", ["trust_headers_from", "10.0.0.1/8 has host bits set"]),
+        ("trust_headers_from = ['unix', 'here']", ["trust_headers_from", "'here'"]),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(tmp_path: Path, text: str, words: list[str]) -> None:
+    path = tmp_path / "kvgate.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load({}, {}, path)
+    assert [word for word in words if word not in str(caught.value)] == []

@@ -1,0 +1,85 @@
+"""The table of fields, held against the field lists of engines' request classes (tests/data/request_fields).
+
+A list is read from an engine's sources, as its `source` says. A field in none of the groups fails: say in
+`gateway/core/requests/field_judgement.py` what it does, in the group that fits or in a new one.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.core.requests.field_judgement import (
+    _GROUPS,
+    GUARDED,
+    JUDGED,
+    UNREMARKABLE,
+    XARGS,
+    Judgement,
+    judgement_of,
+)
+from gateway.http.headers import STEERING
+from tests import DATA
+
+LISTS = sorted((DATA / "request_fields").glob("*.json"))
+PASSED_HEADERS = {
+    "x-smg-routing-key",  # as the field routing_key
+    "x-sglext-return-input-ids",  # of the sender's own answer
+    "x-sglext-return-output-ids",
+    "x-sglext-ids-framed",
+}
+
+
+def read(path: Path) -> Any:
+    return msgspec.json.decode(path.read_bytes())
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_every_field_of_an_engine_is_judged(path: Path) -> None:
+    told = read(path)
+    assert told["engine"] and told["version"] and told["source"]
+    fields = {field for names in told["classes"].values() for field in names}
+    assert len(fields) > 15
+    assert {field for field in fields if judgement_of(field) is None} == set()
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_every_header_that_an_engine_reads_is_judged(path: Path) -> None:
+    headers = set(read(path).get("headers", ()))
+    assert headers <= {name.decode() for name in STEERING} | PASSED_HEADERS
+
+
+def test_there_are_lists_of_all_kinds_of_engines() -> None:
+    assert {read(path)["engine"] for path in LISTS} == {"sglang", "trtllm", "openai"}
+
+
+def test_each_name_is_judged_once_and_each_group_says_why() -> None:
+    counts = Counter(name for _, _, names in _GROUPS for name in names.split())
+    assert [name for name, num in counts.items() if num > 1] == []
+    assert all(reason.strip() and names.split() for _, reason, names in _GROUPS)
+    assert all(name == name.casefold() for name in JUDGED)
+
+
+def test_what_steers_needs_a_second_look_and_is_guarded() -> None:
+    for name, judgement in JUDGED.items():
+        is_free = judgement in (Judgement.READ, Judgement.PASSED) and name != XARGS
+        assert (name in UNREMARKABLE) is is_free
+        assert (GUARDED.get(name) == name) is (judgement is not Judgement.PASSED)
+
+
+@pytest.mark.parametrize(
+    ("name", "judgement"),
+    [
+        ("model", Judgement.READ),
+        ("ec_transfer_params", Judgement.TRANSFER),
+        ("bootstrap_anything", Judgement.TRANSFER),
+        ("lora_path", Judgement.ADAPTER),
+        ("custom_logit_processor", Judgement.REMOVED),
+        ("temperature", Judgement.PASSED),
+        ("of_nobody", None),
+    ],
+)
+def test_a_judgement(name: str, judgement: Judgement | None) -> None:
+    assert judgement_of(name) is judgement

@@ -1,0 +1,15 @@
+"""What a worker gets of a client that calls its model otherwise."""
+
+import msgspec
+import pytest
+
+from gateway.core.requests.model_alias import renamed
+
+
+@pytest.mark.parametrize("name", ["org/name", 'with "quotes"', "中文"])
+def test_only_the_model_is_another_one(name: str) -> None:
+    body = b'{"messages": [{"role":"user","content":"a\\u00e9 1e3"}], "model" : "gpt", "temperature":1.50}'
+    told = msgspec.json.decode(renamed(body, name))
+    assert told == {**msgspec.json.decode(body), "model": name}
+    assert b'[{"role":"user","content":"a\\u00e9 1e3"}]' in renamed(body, name)
+    assert b"1.50" in renamed(body, name)

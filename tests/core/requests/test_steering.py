@@ -1,0 +1,102 @@
+"""What a client could steer an engine by is removed, checked against its key, or refused."""
+
+import msgspec
+import pytest
+
+from gateway.core.errors import Forbidden, InvalidRequest
+from gateway.core.requests.field_judgement import JUDGED, XARGS, Judgement
+from gateway.core.requests.request import parse_request
+from gateway.core.requests.steering import behind, has_transfer, unsteered, value_of
+
+
+def sent(body: bytes, *, keeps_transfer: bool = False, models: set[str] | None = None) -> bytes:
+    top = msgspec.json.decode(body)
+    return unsteered(top, body, keeps_transfer=keeps_transfer, models=models)
+
+
+def test_a_body_without_such_fields_is_the_same_object() -> None:
+    body = b'{"model":"m", "temperature":0.50, "new_field":1, "vllm_xargs":{"mine":1e3}}'
+    assert sent(body) is body
+    assert sent(body, models={"m"}) is body
+
+
+@pytest.mark.parametrize("name", [*JUDGED, "bootstrap_new"])
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_each_field_as_it_is_judged(name: str, keeps: bool, inside: bool) -> None:
+    if name == XARGS:
+        return
+    fields = {"vllm_xargs": {name: 1.5, "x": 1}} if inside else {name: 1.5, "x": 1}
+    judgement = JUDGED.get(name, Judgement.TRANSFER)
+    is_gone = judgement is Judgement.REMOVED or (judgement is Judgement.TRANSFER and not keeps)
+    left = msgspec.json.decode(sent(msgspec.json.encode(fields), keeps_transfer=keeps))
+    assert (left[XARGS] if inside else left) == ({"x": 1} if is_gone else {name: 1.5, "x": 1})
+    assert has_transfer(fields) is (judgement is Judgement.TRANSFER and not inside)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Model", "MODEL", "moDel", "Lora_Path", "EC_transfer_params", "Bootstrap_Host", "BOOTSTRAP_x",
+     "Cache_Salt", "\u212av_transfer_params", "me\u017f\u017fages", "PRIORITY"],
+)  # fmt: skip
+def test_other_letters_of_a_guarded_name_are_refused(name: str) -> None:
+    for body in ({"model": "m", name: 1}, {"model": "m", "vllm_xargs": {name: 1}}):
+        with pytest.raises(InvalidRequest) as caught:
+            sent(msgspec.json.encode(body))
+        assert caught.value.param == name
+
+
+def test_other_letters_of_other_names_pass() -> None:
+    body = b'{"model":"m","Temperature":1,"userId":2,"modelx":3}'
+    assert sent(body) is body
+
+
+@pytest.mark.parametrize("value", ['"ad1"', '["ad1","ad1"]', "null"])
+def test_a_key_reaches_its_adapters(value: str) -> None:
+    body = b'{"model":"m","lora_path":%b}' % value.encode()
+    assert sent(body, models={"m", "ad1"}) == body
+    assert sent(body) is body
+
+
+@pytest.mark.parametrize("field", ["lora_path", "adapters", "draft_model", "lora_request", "vllm_xargs"])
+@pytest.mark.parametrize(
+    "value",
+    ['"ad2"', '["ad1","ad2"]', '["ad1",null]', "1", '{"lora_name":"ad1","lora_path":"/x"}', "[]", "[1]"],
+)
+def test_a_key_reaches_no_other_adapter(field: str, value: str) -> None:
+    inner = f'{{"lora_path":{value}}}' if field == "vllm_xargs" else value
+    body = f'{{"model":"m","{field}":{inner}}}'.encode()
+    with pytest.raises(Forbidden) as caught:
+        sent(body, models={"m", "ad1"})
+    assert (caught.value.status, caught.value.code) == (403, "model_not_allowed")
+    assert sent(body) == body
+
+
+def test_an_adapter_that_is_named_twice_goes_on_once() -> None:
+    body = b'{"lora_path":"ad2","model":"m","lora_path":"ad1"}'
+    assert sent(body, models={"m", "ad1"}) == b'{"lora_path":"ad1","model":"m"}'
+
+
+@pytest.mark.parametrize(
+    ("given", "priority", "goes_on"),
+    [
+        ("3", 0, "3"), ("0", 0, "0"), ("-1", 0, "0"), ("-1", -1, "-1"), ("3", 5, "5"), ("-1.0", 0, "0"),
+        ("0.25", 0, "0.25"), ('"-1"', 0, "0"), ("true", 0, "0"),
+    ],
+)  # fmt: skip
+def test_no_body_goes_before_what_its_client_was_admitted_with(
+    given: str, priority: int, goes_on: str
+) -> None:
+    body = b'{"priority":%b,"x":0.50}' % given.encode()
+    said = msgspec.json.decode(body)["priority"]
+    assert behind(body, said, priority) == b'{"priority":%b,"x":0.50}' % goes_on.encode()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_value_that_was_only_looked_over_and_cannot_be_read_is_refused(inside: bool) -> None:
+    digits = b"9" * 5000
+    field = b'"vllm_xargs":{"lora_path":%b}' % digits if inside else b'"lora_path":%b' % digits
+    with pytest.raises(InvalidRequest, match="'lora_path' cannot be read"):
+        value_of("lora_path", msgspec.Raw(digits))
+    with pytest.raises(InvalidRequest):
+        parse_request("/v1/embeddings", b'{"model":"m","input":"a",%b}' % field, models={"m"})

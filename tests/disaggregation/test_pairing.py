@@ -1,0 +1,156 @@
+"""Workers that join are asked for their tokens, and those that make others are no pair."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from gateway.core.fleet import Fleet
+from gateway.core.worker import Role, Transfer, Worker, WorkerId
+from gateway.disaggregation.pairing import MAX_AT_ONCE, Pairing
+from gateway.models.token_parity import PAIR_PROBES
+from gateway.runtime.tasks import Tasks
+from tests.support.fakes import worker
+
+
+class World:
+    """Workers by name: p… computes prompts, d… answers. `tokens` are what each makes of every prompt."""
+
+    def __init__(self) -> None:
+        self.fleet, self.tasks = Fleet(), Tasks()
+        self.banned: dict[tuple[WorkerId, WorkerId], str] = {}
+        self.pairing = Pairing(self.fleet, self, self._post, self.tasks.start)
+        self.tokens: dict[str, list[int]] = {}
+        self.asked: Counter[str] = Counter()
+        self.num_open = self.most_open = 0
+
+    def ban(self, prefill: WorkerId, decode: WorkerId, why: str) -> bool:
+        self.banned[prefill, decode] = why
+        return True
+
+    async def _post(self, url: str, path: str, body: object) -> bytes | None:
+        assert path == "/tokenize"
+        self.asked[url] += 1
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
+        await asyncio.sleep(0)
+        self.num_open -= 1
+        tokens = self.tokens.get(url.removeprefix("http://"), [1, 2, 3])
+        return msgspec.json.encode({"tokens": tokens}) if tokens else None
+
+    def add(self, name: str, *, ranks: int = 1, connector: str = "nixl") -> Sequence[Worker]:
+        role = {"p": Role.PREFILL, "d": Role.DECODE, "b": Role.BOTH}[name[0]]
+        made = replace(worker(name), role=role, transfer=Transfer(connector))
+        workers = [replace(made, id=WorkerId(f"{name}#{rank}")) for rank in range(ranks)]
+        for one in workers:
+            self.fleet.add(one)
+        return workers
+
+    async def join(self, *names: str, ranks: int = 1, connector: str = "nixl") -> None:
+        for name in names:
+            self.pairing.joined(self.add(name, ranks=ranks, connector=connector))
+        await self.settle()
+
+    async def settle(self) -> None:
+        while len(self.tasks):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_those_that_agree_are_asked_once(world: World) -> None:
+    await world.join("p1", "d1", "d2")
+    await world.join("d3")
+    assert world.banned == {}
+    assert set(world.asked.values()) == {len(PAIR_PROBES)}
+    assert repr(world.pairing) == "Pairing(4 asked)"
+
+
+@pytest.mark.parametrize("names", [("p1", "d1", "d2"), ("d1", "p1", "d2"), ("d2", "d1", "p1")])
+async def test_one_that_makes_other_tokens_is_no_pair(
+    world: World, names: Sequence[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    world.tokens["d1"] = [1, 2, 4]
+    for name in names:
+        await world.join(name)
+    ((pair, why),) = world.banned.items()
+    assert pair == ("p1#0", "d1#0")
+    assert "in a text they differ from token number 2 on" in why
+    (record,) = caplog.records
+    assert "p1#0 and d1#0 make different prompts" in record.getMessage()
+
+
+async def test_ranks_share_their_server(world: World) -> None:
+    world.tokens["p1"] = [1]
+    await world.join("d1", ranks=2)
+    await world.join("p1", ranks=2)
+    assert set(world.banned) == {(f"p1#{i}", f"d1#{j}") for i in range(2) for j in range(2)}
+
+
+async def test_of_two_that_do_both_neither_computes_for_the_other(world: World) -> None:
+    world.tokens["b1"] = [1]
+    await world.join("b1", "b2")
+    assert set(world.banned) == {("b1#0", "b2#0"), ("b2#0", "b1#0")}
+
+
+async def test_templates_that_tell_the_date_are_asked_again(world: World) -> None:
+    world.tokens["p1"] = [1, 19]
+    await world.join("p1")
+    world.tokens |= {"p1": [1, 20], "d1": [1, 20]}
+    await world.join("d1")
+    assert world.banned == {}
+    assert world.asked["http://p1"] == 2 * len(PAIR_PROBES)
+
+
+async def test_who_has_no_such_path_is_not_held_to_it(world: World) -> None:
+    world.tokens["d1"] = []
+    await world.join("p1", "d1")
+    assert world.banned == {}
+
+
+async def test_what_fits_nowhere_is_told_and_not_compared(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.tokens["d1"] = [1]
+    await world.join("p1")
+    await world.join("d1", connector="mooncake")
+    assert world.banned == {}
+    (record,) = caplog.records
+    assert record.getMessage() == "workers p1#0 and d1#0 are no pair: connectors differ: nixl, mooncake"
+
+
+async def test_one_whose_cache_goes_nowhere_is_not_asked(world: World) -> None:
+    world.pairing.joined([worker("w")])
+    assert not len(world.tasks)
+
+
+async def test_another_process_is_asked_anew(world: World) -> None:
+    world.tokens["d1"] = [1]
+    await world.join("p1", "d1")
+    world.banned.clear()
+    world.tokens["d1"] = [1, 2, 3]
+    await world.join("d1")
+    assert world.banned == {}
+
+
+async def test_who_leaves_while_it_is_asked_is_compared_with_nobody(world: World) -> None:
+    world.tokens["d1"] = [1]
+    await world.join("p1")
+    (d,) = world.add("d1")
+    world.pairing.joined([d])
+    await asyncio.sleep(0)
+    world.fleet.drop(d.id)
+    await world.settle()
+    assert world.banned == {}
+    assert repr(world.pairing) == "Pairing(1 asked)"
+
+
+async def test_many_that_join_at_once_are_asked_in_turn(world: World) -> None:
+    await world.join("p1", *[f"d{number}" for number in range(5 * MAX_AT_ONCE)])
+    assert world.most_open == MAX_AT_ONCE

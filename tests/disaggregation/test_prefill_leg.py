@@ -1,0 +1,88 @@
+"""One leg by itself; with the request that it belongs to in test_split_exchange.py."""
+
+import asyncio
+import errno
+from typing import Any, cast
+
+import pytest
+
+from gateway.disaggregation.prefill_leg import MAX_ANSWER_BYTES, Failure, Prefill
+from tests.support.exchanges import FakePool, InlineTasks
+from tests.support.transports import FakeLoop
+
+
+class World:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: OSError | None = None) -> None:
+        self.loop = FakeLoop.install(monkeypatch)
+        self.pool = FakePool("http://p:1")
+        self.pool.error = error
+        self.ends: list[Any] = []
+        self.leg = Prefill(
+            self.pool,
+            b"POST / HTTP/1.1\r\n\r\n",
+            b"{}",
+            loop=cast(asyncio.AbstractEventLoop, self.loop),
+            start=cast(Any, InlineTasks().start),
+            timeout_s=5.0,
+            on_handed=self.ends.append,
+            on_failed=lambda *why: self.ends.append(why),
+        )
+        self.leg.begin()
+
+
+def test_a_whole_answer_is_handed_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    transport = world.pool.transports[0]
+    assert transport.out.endswith(b"\r\n\r\n{}")
+    transport.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab", b"cd")
+    world.loop.advance(10.0)
+    world.leg.fail(Failure.DIED, "later")
+    assert world.ends == [b"abcd"]
+    assert "over=True" in repr(world.leg)
+
+
+def test_it_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.pool.transports[0].feed(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+    world.loop.advance(5.0)
+    assert world.ends == [(Failure.TIMEOUT, "no answer in 5 s")]
+    assert world.pool.transports[0].end == "aborted"
+
+
+def test_nothing_is_said_behind_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.leg.cancel()
+    assert world.pool.transports[0].end == "aborted"
+    world.loop.advance(10.0)
+    assert world.ends == []
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (TimeoutError(), Failure.UNREACHABLE),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Failure.UNREACHABLE),
+        (OSError(errno.EMFILE, "too many open files"), Failure.REFUSED),
+    ],
+)
+def test_why_it_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, error: OSError, failure: Failure) -> None:
+    ((why, _),) = World(monkeypatch, error).ends
+    assert why is failure
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"), [(400, Failure.REFUSED), (404, Failure.REFUSED), (503, Failure.ERROR)]
+)
+def test_what_it_has_against_the_request_is_not_its_fault(
+    monkeypatch: pytest.MonkeyPatch, status: int, failure: Failure
+) -> None:
+    world = World(monkeypatch)
+    world.pool.transports[0].feed(b"HTTP/1.1 %d X\r\nContent-Length: 3\r\n\r\nwhy" % status)
+    assert world.ends == [(failure, f"answered {status}: why")]
+
+
+def test_an_answer_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    size = MAX_ANSWER_BYTES + 1
+    world.pool.transports[0].feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, b"x" * size)
+    assert world.ends == [(Failure.ERROR, f"its answer is over {MAX_ANSWER_BYTES} bytes")]

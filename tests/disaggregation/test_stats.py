@@ -1,0 +1,94 @@
+import pytest
+from msgspec import structs
+
+from gateway.config import load
+from gateway.core.decision import Decision, Split
+from gateway.core.errors import ConfigError
+from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.usage import Usage
+from gateway.core.worker import WorkerId
+from gateway.disaggregation.stats import Pinned, Splits, splits_of
+from tests.support import fakes
+
+
+def decision(*, is_split: bool) -> Decision:
+    made = fakes.decision("d1", "d:1", "p:1")
+    prefill = made.candidates[1]
+    reason = "prefill elsewhere is sooner" if is_split else "sooner without a transfer"
+    split = Split(reason, prefill if is_split else None, candidates=(prefill,))
+    return Decision(**{name: getattr(made, name) for name in made.__struct_fields__} | {"split": split})
+
+
+def splits() -> Splits:
+    return splits_of(load({"disaggregation": ["m=never"]}, environ={}))
+
+
+def test_options_make_the_policy() -> None:
+    assert splits().policy.modes == {"": "auto", "m": "never"}
+    with pytest.raises(ConfigError, match="disaggregation"):
+        splits_of(load({"disaggregation": ["sometimes"]}, environ={}))
+
+
+def test_what_is_handed_on_is_pinned_until_it_is_let_go() -> None:
+    counted, split = splits(), decision(is_split=True)
+    counted.handed(split, 33)
+    assert list(counted.pinned.values()) == [Pinned(WorkerId("p:1"), 33, 3)]
+    counted.handed(split, None)
+    assert counted.pinned["d1"].num_tokens == split.num_tokens
+    for _ in range(2):
+        counted.let_go(split)
+    assert counted.pinned == {}
+    counted.handed(decision(is_split=False), 33)
+    assert counted.pinned == {}
+
+
+def test_different_prompts_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    counted, split = splits(), decision(is_split=True)
+    for prefilled, decoded in ((None, 4), (4, 4)):
+        counted.compare(split, prefilled, decoded)
+    counted.compare(decision(is_split=False), 3, 4)
+    assert counted.num_mismatches == 0
+    for _ in range(2):
+        counted.compare(split, 3, 4)
+    assert counted.num_mismatches == 2
+    (record,) = caplog.records
+    assert "p:1 and d:1 make different prompts of one request (3 and 4 tokens)" in record.message
+    assert "3 and 4 tokens" in counted.policy.banned_with(WorkerId("p:1"))[WorkerId("d:1")]
+    counted.drop_worker(WorkerId("p:1"))
+    assert counted.policy.banned_with(WorkerId("d:1")) == {}
+
+
+def test_our_count_stands_for_the_decode_workers(caplog: pytest.LogCaptureFixture) -> None:
+    """Until its own tells otherwise; where the prompt is not known, or only its begin, it says nothing."""
+    counted, split = splits(), decision(is_split=True)
+    ours = split.num_tokens
+    assert counted.agree(split, None) and counted.agree(split, ours)
+    assert counted.agree(structs.replace(split, num_tokens=0), 7)
+    assert counted.agree(structs.replace(split, prompt_from=BEFORE_MEDIA), 7)
+    assert counted.agree(decision(is_split=False), 7)
+    assert not counted.agree(split, 7)
+    assert (counted.failures, counted.num_mismatches) == ({"mismatch": 1}, 1)
+    assert f"p:1 and d:1 make different prompts of one request (7 and {ours} tokens)" in caplog.text
+    counted.answered(split, Usage(7))
+    assert counted.agree(split, 7)
+    counted.answered(split, Usage(0))
+    counted.answered(split, Usage(ours))
+    assert not counted.agree(split, 7)
+
+
+def test_who_is_acquitted_is_a_pair_again(caplog: pytest.LogCaptureFixture) -> None:
+    counted, split = splits(), decision(is_split=True)
+    p = WorkerId("p:1")
+    counted.acquit(p, split, 7)
+    assert not caplog.text
+    counted.agree(split, 7)
+    counted.acquit(p, split, 7)
+    assert "p:1 and d:1 make the same prompts after all (7 tokens)" in caplog.text
+    assert counted.policy.banned_with(p) == {}
+
+
+def test_another_process_may_count_as_we_do() -> None:
+    counted, split = splits(), decision(is_split=True)
+    counted.answered(split, Usage(7))
+    counted.drop_worker(WorkerId("d:1"))
+    assert not counted.agree(split, 7)

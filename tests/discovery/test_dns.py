@@ -1,0 +1,174 @@
+"""Names whose addresses are workers: looked up by the test's own resolver."""
+
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from gateway.core.worker import Role, Worker
+from gateway.discovery import dns as module
+from gateway.discovery.dns import NO_LONGER_NAMED, Resolver, member_url, resolve
+from gateway.http.networks import Reachable
+from tests.discovery.test_lifecycle import World as StandingsWorld
+from tests.discovery.test_lifecycle import warnings
+from tests.discovery.test_roster import World as RosterWorld
+
+NAME = "dns+https://engines:8000/v"
+ONE, TWO = "https://10.0.0.1:8000/v", "https://10.0.0.2:8000/v"
+
+
+class World:
+    def __init__(self) -> None:
+        self.world, self.standings = RosterWorld(), StandingsWorld().standings
+        self.answer: Sequence[str] | Exception = ["10.0.0.1", "10.0.0.2"]
+        self.inherited: list[tuple[str, str, str]] = []
+        self.asked: list[tuple[str, int]] = []
+        self.resolver = Resolver(
+            self.world.roster,
+            self.standings,
+            inherit=lambda *said: self.inherited.append(said),
+            reachable=Reachable(),
+            interval_s=1000.0,
+            resolve=self._resolve,
+        )
+
+    async def _resolve(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append((host, port))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def look(self, *answer: str) -> None:
+        self.answer = answer or self.answer
+        await self.resolver.look()
+        await self.world.roster.first_look()
+
+    @property
+    def urls(self) -> list[str]:
+        return sorted(endpoint.url for endpoint in self.world.roster)
+
+    @property
+    def draining(self) -> list[str]:
+        return sorted(self.standings.draining)
+
+    def workers(self, url: str) -> tuple[Worker, ...]:
+        endpoint = self.world.roster.find(url)
+        return endpoint.workers if endpoint else ()
+
+
+async def test_each_address_is_a_worker_of_which_is_said_what_is_said_of_the_name() -> None:
+    world = World()
+    assert world.resolver.add(NAME, Role.PREFILL)
+    assert not world.resolver.add(NAME)
+    await world.look()
+    assert (world.urls, world.asked) == ([ONE, TWO], [("engines", 8000)])
+    assert world.inherited == [(ONE, NAME, "engines"), (TWO, NAME, "engines")]
+    assert world.world.roster.said.roles == {ONE: Role.PREFILL, TWO: Role.PREFILL}
+    assert (world.resolver.is_member(ONE), world.resolver.is_member(NAME)) == (True, False)
+    await world.world.roster.stop()
+
+
+async def test_one_that_is_named_no_longer_drains_and_goes() -> None:
+    world = World()
+    world.resolver.add(NAME)
+    await world.look()
+    await world.look("10.0.0.1", "10.0.0.3")
+    assert world.urls == [ONE, TWO, "https://10.0.0.3:8000/v"]
+    assert (world.draining, world.standings.why(TWO)) == ([TWO], NO_LONGER_NAMED)
+    assert world.standings.to_drop(world.workers) == [TWO]
+    world.world.roster.drop(TWO)
+    world.standings.dropped(TWO, ())
+    await world.look()
+    assert (world.urls, world.draining) == ([ONE, "https://10.0.0.3:8000/v"], [])
+    await world.world.roster.stop()
+
+
+async def test_one_that_is_named_again_drains_no_longer() -> None:
+    world = World()
+    world.resolver.add(NAME)
+    await world.look()
+    await world.look("10.0.0.1")
+    await world.look("10.0.0.1", "10.0.0.2")
+    assert (world.urls, world.draining) == ([ONE, TWO], [])
+    await world.world.roster.stop()
+
+
+async def test_one_that_somebody_else_drains_goes_on_doing_so() -> None:
+    world = World()
+    world.resolver.add(NAME)
+    await world.look()
+    world.standings.drain(TWO, (), "asked for")
+    await world.look()
+    assert world.draining == [TWO]
+    await world.world.roster.stop()
+
+
+async def test_a_name_that_cannot_be_resolved_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.resolver.add(NAME)
+    await world.look()
+    world.answer = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+    for _ in range(3):
+        await world.look()
+    assert (world.urls, world.draining) == ([ONE, TWO], [])
+    words = "cannot be resolved: Temporary failure in name resolution"
+    assert world.resolver.names[NAME].last_error == words
+    assert warnings(caplog) == [f"the name {NAME}: {words}"]
+    await world.look("10.0.0.1")
+    assert world.resolver.names[NAME].last_error is None
+    await world.world.roster.stop()
+
+
+async def test_a_name_that_is_none_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.resolver.add(NAME)
+    await world.look()
+    world.answer = UnicodeError("label too long")
+    await world.look()
+    assert world.urls == [ONE, TWO]
+    assert f"the name {NAME}: cannot be resolved: label too long" in warnings(caplog)
+    await world.world.roster.stop()
+
+
+async def test_more_addresses_than_any_fleet_are_not_used(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ADDRESSES", 2)
+    world = World()
+    world.resolver.add(NAME)
+    await world.look("10.0.0.3", "10.0.0.2", "10.0.0.1")
+    await world.look("10.0.0.2", "10.0.0.1", "10.0.0.3")
+    assert world.urls == [ONE, TWO] and not world.draining
+    assert warnings(caplog).count(f"the name {NAME}: has 3 addresses, 2 of them are used") == 1
+    await world.world.roster.stop()
+
+
+async def test_an_address_that_is_nobodys_is_left_out_and_named() -> None:
+    world = World()
+    world.resolver.add(NAME)
+    await world.look("10.0.0.1", "169.254.169.254")
+    assert world.urls == [ONE]
+    assert "169.254.169.254 is no address for a worker" in str(world.resolver.names[NAME].last_error)
+    await world.look("169.254.169.254")
+    assert (world.urls, world.draining) == ([ONE], [])
+    await world.world.roster.stop()
+
+
+async def test_a_name_that_is_dropped_takes_its_workers_with_it() -> None:
+    world = World()
+    world.resolver.add(NAME)
+    await world.look()
+    assert world.resolver.drop(NAME)
+    assert not world.resolver.drop(NAME)
+    assert (world.urls, repr(world.resolver)) == ([], "Resolver([])")
+
+
+def test_addresses_as_urls() -> None:
+    assert member_url("dns+http://w:1", "fd00::1") == "http://[fd00::1]:1"
+    assert member_url("dns+https://w/base", "10.0.0.1") == "https://10.0.0.1:443/base"
+
+
+async def test_the_systems_own_answers() -> None:
+    assert "127.0.0.1" in await resolve("localhost", 80)
+    with pytest.raises(OSError, match=r"\[Errno -?\d+\]"):
+        await resolve("no-such-host.invalid", 80)

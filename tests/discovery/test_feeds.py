@@ -1,0 +1,182 @@
+"""Which transport an event source gets."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gateway.core.blocks import hash_blocks, root_hash, tokens_of
+from gateway.core.engine import EventSource
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import Worker, WorkerId
+from gateway.discovery.feeds import Feeds
+from gateway.ingest.blind_recovery import Healer
+from gateway.ingest.poll import PollFeed
+from gateway.ingest.zmq import ZmqFeed
+from gateway.replication.agent_feed import AgentFeed
+from gateway.replication.agent_targets import AgentFeeds, Agents
+from gateway.replication.rank_store import Shelf
+from gateway.replication.replica_feed import OpenEngine
+from gateway.runtime.tasks import Tasks
+from gateway.upstream.access import Ways
+from tests.support.fakes import BLOCK_SIZE, FakeEngine, Known, session, worker
+
+W = worker("127.0.0.1:9")
+ROOT = root_hash("root")
+RUN = hash_blocks(tokens_of(range(2 * BLOCK_SIZE)), BLOCK_SIZE, ROOT)
+
+
+class Opened:
+    """Feeds into an index that knows W; `healer` heals it for those that have one."""
+
+    def __init__(self) -> None:
+        self.tasks, self.known = Tasks(), Known(W.id)
+        self.healer = Healer(self.known.index, keep_s=60.0)
+        self._made: list[Feeds] = []
+
+    def feeds(self, **more: Any) -> Feeds:
+        known = self.known
+        made = Feeds(
+            engine_of=lambda name: FakeEngine(),
+            index=known.index,
+            assumed=known.assumed,
+            headers={},
+            tasks=self.tasks,
+            **more,
+        )
+        self._made.append(made)
+        return made
+
+    async def close(self) -> None:
+        await self.tasks.stop()
+        for made in self._made:
+            made.close()
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[Opened]:
+    opened = Opened()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def feeds(opened: Opened) -> Feeds:
+    return opened.feeds()
+
+
+def ignore(worker: WorkerId, state: StreamState) -> None: ...
+
+
+async def test_an_address_is_subscribed_to_and_replays_if_it_can(feeds: Feeds) -> None:
+    async with session() as open_session:
+        for replay in ("tcp://*:8", None):
+            feed, subscription = feeds.open(W, EventSource(0, "tcp://*:7", replay), open_session, ignore)
+            assert isinstance(feed, ZmqFeed)
+            assert feed.endpoint == "tcp://127.0.0.1:7"
+            assert feed.replay_endpoint == (replay and "tcp://127.0.0.1:8")
+            assert subscription.stream.can_replay is (replay is not None)
+            feed.stop()
+
+
+async def test_a_path_is_polled_at_the_workers_own_address(feeds: Feeds) -> None:
+    async with session() as open_session:
+        feed, subscription = feeds.open(W, EventSource(0, "/events"), open_session, ignore)
+        assert isinstance(feed, PollFeed)
+        assert (feed.endpoint, feed.replay_endpoint) == ("http://127.0.0.1:9/events", None)
+        assert not subscription.stream.can_replay
+        feed.stop()
+
+
+async def test_who_heals_is_told_of_each_subscription_and_of_its_end(opened: Opened) -> None:
+    healer = opened.healer
+    made = opened.feeds(healer=healer)
+    async with session() as open_session:
+        for path in ("tcp://*:7", "/events"):
+            feed, subscription = made.open(W, EventSource(0, path), open_session, ignore)
+            assert isinstance(feed, ZmqFeed | PollFeed)
+            assert subscription.healing is healer.get(W.id) is not None
+            feed.stop()
+            assert healer.get(W.id) is None
+
+
+@pytest.mark.parametrize("can_heal", [True, False])
+async def test_a_shelf_is_healed_in_place_of_our_own_index(opened: Opened, can_heal: bool) -> None:
+    """But with the tree in Redis nothing is."""
+    known, healer, shelf = opened.known, opened.healer, Shelf(lambda: 1000)
+    shelf.add_worker(W.id, ROOT, BLOCK_SIZE)
+    shared = []
+
+    class Sharing:
+        def __init__(self) -> None:
+            self.can_heal = can_heal
+
+        def open(self, worker: Worker, open_engine: OpenEngine, *others: Any) -> Any:
+            shared.append(open_engine(shelf))
+
+    made = opened.feeds(healer=healer, shared=Sharing())
+    async with session() as open_session:
+        made.open(W, EventSource(0, "tcp://*:7"), open_session, ignore)
+        ((feed, subscription),) = shared
+        assert subscription.healing is healer.get(W.id)
+        assert (subscription.healing is not None) is can_heal
+        if can_heal:
+            subscription.healing.proofs.prove(RUN, 60.0)
+            assert (shelf.ranks[W.id].inventory.num_blocks, known.num_blocks(W.id)) == (len(RUN), 0)
+        feed.stop()
+        assert healer.get(W.id) is None
+
+
+async def test_an_address_that_is_no_workers_is_refused(opened: Opened) -> None:
+    """Nothing is opened before that is known."""
+    feeds = opened.feeds(ways=Ways(), healer=opened.healer)
+    async with session() as open_session:
+        for source in (
+            EventSource(0, "tcp://169.254.169.254:80"),
+            EventSource(0, "tcp://*:1", "tcp://100.100.100.200:80"),
+            EventSource(0, "ipc:///run/docker.sock"),
+        ):
+            with pytest.raises(ValueError, match="metadata service|--worker-socket-dirs"):
+                feeds.open(W, source, open_session, ignore)
+            assert opened.healer.get(W.id) is None
+        refusal = await feeds.reach(W, EventSource(0, "tcp://*:1", "tcp://100.100.100.200:80"), 1.0)
+        assert refusal and "metadata service" in refusal
+
+
+async def test_a_bad_address_is_refused(feeds: Feeds) -> None:
+    async with session() as open_session:
+        with pytest.raises(ValueError, match="KV events at "):
+            feeds.open(W, EventSource(0, "nonsense"), open_session, ignore)
+
+
+async def test_whether_events_can_be_had(feeds: Feeds) -> None:
+    source = EventSource(0, "tcp://*:9", "tcp://*:9")
+    async with asyncio.timeout(5):
+        assert await feeds.reach(W, source, 0.05) == (
+            "no KV-event publisher answers at tcp://127.0.0.1:9; it must bind, with '*' in its endpoint"
+        )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("endpoint", ["tcp://*:7", "/events"])
+async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its_agents_alone(
+    opened: Opened, endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is there: a publisher is tried, and nothing that the agent would miss is taken from it."""
+    known, healer = opened.known, opened.healer
+    agents = AgentFeeds(Agents(port=9), index=known.index, assumed=known.assumed, tasks=opened.tasks)
+    made = opened.feeds(agents=agents, healer=healer)
+    async with session() as open_session:
+        source = EventSource(0, endpoint, "tcp://*:8")
+        feed, subscription = made.open(W, source, open_session, ignore, 12.5)
+        assert isinstance(feed, AgentFeed) and feed is subscription
+        assert feed.endpoint == "grpc://127.0.0.1:9"
+        async with asyncio.timeout(10):
+            while not feed.has_fallen_back:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        refused = "they can be had once, and are its agent's" in caplog.text
+        assert refused is (endpoint == "/events")
+        assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")
+        assert not list(healer.items())  # an agent does not know what its engine is asked to announce
+        feed.stop()

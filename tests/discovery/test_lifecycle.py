@@ -1,0 +1,325 @@
+"""How workers stand with the fleet, by a clock that the test holds; decisions are the router's."""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from typing import cast
+
+import pytest
+
+from gateway.core.blocks import root_hash
+from gateway.core.decision import Prompt
+from gateway.core.engine import EngineMetrics
+from gateway.core.fleet import Fleet
+from gateway.core.outcome import UNLOADED
+from gateway.core.requests.request import parse_request
+from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.discovery.lifecycle import Left, Standings, keep_leaving
+from gateway.discovery.outlier_detection import Rules
+from gateway.discovery.roster import Roster
+from gateway.policies.least_load import LeastLoad
+from gateway.routing.router import Router
+from tests.discovery.test_roster import URL
+from tests.discovery.test_roster import World as RosterWorld
+from tests.support.fakes import Known
+
+A, B = WorkerId("a:1"), WorkerId("b:1")
+REQUEST = parse_request("/v1/completions", b'{"model":"m","prompt":"x"}')
+
+
+def told(name: str, role: Role = Role.BOTH) -> Worker:
+    transfer = None if role is Role.BOTH else Transfer("nixl")
+    return Worker(WorkerId(name), f"http://{name}", (Served("m", "m"),), role=role, transfer=transfer)
+
+
+class World:
+    """A fleet and a router by least load, and what the standings ask for."""
+
+    def __init__(self, warm_up_s: float = 10.0) -> None:
+        self.now = 0.0
+        self.fleet, self.known = Fleet(), Known()
+        self.router = Router(
+            fleet=self.fleet,
+            index=self.known.index,
+            assumed=self.known.assumed,
+            policy=LeastLoad(),
+            tokenize=lambda request: Prompt(),
+            clock=lambda: self.now,
+            rng=random.Random(1),
+        )
+        self.fetching: Counter[WorkerId] = Counter()
+        self.num_answered: Counter[WorkerId] = Counter()
+        self.elsewhere: list[WorkerId] = []
+        load = self.router.ledger.load
+        self.standings = Standings(
+            self.fleet,
+            Left(
+                lambda worker: load(worker).num_in_flight,
+                lambda worker: load(worker).booked_tokens,
+                lambda worker: self.fetching[worker],
+            ),
+            num_answered=lambda worker: self.num_answered[worker],
+            witnesses=self.router.witnesses,
+            on_ejected=self.elsewhere.append,
+            rules=Rules(num_failures=2, eject_s=10.0, stalled_s=60.0),
+            warm_up_s=warm_up_s,
+            clock=lambda: self.now,
+        )
+
+    def join(self, *names: str, role: Role = Role.BOTH) -> None:
+        for name in names:
+            self.fleet.add(told(name, role))
+            self.known.index.add_worker(WorkerId(name), root_hash("m"), None)
+            self.known.assumed.add_worker(WorkerId(name), keep_s=600.0, max_blocks=100)
+            self.standings.joined([told(name, role)])
+
+    def decide(self, times: int = 1, *, ends: bool = True) -> Counter[WorkerId]:
+        got: Counter[WorkerId] = Counter()
+        for _ in range(times):
+            decision = self.router.decide(REQUEST)
+            if ends:
+                self.router.finish(decision)
+            got[decision.worker.id] += 1
+        return got
+
+    def state(self, name: WorkerId) -> str:
+        return str(self.standings.describe(name)["state"])
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def metrics(tokens: float, running: int = 1) -> EngineMetrics:
+    return EngineMetrics(running, 0, 0.5, step_tokens_total=tokens)
+
+
+def test_those_of_our_first_moments_may_have_been_there_for_long() -> None:
+    world = World()
+    world.join(A, B)
+    assert (world.state(A), world.router.witnesses.decided) == ("active", [])
+
+
+def test_one_that_joins_later_warms_up_whatever_the_policy() -> None:
+    """The policy would give all to the idle one. It gets, at first, a tenth of its half; in the end all."""
+    world = World()
+    world.join(A)
+    world.decide(1000, ends=False)
+    world.now = 100.0
+    world.join(B)
+    described = world.standings.describe(B)
+    assert (described["state"], described["share"]) == ("warm_up", 0.1)
+    assert world.decide(200, ends=False)[B] == pytest.approx(10, abs=2)
+    world.now = 105.0
+    assert world.decide(200, ends=False)[B] == pytest.approx(55, abs=3)
+    world.now = 110.0
+    world.decide()
+    assert (world.state(B), world.router.witnesses.decided) == ("active", [])
+    assert world.decide(200, ends=False)[B] == 200
+
+
+def test_a_preview_is_no_decision() -> None:
+    world = World()
+    world.join(A)
+    world.now = 100.0
+    world.join(B)
+    for _ in range(100):
+        world.router.preview(REQUEST)
+    assert world.standings.describe(B)["share"] == 0.1
+    assert world.decide(10)[B] == 1
+
+
+def test_without_a_warm_up_all_is_as_it_was() -> None:
+    world = World(warm_up_s=0.0)
+    world.join(A)
+    world.now = 100.0
+    world.join(B)
+    assert (world.state(B), world.router.witnesses.decided) == ("active", [])
+
+
+def test_a_look_ends_a_warm_up_where_nobody_asks() -> None:
+    world = World()
+    world.now = 100.0
+    world.join(A)
+    assert world.state(A) == "warm_up"
+    world.now = 111.0
+    world.standings.looked(A, None)
+    assert world.state(A) == "active"
+
+
+def test_one_that_leaves_warms_up_no_more() -> None:
+    world = World()
+    world.now = 100.0
+    world.join(A)
+    world.standings.left(A)
+    world.fleet.drop(A)
+    world.join(B)
+    assert world.decide(3) == {B: 3}
+
+
+def test_a_prefill_worker_warms_up_by_the_prompts_that_it_could_have_had() -> None:
+    world = World()
+    world.join("p:1", role=Role.PREFILL)
+    world.join("d:1", role=Role.DECODE)
+    world.now = 100.0
+    world.join("p:2", role=Role.PREFILL)
+    assert world.decide(20) == {WorkerId("d:1"): 20}  # none was split: it could have had none
+    assert "credit 1.00" in repr(world.fleet.get(WorkerId("p:2")))
+
+
+# ejected -----------------------------------------------------------------------------------------
+
+
+def test_one_that_fails_again_and_again_gets_nothing_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.join(A, B)
+    for _ in range(2):
+        world.standings.failed(A, "it refused")
+    described = world.standings.describe(A)
+    assert (described["state"], described["why"]) == (
+        "ejected",
+        "requests failed there, 2 in a row: it refused",
+    )
+    assert (world.decide(10), world.standings.ejections) == ({B: 10}, {(A, "failures"): 1})
+    assert warnings(caplog) == [
+        "worker a:1 is ejected for 10 s: requests failed there, 2 in a row: it refused"
+    ]
+    world.now = 20.0
+    world.standings.looked(A, metrics(1.0))
+    assert world.state(A) == "warm_up"
+    assert world.elsewhere == []
+
+
+def test_the_last_one_of_a_model_stays_and_says_what_it_does(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.join(A, B)
+    world.standings.drain("http://b:1", [told(B)], "asked for")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(4):
+            world.standings.failed(A, "it refused")
+    described = world.standings.describe(A)
+    assert described["state"] == "active"
+    assert described["why"].startswith(
+        "not ejected, as the last one for 'm': requests failed there, 4 in a row"
+    )
+    assert len(warnings(caplog)) == 1
+    assert world.decide(3) == {A: 3}
+
+
+def test_a_worker_without_an_adapter_any_more_is_not_ejected_for_that() -> None:
+    world = World()
+    world.join(A, B)
+    for _ in range(20):
+        world.standings.failed(A, UNLOADED)
+    assert world.state(A) == "active"
+    for _ in range(20):
+        world.standings.failed(A, "it refused")
+    assert world.state(A) == "ejected"
+
+
+def test_an_engine_without_steps_is_ejected_and_its_requests_go_elsewhere() -> None:
+    world = World()
+    world.join(A, B)
+    for world.now in (0.0, 30.0, 61.0):
+        world.standings.looked(A, metrics(100.0))
+        world.standings.looked(B, metrics(world.now))
+    assert (world.state(A), world.state(B), world.elsewhere) == ("ejected", "active", [A])
+    assert world.standings.describe(A)["why"] == "no step in 61 s, with 1 requests there"
+    world.now = 63.0
+    world.standings.looked(A, metrics(101.0))
+    assert world.state(A) == "warm_up"
+
+
+def test_what_we_sent_counts_though_the_engine_does_not_tell_of_it() -> None:
+    world = World()
+    world.join(A, B)
+    world.standings.looked(A, metrics(100.0, running=0))
+    world.router.ledger.book(A, 40, 100)
+    for world.now in (1.0, 62.0):
+        world.standings.looked(A, metrics(100.0, running=0))
+    assert world.state(A) == "ejected"
+
+
+def test_who_is_not_known_is_not_judged() -> None:
+    world = World()
+    world.standings.failed(A, "late")
+    world.standings.looked(A, metrics(1.0))
+    assert world.standings.ejections == {}
+
+
+# drained -----------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_drains_and_drains_no_longer() -> None:
+    world = World()
+    world.join(A, B)
+    assert world.standings.drain("http://a:1", [told(A)], "asked for")
+    assert not world.standings.drain("http://a:1", [told(A)], "asked for")
+    assert (world.standings.describe(A)["why"], world.decide(3)) == ("asked for", {B: 3})
+    assert world.standings.undo("http://a:1", [told(A)])
+    assert not world.standings.undo("http://a:1", [told(A)])
+    assert world.decide(20)[A] > 0
+
+
+def test_one_that_drains_does_so_as_another_process_too() -> None:
+    world = World()
+    world.join(A, B)
+    world.standings.drain("http://a:1", [told(A)], "asked for")
+    world.standings.left(A)
+    world.join(A)
+    assert world.state(A) == "draining"
+
+
+def test_what_is_left_are_requests_and_those_that_have_yet_to_fetch() -> None:
+    world = World()
+    world.join(A, B)
+    world.router.decide(REQUEST, exclude=[B])
+    world.fetching[A] = 2
+    assert world.standings.num_left(A) == 3
+
+
+def test_one_that_is_to_go_does_when_nothing_is_left() -> None:
+    world = World()
+    world.join(A)
+    decision = world.router.decide(REQUEST)
+    world.standings.drain("http://a:1", [told(A)], "its name is gone", is_last=True)
+    assert world.standings.to_drop(lambda url: [told(A)]) == []
+    world.router.finish(decision)
+    assert world.standings.to_drop(lambda url: [told(A)]) == ["http://a:1"]
+    world.standings.dropped("http://a:1", [A])
+    assert ([(each.url, each.why) for each in world.standings.gone], world.standings.num_gone) == (
+        [("http://a:1", "its name is gone")],
+        1,
+    )
+
+
+def test_another_gateway_is_told_who_drains() -> None:
+    world = World()
+    world.join(A, B)
+    world.standings.drain("http://a:1", [told(A)], "asked for")
+    world.standings.drain("http://b:1", [told(B)], "asked for", is_last=True)
+    assert world.standings.specs == ["draining=http://a:1", "leaving=http://b:1"]
+
+
+async def test_what_was_told_by_another_gateway_is_gone_on_with() -> None:
+    world, fleet = RosterWorld(), World()
+    await world.add()
+    fleet.standings.resume([(URL, True), ("http://late:1", False)], world.roster)
+    assert fleet.standings.draining == {URL: True, "http://late:1": False}
+    await world.roster.stop()
+
+
+async def test_the_roster_lets_go_of_them() -> None:
+    world, fleet = RosterWorld(), World()
+    await world.add()
+    fleet.standings.drain(URL, (), "asked for", is_last=True)
+    keeping = asyncio.get_running_loop().create_task(
+        keep_leaving(fleet.standings, cast(Roster, world.roster), 0.001)
+    )
+    async with asyncio.timeout(20):
+        while len(list(world.roster)):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    keeping.cancel()
+    assert world.gone == [URL]
+    await world.roster.stop()

@@ -1,0 +1,33 @@
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.discovery.lifecycle_metrics import StandingsCollector
+from tests.discovery.test_lifecycle import A, B, World, told
+
+
+def page(world: World, *joining: str) -> set[str]:
+    registry = CollectorRegistry()
+    registry.register(StandingsCollector(world.fleet, world.standings, lambda: joining))
+    return {line for line in generate_latest(registry).decode().splitlines() if not line.endswith(" 0.0")}
+
+
+def test_each_worker_has_one_state() -> None:
+    world = World()
+    world.join(A, B)
+    world.standings.drain("http://a:1", [told(A)], "asked for")
+    told_of = {line for line in page(world, "http://late:1") if line.startswith("kvgate_worker_state")}
+    assert told_of == {
+        'kvgate_worker_state{state="draining",worker="a:1"} 1.0',
+        'kvgate_worker_state{state="active",worker="b:1"} 1.0',
+        'kvgate_worker_state{state="joining",worker="http://late:1"} 1.0',
+    }
+
+
+def test_who_was_left_out_and_who_is_gone_is_counted() -> None:
+    world = World()
+    world.join(A, B)
+    for _ in range(2):
+        world.standings.failed(A, "it refused")
+    assert 'kvgate_worker_ejections_total{cause="failures",worker="a:1"} 1.0' in page(world)
+    world.standings.dropped("http://a:1", [A])
+    assert "kvgate_workers_gone_total 1.0" in page(world)
+    assert not [line for line in page(world) if line.startswith("kvgate_worker_ejections_total{")]

@@ -1,0 +1,237 @@
+"""A gateway that has workers load adapters: real sockets, simulated engines."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gateway.config.models import ModelTable
+from gateway.config.workers import WorkerTable
+from tests.stories.test_model import Fleet, fleet
+
+pytestmark = pytest.mark.process
+
+
+@asynccontextmanager
+async def loading(**options: Any) -> AsyncIterator[Fleet]:
+    """Names are looked for when somebody asks for that, and else hardly ever."""
+    async with fleet(load_adapters=True, **options) as f:
+        yield f
+
+
+async def ask(f: Fleet, method: str, path: str = "", **options: Any) -> tuple[int, dict[str, Any]]:
+    url = f"http://127.0.0.1:{f.gateway.admin_port}/admin/adapters{path}"
+    async with f.session.request(method, url, **options) as answer:
+        return answer.status, await answer.json()
+
+
+async def load(f: Fleet, name: str, path: str = "/adapters/x", **more: Any) -> tuple[int, dict[str, Any]]:
+    return await ask(f, "POST", json={"adapter": name, "path": path, **more})
+
+
+def said(told: dict[str, Any]) -> dict[str, tuple[bool, bool]]:
+    return {each["url"]: (each["is_done"], each["is_listed"]) for each in told["workers"]}
+
+
+async def complete(f: Fleet, model: str) -> tuple[int, str | None]:
+    body = {"model": model, "prompt": [7] * 40, "max_tokens": 2}
+    url = f"http://127.0.0.1:{f.gateway.port}/v1/completions"
+    async with f.session.post(url, json=body) as answer:
+        await answer.read()
+        return answer.status, answer.headers.get("x-kvgate-worker")
+
+
+async def test_all_workers_of_the_model_have_it_and_the_next_request_goes_there() -> None:
+    async with loading() as f:
+        one, two = [await f.join("m", runtime_lora=True) for _ in range(2)]
+        other = await f.join("n", runtime_lora=True)
+        assert (await complete(f, "a"))[0] == 404
+        status, told = await load(f, "a", model="m")
+        assert (status, said(told)) == (200, {one.url: (True, True), two.url: (True, True)})
+        assert told["adapter"] == "a" and "error" not in told
+        assert (await complete(f, "a"))[0] == 200
+        assert one.engine and other.engine
+        assert (one.engine.adapters, other.engine.adapters) == ({"a": "/adapters/x"}, {})
+        assert await ask(f, "GET") == (
+            200,
+            {"adapters": [{"name": "a", "root": "m", "workers": [one.url, two.url], "not_used_at": []}]},
+        )
+        status, told = await ask(f, "DELETE", "/a")
+        assert (status, said(told)) == (200, {one.url: (True, False), two.url: (True, False)})
+        assert (await complete(f, "a"))[0] == 404
+
+
+async def test_chosen_workers_only() -> None:
+    async with loading() as f:
+        one, two = [await f.join("m", runtime_lora=True) for _ in range(2)]
+        status, told = await load(f, "org/a", workers=[two.url.removeprefix("http://")])
+        assert (status, said(told)) == (200, {two.url: (True, True)})
+        for _ in range(4):
+            assert await complete(f, "org/a") == (200, two.url.removeprefix("http://"))
+        assert (await load(f, "org/a", workers=[one.url, one.url]))[0] == 200
+        status, told = await ask(f, "DELETE", f"/org/a?worker={two.url}")
+        assert (status, said(told)) == (200, {two.url: (True, False)})
+        assert await complete(f, "org/a") == (200, one.url.removeprefix("http://"))
+
+
+async def test_one_that_has_it_already_is_no_failure_unless_it_is_another() -> None:
+    async with loading() as f:
+        one, two = [await f.join("m", runtime_lora=True) for _ in range(2)]
+        assert (await load(f, "a", workers=[one.url]))[0] == 200
+        status, told = await load(f, "a")
+        assert (status, said(told)) == (200, {one.url: (True, True), two.url: (True, True)})
+        assert told["workers"][0]["message"] == "it has it already"
+        status, told = await load(f, "a", "/adapters/y")
+        assert (status, said(told)) == (502, {one.url: (False, True), two.url: (False, True)})
+        assert "it has one of this name from /adapters/x: unload that first" in told["error"]["message"]
+
+
+async def test_each_says_what_is_in_the_way() -> None:
+    async with loading(adapter_timeout_s=0.3) as f:
+        good, plain = await f.join("m", runtime_lora=True), await f.join("m")
+        status, told = await load(f, "a")
+        assert (status, said(told)) == (502, {good.url: (True, True), plain.url: (False, False)})
+        assert told["error"]["message"] == (
+            f"1 of 2 workers did not: {plain.url}: it has no /v1/load_lora_adapter: it takes adapters if it "
+            "is started with --enable-lora, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+        )
+        _, told = await load(f, "b", "/missing", workers=[good.url])
+        assert "it answered 404: Loading lora b failed: No adapter found" in told["error"]["message"]
+        await plain.stop()
+        _, told = await load(f, "b", workers=[plain.url])
+        assert "/v1/load_lora_adapter: " in told["error"]["message"]
+
+
+async def test_sglang_is_asked_to_unload_in_its_own_way_and_to_load_not_at_all() -> None:
+    """It would answer requests for the adapter from its base."""
+    async with loading() as f:
+        sim = await f.join("m", runtime_lora=True, pd_protocol="sglang", lora=("old",))
+        status, told = await load(f, "a")
+        assert (status, said(told)) == (502, {sim.url: (False, False)})
+        assert "it was not asked to load it" in told["error"]["message"]
+        (listed,) = (await ask(f, "GET"))[1]["adapters"]
+        assert (listed["name"], listed["not_used_at"]) == ("old", [sim.url])
+        assert (await ask(f, "DELETE", "/old?model=m"))[0] == 200
+        assert sim.engine and sim.engine.adapters == {}
+
+
+@pytest.mark.parametrize(
+    ("wish", "status", "message"),
+    [
+        ({"workers": ["http://nobody:1", "x"]}, 404, "no worker 'http://nobody:1', 'x'"),
+        ({"workers": ["{m}"], "model": "n"}, 400, "model: 'n' is not served by {m}"),
+        ({"model": "gone"}, 404, "model: no worker serves 'gone'; known: m, n"),
+        ({}, 400, "model: say for which: m, n"),
+        ({"adapter": "n", "model": "m"}, 409, "adapter: 'n' is a model of {n}"),
+        ({"adapter": "fast", "model": "m"}, 409, "adapter: 'fast' is an alias"),
+        ({"adapter": "taken", "model": "m"}, 409, "adapter: 'taken' is one of n at {n}"),
+        ({"adapter": ""}, 400, "adapter: give 1 to 256 printable characters"),
+        ({"path": " "}, 400, "path: give 1 to 256 printable characters"),
+    ],
+)
+async def test_what_cannot_be_reaches_no_worker(wish: dict[str, Any], status: int, message: str) -> None:
+    async with loading(models={"m": ModelTable(aliases=["fast"])}) as f:
+        m = await f.join("m", runtime_lora=True)
+        n = await f.join("n", runtime_lora=True, lora=("taken",))
+        workers = [each.format(m=m.url) for each in wish.get("workers", [])]
+        asked = await load(f, **{"name": wish.get("adapter", "a"), "path": "/x", **_rest(wish, workers)})
+        assert asked[0] == status
+        assert asked[1]["error"]["message"].startswith(message.format(m=m.url, n=n.url))
+        assert (
+            m.engine and n.engine and list(m.engine.adapters) == [] and list(n.engine.adapters) == ["taken"]
+        )
+
+
+def _rest(wish: dict[str, Any], workers: list[str]) -> dict[str, Any]:
+    return {name: wish[name] for name in ("path", "model") if name in wish} | {"workers": workers}
+
+
+async def test_an_alias_names_its_model_and_one_that_has_not_joined_is_said() -> None:
+    async with loading(models={"m": ModelTable(aliases=["fast"])}) as f:
+        m = await f.join("m", runtime_lora=True)
+        await f.join("n", runtime_lora=True)
+        assert said((await load(f, "a", model="fast"))[1]) == {m.url: (True, True)}
+        f.gateway.roster.add("http://127.0.0.1:9")
+        status, told = await load(f, "b", workers=["http://127.0.0.1:9"])
+        assert (status, told["error"]["message"]) == (
+            409,
+            "http://127.0.0.1:9 has not joined yet. Nobody was asked",
+        )
+
+
+async def test_what_is_nowhere_is_unloaded_nowhere() -> None:
+    async with loading() as f:
+        m = await f.join("m", runtime_lora=True, lora=("mine",))
+        assert (await ask(f, "DELETE", "/a"))[0] == 404
+        status, told = await ask(f, "DELETE", f"/a?worker={m.url}")
+        assert (status, told["error"]["message"]) == (404, f"there is no adapter 'a' at {m.url}")
+        assert (await ask(f, "DELETE", "/m"))[0] == 404, "a model is no adapter"
+        assert (await ask(f, "DELETE", "/mine?model=gone"))[0] == 404
+
+
+class Keyed:
+    """A worker under a path, with a key of its own, that loads slowly or says nothing."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, Any]] = []
+        self.models = [{"id": "k", "root": "k", "parent": None, "owned_by": "vllm"}]
+        self.answers = asyncio.Event()
+        app = web.Application()
+        app.router.add_get("/under/health", self._well)
+        app.router.add_get("/under/v1/models", self._list)
+        app.router.add_post("/under/v1/load_lora_adapter", self._load)
+        self.server = TestServer(app)
+
+    async def _well(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _list(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": self.models})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        self.seen.append((request.path, request.headers.get("authorization", ""), await request.json()))
+        await self.answers.wait()
+        return web.Response(text="Success")
+
+
+async def test_a_worker_is_asked_with_its_own_key_under_its_own_path(tmp_path: Path) -> None:
+    worker, key = Keyed(), tmp_path / "key"
+    key.write_text("its-own")
+    async with worker.server:
+        url = f"http://127.0.0.1:{worker.server.port}/under"
+        tables = {url: WorkerTable(key_file=str(key))}
+        async with loading(worker=[url], workers=tables, probe_tokens=False, adapter_timeout_s=0.5) as f:
+            await f.until(lambda: _has_joined(f))
+            status, told = await load(f, "a")
+            assert (status, told["workers"][0]["message"]) == (
+                502,
+                "it did not answer /v1/load_lora_adapter within 0.5 s",
+            )
+            worker.answers.set()
+            status, told = await load(f, "a")
+            assert status == 200
+            assert told["workers"][0]["message"] == (
+                "Success; but it does not list it: is there more than one API server behind this address?"
+            )
+            body = {"lora_name": "a", "lora_path": "/adapters/x"}
+            assert worker.seen == [("/under/v1/load_lora_adapter", "Bearer its-own", body)] * 2
+
+
+async def _has_joined(f: Fleet) -> bool:
+    return len(f.gateway.fleet) == 1
+
+
+async def test_names_that_changed_behind_our_back_are_asked_for() -> None:
+    async with loading() as f:
+        sim = await f.join("m", runtime_lora=True)
+        body = {"lora_name": "a", "lora_path": "/x"}
+        async with f.session.post(f"{sim.url}/v1/load_lora_adapter", json=body) as answer:
+            assert answer.status == 200
+        status, told = await ask(f, "POST", "/names", json={})
+        assert (status, [each["name"] for each in told["adapters"]]) == (200, ["a"])
+        assert (await complete(f, "a"))[0] == 200

@@ -1,0 +1,133 @@
+"""Adapters that come and go."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from gateway.core.engine import ModelInfo
+from gateway.core.fleet import Fleet
+from gateway.core.worker import Worker
+from gateway.discovery.probe import Probe, ProbeError
+from gateway.discovery.probed import Facts, workers_of
+from gateway.discovery.served_models import ASK_EVERY_S, Names
+
+BASE = ModelInfo("m", "root")
+ONE, OTHER = ModelInfo("one", "/a", "m"), ModelInfo("other", "/b", "m")
+
+
+@dataclass
+class FakeProbe:
+    answer: tuple[ModelInfo, ...] | str
+    num_asked: int = 0
+
+    async def models(self) -> tuple[ModelInfo, ...]:
+        self.num_asked += 1
+        if isinstance(self.answer, str):
+            raise ProbeError(self.answer)
+        return self.answer
+
+
+@dataclass
+class FakeEndpoint:
+    answers: FakeProbe
+    facts: Facts | None
+    url: str = "http://w:1"
+    workers: tuple[Worker, ...] = ()
+
+    @property
+    def probe(self) -> Probe:
+        return cast(Probe, self.answers)
+
+
+@dataclass
+class World:
+    now: float = 0.0
+    num_renamed: int = 0
+    fleet: Fleet = field(default_factory=Fleet)
+
+    def __post_init__(self) -> None:
+        self.names = Names(self.fleet, self._renamed, clock=lambda: self.now)
+        facts = Facts("http://w:1", "fake", (BASE, ONE))
+        self.endpoint = FakeEndpoint(FakeProbe((BASE, ONE)), facts, workers=workers_of(facts))
+        self.member = self.fleet.add(self.endpoint.workers[0])
+
+    def _renamed(self) -> None:
+        self.num_renamed += 1
+
+    async def ask(self, *models: ModelInfo) -> list[str]:
+        self.now += ASK_EVERY_S
+        self.endpoint.answers.answer = models
+        await self.names.ask(self.endpoint)  # type: ignore[arg-type]
+        return sorted(self.fleet.served())
+
+
+async def test_what_is_loaded_and_unloaded_is_known_and_the_worker_stays_what_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.member.num_failures = 3
+    with caplog.at_level(logging.INFO):
+        assert await world.ask(BASE, ONE, OTHER) == ["m", "one", "other"]
+        assert await world.ask(BASE, OTHER) == ["m", "other"]
+        assert await world.ask(BASE, OTHER) == ["m", "other"]
+    assert [e.group.adapter for e in world.fleet.eligible("other")] == ["other"]
+    assert world.fleet.get(world.endpoint.workers[0].id) is world.member
+    assert world.member.worker is world.endpoint.workers[0]
+    assert world.num_renamed == 2
+    assert caplog.messages == [
+        "worker http://w:1 answers to other names: new other, gone none",
+        "worker http://w:1 answers to other names: new none, gone one",
+    ]
+
+
+async def test_it_is_asked_now_and_then_and_at_once_where_a_request_failed() -> None:
+    world = World()
+    await world.ask(BASE, ONE)
+    for _ in range(3):
+        await world.names.ask(world.endpoint)  # type: ignore[arg-type]
+    assert world.endpoint.answers.num_asked == 1
+    world.names.doubt("http://w:1")
+    world.names.doubt("http://w:2")
+    await world.names.ask(world.endpoint)  # type: ignore[arg-type]
+    assert world.endpoint.answers.num_asked == 2
+
+
+async def test_an_engine_that_begins_or_ends_has_not_unloaded_everything() -> None:
+    world = World()
+    assert await world.ask() == ["m", "one"]
+    assert await world.ask(ModelInfo("n", "another")) == ["m", "one"]
+    world.endpoint.answers.answer = "no answer"
+    world.now += ASK_EVERY_S
+    await world.names.ask(world.endpoint)  # type: ignore[arg-type]
+    assert (sorted(world.fleet.served()), world.num_renamed) == (["m", "one"], 0)
+
+
+async def test_one_that_waits_is_not_asked() -> None:
+    world = World()
+    world.endpoint.facts = None
+    await world.ask(BASE)
+    assert world.endpoint.answers.num_asked == 0
+
+
+async def test_an_answer_that_another_has_overtaken_is_none() -> None:
+    world, late = World(), asyncio.Event()
+
+    class Slow(FakeProbe):
+        async def models(self) -> tuple[ModelInfo, ...]:
+            self.num_asked += 1
+            if self.num_asked == 1:
+                await late.wait()
+                return BASE, ONE
+            return BASE, ONE, OTHER
+
+    world.endpoint.answers = Slow(())
+
+    async def overtake() -> None:
+        await world.names.ask(world.endpoint)
+        late.set()
+
+    await asyncio.gather(world.names.ask(world.endpoint), overtake())
+    assert [served.name for served in world.member.worker.served] == ["m", "one", "other"]

@@ -1,0 +1,35 @@
+import json
+
+import pytest
+
+from engines.connectors.mooncake import Mooncake
+from gateway.core.kv_events import DecodeError
+from tests.engines.test_handoffs import answer, of, pair
+
+BODY = b'{"model":"m","prompt":"a"}'
+
+
+def test_both_legs_have_one_number_and_decode_knows_whose_it_is() -> None:
+    there = of(Mooncake().to_prefill(BODY, pair(0xABC)))["kv_transfer_params"]
+    assert there == {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "transfer_id": "xfer-0000000000000abc",
+    }
+    body = of(Mooncake().to_decode(BODY, pair(0xABC), Mooncake().handed(answer())))
+    assert body == {
+        **json.loads(BODY),
+        "kv_transfer_params": {
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "transfer_id": "xfer-0000000000000abc",
+            "remote_bootstrap_addr": "http://10.0.0.1:8998",
+            "remote_engine_id": "engine-1",
+        },
+    }
+
+
+@pytest.mark.parametrize("reason", ["stop", "abort", None])
+def test_a_prompt_that_ended_by_itself_is_gone(reason: str | None) -> None:
+    with pytest.raises(DecodeError, match="did not end by its length"):
+        Mooncake().handed(answer(choices=[{"finish_reason": reason}]))

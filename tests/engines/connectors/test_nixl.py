@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from engines.connectors.nixl import Nixl
+from gateway.core.kv_events import DecodeError
+from tests.engines.test_handoffs import answer, of, pair
+
+PARAMS = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_block_ids": [[102, 103]],
+    "remote_engine_id": "af964b75",
+    "remote_request_id": "cmpl-1",
+    "remote_host": "10.0.0.1",
+    "remote_port": 5600,
+    "tp_size": 1,
+}
+BODY = b'{"model": "m", "prompt": [1, 2, 3], "max_tokens": 7}'
+
+
+def test_prefill_is_asked_to_keep_its_blocks() -> None:
+    asked = of(Nixl().to_prefill(BODY, pair()))
+    assert asked["kv_transfer_params"] == {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "remote_engine_id": None,
+        "remote_block_ids": None,
+        "remote_host": None,
+        "remote_port": None,
+    }
+    assert (asked["max_tokens"], asked["prompt"]) == (1, [1, 2, 3])
+    assert "max_completion_tokens" not in asked
+
+
+def test_decode_is_told_what_prefill_said_unchanged() -> None:
+    told = {**PARAMS, "remote_prefill_cached_tokens": 16, "unknown": [1, {"a": None}]}
+    handed = Nixl().handed(answer(kv_transfer_params=told))
+    assert (handed.num_prompt_tokens, handed.cached_tokens) == (100, 32)
+    body = of(Nixl().to_decode(BODY, pair(), handed))
+    assert body == {**json.loads(BODY), "kv_transfer_params": told}
+
+
+def test_what_prefill_had_cached_is_told_where_it_does_not_say_so_itself() -> None:
+    handed = Nixl().handed(answer(kv_transfer_params=PARAMS))
+    assert of(handed.params) == {**PARAMS, "remote_prefill_cached_tokens": 32}
+
+
+@pytest.mark.parametrize("name", ["remote_block_ids", "remote_engine_id", "remote_host", "remote_port"])
+def test_half_an_answer_is_never_handed_on(name: str) -> None:
+    """The decode worker would wait for ever, and die when its client leaves."""
+    for params in ({**PARAMS, name: None}, {key: v for key, v in PARAMS.items() if key != name}):
+        with pytest.raises(DecodeError, match=name):
+            Nixl().handed(answer(kv_transfer_params=params))
+
+
+@pytest.mark.parametrize("body", [answer(), answer(kv_transfer_params=None), answer(kv_transfer_params=[1])])
+def test_an_answer_without_parameters_is_refused(body: bytes) -> None:
+    with pytest.raises(DecodeError, match="without kv_transfer_params"):
+        Nixl().handed(body)

@@ -1,0 +1,53 @@
+import json
+from typing import Any
+
+import pytest
+
+from engines.connectors.trtllm_context import Context
+from gateway.core.kv_events import DecodeError
+from tests.engines.test_handoffs import answer, of, pair
+
+BODY = b'{"model":"m","prompt":"a","stream":true,"stream_options":{},"max_tokens":9}'
+PARAMS = {
+    "request_type": "context_only",
+    "ctx_request_id": 7,
+    "first_gen_tokens": [42],
+    "encoded_opaque_state": "x",
+}
+
+
+def told(params: Any = PARAMS, reason: str | None = "length", **fields: Any) -> bytes:
+    return answer(choices=[{"finish_reason": reason, "disaggregated_params": params}], **fields)
+
+
+def test_decode_goes_on_from_prefills_first_token() -> None:
+    asked = of(Context().to_prefill(BODY, pair(9)))
+    assert asked["disaggregated_params"] == {"request_type": "context_only", "disagg_request_id": 9}
+    assert (asked["stream"], asked["max_tokens"]) == (False, 9)
+    handed = Context().handed(told(prompt_token_ids=[1, 2, 3]))
+    body = of(Context().to_decode(BODY, pair(9), handed))
+    expected = {"disaggregated_params": {**PARAMS, "request_type": "generation_only"}, "prompt": [1, 2, 3]}
+    assert body == {**json.loads(BODY), **expected}
+
+
+def test_a_chat_takes_the_tokens_beside_its_messages() -> None:
+    body = of(Context().to_decode(b'{"messages":[]}', pair(), Context().handed(told(prompt_token_ids=[1]))))
+    assert (body["messages"], body["prompt_token_ids"]) == ([], [1])
+    assert "prompt_token_ids" not in of(
+        Context().to_decode(b'{"messages":[]}', pair(), Context().handed(told()))
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (told(reason="stop"), "nothing is left to decode"),
+        (told(reason=None), "nothing is left to decode"),
+        (answer(choices=[]), "nothing is left to decode"),
+        (told(params=None), "disaggregated_params"),
+        (told(params={**PARAMS, "ctx_request_id": None}), "without ctx_request_id"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_refused(body: bytes, why: str) -> None:
+    with pytest.raises(DecodeError, match=why):
+        Context().handed(body)

@@ -1,0 +1,188 @@
+"""What answers where a worker's agent should be, and says whatever it likes over gRPC."""
+
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import grpc.aio
+
+from gateway.app import bundled_tokenizer
+from gateway.core.blocks import root_hash
+from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
+from gateway.replication.codec import SERVICE
+from tests.blackbox.harness import until
+from tests.hostile.harness import ESCAPES, Siege, count, engine, siege
+
+NUM_PARTS = count(300, 3000)
+BLOCKS_A_PART = 2000
+BIG = 2**64 - 1
+ROOT = root_hash("m")
+"""Of the simulated engine's model."""
+
+Say = Callable[["Liar"], Iterator[bytes]]
+
+
+def update(**fields: Any) -> bytes:
+    return bytes(pb.Update(**fields).SerializeToString())
+
+
+def run(rng: random.Random, num: int = BLOCKS_A_PART) -> Any:
+    """Blocks that nobody has ever stored, one behind the other."""
+    names, blocks = ([rng.getrandbits(64) for _ in range(num)] for _ in range(2))
+    return pb.Change(stored=pb.Stored(blocks=blocks, names=names, parent_block=ROOT, medium="GPU"))
+
+
+class Liar:
+    """`say` is what follows after a Hello that is right; it begins anew with each subscription."""
+
+    def __init__(self, engine_url: str) -> None:
+        self.hello = pb.Hello(
+            version=1,
+            engine_url=engine_url,
+            block_size=16,
+            root=ROOT,
+            status=pb.Status(state=pb.Status.EXACT),
+        )
+        self.say: Say = lambda liar: iter(())
+        self.num_asked = self.num_said = 0
+        self.has_ended = False
+        self.faults: list[Exception] = []
+
+    async def describe(self, request: bytes, context: Any) -> bytes:
+        return bytes(self.hello.SerializeToString())
+
+    async def subscribe(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        self.num_asked += 1
+        self.has_ended = False
+        try:
+            for message in self.say(self):
+                self.num_said += 1
+                yield message
+        except (TypeError, ValueError, AttributeError) as exc:
+            self.faults.append(exc)
+            raise
+        finally:  # or the gateway wants no more
+            self.has_ended = True
+
+    def right(self) -> bytes:
+        return update(hello=self.hello)
+
+
+def no_hello(liar: Liar) -> Iterator[bytes]:
+    yield update(status=pb.Status(state=pb.Status.EXACT))
+
+
+def nonsense(liar: Liar) -> Iterator[bytes]:
+    yield liar.right()
+    yield b"\xff" * 1000
+
+
+def no_url(liar: Liar) -> Iterator[bytes]:
+    hello = pb.Hello()
+    hello.CopyFrom(liar.hello)
+    hello.engine_url = "http://[" + ESCAPES
+    yield update(hello=hello)
+
+
+def escapes(liar: Liar) -> Iterator[bytes]:
+    yield liar.right()
+    yield update(status=pb.Status(state=pb.Status.BLIND, reason=ESCAPES * 10_000))
+
+
+def absurd_numbers(liar: Liar) -> Iterator[bytes]:
+    yield liar.right()
+    yield update(snapshot=pb.SnapshotPart(epoch=BIG, next_seq=BIG, is_last=True))
+    yield update(status=pb.Status(state=pb.Status.EXACT))
+    yield update(batch=pb.Batch(epoch=BIG, seq=BIG))
+    yield update(sample=pb.Sample(epoch=BIG, next_seq=BIG, num_blocks=BIG, path=[BIG] * 100_000))
+
+
+def gaps(liar: Liar) -> Iterator[bytes]:
+    yield liar.right()
+    yield update(snapshot=pb.SnapshotPart(epoch=1, is_last=True))
+    for seq in itertools.count(0, 7):
+        yield update(batch=pb.Batch(epoch=1, seq=seq))
+
+
+def giant(liar: Liar) -> Iterator[bytes]:
+    yield liar.right()
+    yield update(snapshot=pb.SnapshotPart(epoch=1, changes=[run(random.Random(1), 400_000)]))
+
+
+def without_end(liar: Liar) -> Iterator[bytes]:
+    """A snapshot of which no part is the last."""
+    rng = random.Random(1)
+    yield liar.right()
+    for part in range(NUM_PARTS):
+        yield update(snapshot=pb.SnapshotPart(epoch=1, part=part, changes=[run(rng)]))
+
+
+def cleared_without_end(liar: Liar) -> Iterator[bytes]:
+    yield liar.right()
+    yield update(snapshot=pb.SnapshotPart(epoch=1, is_last=True))
+    for seq in range(2000):
+        yield update(batch=pb.Batch(epoch=1, seq=seq, changes=[pb.Change(cleared=pb.Cleared())] * 100))
+
+
+LIES: tuple[Say, ...] = (
+    no_hello,
+    nonsense,
+    no_url,
+    escapes,
+    absurd_numbers,
+    gaps,
+    giant,
+    without_end,
+    cleared_without_end,
+)
+
+
+@contextlib.asynccontextmanager
+async def listening(liar: Liar) -> AsyncIterator[str]:
+    server = grpc.aio.server()
+    handlers = {
+        "Describe": grpc.unary_unary_rpc_method_handler(liar.describe),
+        "Subscribe": grpc.unary_stream_rpc_method_handler(liar.subscribe),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+async def lie(under: Siege, liar: Liar, say: Say) -> None:
+    """The worker joins, its agent is asked, and the worker is dropped again."""
+    liar.say, asked, url = say, liar.num_asked, liar.hello.engine_url
+    joined = await under.gateway.admin("POST", "/admin/workers", json.dumps({"url": url}).encode())
+    assert joined.status == 201, joined.body
+    await until(lambda: liar.num_asked > asked and liar.has_ended, f"it says {say.__name__}")
+    dropped = await under.gateway.admin("DELETE", f"/admin/workers/{url}")
+    assert dropped.status == 200, dropped.body
+    assert not liar.faults
+
+
+async def test_whatever_an_agent_says_requests_are_answered() -> None:
+    with engine() as url:
+        liar = Liar(url)
+        async with listening(liar) as target:
+            flags = (
+                "--agent",
+                f"{url}={target}",
+                "--events",
+                "auto",
+                "--tokenizer",
+                str(bundled_tokenizer()),
+            )
+            async with siege(*flags) as under:
+                for say in LIES:
+                    try:
+                        await under.keep_good(lie(under, liar, say))
+                    except AssertionError as exc:
+                        raise AssertionError(f"{say.__name__}: {exc}") from exc
+                    assert not under.faults(), (say.__name__, under.faults()[:5])

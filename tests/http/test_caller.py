@@ -1,0 +1,21 @@
+import pytest
+
+from gateway.core.errors import Forbidden
+from gateway.core.worker import Served
+from gateway.http.caller import Who, usable
+
+
+def test_who_may_use_what() -> None:
+    everything, some = Who("t"), Who("t", "id", ["m", "n"])
+    assert everything.may_use("x") and some.may_use("m") and not some.may_use("x")
+    everything.check("x")
+    some.check("n")
+    with pytest.raises(Forbidden, match="key 'id' may not use the model 'x', only m, n") as caught:
+        some.check("x")
+    assert (caught.value.status, caught.value.code, caught.value.param) == (403, "model_not_allowed", "model")
+
+
+def test_what_somebody_may_use_of_what_is_served() -> None:
+    served = {name: Served(name, "root") for name in ("m", "n", "o")}
+    assert usable(None, served) is served and usable(Who("t"), served) is served
+    assert list(usable(Who("t", "id", ["n", "x"]), served)) == ["n"]

@@ -1,0 +1,163 @@
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.usage import RefusedUsage, Usage, read_usage
+from gateway.http.sse import MAX_HELD_BYTES, SseScanner
+
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"h\xc3\xa9"}}]}\n\n'
+USAGE = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2,'
+    b'"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+STREAM = ROLE + TOKEN + TOKEN + USAGE + DONE
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_any_split_forwards_the_same_bytes_in_whole_events(cuts: list[int]) -> None:
+    scanner = SseScanner()
+    edges = [0, *sorted(cuts), len(STREAM)]
+    out = [scanner.feed(STREAM[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    assert all(piece.endswith(b"\n\n") for piece in out if piece)
+    assert b"".join(out) + scanner.flush() == STREAM
+    usage = scanner.usage()
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.cached_tokens) == (7, 4)
+
+
+def test_the_role_alone_is_no_token() -> None:
+    scanner = SseScanner()
+    scanner.feed(ROLE)
+    assert not scanner.has_token
+    scanner.feed(TOKEN)
+    assert scanner.has_token
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"text": "x"},
+        {"delta": {"reasoning_content": "x"}},
+        {"delta": {"reasoning": "x"}},
+        {"delta": {"tool_calls": [{"index": 0}]}},
+        {"delta": {}, "finish_reason": "stop"},
+    ],
+)
+def test_what_counts_as_a_token(choice: dict[str, object]) -> None:
+    scanner = SseScanner()
+    scanner.feed(b"data: " + msgspec.json.encode({"choices": [choice]}) + b"\n\n")
+    assert scanner.has_token
+
+
+def test_usage_in_generated_text_is_not_usage() -> None:
+    scanner = SseScanner()
+    text = 'say "usage":{"prompt_tokens":99}'
+    scanner.feed(b"data: " + msgspec.json.encode({"choices": [{"text": text}]}) + b"\n\n")
+    assert scanner.usage() is None
+
+
+def test_half_an_event_is_held_back_until_it_is_whole() -> None:
+    scanner = SseScanner()
+    assert scanner.feed(TOKEN + TOKEN[:20]) == TOKEN
+    assert scanner.feed(TOKEN[20:]) == TOKEN
+
+
+def test_crlf_events_are_events_too() -> None:
+    scanner = SseScanner()
+    event = TOKEN.replace(b"\n\n", b"\r\n\r\n")
+    assert scanner.feed(event + event[:9]) == event
+    assert scanner.has_token
+
+
+def test_an_event_without_end_is_passed_on_in_parts() -> None:
+    scanner = SseScanner()
+    long = b"data: " + b"x" * MAX_HELD_BYTES
+    assert scanner.feed(long) == long
+
+
+def test_usage_can_be_asked_for_in_the_middle_and_again_at_the_end() -> None:
+    """Engines may tell it with each event, so far: the last one counts, however often it was asked for."""
+    scanner, told = SseScanner(), []
+    for num in (1, 2):
+        event = b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":7,"completion_tokens":%d}}' % num
+        scanner.feed(b"data: " + event + b"\n\ndata: [DONE]\n\n")
+        told += [scanner.usage(), scanner.usage()]
+    assert [usage.completion_tokens for usage in told if isinstance(usage, Usage)] == [1, 1, 2, 2]
+    scanner.feed(b'data: {"choices":[],"usage":{"prompt_tokens":"x"}}\n\n')
+    assert isinstance(scanner.usage(), RefusedUsage)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"usage":null}', b'{"response":"text"}', b"\xff"])
+def test_answers_without_usable_usage(body: bytes) -> None:
+    assert read_usage(body) is None
+
+
+def test_usage_without_details_tells_no_cached_tokens() -> None:
+    usage = read_usage(b'{"usage":{"prompt_tokens":5,"prompt_tokens_details":null}}')
+    assert isinstance(usage, Usage)
+    assert usage.cached_tokens is None
+
+
+def test_it_tells_whether_a_whole_event_went_last() -> None:
+    scanner = SseScanner()
+    assert scanner.is_whole
+    scanner.feed(b"data: a\n\ndata: b")
+    assert scanner.is_whole  # the rest is held
+    scanner.feed(b"x" * (MAX_HELD_BYTES + 1))
+    assert not scanner.is_whole  # too long to hold
+    scanner.feed(b"\n\n")
+    assert scanner.is_whole
+
+
+# other routes ----------------------------------------------------------------------------------
+
+MESSAGE_START = {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 0}}}
+MESSAGE_USAGE = {"input_tokens": 3, "output_tokens": 2, "cache_read_input_tokens": 16}
+RESPONSE_USAGE = {"input_tokens": 19, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 16}}
+
+
+def event(kind: str, **fields: object) -> bytes:
+    return f"event: {kind}\ndata: ".encode() + msgspec.json.encode({"type": kind, **fields}) + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "content", "last"),
+    [
+        (
+            event("message_start", message=MESSAGE_START["message"]),
+            event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"}),
+            event("message_delta", delta={"stop_reason": "end_turn"}, usage=MESSAGE_USAGE),
+        ),
+        (
+            event("response.created", response={"id": "resp_1", "usage": None}),
+            event("response.output_text.delta", delta="a"),
+            event("response.completed", response={"id": "resp_1", "usage": RESPONSE_USAGE}),
+        ),
+    ],
+)
+def test_agents_streams_tell_first_token_and_usage_too(first: bytes, content: bytes, last: bytes) -> None:
+    scanner = SseScanner()
+    scanner.feed(first)
+    assert not scanner.has_token
+    scanner.feed(content)
+    assert scanner.has_token
+    scanner.feed(last)
+    usage = scanner.usage()
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (19, 2, 16)
+
+
+@pytest.mark.parametrize("usage", [MESSAGE_USAGE, RESPONSE_USAGE])
+def test_so_do_their_answers(usage: dict[str, object]) -> None:
+    told = read_usage(msgspec.json.encode({"type": "message", "usage": usage}))
+    assert isinstance(told, Usage)
+    assert (told.prompt_tokens, told.completion_tokens, told.cached_tokens) == (19, 2, 16)
+
+
+def test_cached_tokens_that_are_not_told_are_not_none_at_all() -> None:
+    told = read_usage(b'{"usage":{"input_tokens":5,"output_tokens":1}}')
+    assert isinstance(told, Usage)
+    assert (told.prompt_tokens, told.cached_tokens) == (5, None)

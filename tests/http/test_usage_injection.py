@@ -1,0 +1,121 @@
+"""A stream that was asked for usage looks as one that was not: vLLM's own chunks, and others' ways."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.http.sse import MAX_HELD_BYTES
+from gateway.http.usage_injection import UnaskedScanner, with_usage
+
+DONE = b"data: [DONE]\n\n"
+STAMP = {"system_fingerprint": "vllm-0.32.0-tp1"}
+COUNTS = {"prompt_tokens": 7, "total_tokens": 9, "completion_tokens": 2}
+USAGE = {"usage": COUNTS | {"prompt_tokens_details": {"cached_tokens": 4}}}
+
+
+def chunk(*choices: Any, **more: Any) -> bytes:
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}
+    return b"data: " + msgspec.json.encode(head | more) + b"\n\n"
+
+
+def text(said: str, finish: str | None = None) -> dict[str, Any]:
+    return {"index": 0, "delta": {"content": said}, "logprobs": None, "finish_reason": finish}
+
+
+ROLE = chunk({"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})
+TRICK = 'he said "usage":null, "finish_reason":"stop" and "usage":{"prompt_tokens":1}'
+BEGUN = ROLE + chunk(text("a")) + chunk(text(TRICK))
+VLLM_PLAIN = BEGUN + chunk(text("b", "stop"), **STAMP) + DONE
+VLLM_ASKED = BEGUN + chunk(text("b", "stop")) + chunk(**USAGE, **STAMP) + DONE
+# As OpenAI describes it: null in each other chunk.
+NULL_PLAIN = BEGUN + chunk(text("b", "length")) + DONE
+NULL_ASKED = (
+    b"".join(event[:-1] + b',"usage":null}\n\n' for event in BEGUN.split(b"\n\n")[:-1])
+    + chunk(text("b", "length"), usage=None)
+    + chunk(**USAGE)
+    + DONE
+)
+FINGERPRINTS_PLAIN = chunk(text("b", "stop"), **STAMP) + DONE
+FINGERPRINTS_ASKED = chunk(text("b", "stop"), **STAMP) + chunk(**USAGE, **STAMP) + DONE
+# Told beside choices, so unasked: it is what the client would get anyway.
+FORCED = (
+    chunk(text("a"), usage=COUNTS) + chunk(text("b", "stop"), usage=COUNTS) + chunk(**USAGE, **STAMP) + DONE
+)
+
+
+def spaced(stream: bytes) -> bytes:
+    events = [event.partition(b"data: ")[2] for event in stream.split(b"\n\n")[:-1]]
+    lines = [e if e == b"[DONE]" else json.dumps(json.loads(e)).encode() for e in events]
+    return b"".join(b"data: " + line + b"\n\n" for line in lines)
+
+
+CASES = {
+    "vllm": (VLLM_ASKED, VLLM_PLAIN),
+    "null": (NULL_ASKED, NULL_PLAIN),
+    "spaced": (spaced(VLLM_ASKED), spaced(VLLM_PLAIN)),
+    "spaced null": (spaced(NULL_ASKED), spaced(NULL_PLAIN)),
+    "spaced, after a comment": (b": ping\n\n" + spaced(VLLM_ASKED), b": ping\n\n" + spaced(VLLM_PLAIN)),
+    "crlf": (VLLM_ASKED.replace(b"\n", b"\r\n"), VLLM_PLAIN.replace(b"\n", b"\r\n")),
+    "a fingerprint in each chunk": (FINGERPRINTS_ASKED, FINGERPRINTS_PLAIN),
+    "unasked usage": (FORCED, FORCED),
+    "usage that was not given": (VLLM_PLAIN, VLLM_PLAIN),
+    "comments": (
+        b": ping\n\n" + VLLM_ASKED[:-14] + b": ping\n\n" + DONE,
+        b": ping\n\n" + VLLM_PLAIN[:-14] + b": ping\n\n" + DONE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(data=st.data())
+def test_in_any_split_it_is_the_stream_of_a_client_that_did_not_ask(name: str, data: st.DataObject) -> None:
+    asked, plain = CASES[name]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(asked)), max_size=10)))
+    scanner = UnaskedScanner()
+    out = [scanner.feed(asked[a:b]) for a, b in zip([0, *cuts], [*cuts, len(asked)], strict=True)]
+    assert b"".join(out) + scanner.flush() == plain
+    assert (scanner.usage() is not None) is (asked != plain or asked is FORCED)
+
+
+def test_an_engine_that_always_writes_null_keeps_it() -> None:
+    scanner = UnaskedScanner(keeps_null=True)
+    null = chunk(text("a"), usage=None)
+    assert scanner.feed(null + chunk(text("b", "stop"), usage=None) + chunk(**USAGE) + DONE) == (
+        null + chunk(text("b", "stop"), usage=None) + DONE
+    )
+    usage = scanner.usage()
+    assert usage is not None
+    assert usage.cached_tokens == 4
+
+
+def test_what_waits_can_be_had_where_nothing_follows() -> None:
+    scanner = UnaskedScanner()
+    last = chunk(text("b", "stop"))
+    assert scanner.feed(last) == b""
+    assert scanner.held() == last
+    assert scanner.flush() == b""
+
+
+def test_an_event_without_end_passes_in_parts() -> None:
+    scanner = UnaskedScanner()
+    long = b'data: {"usage":null,"finish_reason":"' + b"x" * MAX_HELD_BYTES
+    assert scanner.feed(long) == long
+    assert scanner.feed(b'"}\n\n' + DONE) == b'"}\n\n' + DONE
+
+
+def test_what_is_no_json_passes() -> None:
+    for event in (b'data: {"usage":{\n\n', b'data: "usage":{\xff}\n\n', b'event: "usage":{\n\n'):
+        assert UnaskedScanner().feed(event) == event
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"model":"m"}', b' \n{ "model" : "m" , "x":[{}]}', b'{"model":"{","stream":true}']
+)
+def test_a_body_asks_and_is_the_same_otherwise(body: bytes) -> None:
+    asked = json.loads(with_usage(body))
+    assert asked.pop("stream_options") == {"include_usage": True}
+    assert asked == json.loads(body)

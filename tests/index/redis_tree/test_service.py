@@ -1,0 +1,293 @@
+"""A service on a real server: what it does when that is slow, gone, or emptied."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from gateway.commands.index_survey import Survey
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.index.redis_tree import service
+from gateway.index.redis_tree.pipeline import LaneLost, pack
+from gateway.index.redis_tree.service import RadixService
+from gateway.redis.client import open_client
+from gateway.redis.options import Place
+from gateway.redis.topology import Asked, Unknown
+from tests.index.redis_tree.test_tree import ROOT, A, C, path_hashes, stored
+from tests.redis.serving import Server, redis_server, server, serving
+
+__all__ = ["redis_server", "server"]
+
+PATH = [7] * 40
+PATIENT: dict[str, Any] = {"redis_timeout_s": 10.0}
+"""Where a busy machine must not look like a server that is gone."""
+
+
+async def until(is_so: object) -> None:
+    async with asyncio.timeout(10):
+        while not await is_so():  # type: ignore[operator]  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(
+    server: Server, *workers: WorkerId, prefix: str = "s", **options: Any
+) -> AsyncIterator[RadixService]:
+    options = {"redis_prefix": prefix, "redis_timeout_s": 0.5} | options
+    ours = RadixService(server.options(**options), lookup_s=0.1)
+    for worker in workers:
+        ours.index.add_worker(worker, ROOT, 1)
+        ours.index.publish(worker, 1, StreamState.EXACT)
+    task = asyncio.get_running_loop().create_task(ours.run())
+    try:
+        yield ours
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+
+
+async def test_what_one_gateway_applies_another_finds(redis_server: Server) -> None:
+    async with running(redis_server, A) as ours, running(redis_server, C) as theirs:
+        assert await ours.others(ROOT, path_hashes(PATH)) == {}  # before it is open
+        assert ours.failed_lookups["away"] == 1
+        ours.index.apply(A, stored(PATH, 0))  # before it is open
+        theirs.index.apply(C, stored(PATH[:9], 0))
+
+        async def is_told() -> bool:
+            told = [dict(await each.others(ROOT, path_hashes(PATH))) for each in (ours, theirs)]
+            return told == [{C: 9}, {A: 40}]
+
+        await until(is_told)
+        theirs.index.drop_worker(C)
+
+        async def is_gone() -> bool:
+            return await ours.others(ROOT, path_hashes(PATH)) == {}
+
+        await until(is_gone)
+        assert repr(ours).startswith("RadixService(open=True, RadixIndex(")
+
+
+async def test_a_slow_server_delays_a_request_for_its_deadline_only(redis_server: Server) -> None:
+    async with running(redis_server, A, prefix="slow") as ours:
+
+        async def is_open() -> bool:
+            return ours.is_open
+
+        await until(is_open)
+        with redis_server.paused():
+            for _ in range(3):  # those behind it do not wait
+                assert await ours.others(ROOT, path_hashes(PATH)) == {}
+            assert (ours.failed_lookups["timeout"], ours.failed_lookups["away"]) == (1, 2)
+        ours.index.withdraw(A)
+
+        async def is_answered() -> bool:
+            await ours.others(ROOT, path_hashes(PATH))
+            return ours.num_lookups == sum(ours.failed_lookups.values()) + 1
+
+        await until(is_answered)
+        ours._stuck_at = ours._lanes.asks.num_answered  # the answer came as the time was over
+        assert await ours.others(ROOT, path_hashes(PATH)) == {}
+        assert ours.num_lookups == sum(ours.failed_lookups.values()) + 2
+
+
+async def test_a_server_that_comes_back_empty_is_told_all_again(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as first:
+        async with running(first, A) as ours, running(first, C) as theirs:
+
+            async def is_told() -> bool:
+                return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+
+            ours.index.apply(A, stored(PATH[:30], 0))
+            await until(lambda: asyncio.sleep(0, ours.is_open and theirs.is_open))
+            first.process.kill()  # type: ignore[union-attr]
+            first.process.wait()  # type: ignore[union-attr]
+            await until(lambda: asyncio.sleep(0, not ours.is_open and not theirs.is_open))
+            ours.index.apply(A, stored(PATH, 30))
+            assert await ours.others(ROOT, path_hashes(PATH)) == {}
+            assert [writer.num_queued for writer in ours.index.writers.values()] == [0]
+            first.start()
+            await until(is_told)
+            assert ours.num_lost == theirs.num_lost == 1
+    assert caplog.text.count("the index in Redis is away, requests are routed without it") == 2
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\1\0\0\0\0\0", b"\50\0\1\0\0\0", b"\1\0\1\0\0\0HEAD", b"\1\0\0\0\1\0HEAD\7", None]
+)
+async def test_an_edge_that_does_not_decode_is_told_again(
+    server: Server, value: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "KEEP_S", 0.05)
+    async with running(server, A, **PATIENT) as ours, running(server, C, **PATIENT) as theirs:
+        ours.index.apply(A, stored(PATH, 0))
+
+        async def is_told() -> bool:
+            return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+
+        await until(is_told)
+        head = path_hashes(PATH)[0].to_bytes(8, "little")
+        key = f"s:{{{ROOT:016x}}}:e".encode() + head
+        server.ask("DEL", key)
+        if value is None:
+            server.ask("LPUSH", key, "x")
+        else:
+            server.ask("SET", key, value.replace(b"HEAD", head))
+        assert await theirs.others(ROOT, path_hashes(PATH)) == {}
+        await until(is_told)
+        assert theirs.num_broken >= 1
+        assert theirs.failed_lookups["error"] == ours.num_lost == theirs.num_lost == 0
+
+
+class Played(Asked):
+    """Says what the test says."""
+
+    def __init__(self, server: Server) -> None:
+        self.now, self.is_mute, self.num_not_there = server, False, 0
+
+    async def __call__(self) -> Place:
+        if self.is_mute:
+            raise Unknown("nobody knows")
+        return "127.0.0.1", self.now.port
+
+    def not_there(self) -> None:
+        self.num_not_there += 1
+
+    async def _ask(self, place: Place) -> Place:
+        return place
+
+
+async def test_of_several_servers_the_one_that_is_the_master_is_asked_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the one before is still there, and does not know it yet."""
+    monkeypatch.setattr(service, "KEEP_S", 0.05)
+    monkeypatch.setattr(service, "RETRY_S", 0.01)
+    with serving() as first, serving() as second:
+        who = Played(first)
+        monkeypatch.setattr(service, "locator", lambda options: who)
+        url = f"redis://127.0.0.1:{first.port}"
+        options: dict[str, Any] = {"redis": url} | PATIENT
+        async with running(first, A, **options) as ours, running(first, C, **options) as theirs:
+            ours.index.apply(A, stored(PATH, 0))
+
+            async def is_told() -> bool:
+                return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+
+            await until(is_told)
+            who.is_mute = True
+            await asyncio.sleep(0.2)
+            assert ours.num_lost == theirs.num_lost == 0
+            who.is_mute, who.now = False, second
+            await until(lambda: asyncio.sleep(0, ours.num_lost and theirs.num_lost))
+            await until(is_told)
+            assert second.ask("EXISTS", f"s:{{{ROOT:016x}}}:o") == 1
+            assert who.num_not_there == 0
+            second.kill()
+            await until(lambda: asyncio.sleep(0, who.num_not_there > 0))
+            who.now = first
+            await until(is_told)
+
+
+async def test_one_that_is_connected_to_a_replica_is_not_open() -> None:
+    with serving() as master, serving("--replicaof", f"127.0.0.1 {master.port}") as replica:
+        master.ask("SET", "s:schema", "kvgate:1")
+        await until(lambda: asyncio.to_thread(lambda: "s:schema" in replica.names()))
+        async with running(replica, A, redis_timeout_s=10) as ours:
+            with pytest.raises(LaneLost, match="READONLY"):
+                await ours._open()
+            assert not ours.is_open
+            replica.ask("REPLICAOF", "NO", "ONE")
+            await until(lambda: asyncio.sleep(0, ours.is_open))
+
+
+@pytest.mark.parametrize("how", ["closed", "silent"])
+async def test_the_connection_for_lookups_is_lost_alone(server: Server, how: str) -> None:
+    async with running(server, A) as ours, running(server, C) as theirs:
+        ours.index.apply(A, stored(PATH, 0))
+
+        async def is_told() -> bool:
+            return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+
+        await until(is_told)
+        lane = theirs._lanes.asks
+        if how == "closed":
+            server.ask("CLIENT", "KILL", "ID", await lane.ask(pack(b"CLIENT", b"ID")))
+        else:  # an answer that does not come
+            theirs._stuck_at = lane.num_answered
+            lane._waiting.append(asyncio.get_running_loop().create_future())
+        await until(lambda: asyncio.sleep(0, theirs.num_lost == 1))
+        await until(is_told)
+        assert theirs._lanes.asks is not lane
+
+
+async def test_an_error_of_the_server_is_counted(server: Server) -> None:
+    async with running(server, A) as ours:
+        ours.index.apply(A, stored(PATH, 0))
+        await until(lambda: asyncio.sleep(0, ours.is_open and not ours.index.num_queued))
+        server.ask("DEL", f"s:{{{ROOT:016x}}}:s")
+        server.ask("SET", f"s:{{{ROOT:016x}}}:s", "x")
+        assert await ours.others(ROOT, path_hashes(PATH)) == {}
+        assert ours.failed_lookups["error"] + ours.failed_lookups["away"] == 1
+
+
+async def test_a_server_whose_memory_is_full_is_looked_up_in_and_told_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it was told before is true no longer, and given up."""
+    monkeypatch.setattr(service, "FULL_S", 0.05)
+    with serving() as server:
+        async with running(server, A, **PATIENT) as ours, running(server, C, **PATIENT) as theirs:
+            theirs.index.apply(C, stored(PATH[:9], 0))
+            ours.index.apply(A, stored(PATH, 0))
+
+            async def is_known() -> bool:
+                return await ours.others(ROOT, path_hashes(PATH)) == {C: 9}
+
+            async def is_told() -> bool:
+                return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+
+            async def is_given_up() -> bool:
+                return await theirs.others(ROOT, path_hashes(PATH)) == {}
+
+            await until(is_known)
+            await until(is_told)
+            server.ask("CONFIG", "SET", "maxmemory", "1")
+            ours.index.apply(A, stored([8] * 3, 0))
+            await until(is_given_up)
+            assert await is_known() and ours.is_open
+            server.ask("CONFIG", "SET", "maxmemory", "0")
+            await until(is_told)
+            assert ours.num_lost == 0
+    assert caplog.text.count("redis is full, what our workers hold is not told") == 1
+
+
+async def test_the_rights_that_the_documentation_names_are_enough(server: Server) -> None:
+    """To look up, to tell, and for people to look and drop."""
+    rights = ("~kvgate:*", "+@all", "-@dangerous", "+info")
+    server.ask("ACL", "SETUSER", "kvgate", "on", ">secret", *rights)
+    options = server.options(redis=f"unix://kvgate:secret@{server.socket}")
+    ours, client = RadixService(options, lookup_s=0.1), open_client(options)
+    ours.index.add_worker(A, ROOT, 1)
+    ours.index.publish(A, 1, StreamState.EXACT)
+    ours.index.apply(A, stored(PATH, 0))
+    task = asyncio.get_running_loop().create_task(ours.run())
+    try:
+        survey = Survey(client, options)
+
+        async def is_told() -> bool:
+            return [len(row.blocks or ()) for row in await survey.rows()] == [40]
+
+        await until(is_told)
+        assert await survey.drop_all() > 5
+        assert ours.num_lost == 0
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await client.aclose()
+        server.ask("ACL", "DELUSER", "kvgate")

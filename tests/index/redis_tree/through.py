@@ -1,0 +1,86 @@
+"""An index whose every answer has gone through a real server, for suites that are synchronous.
+
+from tests.index.redis_tree.through import radix, redis_server   # fixtures
+index = radix.index()                                  # an empty tree
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from gateway.core.blocks import BlockHash, root_hash
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.index.redis_tree.index import RadixIndex
+from gateway.index.redis_tree.pipeline import open_lane
+from gateway.index.redis_tree.tree import MOST_EDGES, Lanes, RadixTree
+from tests.redis.serving import Server, redis_server
+
+__all__ = ["Radix", "Through", "radix", "redis_server"]
+
+ROOT = root_hash("m")
+
+
+class Radix:
+    """A loop and a connection for all indexes of a module, each under a prefix of its own."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._runner = asyncio.Runner()
+        self.lanes = Lanes(*(self.run(open_lane({"path": str(server.socket)}, 5)) for _ in range(2)))
+        self._num = 0
+
+    def run(self, work):  # type: ignore[no-untyped-def]
+        return self._runner.run(work)
+
+    def index(self, most_edges: int = MOST_EDGES) -> "Through":
+        self._num += 1
+        return Through(self, f"t{self._num}", most_edges)
+
+    def close(self) -> None:
+        self.lanes.asks.close()
+        self.lanes.writes.close()
+        self.run(asyncio.sleep(0))
+        self._runner.close()
+
+
+class Through(RadixIndex):
+    """What its own part says is held against what the tree says, in each lookup."""
+
+    def __init__(self, radix: Radix, prefix: str, most_edges: int = MOST_EDGES) -> None:
+        super().__init__(lambda root: RadixTree(radix.lanes, prefix, root))
+        self.radix, self.prefix, self.most_edges = radix, prefix, most_edges
+        self.fence = 1
+
+    def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
+        super().add_worker(worker, root, block_size)
+        self.publish(worker, self.fence, StreamState.EXACT)
+
+    def told(self, hashes: Sequence[BlockHash]) -> dict[WorkerId, int]:
+        """By the tree alone."""
+        self.radix.run(self.flush())
+        found: dict[WorkerId, int] = self.radix.run(self.tree(ROOT).overlap(hashes, self.most_edges))
+        return found
+
+    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
+        told, own = self.told(hashes), super().overlap(hashes, most)
+        bounded = self.own._bounded  # by groups that only the gateway of its stream knows
+        assert {worker for worker in told if worker not in bounded} == own.keys() - bounded.keys()
+        return {
+            worker: own[worker] if worker in bounded else told[worker] for worker in told if worker in own
+        }
+
+    def sweep(self) -> bool:
+        self.radix.run(self.flush())
+        swept: bool = self.radix.run(self.sweep_trees())
+        return super().sweep() or swept
+
+
+@pytest.fixture(scope="module")
+def radix(redis_server: Server) -> Iterator[Radix]:
+    radix = Radix(redis_server)
+    try:
+        yield radix
+    finally:
+        radix.close()

@@ -1,0 +1,517 @@
+"""What a stream that is BLIND comes to know again, beside an engine's own cache.
+
+`World` plays both sides: the simulated engine's prefix cache, which stores, evicts and announces as vLLM
+does, and the worker's events and answers as a gateway sees them that came late.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from engines.sim.cache import CachedSequence, PrefixCache
+from gateway.core.blocks import BlockHash, Tokens, hash_blocks, prompt_extra_keys, root_hash, tokens_of
+from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, EngineHash, KvEvent
+from gateway.core.worker import WorkerId
+from gateway.index.base import Applied, Index
+from gateway.index.blind_recovery import (
+    FADE_S,
+    MAX_SENT,
+    PATIENCE_S,
+    QUIET_REQUESTS,
+    RARELY,
+    SETTLE_S,
+    Healing,
+)
+from gateway.index.inventory import Inventory
+from gateway.index.memory import MemoryIndex
+from gateway.index.reference import PlainIndex
+from gateway.replication.codec import decode, encode
+from gateway.replication.messages import LogBatch
+
+W = WorkerId("w:1")
+SIZE = 4
+ROOT = root_hash("m")
+KEEP_S = 100.0
+
+
+class World:
+    def __init__(
+        self, make: Callable[[], Index], num_blocks: int = 200, *, can_report: bool = False, **cache: Any
+    ) -> None:
+        self.engine = PrefixCache(num_blocks, SIZE, **cache)
+        self.index = make()
+        self.now = 0.0
+        self.index.add_worker(W, ROOT, SIZE)
+        self.healing = Healing(
+            W,
+            self.index,
+            root=ROOT,
+            block_size=SIZE,
+            can_report=can_report,
+            keep_s=KEEP_S,
+            clock=lambda: self.now,
+        )
+        self.num_sent = 0
+
+    def begin(self) -> None:
+        """All that was announced until now is lost."""
+        self.engine.take_events()
+        self.healing.tell(is_blind=True)
+
+    def tell(self) -> None:
+        for event in self.engine.take_events():
+            self.healing.apply(event)
+
+    def hashes(self, ids: Sequence[int], salt: str | None = None, lora: str | None = None) -> list[BlockHash]:
+        extra = prompt_extra_keys(lora, salt, len(ids) // SIZE)
+        return hash_blocks(tokens_of(ids), SIZE, ROOT, extra)
+
+    def run(
+        self,
+        ids: Sequence[int],
+        *,
+        output: Sequence[int] = (),
+        salt: str | None = None,
+        lora: str | None = None,
+        reports: bool = False,
+    ) -> int:
+        """In the engine alone: the blocks that it had cached of a prompt."""
+        sequence = CachedSequence(tokens_of(ids), lora, salt, reports_hit=reports)
+        hit = self.engine.find(sequence)
+        assert self.engine.allocate(sequence, hit, len(ids))
+        for token in output:
+            sequence.tokens.append(token)
+            assert self.engine.allocate(sequence, [], len(sequence.tokens))
+        self.engine.free(sequence)
+        return len(hit)
+
+    def ask(
+        self, ids: Sequence[int], *, settle: bool = True, told: bool = True, **how: Any
+    ) -> tuple[int, int]:
+        """A request through us: predicted and cached blocks."""
+        self.num_sent += 1
+        id, hashes = str(self.num_sent), self.hashes(ids, how.get("salt"), how.get("lora"))
+        predicted = min(self.known(hashes), (len(ids) - 1) // SIZE)
+        asks = self.healing.sent(id, [tokens_of(ids)], [hashes]) if self.healing.is_blind else False
+        cached = self.run(ids, reports=asks, **how)
+        self.tell()
+        self.healing.answered(id, cached * SIZE if told else None)
+        if settle:
+            self.settle()
+        return predicted, cached
+
+    def settle(self) -> None:
+        self.now += SETTLE_S
+        self.tick()
+
+    def tick(self) -> None:
+        while self.healing.tick():
+            pass
+
+    def known(self, hashes: Sequence[BlockHash]) -> int:
+        return self.index.overlap(hashes).get(W, 0)
+
+    def named(self) -> set[BlockHash]:
+        return {block for block in self.index.blocks(W) if block not in self.healing.proofs}
+
+    def held(self) -> set[BlockHash]:
+        return {block for _, block, _ in self.engine.held()}
+
+
+class Told(MemoryIndex):
+    """As with Redis: all goes to an inventory, and what it came to into each gateway's index."""
+
+    def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
+        super().add_worker(worker, root, block_size)
+        self.inventory = Inventory(root, SIZE)
+
+    def apply(self, worker: WorkerId, event: KvEvent) -> None:
+        batch = decode(encode(LogBatch(1, 0, self.inventory.apply(event), None)))
+        assert isinstance(batch, LogBatch)
+        for told in batch.changes:
+            super().apply(worker, told)
+        assert super().applied(worker).num_orphans == 0
+
+    def reset_worker(self, worker: WorkerId) -> None:
+        super().reset_worker(worker)
+        self.inventory.reset()
+
+    def applied(self, worker: WorkerId) -> Applied:
+        return self.inventory.applied
+
+    def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
+        return self.inventory.find(name)
+
+    def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
+        found = super().overlap(hashes, most)
+        assert self.inventory.leading(hashes) == found.get(W, 0)
+        return found
+
+
+@pytest.fixture(params=[MemoryIndex, PlainIndex, Told])
+def make(request: pytest.FixtureRequest) -> Callable[[], Index]:
+    made: Callable[[], Index] = request.param
+    return made
+
+
+HOT = list(range(100, 140))  # ten blocks that all its prompts begin with
+
+
+def warm(make: Callable[[], Index], *prompts: Sequence[int], **how: Any) -> World:
+    world = World(make, **how)
+    for ids in prompts or [HOT]:
+        world.run(ids)
+    world.begin()
+    return world
+
+
+# answers ---------------------------------------------------------------------------------------
+
+
+def test_what_is_due_is_done_a_portion_at_a_time(make: Callable[[], Index]) -> None:
+    prompts = [[number] * 8 for number in range(1, 6)]
+    world = warm(make, *prompts)
+    for ids in prompts:
+        assert world.ask([*ids, *range(100 * ids[0], 100 * ids[0] + 9)], settle=False)[1] == 2
+    world.now += SETTLE_S
+    assert [world.healing.tick() for _ in prompts] == [True] * 4 + [False]
+    assert (world.healing.counts.num_placed, len(world.healing.orphans)) == (10, 0)
+    world.now += KEEP_S
+    assert [world.healing.tick() for _ in range(6)] == [True] * 5 + [False]
+    assert len(world.healing.proofs) == 0
+
+
+def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    assert world.ask([*HOT, 1, 2, 3], settle=False) == (0, 10)
+    assert world.known(world.hashes(HOT)) == 10
+    assert world.ask([*HOT, 4, 5, 6]) == (10, 10)
+    assert (world.healing.counts.num_proven, len(world.healing.proofs)) == (10, 10)
+    world.now += KEEP_S - 1
+    world.tick()
+    assert world.known(world.hashes(HOT)) == 10
+    world.now += SETTLE_S + 1
+    world.tick()
+    assert (world.known(world.hashes(HOT)), world.index.num_blocks(W)) == (0, 0)
+
+
+def test_an_answer_that_found_less_withdraws_the_rest(make: Callable[[], Index]) -> None:
+    world = warm(make, num_blocks=20)
+    world.ask([*HOT, 1, 2, 3])
+    world.run(range(500, 552))  # evicts the hot blocks' tail, under names that nobody knows
+    world.tell()
+    predicted, cached = world.ask([*HOT, 7, 7, 7])
+    assert cached < predicted == 10
+    assert world.healing.counts.num_withdrawn == 10 - cached
+    assert world.named() <= world.held()
+
+
+def test_an_answer_from_before_a_reset_proves_nothing(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    world.healing.sent("a", [tokens_of(HOT)], [world.hashes(HOT)])
+    world.index.reset_worker(W)
+    world.healing.reset(is_restart=True)
+    world.healing.answered("a", 40)
+    assert world.index.num_blocks(W) == 0
+
+
+def test_an_answer_that_does_not_tell_proves_nothing(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    world.ask([*HOT, 1, 2, 3], told=False)
+    world.healing.answered("1", 40)  # and a second end of it neither
+    world.healing.answered("unknown", 40)
+    assert world.index.num_blocks(W) == 0
+
+
+def test_a_clear_takes_what_was_proven(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    world.ask([*HOT, 1, 2, 3])
+    assert world.engine.reset()
+    world.tell()
+    assert (world.index.num_blocks(W), len(world.healing.proofs)) == (0, 0)
+    world.healing.tell(is_blind=False)
+    assert world.index.num_blocks(W) == 0
+
+
+# runs ------------------------------------------------------------------------------------------
+
+
+def test_a_run_behind_a_prompt_that_we_sent_is_placed_and_removed_by_its_own_names(
+    make: Callable[[], Index],
+) -> None:
+    world = warm(make, num_blocks=40)
+    tail, output = list(range(1, 10)), list(range(50, 60))
+    assert world.ask([*HOT, *tail], output=output) == (0, 10)
+    assert world.healing.counts.num_placed == 4
+    assert world.known(world.hashes([*HOT, *tail, *output])) == 14
+    # The parent is known under its own name, the nine before it are proven only.
+    assert len(world.named()) == 5
+    world.run(range(1000, 1150))  # all else is evicted
+    world.tell()
+    assert world.named() <= world.held()
+    assert world.known(world.hashes([*HOT, *tail])) <= 9
+
+
+def test_what_is_stored_behind_a_placed_run_finds_its_parent(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    first = [*HOT, *range(1, 10)]
+    world.ask(first, output=range(50, 60))
+    second = [*first, *range(50, 60), *range(70, 90)]
+    predicted, cached = world.ask(second)
+    assert predicted == cached == 14
+    assert world.known(world.hashes(second)) == len(second) // SIZE
+    assert world.index.applied(W).num_orphans == 4  # of the first run alone
+
+
+def test_runs_that_hang_on_one_another_are_placed_together(make: Callable[[], Index]) -> None:
+    """Requests of others came between: orphans behind orphans, and one is matched at last."""
+    world = warm(make)
+    first = [*HOT, *range(1, 9)]
+    world.run(first)
+    world.run([*first, *range(11, 19)])
+    world.run([*first, *range(21, 29)])
+    world.tell()
+    assert (len(world.healing.orphans), world.named()) == (3, set())
+    longer = [*first, *range(11, 19), *range(31, 39)]
+    world.ask(longer)
+    assert (len(world.healing.orphans), len(world.named())) == (0, 9)
+    assert world.known(world.hashes(longer)) == len(longer) // SIZE
+    assert world.known(world.hashes([*first, *range(21, 29)])) == 14
+
+
+def test_what_the_engine_removed_before_the_match_is_not_placed(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    hashes = world.hashes([*HOT, *range(1, 9)])
+    world.healing.sent("a", [tokens_of([*HOT, *range(1, 9)])], [hashes])
+    world.run([*HOT, *range(1, 9)])
+    (run,) = (event for event in world.engine.take_events() if isinstance(event, BlocksStored))
+    world.healing.apply(run)
+    assert run.parent is not None
+    world.healing.apply(BlocksRemoved([run.engine_hashes[1]]))
+    world.healing.apply(BlocksRemoved([run.parent]))
+    world.healing.answered("a", 40)
+    world.settle()
+    assert world.named() == {hashes[10]}
+    assert world.known(hashes) == 9  # the tenth is gone, and with it what hangs on it
+
+
+def test_a_run_that_fits_two_prompts_is_placed_for_neither(make: Callable[[], Index]) -> None:
+    """The same question under two system prompts, at once."""
+    other = list(range(200, 240))
+    world = warm(make, HOT, other)
+    asked = list(range(1, 9))
+    for id, prefix in (("a", HOT), ("b", other)):
+        ids = [*prefix, *asked]
+        world.healing.sent(id, [tokens_of(ids)], [world.hashes(ids)])
+    world.run([*HOT, *asked])
+    world.tell()
+    world.healing.answered("a", 40)
+    world.settle()
+    assert world.named() == set()
+
+
+def test_two_runs_that_fit_a_prompt_are_not_placed(make: Callable[[], Index]) -> None:
+    """Somebody else asks the same under a system prompt that we never saw."""
+    other = list(range(200, 240))
+    world = warm(make, HOT, other)
+    world.run([*other, *range(1, 9)])
+    world.ask([*HOT, *range(1, 9)])
+    assert world.named() == set()
+
+
+def test_a_salt_and_an_adapter_are_part_of_the_match(make: Callable[[], Index]) -> None:
+    world = World(make)
+    world.run(HOT, lora="a")
+    world.begin()
+    ids = [*HOT, *range(1, 9)]
+    world.healing.sent("base", [tokens_of(ids)], [world.hashes(ids)])
+    world.run(ids, lora="a")
+    world.tell()
+    world.healing.answered("base", 40)  # as if the base model had the prefix cached too
+    world.settle()
+    assert world.named() == set()
+    world.ask([*ids, *range(20, 28)], lora="a")
+    assert world.known(world.hashes([*ids, *range(20, 28)], lora="a")) == 14
+
+
+def test_a_run_from_before_the_request_is_not_its_own(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    world.run([*HOT, *range(1, 9)])
+    world.tell()
+    world.now += 10
+    assert world.ask([*HOT, *range(1, 9), 5]) == (0, 12)
+    assert world.named() == set()
+
+
+@pytest.mark.parametrize(("wait_s", "num_named"), [(SETTLE_S, 3), (PATIENCE_S + 1, 0)])
+def test_a_run_that_comes_after_its_answer_is_waited_for(
+    make: Callable[[], Index], wait_s: float, num_named: int
+) -> None:
+    world = warm(make)
+    ids = [*HOT, *range(1, 9)]
+    world.healing.sent("a", [tokens_of(ids)], [world.hashes(ids)])
+    world.run(ids)
+    world.healing.answered("a", 40)
+    world.now += wait_s
+    world.tick()
+    world.tell()
+    world.settle()
+    assert len(world.named()) == num_named
+
+
+def test_orphans_that_came_before_the_doubt_are_kept(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    world.run([*HOT, *range(1, 9)])
+    events: list[KvEvent] = [*world.engine.take_events(), BlocksCleared()]
+    world.healing.look_back(events)
+    assert world.healing.orphans.num_blocks == 2
+
+
+# announcements ---------------------------------------------------------------------------------
+
+
+def test_a_request_asks_until_what_it_meets_is_known(make: Callable[[], Index]) -> None:
+    world = warm(make, can_report=True)
+    ids = [*HOT, *range(1, 9)]
+    assert world.ask(ids) == (0, 10)
+    assert world.named() == world.held()
+    assert world.ask([*ids, 5]) == (12, 12)
+    assert world.healing.counts.num_reports == 1
+    world.ask([*HOT, *range(20, 29)])  # another branch might have been there
+    world.ask([*HOT, *range(20, 29)])
+    assert world.healing.counts.num_reports == 2
+
+
+def test_an_announcement_is_no_second_copy(make: Callable[[], Index]) -> None:
+    """Nor is one that another process asked for; after a restart copies count again."""
+    world = warm(make, can_report=True, num_blocks=40)
+    world.ask([*HOT, *range(1, 9)])
+    for _ in range(3):
+        world.run([*HOT, 9], reports=True)
+        world.tell()
+    world.run(range(1000, 1150))
+    world.tell()
+    assert world.named() == world.held()
+    world.index.reset_worker(W)
+    world.healing.reset(is_restart=True)
+    world.healing.tell(is_blind=False)
+    world.healing.reset(is_restart=True)
+    assert not world.healing.was_blind
+
+
+def test_a_while_after_a_clear_copies_count_again(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    assert world.engine.reset()
+    world.tell()
+    world.healing.tell(is_blind=False)
+    for wait_s, was_blind in ((FADE_S, True), (1.0, False)):
+        world.now += wait_s
+        world.run([int(wait_s)] * 8)
+        world.tell()
+        assert world.healing.was_blind is was_blind
+    world.healing.tell(is_blind=True)
+    world.run([9] * 8)
+    world.tell()
+    world.healing.tell(is_blind=False)  # by a replay of all: what was asked for is among it
+    world.run([8] * 8)
+    world.tell()
+    assert world.healing.was_blind
+
+
+def test_a_hole_in_an_announcement_is_filled(make: Callable[[], Index]) -> None:
+    world = warm(make, can_report=True)
+    world.ask([*HOT, 1, 2, 3])
+    names = [name for name, block, _ in world.engine.held() if block in world.hashes(HOT)[3:5]]
+    world.index.apply(W, BlocksRemoved(names))
+    assert world.known(world.hashes(HOT)) == 3
+    world.ask([*HOT, 4, 5, 6])
+    assert world.named() == world.held()
+
+
+def test_where_announcements_tell_nothing_they_are_asked_for_rarely(make: Callable[[], Index]) -> None:
+    world = warm(make, can_report=True, num_blocks=2000)
+    for i in range(QUIET_REQUESTS + 10 * RARELY):
+        world.ask([1000 + i] * 9)
+    assert QUIET_REQUESTS <= world.healing.counts.num_reports <= QUIET_REQUESTS + 11
+    assert world.ask([*HOT, *range(1, 9)]) == (0, 10)
+
+
+def test_an_engine_that_cannot_is_not_asked(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    world.ask(HOT)
+    assert world.healing.counts.num_reports == 0
+
+
+# all of it -------------------------------------------------------------------------------------
+
+
+def test_memory_is_bounded() -> None:
+    world = warm(MemoryIndex, num_blocks=8000)
+    for i in range(MAX_SENT + 10):
+        world.ask([1000 + i] * 9, settle=False)
+    assert len(world.healing._sent) == MAX_SENT
+    assert repr(world.healing).startswith(
+        "Healing(w:1, blind=True, Proofs(0 blocks, 0 proofs), Orphans(0 runs"
+    )
+
+
+def test_changes_are_told_once(make: Callable[[], Index]) -> None:
+    world = World(make)
+    told: list[bool] = []
+    world.healing.on_change = lambda healing: told.append(healing.is_blind)
+    for is_blind in (False, True, True, False, False):
+        world.healing.tell(is_blind=is_blind)
+    assert told == [True, False]
+
+
+@pytest.mark.parametrize("can_report", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_credited_under_its_name_that_the_engine_does_not_hold(
+    seed: int, can_report: bool
+) -> None:
+    """Prompts of a few pieces in any order, so that the same blocks stand under many prefixes; salts,
+    adapters, evictions, others' requests, answers without usage."""
+    rng = random.Random(seed)
+    num_blocks = rng.choice([30, 60, 200])
+    pieces = [[piece * 10 + i for i in range(rng.choice([4, 8, 6]))] for piece in range(5)]
+    choices: list[Choice] = []
+    for _ in range(300):
+        ids = [token for _ in range(rng.randint(1, 5)) for token in rng.choice(pieces)]
+        how: dict[str, Any] = {"salt": rng.choice([None, None, "s"]), "lora": rng.choice([None, None, "a"])}
+        if rng.random() < 0.3:
+            how["output"] = rng.choice(pieces)
+        choices.append((ids, how, rng.random() < 0.2, rng.random() < 0.9))
+    packed, plain = (World(make, num_blocks, can_report=can_report) for make in (MemoryIndex, PlainIndex))
+    assert _play(packed, choices) == _play(plain, choices)
+    assert packed.named() == plain.named()
+
+
+Choice = tuple[list[int], dict[str, Any], bool, bool]
+
+
+def _play(world: World, choices: Sequence[Choice]) -> list[tuple[int, int]]:
+    """What was predicted and found; the first requests come before the gateway."""
+    told: list[tuple[int, int]] = []
+    for ids, how, _, _ in choices[:50]:
+        world.run(ids, **how)
+    world.begin()
+    for ids, how, is_foreign, is_told in choices[50:]:
+        if is_foreign:
+            world.run(ids, **how)
+            world.tell()
+        else:
+            told.append(world.ask(ids, told=is_told, **how))
+        assert world.named() <= world.held()
+        world.now += 0.1
+    return told
+
+
+def test_tokens_are_compared_at_block_borders_only(make: Callable[[], Index]) -> None:
+    world = warm(make)
+    shifted: Tokens = tokens_of([*HOT, 1, *range(1, 9)])
+    ids = [*HOT, *range(1, 9)]
+    world.healing.sent("x", [shifted], [world.hashes(shifted)])
+    world.ask(ids)
+    assert len(world.named()) == 3

@@ -1,0 +1,29 @@
+from gateway.core.blocks import BlockHash
+from gateway.core.worker import WorkerId
+from gateway.index.holder_masks import HolderMasks
+
+
+def test_bits_are_used_again() -> None:
+    masks = HolderMasks()
+    bits = [masks.take_bit(WorkerId(str(i))) for i in range(3)]
+    assert bits == [1, 2, 4]
+    masks.free_bit(2)
+    assert masks.take_bit(WorkerId("new")) == 2
+
+
+def test_a_walk_ends_where_nobody_is_left() -> None:
+    masks = HolderMasks()
+    a, b = masks.take_bit(WorkerId("a")), masks.take_bit(WorkerId("b"))
+    for block in (1, 2, 3):
+        masks.add(BlockHash(block), a)
+    masks.add(BlockHash(1), b)
+    masks.add(BlockHash(3), b)
+    assert not masks.add(BlockHash(1), b)
+    run = [BlockHash(i) for i in (1, 2, 3, 4)]
+    assert masks.walk(run) == {"a": 3, "b": 1}
+    assert masks.walk(run[1:]) == {"a": 2}
+    assert masks.walk([]) == {}
+    masks.remove(BlockHash(1), a)
+    masks.remove(BlockHash(1), b)
+    assert masks.walk(run) == {}
+    assert len(masks) == 2

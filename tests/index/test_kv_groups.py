@@ -1,0 +1,76 @@
+"""The index itself is tested by the contract, and by hypothesis beside the plain one."""
+
+import pytest
+
+from gateway.core.blocks import BlockHash
+from gateway.index.kv_groups import Groups, Need, need_of
+
+RUN = [BlockHash(i) for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("need", "held", "most", "hit"),
+    [
+        (Need(None), "11101111", 8, 3),
+        (Need(None), "11111111", 5, 5),
+        (Need(2), "00000011", 8, 8),
+        (Need(2), "00110101", 8, 4),
+        (Need(2), "00110101", 3, 0),
+        (Need(3), "11000000", 8, 2),  # the whole prefix is shorter than the window
+        (Need(3), "01000000", 8, 0),
+        (Need(1), "01000100", 8, 6),
+        (Need(1), "00000000", 8, 0),
+        (Need(1, 2), "00000001", 8, 8),
+        (Need(1, 2), "00000001", 7, 0),
+        (Need(2, 2), "00010101", 7, 6),
+        (Need(1, 3), "00100100", 8, 6),
+    ],
+)
+def test_the_longest_hit_that_a_group_allows(need: Need, held: str, most: int, hit: int) -> None:
+    blocks = {RUN[i]: 1 for i, bit in enumerate(held) if bit == "1"}
+    assert need.longest(blocks, RUN, most) == hit
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "window", "need"),
+    [
+        ("sliding_window", 16, 1024, Need(64)),
+        ("sliding_window", 16, 1025, Need(64)),
+        ("sliding_window", 16, 1026, Need(65)),
+        ("sliding_window_mla", 32, 128, Need(4, 2)),
+        ("sliding_window", 16, 1, Need(1)),
+        ("sliding_window", 0, None, Need(1)),
+        ("mamba", 64, None, Need(1, 4)),
+        ("mamba", 40, None, None),
+        ("chunked_local_attention", 16, None, None),
+        (None, 16, None, None),
+    ],
+)
+def test_what_a_kind_needs_where_blocks_have_16_tokens(
+    kind: str | None, size: int, window: int | None, need: Need | None
+) -> None:
+    assert need_of(kind, size, window, 16) == need
+
+
+def test_groups_bound_each_other_until_all_agree() -> None:
+    groups = Groups(1)
+    groups.begin(0)
+    groups.learn(1, "sliding_window", 1, 3)
+    groups.learn(2, "mamba", 1, None)
+    groups.store(("GPU", 1), [0, 1, 2, 5, 6], RUN.__getitem__)
+    groups.store(("GPU", 2), [3, 5], RUN.__getitem__)
+    assert groups.bound(RUN, 8) == 0  # 7 by the window, 6 by the state, 3 by the window, 0
+    groups.store(("GPU", 2), [2], RUN.__getitem__)
+    assert groups.bound(RUN, 8) == 3
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    groups = Groups(1)
+    groups.learn(1, "mamba", 1, None)
+    for place in (("GPU", 1), ("CPU", 1)):
+        groups.store(place, [1, 1, 2], {1: RUN[1]}.get)
+    groups.found([2], [RUN[2]])
+    groups.store(("GPU", 1), [3], lambda name: None)
+    assert groups.remove(("CPU", 1), [1, 1, 2, 9]) == 3
+    groups.clear()
+    assert (groups.names, groups.copies, groups.held, groups.unknown) == ({("CPU", 1): {}}, {}, {1: {}}, {})

@@ -1,0 +1,21 @@
+import asyncio
+
+from gateway.index.memory import MemoryIndex
+from gateway.index.memory_sweep import keep_swept
+from gateway.runtime.tasks import Tasks
+from tests.index.contract import ROOT, A, stored
+
+
+async def test_what_was_forgotten_is_swept_away_until_stopped() -> None:
+    index = MemoryIndex()
+    index.add_worker(A, ROOT, 4)
+    index.apply(A, stored(range(8), [1, 2]))
+    index.drop_worker(A)
+    assert repr(index) == "MemoryIndex(workers=0, blocks=2)"
+    tasks = Tasks()
+    tasks.start("sweep", keep_swept(index, 0))
+    async with asyncio.timeout(10):
+        while repr(index) != "MemoryIndex(workers=0, blocks=0)":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await tasks.stop()
+    assert len(tasks) == 0

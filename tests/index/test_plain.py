@@ -1,8 +1,0 @@
-from gateway.index.base import Index
-from gateway.index.plain import PlainIndex
-from tests.index.contract import IndexContract
-
-
-class TestPlainIndex(IndexContract):
-    def make(self) -> Index:
-        return PlainIndex()

@@ -1,0 +1,120 @@
+"""Decisions and answers on their way to the workers whose streams are BLIND."""
+
+import asyncio
+
+import pytest
+
+from gateway import request as make_request
+from gateway.core.blocks import hash_blocks, root_hash, tokens_of
+from gateway.core.decision import Prompt
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.usage import Usage, _Details
+from gateway.core.worker import WorkerId
+from gateway.index.blind_recovery import SETTLE_S, Healing
+from gateway.ingest.blind_recovery import MAX_ASKING, Healer, keep_healing
+from gateway.runtime.tasks import Tasks
+from tests.support.fakes import BLOCK_SIZE, Known, decision, worker
+
+IDS = tokens_of(range(10))
+BLOCKS = hash_blocks(IDS, BLOCK_SIZE, root_hash("root"))
+PROMPT = Prompt((IDS,), "ids")
+REQUEST = make_request("/v1/completions", {"model": "m", "prompt": [1]})
+
+
+class World:
+    """Two workers; decisions go to the first."""
+
+    def __init__(self) -> None:
+        self.known = Known("a", "b")
+        self.now = 0.0
+        self.healer = Healer(self.known.index, keep_s=60.0, clock=lambda: self.now)
+        self.a, self.b = (self.open(name) for name in "ab")
+        self.decided = decision("d1", "a", "b")
+
+    def open(self, name: str) -> Healing:
+        return self.healer.open(worker(name, block_size=BLOCK_SIZE), can_report=True)
+
+    def ask(self, id: str = "d1", cached: int | None = 8, request: InferenceRequest = REQUEST) -> None:
+        told = decision(id, "a", "b")
+        assert told.worker.id == "a"
+        self.healer.decided(told, PROMPT, [BLOCKS], request)
+        usage = Usage(10, 1, None if cached is None else _Details(cached))
+        self.healer.answered(told, BLOCKS, usage)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_where_all_is_known_nothing_is_done(world: World) -> None:
+    world.ask()
+    assert world.known.num_blocks("a") == 0
+    assert repr(world.healer) == "Healer(2 workers, 0 blind)"
+
+
+def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
+    world.b.tell(is_blind=True)
+    world.ask()
+    assert world.known.num_blocks("a") == 0
+    world.a.tell(is_blind=True)
+    world.ask()
+    assert (world.known.num_blocks("a"), world.known.num_blocks("b")) == (2, 0)
+    world.a.tell(is_blind=False)
+    assert (world.known.num_blocks("a"), repr(world.healer)) == (0, "Healer(2 workers, 1 blind)")
+
+
+def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: World) -> None:
+    world.a.tell(is_blind=True)
+    world.ask()
+    body = {"model": "m", "prompt": [1], "prompt_logprobs": 1}
+    world.ask("d2", 0, make_request("/v1/completions", body))
+    assert (world.known.num_blocks("a"), world.a.counts.num_withdrawn, world.a.counts.num_reports) == (
+        2,
+        0,
+        1,
+    )
+    world.ask("d3", 0)
+    assert (world.known.num_blocks("a"), world.a.counts.num_withdrawn) == (0, 2)
+
+
+def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> None:
+    world.a.tell(is_blind=True)
+    world.healer.decided(world.decided, PROMPT, [BLOCKS], REQUEST)
+    assert "d1" in world.healer.asking
+    world.healer.answered(world.decided, BLOCKS, Usage(10))
+    assert "d1" not in world.healer.asking
+    for i in range(MAX_ASKING + 5):
+        world.healer.decided(decision(f"n{i}", "a"), PROMPT, [BLOCKS], REQUEST)
+    assert len(world.healer.asking) == MAX_ASKING
+    world.a.tell(is_blind=False)
+    assert not world.healer.asking
+
+
+def test_a_prompt_that_is_not_known_proves_nothing(world: World) -> None:
+    world.a.tell(is_blind=True)
+    world.healer.decided(world.decided, Prompt(), (), REQUEST)
+    world.healer.answered(world.decided, (), Usage(10, 1, _Details(8)))
+    assert world.known.num_blocks("a") == 0
+
+
+async def test_what_expires_is_gone_without_a_request(world: World) -> None:
+    world.a.tell(is_blind=True)
+    world.ask()
+    world.now = 60.0 + SETTLE_S
+    tasks = Tasks()
+    tasks.start("heal", keep_healing(world.healer, 0))
+    async with asyncio.timeout(10):
+        while world.known.num_blocks("a"):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await tasks.stop()
+
+
+def test_one_whose_events_are_read_no_more_is_left_alone(world: World) -> None:
+    world.a.tell(is_blind=True)
+    world.healer.close(world.a)
+    world.healer.close(world.a)
+    world.known.index.drop_worker(WorkerId("a"))
+    world.ask()
+    world.a.tell(is_blind=False)
+    assert (world.healer.get(WorkerId("a")), [name for name, _ in world.healer.items()]) == (None, ["b"])

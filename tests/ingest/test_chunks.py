@@ -1,0 +1,79 @@
+"""Large events in portions come to the same as the whole."""
+
+from array import array
+
+import pytest
+
+from gateway.core.blocks import hash_blocks, root_hash
+from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, KvEvent, UnknownEvent
+from gateway.core.worker import WorkerId
+from gateway.index.memory import MemoryIndex
+from gateway.ingest.chunks import PORTION_BLOCKS, num_blocks, portions
+
+W, ROOT, SIZE = WorkerId("w:1"), root_hash("m"), 4
+LARGE = 2 * PORTION_BLOCKS + 7
+
+
+def stored(num: int, **fields: object) -> BlocksStored:
+    tokens = fields.pop("tokens", array("I", range(num * SIZE)))
+    return BlocksStored(range(num), None, tokens, SIZE, **fields)  # type: ignore[arg-type]
+
+
+def index(*events: KvEvent) -> MemoryIndex:
+    index = MemoryIndex()
+    index.add_worker(W, ROOT, SIZE)
+    for event in events:
+        index.apply(W, event)
+    return index
+
+
+@pytest.mark.parametrize(
+    "event", [stored(1), stored(PORTION_BLOCKS), BlocksRemoved([1, 2]), BlocksCleared(), UnknownEvent("x")]
+)
+def test_what_is_small_passes_as_it_is(event: KvEvent) -> None:
+    assert list(portions([event])) == [event]
+    assert 1 <= num_blocks(event) <= PORTION_BLOCKS
+
+
+@pytest.mark.parametrize("extra", [None, [["salt"]] * LARGE, [["salt"]] + [None] * (LARGE - 1), [["first"]]])
+def test_a_large_prompt_is_stored_as_if_at_once(extra: list[list[str]] | None) -> None:
+    event = stored(LARGE, extra_keys=extra)
+    parts = list(portions([event]))
+    assert [num_blocks(part) for part in parts] == [PORTION_BLOCKS, PORTION_BLOCKS, 7]
+    hashes = hash_blocks(event.tokens, SIZE, ROOT, extra)
+    for each in (index(event), index(*parts)):
+        assert each.overlap(hashes) == {W: LARGE}
+        assert each.num_blocks(W) == LARGE
+
+
+def test_many_removals_are_made_as_if_at_once() -> None:
+    removed = BlocksRemoved(range(7, LARGE))
+    parts = list(portions([removed]))
+    assert len(parts) == 2
+    rest = index(stored(LARGE), *parts)
+    assert rest.num_blocks(W) == 7
+    assert rest.applied(W).num_removed == LARGE - 7
+
+
+def test_a_large_store_by_name_alone_stays_one_by_name() -> None:
+    event = stored(LARGE, tokens=array("I"), medium="CPU")
+    both = index(stored(LARGE), *portions([event]))
+    assert both.applied(W).num_stored == 2 * LARGE
+    assert both.applied(W).num_orphans == 0
+
+
+def test_one_that_does_not_fit_is_counted_as_a_whole() -> None:
+    event = stored(LARGE, tokens=array("I", range(5)))
+    assert list(portions([event])) == [event]
+    assert index(*portions([event])).applied(W).num_mismatched == 1
+
+
+def test_a_large_store_of_masked_blocks_is_made_as_if_at_once() -> None:
+    masked = BlocksStored(
+        range(7, LARGE), None, array("I", range(LARGE * SIZE)), SIZE, None, "GPU", 1, "sliding_window", 9
+    )
+    parts = list(portions([masked]))
+    assert [num_blocks(part) for part in parts] == [PORTION_BLOCKS, PORTION_BLOCKS]
+    hashes = hash_blocks(masked.tokens, SIZE, ROOT)
+    for each in (index(stored(LARGE), masked), index(stored(LARGE), *parts)):
+        assert (each.overlap(hashes), each.overlap(hashes, 8)) == ({W: LARGE}, {})

@@ -1,0 +1,63 @@
+"""Which of the endpoints that an engine reports are connected to."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.http.networks import Reachable
+from gateway.ingest.endpoints import reached, tcp_place
+from gateway.upstream.access import Ways
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "where"),
+    [
+        ("tcp://*:5557", "tcp://engine:5557"),
+        ("tcp://127.0.0.1:5557*", "tcp://engine:5557"),
+        ("tcp://ENGINE:1", "tcp://ENGINE:1"),
+        ("tcp://10.0.0.9:1", "tcp://10.0.0.9:1"),
+        ("tcp://[fd00::1]:1", "tcp://[fd00::1]:1"),
+    ],
+)
+def test_where_an_engine_may_publish(endpoint: str, where: str) -> None:
+    assert reached(endpoint, "engine", Ways()) == where
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("tcp://169.254.169.254:80", "metadata service"),
+        ("tcp://100.100.100.200:80", "metadata service"),
+        ("tcp://[fe80::1%eth0]:80", "link-local"),
+        ("tcp://redis.internal:6379", "cannot be resolved here"),
+        ("tcp://10.0.0.1;10.0.0.2:80", "neither tcp"),
+        ("udp://10.0.0.1:80", "neither tcp"),
+        ("inproc://x", "neither tcp"),
+        ("pgm://eth0;239.192.1.1:5555", "neither tcp"),
+        ("ipc:///run/docker.sock", "none of --worker-socket-dirs"),
+        ("ipc://@abstract", "none of --worker-socket-dirs"),
+    ],
+)
+def test_where_it_may_not(endpoint: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        reached(endpoint, "engine", Ways())
+
+
+def test_networks_and_directories_of_the_operator(tmp_path: Path) -> None:
+    ways = Ways(reachable=Reachable(["10.0.0.0/8"]), socket_dirs=[str(tmp_path)])
+    assert reached("tcp://10.1.1.1:1", "w", ways) == "tcp://10.1.1.1:1"
+    assert reached(f"ipc://{tmp_path}/kv", "w", ways) == f"ipc://{tmp_path}/kv"
+    with pytest.raises(ValueError, match="in none of --worker-networks"):
+        reached("tcp://11.0.0.1:1", "w", ways)
+    with pytest.raises(ValueError, match="none of --worker-socket-dirs"):
+        reached(f"ipc://{tmp_path}/../kv", "w", ways)
+
+
+def test_an_agent_believes_its_own_engine() -> None:
+    assert reached("ipc://kv", "w", None) == "ipc://kv"
+
+
+def test_the_place_of_an_endpoint() -> None:
+    assert tcp_place("tcp://[::1]:5") == ("::1", 5)
+    assert tcp_place("tcp://w:5") == ("w", 5)
+    assert tcp_place("ipc://w") is None

@@ -1,0 +1,50 @@
+import sys
+from types import ModuleType
+
+import pytest
+
+from loadtest import bench_hostile
+from loadtest.bench_hostile import MODULES, main
+from loadtest.report import Figure
+
+
+def module(value: float) -> ModuleType:
+    made = ModuleType("loadtest.hostile_played")
+    made.measure = lambda: [Figure(f"hostile.{value}", value, "MB", 3.0, [value])]  # type: ignore[attr-defined]
+    return made
+
+
+def test_goals_decide_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "loadtest.hostile_good", module(2.0))
+    monkeypatch.setitem(sys.modules, "loadtest.hostile_bad", module(4.0))
+    monkeypatch.setattr(bench_hostile, "MODULES", ("good", "bad"))
+    published = []
+    monkeypatch.setattr(bench_hostile, "publish", lambda bench, figures: published.append(figures))
+    assert main(["--only", "good"]) == 0
+    assert main(["--only", "bad,good"]) == 1
+    assert "hostile.2.0: 2.000 MB met" in capsys.readouterr().out and not published
+    assert main([]) == 1
+    assert [figure.name for figure in published[0]] == ["hostile.2.0", "hostile.4.0"]
+    with pytest.raises(SystemExit):
+        main(["--only", "none"])
+
+
+def test_what_cannot_be_measured_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> list[Figure]:
+        raise RuntimeError("a good request was cut")
+
+    made = module(0.0)
+    made.measure = fail  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "loadtest.hostile_bad", made)
+    monkeypatch.setattr(bench_hostile, "MODULES", ("bad",))
+    assert main([]) == 1
+    assert "bench-hostile: bad: a good request was cut" in capsys.readouterr().err
+
+
+def test_each_module_is_there() -> None:
+    for name in MODULES:
+        __import__(f"loadtest.hostile_{name}")

@@ -1,0 +1,41 @@
+"""What the configuration says of tokenizers, from flags and tables."""
+
+import pytest
+
+from gateway.app import bundled_tokenizer
+from gateway.config import Config
+from gateway.config.models import ModelTable
+from gateway.core.errors import ConfigError
+from gateway.core.fleet import Fleet
+from gateway.models.catalog import Catalog
+from gateway.models.from_config import catalog_of
+from gateway.models.prompt_source import PromptSource
+from gateway.observability.metrics import Metrics
+
+BUNDLED = str(bundled_tokenizer())
+
+
+def catalog(**options: object) -> Catalog:
+    return catalog_of(Config(**options), PromptSource({}, Metrics()), Fleet())  # type: ignore[arg-type]
+
+
+def test_a_flag_for_one_model_is_its_table() -> None:
+    told = catalog(
+        tokenizer=[f"m={BUNDLED}"], models={"m": ModelTable(tokenizer="/nowhere", renderer="jinja")}
+    ).describe()
+    assert [(each["model"], each["tokenizer"]) for each in told] == [(BUNDLED, "loaded")]
+
+
+def test_one_that_is_wrong_for_one_model_is_no_reason_not_to_start() -> None:
+    told = catalog(tokenizer=["m=/nowhere", BUNDLED]).describe()
+    assert [(each["model"], each["tokenizer"]) for each in told] == [
+        ("/nowhere", "broken"),
+        ("all models", "loaded"),
+    ]
+    with pytest.raises(ConfigError, match="/nowhere"):
+        catalog(tokenizer=["/nowhere"])
+
+
+def test_without_any_nothing_is_loaded() -> None:
+    assert catalog().describe() == []
+    assert repr(catalog(hub=False, probe_tokens=False)) == "Catalog(0 roots, 0 tokenizers)"

@@ -1,0 +1,147 @@
+"""Where tokenizers are found, and what is said where they are not."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.app import bundled_tokenizer
+from gateway.models.hub import NotFound, Places
+from tests.models.hub import COMMIT, Hub, running, use
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """With weights beside the tokenizer, which nobody needs here."""
+    path = tmp_path / "repository"
+    shutil.copytree(bundled_tokenizer(), path)
+    (path / "model.safetensors").write_bytes(b"weights")
+    return path
+
+
+@pytest.fixture
+def places() -> Iterator[Places]:
+    places = Places()
+    yield places
+    places.close()
+
+
+def reason(places: Places, name: str) -> str:
+    with pytest.raises(NotFound) as caught:
+        places.find(name)
+    return str(caught.value)
+
+
+def test_a_directory(places: Places, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert places.find(str(repository)).directory == repository
+    monkeypatch.chdir(repository.parent)
+    assert places.find("repository").directory == Path("repository")
+
+
+def test_what_is_wrong_with_a_directory(places: Places, tmp_path: Path) -> None:
+    assert reason(places, str(tmp_path)) == f"{tmp_path} has no tokenizer.json"
+    assert reason(places, "/nowhere/at/all") == "/nowhere/at/all is no directory here"
+    assert reason(places, "../up/and/away") == "../up/and/away is no directory here"
+
+
+def test_a_cache_that_cannot_be_written(
+    places: Places, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another user's, mounted read-only: by what main is, nothing is asked and nothing written."""
+    cache = tmp_path / "hub"
+    use(monkeypatch, cache)
+    there = cache / "models--org--name"
+    shutil.copytree(repository, there / "snapshots" / COMMIT)
+    (there / "refs").mkdir()
+    (there / "refs" / "main").write_text(COMMIT)
+    before = sorted(cache.rglob("*"))
+    for path in [cache, *before]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        found = places.find("org/name")
+    finally:
+        for path in [cache, *before]:
+            path.chmod(0o755)
+    assert found.directory == there / "snapshots" / COMMIT
+    assert found.how == f"the cache in {cache}"
+    assert sorted(cache.rglob("*")) == before
+
+
+def test_offline_and_without_the_hub_it_is_said_why(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, tmp_path)
+    where = f"org/name is not in the cache in {tmp_path}, and the hub is not asked"
+    assert reason(places, "org/name") == f"{where}: the environment says offline"
+    assert reason(Places(uses_hub=False), "org/name") == f"{where}: --no-hub is given"
+
+
+@pytest.mark.process
+def test_the_hub_gives_a_tokenizer_once_and_no_weights(
+    places: Places, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(Hub({"org/name": repository})) as hub:
+        use(monkeypatch, tmp_path / "hub", hub.url)
+        found = places.find("org/name")
+        assert found.how == f"{hub.url}, kept in {tmp_path / 'hub'}"
+        kept = {path.name for path in found.directory.iterdir()}
+        assert {"tokenizer.json", "tokenizer_config.json"} <= kept
+        assert "model.safetensors" not in kept
+        asked = len(hub.asked)
+        assert places.find("org/name").directory == found.directory
+        assert len(hub.asked) == asked
+
+
+@pytest.mark.process
+def test_what_a_cache_that_cannot_be_written_lacks_is_kept_elsewhere_for_as_long_as_we_run(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # also for root, who may write anywhere
+    with running(Hub({"org/name": repository})) as hub:
+        use(monkeypatch, tmp_path / "hub", hub.url)
+        found = places.find("org/name")
+    assert (found.directory / "tokenizer.json").is_file()
+    assert not (tmp_path / "hub").exists()
+    places.close()
+    assert not found.directory.exists()
+
+
+@pytest.mark.process
+def test_a_model_for_some_needs_their_token(
+    places: Places, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(Hub({"org/name": repository}, token="hf_secret")) as hub:
+        use(monkeypatch, tmp_path / "hub", hub.url)
+        assert "HF_TOKEN" in reason(places, "org/name")
+        use(monkeypatch, tmp_path / "hub", hub.url, token="hf_secret")
+        assert (places.find("org/name").directory / "tokenizer.json").is_file()
+
+
+@pytest.mark.process
+def test_what_the_hub_has_not(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    (weights / "config.json").write_text("{}")
+    with running(Hub({"org/weights": weights})) as hub:
+        use(monkeypatch, tmp_path / "hub", hub.url)
+        assert reason(places, "org/name") == f"{hub.url} has no org/name, or not for our token"
+        assert reason(places, "org/weights") == f"org/weights on {hub.url} has no tokenizer.json"
+        asked = len(hub.asked)
+        assert "no ORG/NAME for the hub" in reason(places, "internal-name")
+        assert len(hub.asked) == asked
+
+
+@pytest.mark.process
+def test_a_hub_out_of_reach_is_tried_again_later(
+    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(Hub({})) as hub:
+        pass
+    use(monkeypatch, tmp_path / "hub", hub.url)
+    with pytest.raises(NotFound) as caught:
+        places.find("org/name")
+    assert caught.value.is_passing
+    assert f"{hub.url} did not give org/name" in str(caught.value)

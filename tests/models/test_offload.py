@@ -1,0 +1,60 @@
+"""Long prompts: which ones, and that a thread makes their tokens and hashes."""
+
+import threading
+from typing import cast
+
+import pytest
+
+from gateway import request as make_request
+from gateway.core.blocks import tokens_of
+from gateway.core.decision import Prompt
+from gateway.core.requests.request import InferenceRequest
+from gateway.models.offload import LongPrompts
+from gateway.models.prompt_source import ANY_MODEL, MAX_INLINE_BYTES, PromptSource
+from gateway.observability.metrics import Metrics
+from gateway.tokenization.prompt_encoder import Prompts
+from tests.models.test_prompt_source import FakePrompts
+
+
+class Source:
+    """Makes three tokens of whatever it is asked, and notes in which thread."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+
+    def tokenize_long(self, request: InferenceRequest, max_tokens: int) -> Prompt:
+        self.threads.append(threading.current_thread().name)
+        return Prompt((tokens_of((1, 2, 3)),), "fake")
+
+
+def completion(num_bytes: int) -> InferenceRequest:
+    return make_request("/v1/completions", {"model": "m", "prompt": "x" * num_bytes})
+
+
+@pytest.mark.parametrize("kind", MAX_INLINE_BYTES)
+def test_what_is_long_depends_on_the_encoder(kind: str) -> None:
+    fake = FakePrompts()
+    fake.kind = kind
+    long = LongPrompts(PromptSource({ANY_MODEL: cast(Prompts, fake)}, Metrics()))
+    assert not long.is_long(completion(MAX_INLINE_BYTES[kind] - 100))
+    assert long.is_long(completion(MAX_INLINE_BYTES[kind] + 100))
+
+
+async def test_tokens_and_hashes_are_made_in_a_thread() -> None:
+    source, hashed = Source(), list[tuple[str, Prompt]]()
+    long = LongPrompts(cast(PromptSource, source))
+    prompt = await long.ask(
+        completion(1), lambda prompt: hashed.append((threading.current_thread().name, prompt))
+    )
+    assert prompt.num_tokens == 3
+    (thread,) = source.threads
+    assert thread.startswith("kvgate-prompt")
+    assert hashed == [(thread, prompt)]
+    long.close()
+
+
+async def test_after_the_end_nothing_is_begun() -> None:
+    long = LongPrompts(cast(PromptSource, Source()))
+    long.close()
+    with pytest.raises(RuntimeError):
+        await long.ask(completion(1), lambda prompt: None)

@@ -1,0 +1,468 @@
+"""Who tokenizes, and what becomes of a prompt that nobody can."""
+
+import asyncio
+import json
+from array import array
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+
+from gateway import request as make_request
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.decision import Prompt
+from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.token_runs import Continued, Runs
+from gateway.models.breaker import NUM_FAILURES, REST_S
+from gateway.models.prompt_source import ANY_MODEL, CACHE_ENTRY_BYTES, PromptSource, WorkerTokenizer
+from gateway.observability.metrics import Metrics
+from gateway.tokenization.chat_template import MediaError
+from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from tests.support.fakes import serve, url_of
+
+NOON = datetime(2024, 5, 1, 12)
+EMBED = {"model": "m", "input": "x"}
+
+
+class FakePrompts:
+    """A tokenizer that names its calls; `error` is raised instead."""
+
+    kind = "fake"
+
+    def __init__(self, *ids: int, error: str | None = None) -> None:
+        self.ids, self.error = ids, error
+        self.calls: list[tuple[str, Any]] = []
+
+    def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
+        self.runs, self.mismatch = runs, mismatch
+
+    def describe(self) -> dict[str, Any]:
+        return {"encoder": self.kind}
+
+    def decode(self, tokens: Tokens) -> str:
+        return f"text of {len(tokens)}"
+
+    def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+        self.calls.append(("chat", now))
+        return Continued(self._tokens())
+
+    def growing(self, body: Mapping[str, Any]) -> None:
+        return None
+
+    def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
+        self.calls.append(("completion", body["prompt"]))
+        return [self._tokens(), self._tokens()]
+
+    def _tokens(self) -> Tokens:
+        if self.error:
+            raise PromptError(self.error)
+        return tokens_of(self.ids)
+
+
+def source(**local: FakePrompts) -> tuple[PromptSource, Metrics]:
+    """Keyword `any` is the tokenizer of every model without one."""
+    metrics = Metrics()
+    named = {ANY_MODEL if name == "any" else name: cast(Prompts, fake) for name, fake in local.items()}
+    return PromptSource(named, metrics, clock=lambda: NOON), metrics
+
+
+def chat(model: str = "m", **fields: object) -> InferenceRequest:
+    messages = [{"role": "user", "content": "hi"}]
+    return make_request("/v1/chat/completions", {"model": model, "messages": messages, **fields})
+
+
+def completion(prompt: object = "text", model: str = "m", **fields: object) -> InferenceRequest:
+    return make_request("/v1/completions", {"model": model, "prompt": prompt, **fields})
+
+
+# local -----------------------------------------------------------------------------------------
+
+
+def test_the_models_own_tokenizer_comes_before_the_one_for_any() -> None:
+    own, other = FakePrompts(1, 2), FakePrompts(9)
+    prompts, _ = source(m=own, any=other)
+    assert prompts.tokenize(chat()) == Prompt((array("I", [1, 2]),), "fake")
+    assert prompts.tokenize(chat("n")).tokens == (array("I", [9]),)
+    assert own.calls == [("chat", NOON)]
+    assert (prompts.has_local("m"), prompts.has_local("n")) == (True, True)
+
+
+def test_a_completion_may_have_several_prompts() -> None:
+    own = FakePrompts(1, 2, 3)
+    prompts, _ = source(m=own)
+    assert prompts.tokenize(completion(["a", "b"])).num_tokens == 6
+    assert own.calls == [("completion", ["a", "b"])]
+
+
+def test_without_a_tokenizer_the_prompt_is_empty_and_that_is_no_failure() -> None:
+    prompts, metrics = source(m=FakePrompts(1))
+    assert prompts.tokenize(chat("n")) == Prompt()
+    assert not prompts.has_local("n")
+    assert not metrics.prompt_failures
+
+
+@pytest.mark.parametrize(
+    ("prompt", "lists"), [([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])], ids=["one", "several"]
+)
+def test_token_ids_need_no_tokenizer(prompt: object, lists: list[list[int]]) -> None:
+    prompts, _ = source()
+    assert prompts.tokenize(completion(prompt)) == Prompt(tuple(map(tokens_of, lists)), "ids")
+
+
+def test_only_a_completion_has_ids_for_a_prompt() -> None:
+    """A chat request may carry any further field; the engine takes its messages."""
+    prompts, _ = source(m=FakePrompts(7))
+    assert prompts.tokenize(chat(prompt=[1, 2, 3])).tokens == (array("I", [7]),)
+    without, _ = source()
+    assert not without.is_local(chat(prompt=[1, 2, 3]))
+
+
+def test_tokenizers_come_and_go() -> None:
+    """None where a worker is asked, whatever serves every other model."""
+    prompts, _ = source(m=FakePrompts(1))
+    prompts.set_all({ANY_MODEL: cast(Prompts, FakePrompts(2)), "n": None})
+    assert [prompts.tokenize(chat(model)).num_tokens for model in ("m", "n", "o")] == [1, 0, 1]
+    assert not prompts.is_local(chat("n"))
+
+
+def test_what_is_routed_by_load_alone_has_no_prompt() -> None:
+    prompts, _ = source(m=FakePrompts(1))
+    assert prompts.tokenize(make_request("/v1/embeddings", EMBED)) == Prompt()
+
+
+def test_what_a_worker_must_be_asked_for() -> None:
+    prompts, _ = source(m=FakePrompts(1))
+    assert prompts.is_local(chat("m"))
+    assert prompts.is_local(completion([1], "n"))
+    assert prompts.is_local(make_request("/v1/embeddings", EMBED | {"model": "n"}))
+    assert not prompts.is_local(chat("n"))
+    assert not prompts.is_local(completion("text", "n"))
+
+
+# images ----------------------------------------------------------------------------------------
+
+
+def test_a_chat_with_images_has_tokens_before_them_and_links_behind() -> None:
+    class Looking(FakePrompts):
+        def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
+            raise MediaError("an image")
+
+        def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:
+            return self._tokens()
+
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+    messages = [{"role": "user", "content": [image, {"type": "text", "text": "What?"}]}]
+    prompts, metrics = source(m=Looking(1, 2), n=Looking(), o=Looking(error="no template"))
+    found = prompts.tokenize(chat(messages=messages))
+    assert (found.tokens, found.source, metrics.prompt_failures) == ((array("I", [1, 2]),), BEFORE_MEDIA, {})
+    assert found.links is not None and len(found.links.hashes) == 2
+    assert prompts.tokenize(chat(messages=messages, cache_salt="s")).links != found.links
+    for model, source_ in (("n", BEFORE_MEDIA), ("o", "failed")):
+        without = prompts.tokenize(chat(model, messages=messages))
+        assert without.links is not None
+        assert (without.tokens, without.source, len(without.links.hashes)) == ((), source_, 2)
+
+
+# failures --------------------------------------------------------------------------------------
+
+
+def test_a_prompt_that_fails_is_counted_each_time_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    prompts, metrics = source(m=FakePrompts(error="no images"))
+    assert [prompts.tokenize(chat()), prompts.tokenize(chat())] == [Prompt((), "failed")] * 2
+    assert metrics.prompt_failures == {"m": 2}
+    (record,) = caplog.records
+    assert record.getMessage() == ("routing on load: prompt of model 'm' could not be tokenized: no images")
+
+
+def test_what_other_code_said_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A chat template may quote the prompt in its complaint."""
+
+    class Quoting(FakePrompts):
+        def _tokens(self) -> Tokens:
+            raise PromptError("bad: my secret", foreign="ValueError")
+
+    prompts, _ = source(m=Quoting())
+    assert prompts.tokenize(chat()).source == "failed"
+    assert "ValueError in the template or tokenizer" in caplog.text
+    assert "my secret" not in caplog.records[0].getMessage()
+
+
+def test_each_model_and_reason_is_logged_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+    prompts, metrics = source()
+    for model, reason in [("m", "a"), ("m", "b"), ("n", "a"), ("m", "a")]:
+        prompts.failed(model, reason)
+    assert len(caplog.records) == 3
+    assert metrics.prompt_failures == {"m": 3, "n": 1}
+
+
+def test_endless_reasons_do_not_fill_memory_or_log(caplog: pytest.LogCaptureFixture) -> None:
+    prompts, metrics = source()
+    for i in range(1500):
+        prompts.failed("m", f"reason {i}")
+    assert len(caplog.records) == 1000
+    assert metrics.prompt_failures["m"] == 1500
+
+
+def test_a_failed_check_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    own = FakePrompts(1)
+    prompts, metrics = source(m=own)
+    assert own.runs is prompts.runs
+    own.mismatch("Template(x)")
+    assert metrics.prompt_mismatches == {"m": 1}
+    assert "conversations of Template(x) are rendered whole" in caplog.text
+
+
+# at a worker -----------------------------------------------------------------------------------
+
+
+class TokenizeServer:
+    """Answers /tokenize with `answer`, or by its text's length; `gate` holds answers back."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
+        self.answer: web.Response | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.bodies.append(body)
+        self.headers.append(request.headers)
+        await self.gate.wait()
+        if answer := self.answer:
+            return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+        text = body.get("prompt", "chat")
+        return web.json_response({"count": len(text), "max_model_len": 9, "tokens": list(range(len(text)))})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TokenizeServer]:
+    fake = TokenizeServer()
+    running = await serve(web.post("/tokenize", fake.handle))
+    fake.url = url_of(running)
+    yield fake
+    fake.gate.set()
+    await running.close()
+
+
+@pytest.fixture
+async def tokenizer() -> AsyncIterator[WorkerTokenizer]:
+    asking = WorkerTokenizer(timeout_s=10)
+    yield asking
+    await asking.close()
+
+
+@pytest.mark.process
+async def test_a_chat_is_asked_with_the_fields_that_make_the_prompt(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    request = chat(tools=tools, temperature=1, stream=True, chat_template_kwargs={"k": 1}, user="u")
+    prompt = await tokenizer.ask(server.url, request, "Bearer k")
+    assert prompt == Prompt((tokens_of(range(4)),), "worker")
+    assert server.bodies == [
+        {
+            "model": "m",
+            "messages": [{"role": "user", "content": "hi"}],
+            "tools": tools,
+            "chat_template_kwargs": {"k": 1},
+        }
+    ]
+    assert server.headers[0]["authorization"] == "Bearer k"
+    assert server.headers[0]["content-type"] == "application/json"
+
+
+@pytest.mark.process
+async def test_of_a_chat_with_an_image_a_worker_tells_less_than_it_computes(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:,"}}
+    for content, source_ in (([image], BEFORE_MEDIA), ([{"type": "text", "text": "hi"}], "worker")):
+        request = chat(messages=[{"role": "user", "content": content}])
+        assert (await tokenizer.ask(server.url, request, None)).source == source_
+
+
+@pytest.mark.process
+async def test_a_completion_is_asked_prompt_by_prompt(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    prompt = await tokenizer.ask(server.url, completion(["a", "bcd"]), None)
+    assert [len(tokens) for tokens in prompt.tokens] == [1, 3]
+    await tokenizer.ask(server.url, completion("xyz", add_special_tokens=False), None)
+    assert server.bodies == [
+        {"model": "m", "prompt": "a", "add_special_tokens": True},
+        {"model": "m", "prompt": "bcd", "add_special_tokens": True},
+        {"model": "m", "prompt": "xyz", "add_special_tokens": False},
+    ]
+    assert "authorization" not in server.headers[0]
+
+
+@pytest.mark.process
+async def test_what_was_asked_before_is_not_asked_again(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    for request in (completion("a"), completion("a"), completion("a", temperature=1), completion("a", "n")):
+        await tokenizer.ask(server.url, request, None)
+    assert [body["model"] for body in server.bodies] == ["m", "n"]
+
+
+@pytest.mark.process
+async def test_the_cache_is_bounded_and_the_least_used_goes_first(server: TokenizeServer) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=10, max_cache_bytes=2 * (CACHE_ENTRY_BYTES + 4))
+    for text in "abacab":
+        await tokenizer.ask(server.url, completion(text), None)
+    assert [body["prompt"] for body in server.bodies] == ["a", "b", "c", "b"]
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_an_answer_larger_than_the_cache_is_used_and_not_kept(server: TokenizeServer) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=10, max_cache_bytes=100)
+    for _ in range(2):
+        assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+    assert len(server.bodies) == 2
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_equal_questions_at_once_count_once_in_the_cache(server: TokenizeServer) -> None:
+    """Counted twice, the cache would shrink with each burst, to nothing in the end."""
+    tokenizer = WorkerTokenizer(timeout_s=10, max_cache_bytes=2 * (CACHE_ENTRY_BYTES + 4))
+    await asyncio.gather(*(tokenizer.ask(server.url, completion("a"), None) for _ in range(8)))
+    await tokenizer.ask(server.url, completion("b"), None)
+    num_asked = len(server.bodies)
+    for text in "ab":
+        await tokenizer.ask(server.url, completion(text), None)
+    assert len(server.bodies) == num_asked
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_the_deadline_is_one_for_all_prompts_of_a_request(server: TokenizeServer) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=0.05)
+    server.gate.clear()
+    with pytest.raises(PromptError, match="did not answer in time"):
+        await tokenizer.ask(server.url, completion(["a", "b", "c"]), None)
+    assert len(server.bodies) == 1
+    server.gate.set()
+    await tokenizer.close()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (web.Response(status=404, body=b"{}"), "answered 404"),
+        (web.Response(status=302, headers={"location": "/elsewhere"}), "answered 302"),
+        (web.Response(body=b"<html>"), "failed: DecodeError"),
+        (web.Response(body=b'{"count": 3}'), "failed: ValidationError"),
+        (web.Response(body=json.dumps({"tokens": [-1]}).encode()), "failed: ValidationError"),
+        (web.Response(body=json.dumps({"tokens": [1 << 32]}).encode()), "failed: ValidationError"),
+        (web.Response(body=json.dumps({"tokens": [1], "count": 2}).encode()), "failed: ValueError"),
+        (web.Response(body=b"[" * 200_000), "failed: "),
+    ],
+    ids=["no route", "redirect", "no JSON", "no tokens", "negative", "too large", "another count", "deep"],
+)
+async def test_what_is_no_answer_is_an_error_and_not_kept(
+    server: TokenizeServer, tokenizer: WorkerTokenizer, answer: web.Response, words: str
+) -> None:
+    server.answer = answer
+    with pytest.raises(PromptError, match=words):
+        await tokenizer.ask(server.url, completion("a"), None)
+    server.answer = None
+    assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+
+
+@pytest.mark.process
+async def test_a_worker_that_is_gone(server: TokenizeServer, tokenizer: WorkerTokenizer) -> None:
+    with pytest.raises(PromptError, match="failed: ClientConnectorError"):
+        await tokenizer.ask("http://127.0.0.1:9", completion("a"), None)
+
+
+@pytest.mark.process
+async def test_a_worker_that_fails_time_and_again_is_left_alone_for_a_while(server: TokenizeServer) -> None:
+    now = [0.0]
+    tokenizer = WorkerTokenizer(timeout_s=10, clock=lambda: now[0])
+    server.answer = web.Response(status=503)
+    for number in range(NUM_FAILURES + 3):
+        words = "answered 503" if number < NUM_FAILURES else "left alone"
+        with pytest.raises(PromptError, match=words):
+            await tokenizer.ask(server.url, completion(f"{number}"), None)
+    assert len(server.bodies) == NUM_FAILURES
+    assert (tokenizer.is_resting(server.url), tokenizer.is_resting("http://other")) == (True, False)
+    assert tokenizer.describe()["left_alone"] == [server.url]
+    server.answer, now[0] = None, REST_S
+    assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+    assert (await tokenizer.ask(server.url, completion("a"), None)).num_tokens == 1
+    assert tokenizer.counts == {"failed": NUM_FAILURES, "not asked": 3, "answered": 1, "cached": 1}
+    await tokenizer.close()
+
+
+@pytest.mark.process
+async def test_a_slow_worker_is_left_alone_too_but_not_for_what_a_client_got_wrong(
+    server: TokenizeServer,
+) -> None:
+    tokenizer = WorkerTokenizer(timeout_s=10)
+    server.answer = web.Response(status=400)
+    for number in range(3 * NUM_FAILURES):
+        with pytest.raises(PromptError, match="answered 400"):
+            await tokenizer.ask(server.url, completion(f"{number}"), None)
+    await tokenizer.close()
+    slow = WorkerTokenizer(timeout_s=0.01)
+    server.gate.clear()
+    for number in range(NUM_FAILURES):
+        with pytest.raises(PromptError, match="in time"):
+            await slow.ask(server.url, completion(f"{number}"), None)
+    with pytest.raises(PromptError, match="left alone"):
+        await slow.ask(server.url, completion("a"), None)
+    assert slow.counts == {"late": NUM_FAILURES, "not asked": 1}
+    slow.forget(server.url)  # another process is there
+    assert not slow.is_resting(server.url)
+    server.gate.set()
+    await slow.close()
+
+
+@pytest.mark.process
+async def test_what_workers_made_is_forgotten_where_they_may_make_others(
+    server: TokenizeServer, tokenizer: WorkerTokenizer
+) -> None:
+    await tokenizer.ask(server.url, completion("a"), None)
+    tokenizer.forget()
+    assert tokenizer.describe()["bytes"] == 0
+    await tokenizer.ask(server.url, completion("a"), None, "served-name")
+    assert [body["model"] for body in server.bodies] == ["m", "served-name"]
+
+
+async def test_closing_what_never_asked() -> None:
+    await WorkerTokenizer(timeout_s=1).close()
+
+
+def test_what_is_in_use_is_told_by_model() -> None:
+    local, _ = source(any=FakePrompts(1), m=FakePrompts(2))
+    told = local.describe()
+    assert told["models"] == [
+        {"model": "all models", "encoder": "fake"},
+        {"model": "m", "encoder": "fake"},
+    ]
+    assert told["conversations"] == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}
+
+
+def test_what_workers_were_asked_is_told() -> None:
+    none = {"calls": [], "left_alone": []}
+    assert WorkerTokenizer(timeout_s=1).describe() == {
+        "entries": 0,
+        "bytes": 0,
+        "max_bytes": 64 << 20,
+        **none,
+    }
+
+
+def test_the_text_of_tokens_is_told_where_there_is_a_tokenizer() -> None:
+    local, _ = source(m=FakePrompts(1))
+    assert local.decode("m", tokens_of([1, 2])) == "text of 2"
+    assert local.decode("other", tokens_of([1])) is None

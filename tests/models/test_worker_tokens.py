@@ -1,0 +1,40 @@
+import pytest
+
+from gateway.core.decoding import UNREADABLE
+from gateway.models.worker_tokens import read_tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"tokens":[]}', []),
+        (b'{"tokens":[1,2,4294967295]}', [1, 2, 0xFFFF_FFFF]),
+        (b'{"count":2,"max_model_len":8192,"tokens":[1,2],"token_strs":null}', [1, 2]),
+        (b'{"count":null,"tokens":[1]}', [1]),
+    ],
+)
+def test_what_is_read(body: bytes, expected: list[int]) -> None:
+    assert list(read_tokens(body)) == expected
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        *(b"[-1]", b"[4294967296]", b"[1.0]", b"[true]", b'["1"]', b"[null]", b"[[1]]", b"[1e400]", b"[NaN]"),
+        *(b"null", b"7", b'"7"', b"{}", b"[" + b"9" * 5000 + b"]", b"[" * 200_000),
+    ],
+)
+def test_what_is_no_list_of_ids(tokens: bytes) -> None:
+    with pytest.raises(UNREADABLE):
+        read_tokens(b'{"tokens":' + tokens + b"}")
+
+
+@pytest.mark.parametrize("count", [b"0", b"1", b"3", b"-2", b"true", b"2.0", b"9" * 400])
+def test_a_count_that_is_another(count: bytes) -> None:
+    with pytest.raises(UNREADABLE):
+        read_tokens(b'{"tokens":[1,2],"count":' + count + b"}")
+
+
+def test_an_answer_without_tokens() -> None:
+    with pytest.raises(UNREADABLE):
+        read_tokens(b'{"count":0}')

@@ -1,0 +1,233 @@
+"""Which cause a token has: one row is one thing that befell a prompt."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.core.worker import WorkerId
+from gateway.observability.cache_loss.observer import CacheLoss
+from tests.observability.cache_loss.world import World
+
+A = WorkerId("a")
+
+
+def text(seed: int, num: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(8000) for _ in range(num)]
+
+
+PROMPT = text(1, 200)
+"""192 of its tokens are in full blocks."""
+
+
+def first_at_a(world: World) -> None:
+    world.ask(PROMPT, a=0)
+
+
+def nothing_else(world: World) -> None:
+    pass
+
+
+def restart(world: World) -> None:
+    world.losses.end(A)
+
+
+def restart_and_sweep(world: World) -> None:
+    world.losses.end(A)
+    world.losses.forget(b"".join(block.to_bytes(8, "little") for block in world.blocks(PROMPT)))
+
+
+def evict_all(world: World) -> None:
+    world.evict(PROMPT)
+
+
+def evict_the_tail(world: World) -> None:
+    world.evict(PROMPT, 96)
+
+
+def drift(world: World) -> None:
+    world.losses.set_drifting(A, True)
+
+
+@pytest.mark.parametrize(
+    ("befell", "overlaps", "cached", "causes"),
+    [
+        (nothing_else, {"a": 192}, 192, {}),
+        (nothing_else, {"a": 0}, 0, {"evicted": 192}),  # nobody told, but it is not there
+        (nothing_else, {"a": 192}, 0, {"evicted": 192}),  # a worker without events: thought to hold it
+        (nothing_else, {"b": 0}, 0, {"worker_restarted": 192}),  # a is gone
+        (evict_all, {"a": 0}, 0, {"evicted": 192}),
+        (evict_all, {"b": 0, "a": 0}, 0, {"evicted": 192}),
+        (evict_all, {"b": 0}, 0, {"evicted": 192}),
+        (evict_the_tail, {"a": 96}, 96, {"evicted": 96}),
+        (evict_the_tail, {"b": 0, "a": 96}, 0, {"routed_away": 96, "evicted": 96}),
+        (evict_all, {"b": 0, "a": 0, "c": 192}, 0, {"routed_away": 192}),
+        (nothing_else, {"b": 0, "a": 192}, 0, {"routed_away": 192}),
+        (nothing_else, {"b": 64, "a": 192}, 64, {"routed_away": 128}),
+        (nothing_else, {"b": 192, "a": 64}, 192, {}),
+        (nothing_else, {"b": 192, "a": 192}, 0, {"routed_away": 192}),  # b was to get it from another request
+        (restart, {"a": 0}, 0, {"worker_restarted": 192}),
+        (restart_and_sweep, {"a": 0}, 0, {"worker_restarted": 192}),
+        (restart, {"b": 0, "a": 0}, 0, {"worker_restarted": 192}),
+        (drift, {"a": 0}, 0, {"tokenizer_drift": 192}),
+        (drift, {"b": 0, "a": 192}, 0, {"routed_away": 192}),
+    ],
+)
+def test_a_prompt_that_comes_again(
+    befell: Callable[[World], None], overlaps: dict[str, int], cached: int, causes: dict[str, int]
+) -> None:
+    world = World()
+    first_at_a(world)
+    befell(world)
+    world.ask(PROMPT, cached, **overlaps)
+    assert world.causes() == causes
+
+
+def test_what_is_evicted_between_the_decision_and_the_run() -> None:
+    world = World()
+    world.ask(PROMPT, b=0)
+    decision = world.send(PROMPT, a=192, b=0)  # a's events told of it
+    world.work()
+    world.evict(PROMPT)
+    world.answer(decision, PROMPT, 0)
+    assert world.causes() == {"evicted": 192}
+
+
+def test_prompts_that_are_computed_at_the_same_time_are_no_loss() -> None:
+    """Nobody had them yet when the second was sent."""
+    world = World()
+    one, two = world.send(PROMPT, a=0), world.send(PROMPT, a=192)
+    world.answer(one, PROMPT, 0)
+    world.answer(two, PROMPT, 0)
+    assert world.causes() == {}
+
+
+def test_a_worker_that_restarts_twice_and_one_that_evicts() -> None:
+    world = World()
+    first_at_a(world)
+    world.losses.end(A)
+    long = [*PROMPT, *text(2, 100)]
+    world.ask(long, 0, a=0)
+    world.evict(long, 192)
+    world.losses.end(A)
+    world.ask(long, 0, a=0)
+    assert world.causes() == {"worker_restarted": 192 + 192, "evicted": 96}
+
+
+def test_the_holder_of_what_was_lost_is_named() -> None:
+    world = World()
+    world.ask(PROMPT, b=0)
+    world.evict(PROMPT)
+    world.ask(PROMPT, a=0, b=0)
+    (worst,) = world.losses.describe()["worst"]
+    assert (worst["cause"], worst["holder"]) == ("evicted", "b")
+
+
+def test_of_a_batch_of_prompts_the_engine_tells_too_little_to_name_a_cause() -> None:
+    """vLLM tells the cached tokens of its last prompt only."""
+    world = World()
+    other = text(2, 200)
+    world.answer(world.send(PROMPT, other, a=0), other, 0)
+    world.answer(world.send(PROMPT, other, a=384), other, 192)
+    assert (world.causes(), world.losses.num_new_tokens) == ({}, 0)
+    assert world.losses.unexplained == {"several_prompts": 400 + 208}
+    world.evict(PROMPT)
+    world.ask(PROMPT, a=0)
+    assert world.causes() == {"evicted": 192}
+
+
+def test_what_is_computed_for_its_log_probabilities_was_not_lost() -> None:
+    world = World()
+    world.ask(PROMPT, a=0)
+    world.answer(world.send(PROMPT, a=0, prompt_logprobs=1), PROMPT, 0)
+    assert (world.causes(), world.losses.unexplained) == ({}, {"prompt_logprobs": 200})
+    world.ask(PROMPT, cached=192, a=192)
+    assert world.causes() == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "cause"),
+    [
+        ({}, {"salt": "s"}, "other_salt"),
+        ({"salt": "s"}, {}, "other_salt"),
+        ({"salt": "s"}, {"salt": "t"}, "other_salt"),
+        ({}, {"model": "tuned"}, "other_adapter"),
+        ({"model": "tuned"}, {}, "other_adapter"),
+        ({"model": "tuned"}, {"salt": "s"}, "other_adapter"),
+    ],
+)
+def test_the_same_text_where_it_is_kept_apart(
+    first: dict[str, Any], then: dict[str, Any], cause: str
+) -> None:
+    world = World()
+    world.ask(PROMPT, **first)
+    world.ask(PROMPT, **then)
+    assert world.causes() == {cause: 192}
+    world.ask(PROMPT, 192, a=192, **then)
+    assert world.causes() == {cause: 192}
+
+
+HEAD, REST = text(3, 100), text(4, 400)
+
+
+def test_a_prompt_that_breaks_its_prefix() -> None:
+    world = World()
+    world.ask([*HEAD, 1, *REST, *text(5, 30)])
+    world.ask([*HEAD, 2, *REST, *text(6, 30)], 96, a=96)
+    assert world.causes() == {"broken_prefix": 400}
+    (worst,) = world.losses.describe()["worst"]
+    assert worst["broken"] == {
+        "token": 100,
+        "num_tokens": 1,
+        "kind": "unknown",
+        "message": None,
+        "role": None,
+        "text": None,
+    }
+
+
+def test_a_broken_prefix_in_another_space_is_both() -> None:
+    world = World()
+    world.ask([*HEAD, 1, *REST])
+    world.ask([*HEAD, 2, *REST], salt="s")
+    assert world.causes() == {"other_salt": 96, "broken_prefix": 400 - 5}  # the last block is always computed
+
+
+def test_prompts_that_break_at_the_same_place_are_one_offender_and_decoded_once() -> None:
+    decoded: list[int] = []
+
+    def decode(model: str, tokens: Any) -> str:
+        decoded.append(len(tokens))
+        return " ".join(map(str, tokens))
+
+    world = World(CacheLoss(decode, shows_text=True))
+    messages = [{"role": "system", "content": " ".join(map(str, [*HEAD, 9, *REST]))}]
+    for stamp in range(5):
+        world.ask([*HEAD, stamp, *REST], 96 if stamp else 0, a=96 if stamp else 0, messages=messages)
+    (worst,) = world.losses.describe()["worst"]
+    assert worst["recomputed_requests"] == 4
+    broken = worst["broken"]
+    assert (broken["message"], broken["role"], broken["token"]) == (0, "system", 100)
+    assert len(decoded) == 3
+
+
+def test_messages_that_cannot_be_read_are_not_shown() -> None:
+    world = World(CacheLoss(lambda model, tokens: "text"))
+    world.ask([*HEAD, 1, *REST])
+    decision = world.send([*HEAD, 2, *REST])
+    item = world.losses._queue.pop()
+    raw = msgspec.Raw(b"{")
+    messages = msgspec.structs.replace(item.messages, raws=[raw], num_known=1)  # type: ignore[union-attr, type-var]
+    world.losses._queue.append(item._replace(messages=messages))  # type: ignore[union-attr, arg-type]
+    world.answer(decision, [*HEAD, 2, *REST], 0)
+    assert world.losses.describe()["worst"][0]["broken"]["message"] is None
+
+
+def test_short_questions_are_not_looked_into() -> None:
+    world = World()
+    world.ask([*PROMPT, *text(7, 40)])
+    world.ask([*PROMPT, 5, *text(7, 40)], 192, a=192)
+    assert world.causes() == {}

@@ -1,0 +1,203 @@
+"""What is counted; how it comes about is in test_explainer.py."""
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.core.multimodal import BEFORE_MEDIA
+from gateway.core.worker import WorkerId
+from gateway.observability.cache_loss import observer
+from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
+from tests.observability.cache_loss.world import World
+
+PROMPT = list(range(200))
+
+
+def test_what_was_never_seen_is_new() -> None:
+    world = World()
+    world.ask(PROMPT)
+    told = world.losses.describe()
+    assert (told["computed_tokens"], told["new_tokens"], told["causes"], told["worst"]) == (200, 200, [], [])
+
+
+def test_an_answer_that_tells_no_cached_tokens_is_not_counted() -> None:
+    world = World()
+    world.answer(world.send(PROMPT), PROMPT, None)
+    assert world.losses.num_computed_tokens == 0
+
+
+def test_a_prompt_that_nobody_here_can_read_is_said_to_be_unexplained() -> None:
+    world = World()
+    world.answer(world.send(PROMPT, size=None), [], 50)
+    assert world.losses.unexplained == {"unknown_prompt": 150}
+    assert world.losses.num_computed_tokens == 150
+
+
+@pytest.mark.parametrize(("cached", "num_new"), [(0, 200), (150, 50), (500, 0)])
+def test_what_an_image_costs_is_neither_new_nor_lost(cached: int, num_new: int) -> None:
+    """Its tokens are the engine's: whether they were cached before cannot be told."""
+    world = World()
+    decision = world.send(PROMPT, source=BEFORE_MEDIA)
+    world.answer(decision, PROMPT, cached, num=1200)
+    losses = world.losses
+    assert (losses.num_new_tokens, losses.num_computed_tokens) == (num_new, 1200 - cached)
+    assert losses.unexplained == {"behind_media": 1200 - max(cached, 200)}
+
+
+def test_what_the_queue_has_no_room_for_is_said_to_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "MAX_QUEUED", 2)
+    world = World()
+    decisions = [world.send(PROMPT) for _ in range(4)]
+    for decision in decisions:
+        world.answer(decision, PROMPT, 0)
+    assert world.losses.unexplained == {"dropped": 400}
+    assert world.losses.num_computed_tokens == 800
+
+
+def test_answers_too_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "MAX_QUEUED", 0)
+    world = World()
+    world.answer(world.send(PROMPT), PROMPT, 0)
+    assert world.losses.unexplained == {"dropped": 200}
+
+
+def test_long_prompts_fill_the_queue_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "MAX_QUEUED_TOKENS", 300)
+    world = World()
+    decisions = [world.send(PROMPT) for _ in range(4)]
+    for decision in decisions:
+        world.answer(decision, PROMPT, 0)
+    assert world.losses.unexplained == {"dropped": 400}
+    world.ask(PROMPT)
+    assert world.losses.unexplained == {"dropped": 400}
+
+
+def test_so_do_large_bodies_though_little_of_them_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "MAX_QUEUED_BYTES", 1500)
+    world = World()
+    image = {"type": "image_url", "image_url": {"url": "data:," + "x" * 1000}}
+    decisions = [world.send(PROMPT, messages=[{"role": "user", "content": [image]}]) for _ in range(4)]
+    for decision in decisions:
+        world.answer(decision, PROMPT, 0)
+    assert world.losses.unexplained == {"dropped": 400}
+    world.ask(PROMPT)
+    assert world.losses.unexplained == {"dropped": 400}
+
+
+def test_requests_that_never_end_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "MAX_OPEN", 2)
+    world = World()
+    first, *_ = [world.send(PROMPT) for _ in range(3)]
+    world.work()
+    world.answer(first, PROMPT, 0)
+    assert world.losses.unexplained == {"dropped": 200}
+
+
+def test_what_an_index_notes_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "MAX_NOTED_BLOCKS", 10)
+    world = World()
+    world.losses.forget(bytes(8 * 20))
+    world.evict(PROMPT)
+    assert world.losses.describe()["missed_blocks"] == 12
+    world.work()
+    world.evict(PROMPT)
+    assert world.losses.num_missed_blocks == 12 + 1  # one more than fits is taken
+
+
+def test_notes_are_kept_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "BLOCKS_AT_ONCE", 5)
+    world = World()
+    world.evict(PROMPT)
+    assert len(world.losses._queue) == 3
+    world.losses.end(WorkerId("a"))
+    world.evict(PROMPT)
+    assert len(world.losses._queue) == 7
+
+
+def test_routing_away_tells_what_it_bought() -> None:
+    world = World()
+    world.ask(PROMPT, a=0)
+    world.ask(PROMPT, b=0, a=192, booked=5000)
+    assert world.causes() == {"routed_away": 192}
+    told = world.losses.describe()
+    assert told["avoided_tokens"] == 5000 + 8 - 200
+    (worst,) = told["worst"]
+    assert (worst["worker"], worst["holder"], worst["avoided_tokens"]) == ("b", "a", 4808)
+
+
+def test_routing_away_for_nothing_buys_less_than_nothing() -> None:
+    world = World()
+    world.ask(PROMPT, b=0, a=192)
+    told = world.losses.describe()
+    assert (told["avoided_tokens"], told["worst"][0]["avoided_tokens"]) == (0, 8 - 200)
+
+
+ACTS = st.sampled_from(("ask", "evict", "end", "forget", "drift"))
+
+
+@given(st.integers(0, 1 << 30), st.lists(ACTS, min_size=1, max_size=30))
+@settings(max_examples=150)
+def test_causes_and_new_text_always_add_up(seed: int, acts: list[str]) -> None:
+    """Whatever is sent, lost and told, in any order, also where the engine's figures make no sense."""
+    world, rng = World(), random.Random(seed)
+    pieces = [[rng.randrange(500) for _ in range(rng.randrange(0, 120))] for _ in range(5)]
+    computed = 0
+    for act in acts:
+        prompts = [sum(rng.choices(pieces, k=3), [1]) for _ in range(rng.choice((1, 1, 1, 2)))]
+        prompt, worker = prompts[-1], rng.choice("ab")
+        match act:
+            case "evict":
+                world.evict(prompt, rng.randrange(100))
+            case "end":
+                world.losses.end(WorkerId(worker))
+            case "forget":
+                world.losses.forget(b"".join(b.to_bytes(8, "little") for b in world.blocks(prompt)))
+            case "drift":
+                world.losses.set_drifting(WorkerId(worker), rng.random() < 0.5)
+            case "ask":
+                num = sum(map(len, prompts))
+                overlaps = {name: rng.randrange(num // 16 + 1) * 16 for name in rng.choice(("ab", "ba"))}
+                salt, model = rng.choice((None, None, "s")), rng.choice(("m", "m", "tuned"))
+                decision = world.send(*prompts, salt=salt, model=model, **overlaps)
+                told, cached = rng.choice((num, num, num + 7)), rng.randrange(num + 9)
+                world.answer(decision, prompt, cached, num=told, salt=salt)
+                computed += max(told - cached, 0)
+    losses = world.losses
+    assert losses.num_computed_tokens == computed
+    explained = losses.num_new_tokens + losses.recomputed.total()
+    assert explained + losses.unexplained.total() == computed
+    assert set(losses.unexplained) <= {"several_prompts"}
+    assert all(num > 0 for num in losses.recomputed.values()) and losses.num_new_tokens >= 0
+
+
+async def test_it_is_explained_between_requests() -> None:
+    world = World()
+    task = asyncio.get_running_loop().create_task(keep_explained(world.losses))
+    try:
+        decision = world.send(PROMPT)
+        assert world.losses.is_busy
+        async with asyncio.timeout(10):
+            while world.losses.is_busy:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert repr(world.losses).startswith("CacheLoss(0 queued, 1 open")
+        world.answer(decision, PROMPT, 0)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def test_its_witness_is_what_a_router_and_an_index_want() -> None:
+    from gateway.index.base import Losses
+    from gateway.observability.observers import Witnesses
+
+    losses = CacheLoss(lambda model, tokens: None)
+    witnesses = Witnesses()
+    witnesses.decided.append(losses.decided)
+    witnesses.answered.append(losses.answered)
+    other: Losses = losses
+    assert other is losses

@@ -1,0 +1,132 @@
+"""Lines of requests, as machines and as people read them."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.decision import Query, Split
+from gateway.core.requests.request import InferenceRequest, Kind
+from gateway.core.usage import read_usage
+from gateway.http.messages import HttpRequest
+from gateway.observability.access_log import JsonLines, TextLines
+from gateway.observability.request_end import CUT, End, refusal
+from tests.support.fakes import decision
+
+TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
+TRACEPARENT = (b"traceparent", b"00-" + TRACE + b"-00f067aa0ba902b7-01")
+
+
+def ended(*headers: tuple[bytes, bytes], **changes: Any) -> End:
+    usage = read_usage(
+        b'{"usage":{"prompt_tokens":100,"completion_tokens":9,"prompt_tokens_details":{"cached_tokens":48}}}'
+    )
+    request = InferenceRequest(
+        Kind.CHAT, "/v1/chat/completions", b"", {"model": "m", "stream": True, "user": "somebody"}
+    )
+    request.tenant, request.queued_s = "acme", 0.25
+    chosen = replace(decision("d1", "a:1", "b:1"), query=Query("m", 100, adapter="lora"), attempt=2)
+    http = HttpRequest("POST", b"/v1/chat/completions?key=secret", list(headers))
+    told = End(http, request, chosen, "ended", 200, "", b"r1", 10.0, 10.3, 12.0, 0.5, usage)
+    return replace(told, **changes)
+
+
+def line(end: End) -> dict[str, Any]:
+    written: list[bytes] = []
+    JsonLines(written.append, clock=lambda: 1_800_000_000.25)(end)
+    (one,) = written
+    assert one.endswith(b"}\n") and one.count(b"\n") == 1
+    found: dict[str, Any] = json.loads(one)
+    return found
+
+
+def test_all_that_is_told_of_a_request() -> None:
+    assert line(ended(TRACEPARENT)) == {
+        "time": "2027-01-15T08:00:00.250000Z",
+        "level": "info",
+        "logger": "kvgate.requests",
+        "request_id": "r1",
+        "decision_id": "d1",
+        "trace_id": TRACE.decode(),
+        "client": None,
+        "tenant": "acme",
+        "route": "/v1/chat/completions",
+        "model": "m",
+        "adapter": "lora",
+        "stream": True,
+        "policy": "p",
+        "worker": "a:1",
+        "prefill_worker": None,
+        "prompt_tokens": 100,
+        "predicted_cached_tokens": 64,
+        "reported_cached_tokens": 48,
+        "output_tokens": 9,
+        "queued_s": 0.25,
+        "ttft_s": 0.5,
+        "total_s": 2.0,
+        "status": 200,
+        "how": "ended",
+        "error": None,
+        "error_by": None,
+        "retries": 1,
+    }
+
+
+def test_a_refused_request_has_the_same_fields() -> None:
+    told = line(refusal(None, None, 400, 3.0))
+    assert told.keys() == line(ended()).keys()
+    assert (told["error"], told["error_by"], told["worker"], told["status"]) == (
+        "malformed",
+        "client",
+        None,
+        400,
+    )
+
+
+def test_who_computed_the_prompt() -> None:
+    split = Split("cold", decision("d1", "b:1", "b:1").candidates[0])
+    told = ended()
+    assert told.decision is not None
+    told = replace(told, decision=replace(told.decision, split=split))
+    assert line(told)["prefill_worker"] == split.prefill.id  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"00-short-00f067aa0ba902b7-01", b"00-" + TRACE.upper() + b"-00f067aa0ba902b7-01", b"x" * 500],
+)
+def test_what_is_no_trace_is_none(value: bytes) -> None:
+    assert line(ended((b"traceparent", value)))["trace_id"] is None
+
+
+def test_names_that_clients_choose_are_cut_and_stay_on_their_line() -> None:
+    told = ended(request_id=b'"\n' + b"x" * 500)
+    assert told.request is not None
+    told.request.model = "y" * 500
+    written = line(told)
+    assert len(written["request_id"]) == len(written["model"]) == 128
+
+
+def test_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        TextLines()(ended())
+        TextLines()(ended(how="cut", fault=CUT))
+        TextLines()(refusal(None, None, 400, 3.0))
+    numbers = "64 of 100 prompt tokens held (engine: 48 cached)  TTFT 500 ms, in all 2000 ms"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"m -> a:1  status 200  {numbers}  because  [d1]",
+        f"m -> a:1  status 200  {numbers}  cut, answer_cut by the worker  [d1]",
+        "a request not sent: status 400  malformed by the client  after 0 ms  tenant -  [-]",
+    ]
+
+
+def test_whose_it_was_is_told_where_proxies_are_believed(caplog: pytest.LogCaptureFixture) -> None:
+    end = ended()
+    assert end.http is not None
+    end.http.client = "203.0.113.7"
+    assert line(end)["client"] == "203.0.113.7"
+    with caplog.at_level("INFO"):
+        TextLines()(end)
+    assert caplog.messages[0].endswith("  from 203.0.113.7")

@@ -1,0 +1,164 @@
+"""One line for each request that ended, and never a wait for the disk."""
+
+import json
+import stat
+from array import array
+from pathlib import Path
+
+import pytest
+
+import gateway.observability.recorder
+from gateway import request
+from gateway.config import Config
+from gateway.core.blocks import tokens_of
+from gateway.core.decision import Decision, Prompt
+from gateway.core.errors import ConfigError
+from gateway.core.outcome import Outcome
+from gateway.core.usage import read_usage
+from gateway.observability.metrics import Metrics
+from gateway.observability.observers import Witnesses
+from gateway.observability.recorder import Recorder, hashed, recorder_of
+from gateway.observability.recording import Recorded
+from gateway.replay.line_reader import Lines
+from tests.support.fakes import decision
+
+USAGE = read_usage(
+    b'{"usage":{"prompt_tokens":40,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":32}}}'
+)
+
+
+def recorder(
+    path: Path, metrics: Metrics | None = None, max_bytes: int = 1 << 20, **fields: bool
+) -> Recorder:
+    return Recorder(path, metrics or Metrics(), max_bytes=max_bytes, **fields)
+
+
+def see(one: Recorder, made: Decision, session: str | None = "alice", blocks: int = 2) -> None:
+    body = {"model": "m", "prompt": "x"} | ({"user": session} if session else {})
+    prompt = Prompt((tokens_of(range(40)),), "ids")
+    hashes = [[2**63 + i for i in range(blocks)]]
+    one.decided(made, prompt, hashes, request("/v1/completions", body))  # type: ignore[arg-type]
+
+
+def lines(path: Path) -> list[Recorded]:
+    return list(Lines(path).decoded(Recorded))
+
+
+def test_a_line_tells_what_a_replay_needs_and_no_prompt(tmp_path: Path) -> None:
+    one, path = recorder(tmp_path / "r.jsonl"), tmp_path / "r.jsonl"
+    made = decision("d1", "a:1", "b:1")
+    see(one, made)
+    one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    one.close()
+    (line,) = lines(path)
+    assert (line.worker, line.policy, line.status, line.how) == ("a:1", "p", 200, "ended")
+    assert (line.num_tokens, line.output_tokens, line.cached_tokens, line.overlap_tokens) == (40, 7, 32, 64)
+    assert (line.ttft_s, line.e2e_s, line.session) == (0.25, 1.5, hashed("alice"))
+    assert array("Q", line.blocks).tolist() == [2**63, 2**63 + 1]
+    assert b"alice" not in path.read_bytes() and "tokens" not in json.loads(path.read_text())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_tokens_are_kept_where_they_are_wanted(tmp_path: Path) -> None:
+    one = recorder(tmp_path / "r.jsonl", keeps_tokens=True)
+    made = decision("d1", "a:1")
+    see(one, made, session=None)
+    one.finished(made, Outcome("cut", 200, None, None, 1.5))
+    one.close()
+    (line,) = lines(tmp_path / "r.jsonl")
+    assert array("I", line.tokens) == tokens_of(range(40))
+    assert (line.session, line.output_tokens, line.num_tokens) == (None, None, 100)
+
+
+def test_an_attempt_that_failed_is_no_end(tmp_path: Path) -> None:
+    one = recorder(tmp_path / "r.jsonl")
+    first, second = decision("d1", "a:1"), decision("d2", "b:1")
+    see(one, first)
+    one.finished(first, Outcome("failed", 0, None, None, None))
+    see(one, second)
+    one.finished(second, Outcome("ended", 200, 0.1, USAGE, 0.2))
+    one.finished(first, Outcome("failed", 502, None, None, 0.3))
+    one.close()
+    assert [(line.worker, line.how, len(line.blocks)) for line in lines(tmp_path / "r.jsonl")] == [
+        ("b:1", "ended", 16),
+        ("a:1", "failed", 0),
+    ]
+
+
+def test_the_file_is_bounded_and_what_is_lost_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics()
+    one = recorder(tmp_path / "r.jsonl", metrics, max_bytes=1000)
+    for i in range(20):
+        made = decision(f"d{i}", "a:1")
+        see(one, made)
+        one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    one.close()
+    num = len(lines(tmp_path / "r.jsonl"))
+    assert 0 < num < 20 and (tmp_path / "r.jsonl").stat().st_size <= 1000
+    assert (metrics.num_recorded, metrics.num_unwritten) == (num, 20 - num)
+    assert caplog.text.count("--record-max-bytes") == 1
+
+
+def test_several_append_to_one_file_within_one_bound(tmp_path: Path) -> None:
+    ones = [recorder(tmp_path / "r.jsonl", max_bytes=1000) for _ in range(3)]
+    for i in range(12):
+        made = decision(f"d{i}", "a:1")
+        see(ones[i % 3], made)
+        ones[i % 3].finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    for one in ones:
+        one.close()
+    assert 0 < len(lines(tmp_path / "r.jsonl")) < 12
+
+
+def test_what_the_queue_cannot_hold_is_counted_and_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.observability.recorder, "MAX_QUEUED_BYTES", 1000)
+    metrics = Metrics()
+    one = recorder(tmp_path / "r.jsonl", metrics)
+    large, small = decision("d1", "a:1"), decision("d2", "a:1")
+    see(one, large, blocks=200)
+    one.finished(large, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    see(one, small)
+    one.finished(small, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    one.close()
+    assert (metrics.num_unqueued, metrics.num_recorded) == (1, 1)
+
+
+def test_a_file_that_goes_away_costs_lines_and_no_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "there").mkdir()
+    metrics = Metrics()
+    one = recorder(tmp_path / "there" / "r.jsonl", metrics)
+    (tmp_path / "there" / "r.jsonl").unlink()
+    (tmp_path / "there").rmdir()
+    made = decision("d1", "a:1")
+    see(one, made)
+    one.finished(made, Outcome("ended", 200, 0.25, USAGE, 1.5))
+    one.close()
+    assert (metrics.num_unwritten, metrics.num_recorded) == (1, 0) and "No such file" in caplog.text
+
+
+def test_decisions_that_nobody_ends_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway.observability.recorder, "MAX_OPEN", 3)
+    one = recorder(tmp_path / "r.jsonl")
+    for i in range(10):
+        see(one, decision(f"d{i}", "a:1"))
+    assert len(one._known) == 3
+
+
+def test_a_place_that_cannot_be_written_is_refused_at_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--record .*: No such file or directory"):
+        recorder(tmp_path / "no" / "where")
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_it_costs_nothing_where_it_is_off(tmp_path: Path, is_on: bool) -> None:
+    witnesses, path = Witnesses(), tmp_path / "r.jsonl"
+    one = recorder_of(Config(record=str(path) if is_on else ""), Metrics(), witnesses)
+    told = (one.decided in witnesses.decided, one.finished in witnesses.finished, path.exists())
+    assert told == (is_on,) * 3
+    one.close()

@@ -1,0 +1,69 @@
+"""The parts of a request on the clock, and what is said of it."""
+
+from msgspec.structs import replace
+
+from gateway.core.decision import Timings
+from gateway.observability.request_end import CUT, refusal
+from gateway.observability.spans import attributes_of, name_of, parts_of
+from tests.observability.test_access_log import ended
+
+TIMINGS = Timings(prompt=0.01, hash=0.001, index=0.002, policy=0.003)
+
+
+def parts(**changes: object) -> list[tuple[str, float, float]]:
+    told = ended(**changes)
+    assert told.decision is not None
+    told = replace(told, decision=replace(told.decision, timings_s=TIMINGS))
+    return [(part.name, round(part.begin_s, 3), round(part.end_s, 3)) for part in parts_of(told)]
+
+
+def test_the_parts_of_a_stream_follow_each_other() -> None:
+    assert parts() == [
+        ("tokenize", 10.0, 10.01),
+        ("queue", 10.01, 10.26),
+        ("decide", 10.26, 10.266),
+        ("prefill", 10.3, 10.5),
+        ("decode", 10.5, 12.0),
+    ]
+
+
+def test_an_answer_that_is_not_streamed_is_one_part() -> None:
+    assert parts(ttft_s=None)[3:] == [("prefill and decode", 10.3, 12.0)]
+    assert parts(ttft_s=None, status=502, how="failed")[3:] == [("send", 10.3, 12.0)]
+
+
+def test_no_part_ends_before_it_begins() -> None:
+    for part in parts(sent_s=10.0, ttft_s=0.1, ended_s=10.2):
+        assert part[1] <= part[2]
+
+
+def test_who_waited_in_vain() -> None:
+    told = replace(ended(), decision=None, how="failed", status=429)
+    assert [(part.name, part.begin_s, part.end_s) for part in parts_of(told)] == [("queue", 11.75, 12.0)]
+    assert parts_of(refusal(None, None, 400, 1.0)) == []
+
+
+def test_attributes_are_those_of_the_conventions() -> None:
+    told = attributes_of(ended(how="cut", fault=CUT))
+    assert told == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.request.stream": True,
+        "gen_ai.provider.name": "vllm",
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.cache_read.input_tokens": 48,
+        "gen_ai.usage.output_tokens": 9,
+        "gen_ai.response.time_to_first_chunk": 0.5,
+        "http.request.method": "POST",
+        "http.route": "/v1/chat/completions",
+        "http.response.status_code": 200,
+        "error.type": "answer_cut",
+        "kvgate.error_by": "worker",
+        "kvgate.how": "cut",
+        "kvgate.request_id": "r1",
+        "kvgate.tenant": "acme",
+        "kvgate.decision_id": "d1",
+        "kvgate.worker": "a:1",
+        "kvgate.retries": 1,
+    }
+    assert name_of(ended()) == "chat m"

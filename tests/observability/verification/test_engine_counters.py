@@ -1,0 +1,32 @@
+from gateway.core.engine import EngineMetrics
+from gateway.observability.verification.engine_counters import EngineCounters
+
+
+def after(*scrapes: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+    counters = EngineCounters()
+    for queries, hits in scrapes:
+        counters.scraped(EngineMetrics(prefix_cache_queries_total=queries, prefix_cache_hits_total=hits))
+    return counters.prompt_tokens, counters.cached_tokens
+
+
+def test_what_was_before_we_came_does_not_count() -> None:
+    assert after((1000, 900)) == (0, 0)
+    assert after((1000, 900), (1100, 950), (1100, 950)) == (100, 50)
+
+
+def test_an_engine_that_does_not_count_is_not_taken_for_idle() -> None:
+    assert after() == after((None, None)) == after((5, None)) == (None, None)
+
+
+def test_a_scrape_that_did_not_tell_is_passed_over() -> None:
+    assert after((10, 5), (None, None), (30, 10)) == (20, 5)
+
+
+def test_no_count_goes_down() -> None:
+    """A worker that says that fewer tokens were cached than before, of more prompts."""
+    assert after((1000, 900), (1100, 10)) == (1100, 10)
+    assert after((1000, 900), (1100, -5), (1100, 1200), (-1, -1), (1100, 950)) == (100, 50)
+
+
+def test_a_new_process_begins_at_nothing() -> None:
+    assert after((1000, 900), (1100, 950), (40, 10), (60, 20)) == (160, 70)

@@ -1,0 +1,91 @@
+import json
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+
+from gateway.core.engine import EngineMetrics
+from gateway.observability.metrics import Metrics
+from gateway.observability.verification.metrics import VerifyCollector, describe, summary
+from tests.observability.verification.test_verifier import W, World, ids
+
+TEXT = "a few tokens"
+
+
+def text_of(model: str, tokens: Sequence[int]) -> str | None:
+    assert len(tokens) <= 8
+    return TEXT if tokens else None
+
+
+def page(world: World) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(VerifyCollector(world.verifier))
+    lines = generate_latest(registry).decode().splitlines()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}
+
+
+def wrong_world() -> World:
+    world = World()
+    world.store(ids())
+    world.ask(ids(), 16)
+    world.ask(ids(), 0)
+    world.ask(ids(1), 16)
+    return world
+
+
+def test_metrics() -> None:
+    world = wrong_world()
+    for total in (10, 50):
+        world.verifier.scraped(W, EngineMetrics(prefix_cache_queries_total=total, prefix_cache_hits_total=5))
+    told = page(world)
+    assert round(told['kvgate_prediction_exact_ratio{worker="w:1"}'], 3) == 0.333
+    assert told['kvgate_prediction_error_tokens_mean{worker="w:1"}'] == 0
+    assert round(told['kvgate_prediction_abs_error_tokens_mean{worker="w:1"}'], 2) == 10.67
+    assert told['kvgate_prediction_confidence_ratio{worker="w:1"}'] == 1
+    assert told['kvgate_prompt_mismatch{worker="w:1"}'] == 0
+    assert told['kvgate_mispredictions_total{cause="unknown",worker="w:1"}'] == 1
+    assert told['kvgate_mispredictions_total{cause="not_told",worker="w:1"}'] == 1
+    assert told['kvgate_mispredictions_total{cause="evicted",worker="w:1"}'] == 0
+    assert told['kvgate_engine_prompt_tokens{worker="w:1"}'] == 40
+    assert told['kvgate_engine_cached_tokens{worker="w:1"}'] == 0
+
+
+def test_a_worker_that_nothing_was_sent_to_is_trusted() -> None:
+    world = World()
+    assert summary(world.verifier, W) == {
+        "compared": 0,
+        "share_right": None,
+        "mean_error_tokens": None,
+        "mean_abs_error_tokens": None,
+        "confidence": 1.0,
+        "prompt_tokens": "agree",
+    }
+    assert describe(world.verifier, Metrics(), text_of) == {"workers": []}
+    assert page(world) == {}
+
+
+def test_the_admin_page_names_what_was_wrong_and_where_tokens_differ() -> None:
+    world = World()
+    world.store(ids())
+    world.ask(ids(), 0)
+    world.ask(ids(), 32)
+    for i in range(3):
+        decision = world.decide(ids(i + 5))
+        world.store([*ids(i + 5, 9), 7, *ids(i + 5)[10:]])
+        world.answer(decision, 0)
+        world.now += 1.0
+    world.settle()
+    told = describe(world.verifier, Metrics(), text_of)
+    assert json.loads(json.dumps(told)) is not None
+    (w,) = told["workers"]
+    assert (w["worker"], w["compared"], w["prompt_tokens"]) == (W, 5, "differ")
+    assert [wrong["cause"] for wrong in w["latest_wrong"]] == ["told_later", "unknown"]
+    assert w["mispredictions"]["told_later"] == 1
+    assert sum(w["mispredictions"].values()) == 2
+    assert w["engine"] is None
+    assert w["sent"] == {"sent_prompt_tokens": 0, "sent_predicted_tokens": 0}
+    assert w["prompts"]["sampled_differing"] == 3
+    difference = w["prompts"]["first_difference"]
+    assert (difference["position"], difference["window_from"]) == (9, 6)
+    assert difference["engine"] == {"tokens": (7006, 7007, 7008, 7, 7010, 7011, 7012, 7013), "text": TEXT}

@@ -1,0 +1,214 @@
+"""What an engine stored for a prompt beside our tokens of it."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from gateway.core.blocks import Tokens, hash_blocks, root_hash, tokens_of
+from gateway.core.kv_events import BlocksRemoved, BlocksStored
+from gateway.core.worker import WorkerId
+from gateway.index.memory import MemoryIndex
+from gateway.observability.verification.token_check import (
+    CLEARED,
+    MEMORY,
+    RAISED,
+    SETTLE_S,
+    Checks,
+    Sample,
+    TokenCheck,
+    compare,
+)
+
+W, SIZE, ROOT = WorkerId("w:1"), 4, root_hash("root")
+OURS = list(range(100, 130))
+
+
+class Engine:
+    """Stores prompts as an engine does, and tells of it."""
+
+    def __init__(self) -> None:
+        self.index = MemoryIndex()
+        self.index.add_worker(W, ROOT, SIZE)
+        self.check = TokenCheck()
+        self.names: dict[tuple[int, ...], int] = {}
+
+    def store(self, tokens: Sequence[int], *, known_blocks: int = 0) -> None:
+        """The full blocks behind the first `known_blocks`, as one run."""
+        end = len(tokens) // SIZE * SIZE
+        ends = range((known_blocks + 1) * SIZE, end + 1, SIZE)
+        names = [self.names.setdefault(tuple(tokens[:n]), len(self.names)) for n in ends]
+        parent = self.names[tuple(tokens[: known_blocks * SIZE])] if known_blocks else None
+        event = BlocksStored(names, parent, tokens_of(tokens[known_blocks * SIZE : end]), SIZE)
+        self.index.apply(W, event)
+        self.check.heard(event)
+
+    def sample(self, tokens: Sequence[int] = OURS, salt: str | None = None) -> Sample:
+        packed: Tokens = array("I", tokens)
+        blocks = hash_blocks(packed, SIZE, ROOT, [[salt]] if salt else None)
+        removed = self.index.applied(W).num_removed
+        sample = Sample("d1", "m", packed, blocks, SIZE, ROOT, removed, len(tokens))
+        self.check.samples[sample.decision] = sample
+        return sample
+
+
+def changed(position: int, *ids: int) -> list[int]:
+    return [*OURS[:position], *ids, *OURS[position + 1 :]]
+
+
+def test_a_prompt_that_is_stored_as_ours_agrees() -> None:
+    engine = Engine()
+    sample = engine.sample()
+    engine.store(OURS)
+    assert compare(sample, W, engine.index) == (True, None)
+
+
+def test_what_other_layers_keep_less_of_is_stored_all_the_same() -> None:
+    """A hybrid model begins with less than full attention has: its tokens are ours."""
+    engine = Engine()
+    engine.store(OURS[:16])
+    state = BlocksStored(
+        [1], None, tokens_of([]), SIZE, group_idx=1, spec_kind="mamba"
+    )  # of its second block
+    engine.index.apply(W, state)
+    sample = engine.sample()
+    engine.store(OURS, known_blocks=4)
+    assert engine.index.overlap(sample.blocks) == {W: 2}
+    assert compare(sample, W, engine.index) == (True, None)
+
+
+@pytest.mark.parametrize("position", [0, 1, 3, 4, 11, 27])
+@pytest.mark.parametrize("ids", [(7,), (7, 8)])
+def test_the_first_token_that_differs_is_named(position: int, ids: tuple[int, ...]) -> None:
+    engine = Engine()
+    sample = engine.sample()
+    engine.store(list(range(500, 520)))  # another's prompt
+    engine.store(changed(position, *ids))
+    is_sure, difference = compare(sample, W, engine.index)
+    assert is_sure
+    assert difference is not None
+    assert difference.position == position
+    at = position - difference.start
+    assert difference.start == max(position - 3, 0)
+    assert difference.ours[at] == OURS[position]
+    assert difference.engines[at] == 7
+    assert difference.ours[:at] == difference.engines[:at]
+    assert len(difference.ours) <= 8
+
+
+@pytest.mark.parametrize("position", [8, 10, 20])
+def test_also_behind_blocks_that_were_held_before(position: int) -> None:
+    engine = Engine()
+    engine.store(OURS[:8])
+    sample = engine.sample()
+    engine.store([*OURS[:4], *range(900, 920)], known_blocks=1)  # begins as ours does, and is another's
+    engine.store(changed(position, 7), known_blocks=2)
+    is_sure, difference = compare(sample, W, engine.index)
+    assert is_sure
+    assert difference is not None
+    assert (difference.position, difference.engines[position - difference.start]) == (position, 7)
+
+
+def test_a_difference_without_its_place_is_one_all_the_same() -> None:
+    """What the engine made of the prompt's begin is there already, under tokens that we have not seen."""
+    engine = Engine()
+    engine.store(changed(0, 7)[:8])
+    sample = engine.sample()
+    engine.store(changed(0, 7), known_blocks=2)
+    is_sure, difference = compare(sample, W, engine.index)
+    assert is_sure
+    assert difference is not None
+    assert difference.position is None
+
+
+def test_nothing_is_concluded_where_blocks_were_evicted() -> None:
+    engine = Engine()
+    sample = engine.sample()
+    engine.store(OURS)
+    engine.index.apply(W, BlocksRemoved([6]))
+    assert compare(sample, W, engine.index) == (False, None)
+
+
+def test_nothing_is_concluded_of_prompts_with_other_keys() -> None:
+    """An old engine tells of no salt: the tokens are the same, the hashes are not."""
+    engine = Engine()
+    sample = engine.sample(salt="tenant")
+    engine.store(OURS)
+    assert compare(sample, W, engine.index) == (False, None)
+
+
+def test_nothing_is_concluded_where_nothing_was_heard() -> None:
+    engine = Engine()
+    assert compare(engine.sample(), W, engine.index) == (False, None)
+
+
+def test_nothing_is_concluded_where_the_same_tokens_have_another_hash() -> None:
+    engine = Engine()
+    sample = engine.sample()
+    end = len(OURS) // SIZE * SIZE
+    event = BlocksStored(list(range(7)), None, tokens_of(OURS[:end]), SIZE, [["an adapter"]] * 7)
+    engine.index.apply(W, event)
+    engine.check.heard(event)
+    assert compare(sample, W, engine.index) == (False, None)
+
+
+def test_a_sample_is_due_some_time_after_its_answer_and_once() -> None:
+    engine = Engine()
+    sample = engine.sample()
+    assert engine.check.due(1000.0) == []
+    engine.check.ended("another", 1, 5.0)
+    engine.check.ended("d1", 31, 5.0)
+    assert engine.check.due(5.0) == []
+    assert engine.check.due(5.0 + SETTLE_S) == [sample]
+    assert engine.check.due(1000.0) == []
+    assert engine.check.due_s == inf
+    assert sample.num_engines == 31
+
+
+def test_the_next_sample_that_is_due_says_when() -> None:
+    check, engine = TokenCheck(), Engine()
+    for i, end in enumerate((5.0, 3.0, 4.0)):
+        name = f"d{i}"
+        check.samples[name] = replace(engine.sample(), decision=name)
+        check.ended(name, 31, end)
+    assert check.due_s == 3.0 + SETTLE_S
+    assert [sample.decision for sample in check.due(4.0 + SETTLE_S)] == ["d1", "d2"]
+    assert check.due_s == 5.0 + SETTLE_S
+    assert list(check.samples) == ["d0"]
+
+
+def test_some_disagreements_raise_it_and_many_agreements_end_it() -> None:
+    checks = Checks()
+    for _ in range(2):
+        checks.add(differs=True)
+    assert not checks.is_raised
+    checks.add(differs=True)
+    assert checks.is_raised
+    assert checks.recent >= RAISED
+    for _ in range(2 * MEMORY):
+        checks.add(differs=False)
+    assert not checks.is_raised
+    assert checks.recent < CLEARED
+    assert (checks.num, checks.num_differing) == (3 + 2 * MEMORY, 3)
+
+
+def test_one_in_a_hundred_raises_nothing() -> None:
+    checks = Checks()
+    for i in range(10 * MEMORY):
+        checks.add(differs=i % MEMORY == 0)
+        assert not checks.is_raised
+
+
+def test_a_worker_is_looked_at_closely_while_it_is_new_or_differed() -> None:
+    check = TokenCheck()
+    assert check.wants_samples
+    for _ in range(16):
+        check.stored.add(differs=False)
+    assert not check.wants_samples
+    check.counts.add(differs=True)
+    assert check.wants_samples
+    assert check.differed_lately
+    assert not check.is_raised
+    assert "raised=False" in repr(check)

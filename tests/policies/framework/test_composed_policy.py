@@ -1,0 +1,152 @@
+import random
+from collections.abc import Sequence
+from math import isnan
+from typing import Any
+
+import pytest
+
+from gateway.core.decision import Candidate, Choice, Query
+from gateway.policies.base import Filter, Policy, Pull
+from gateway.policies.baselines import RoundRobin
+from gateway.policies.framework.composed_policy import (
+    Checked,
+    Filtered,
+    PartError,
+    Scored,
+    as_choice,
+    twin_of,
+)
+from gateway.policies.least_load import LeastLoad, LoadScorer
+from gateway.policies.pickers import Max
+from gateway.policies.prefix_overlap import OverlapScorer, PrefixOverlap
+from tests.policies.contract import PolicyContract, candidate
+
+QUERY = Query("m", 1000)
+SOME = [candidate("a", overlap=800, booked=4000), candidate("b", booked=2000), candidate("c", overlap=200)]
+
+
+class Only:
+    """Those that are named."""
+
+    def __init__(self, names: str) -> None:
+        self.names = names
+
+    def keep(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        return [each for each in candidates if each.id in self.names]
+
+
+class Says:
+    pull: Pull = "spread"
+
+    def __init__(self, *scores: float) -> None:
+        self.scores = scores
+
+    def score(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[float]:
+        return self.scores
+
+
+def choose(policy: Policy, some: list[Candidate] = SOME) -> Choice:
+    return policy.choose(QUERY, some, random.Random(1))
+
+
+class TestScored(PolicyContract):
+    def make(self) -> Policy:
+        return Scored("mine", {"held": (OverlapScorer(), 3), "load": (LoadScorer(), 1)}, Max())
+
+
+class TestFiltered(PolicyContract):
+    def make(self) -> Policy:
+        return Filtered("mine", {"load": _NotTheBusiest()}, PrefixOverlap())
+
+
+class _NotTheBusiest:
+    def keep(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        most = max(each.booked_tokens for each in candidates)
+        return [each for each in candidates if each.booked_tokens < most]
+
+
+def test_weights_decide() -> None:
+    for weight, chosen in ((3, 0), (1, 2)):
+        choice = choose(Scored("mine", {"held": (OverlapScorer(), weight), "load": (LoadScorer(), 1)}, Max()))
+        assert choice.index == chosen
+    assert choice.reason == "held 0.20, load 1.00"
+    assert choice.terms == (pytest.approx(0.4), pytest.approx(0.25), pytest.approx(0.6))
+
+
+def test_filters_follow_each_other_and_the_index_is_of_all() -> None:
+    choice = choose(Filtered("mine", {"one": Only("bc"), "two": Only("ab")}, LeastLoad()))
+    assert (choice.index, choice.reason) == (1, "least work ahead, of 1 that are kept")
+    assert [isnan(term) for term in choice.terms] == [True, False, True]
+
+
+def test_a_filter_that_leaves_nobody_is_passed_over() -> None:
+    choice = choose(Filtered("mine", {"one": Only("xyz"), "two": Only("a")}, LeastLoad()))
+    assert choice.index == 0
+    assert choose(Filtered("mine", {"one": Only("")}, LeastLoad())) == choose(LeastLoad())
+
+
+def test_a_policy_without_terms_has_none_behind_a_filter() -> None:
+    assert choose(Filtered("mine", {"one": Only("bc")}, RoundRobin())).terms == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (Scored("mine", {"s": (Says(1.0), 1)}, Max()), "scorer 's' gave 1 scores for 3 candidates"),
+        (Scored("mine", {"s": (Says(0, 1.5, 0), 1)}, Max()), "scorer 's' gave 1.5, which is not from 0 to 1"),
+        (Scored("mine", {"s": (Says(0, float("nan"), 0), 1)}, Max()), "scorer 's' gave nan"),
+        (
+            Scored("mine", {"s": (Says(0, 0, 0), 1)}, type("P", (), {"pick": lambda *_: 3})()),
+            "the picker gave 3",
+        ),
+        (
+            Filtered("mine", {"f": type("F", (), {"keep": lambda *_: [candidate("x")]})()}, LeastLoad()),
+            "filter 'f'",
+        ),
+        (Checked("mine", type("P", (), {"choose": lambda *_: -1})()), "it chose -1 of 3"),
+    ],
+)
+def test_parts_that_answer_nonsense_are_named(policy: Policy, words: str) -> None:
+    with pytest.raises(PartError, match=words):
+        choose(policy)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "it answered None, neither an index nor a Choice"),
+        (True, "it answered True"),
+        (3, "it chose 3 of 3 candidates"),
+        (-1, "it chose -1 of 3 candidates"),
+        (Choice("0", "x"), "it chose '0' of 3 candidates"),  # type: ignore[arg-type]
+        (Choice(0, "x", (1.0,)), "it gave 1 terms for 3 candidates"),
+    ],
+)
+def test_answers_that_are_none(answer: Any, words: str) -> None:
+    with pytest.raises(PartError, match=words):
+        as_choice(answer, 3)
+
+
+def test_an_index_is_answer_enough() -> None:
+    assert as_choice(2, 3) == Choice(2, "its choice")
+
+
+def test_somebodys_policy_answers_to_its_name_and_with_choices() -> None:
+    policy = Checked("mine", RoundRobin())
+    assert [choose(twin_of(policy)).index for _ in range(2)] == [0, 0]
+    assert (policy.name, choose(policy).index, choose(policy).index) == ("mine", 0, 1)
+    assert policy.explain(QUERY, SOME) == [{}] * 3
+
+
+def test_a_twin_may_be_asked_in_its_place() -> None:
+    policy = Filtered("mine", {"one": Only("abc")}, RoundRobin())
+    assert [choose(twin_of(policy)).index for _ in range(3)] == [0, 0, 0]
+    assert [choose(policy).index for _ in range(3)] == [0, 1, 2]
+    plain: Filter = Only("a")
+    assert twin_of(plain) is plain
+
+
+def test_what_the_policy_behind_filters_explains_is_explained() -> None:
+    assert Filtered("mine", {}, LeastLoad()).explain(QUERY, SOME) == [{}] * 3
+    explains = type("P", (), {"explain": lambda *_: [{"ahead_s": 1.0}]})()
+    assert Filtered("mine", {}, explains).explain(QUERY, SOME[:1]) == [{"ahead_s": 1.0}]

@@ -1,0 +1,145 @@
+import logging
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gateway.core.decision import Candidate, Choice, Query
+from gateway.policies.base import Policy
+from gateway.policies.baselines import RoundRobin
+from gateway.policies.framework.guard import MAX_LATE, REST, WELL_AFTER, Faults, Guard, where
+from tests.policies.contract import PolicyContract, candidate
+
+QUERY, SOME = Query("m", 1000), [candidate("a", booked=5000), candidate("b")]
+BUDGET_S = 0.005
+
+
+class Moody:
+    """Answers what it is told to, and takes its time."""
+
+    name = "moody"
+
+    def __init__(self) -> None:
+        self.answer: Any = 0
+        self.takes_s = 0.0
+        self.now = 0.0
+        self.num_asked = 0
+
+    def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+        self.num_asked += 1
+        self.now += self.takes_s
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        answer: Choice = self.answer
+        return answer
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.policy, self.faults = Moody(), Faults()
+        self.guard = Guard("mine", self.policy, BUDGET_S, self.faults, lambda: self.policy.now)
+
+    def choose(self) -> Choice:
+        return self.guard.choose(QUERY, SOME, random.Random(1))
+
+
+class TestGuard(PolicyContract):
+    def make(self) -> Policy:
+        return Guard("mine", RoundRobin(), 1e9, Faults())
+
+
+def test_what_is_well_is_passed_on() -> None:
+    watched = Watched()
+    watched.policy.answer = Choice(0, "mine", (1.0, 2.0), 0.5)
+    assert watched.choose() is watched.policy.answer
+    watched.policy.answer = 0
+    assert watched.choose() == Choice(0, "its choice")
+    assert (watched.faults, watched.guard.name) == ({}, "mine")
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (2, "nonsense"),
+        (-1, "nonsense"),
+        (None, "nonsense"),
+        (Choice(5, "x"), "nonsense"),
+        (Choice("0", "x"), "nonsense"),  # type: ignore[arg-type]
+        (Choice(0, "x", (1.0,)), "nonsense"),
+        (ZeroDivisionError("by zero"), "raised"),
+    ],
+)
+def test_what_fails_goes_by_least_load_and_is_counted(answer: Any, cause: str) -> None:
+    watched = Watched()
+    watched.policy.answer = answer
+    choice = watched.choose()
+    assert (choice.index, choice.reason) == (1, f"least work ahead, since mine failed: {cause}")
+    assert watched.faults == {("mine", cause): 1}
+
+
+def test_changes_are_logged_and_not_each_request(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kvgate.policies")
+    watched = Watched()
+    for answer, num in ((ValueError("bad"), 50), (0, WELL_AFTER - 1), (7, 50), (0, WELL_AFTER), (0, 50)):
+        watched.policy.answer = answer
+        for _ in range(num):
+            watched.choose()
+    first, second = [record.getMessage() for record in caplog.records]
+    assert first.startswith("policy mine failed, and is passed over while it does: test_guard.py:")
+    assert first.endswith("ValueError: bad")
+    assert second == "policy mine is well again"
+    assert watched.faults == {("mine", "raised"): 50, ("mine", "nonsense"): 50}
+
+
+def test_one_that_is_late_once_is_only_not_heeded() -> None:
+    watched = Watched()
+    watched.policy.takes_s = BUDGET_S * 2
+    assert watched.choose().index == 1
+    watched.policy.takes_s = 0.0
+    assert watched.choose().index == 0
+    assert watched.faults == {("mine", "over_budget"): 1}
+    assert repr(watched.guard).endswith("it took 10.0 ms, its budget is 5 ms)")
+
+
+def test_one_that_is_late_again_and_again_rests() -> None:
+    watched = Watched()
+    watched.policy.takes_s = 1.0
+    for _ in range(MAX_LATE):
+        watched.choose()
+    for _ in range(50):
+        assert watched.choose().index == 1
+    assert watched.policy.num_asked == MAX_LATE
+    assert watched.faults == {("mine", "over_budget"): MAX_LATE, ("mine", "resting"): 50}
+    watched.policy.now += REST
+    watched.policy.takes_s = 0.0
+    assert watched.choose().index == 0
+
+
+def test_a_twin_counts_for_itself() -> None:
+    watched = Watched()
+    watched.policy.answer = ValueError()
+    twin = watched.guard.twin()
+    assert twin.choose(QUERY, SOME, random.Random(1)).index == 1
+    assert watched.faults == {}
+
+
+def test_what_it_guards_explains_if_it_can() -> None:
+    watched = Watched()
+    assert watched.guard.explain(QUERY, SOME) == [{}, {}]
+    watched.policy.explain = lambda query, some: [{"ahead_s": 1.0}] * len(some)  # type: ignore[attr-defined]
+    assert watched.guard.explain(QUERY, SOME) == [{"ahead_s": 1.0}] * 2
+
+
+def test_the_line_at_fault_is_told() -> None:
+    with pytest.raises(SyntaxError) as broken:
+        compile("a = 1\nb = = 2\n", "/some/mine.py", "exec")
+    assert where(broken.value) == "mine.py:2: invalid syntax"
+    code = compile("def f(x):\n    return 1 / x\n", "/some/mine.py", "exec")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    with pytest.raises(ZeroDivisionError) as raised:
+        names["f"](0)
+    assert where(raised.value) == "mine.py:2: ZeroDivisionError: division by zero"
+    assert where(raised.value, __file__).startswith("test_guard.py:")
+    assert where(ValueError("no line")) == "ValueError: no line"

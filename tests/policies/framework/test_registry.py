@@ -1,0 +1,166 @@
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from gateway.core.decision import Query
+from gateway.core.errors import ConfigError
+from gateway.policies import COMPOSITIONS, DEFAULT, FILTERS, POLICIES, SCORERS
+from gateway.policies.composition import Composition
+from gateway.policies.framework import registry
+from gateway.policies.framework.contract import run
+from gateway.policies.framework.guard import Guard
+from gateway.policies.framework.plugins import Plugin, PolicyFile, read_file
+from gateway.policies.framework.registry import Library, worth_of
+from gateway.policies.prefix_overlap import PrefixOverlap
+from tests.policies.contract import candidate
+
+SCORES = {"prefix_overlap": 3.0, "least_load": 1.0}
+
+
+def file(tmp_path: Path, text: str) -> PolicyFile:
+    path = tmp_path / "own.py"
+    path.write_text(text)
+    return read_file(path)
+
+
+def composed(**more: Composition) -> Library:
+    return Library(compositions=more)
+
+
+def refused(name: str = "mine", **more: Composition) -> str:
+    with pytest.raises(ConfigError) as caught:
+        composed(**more).policy(name)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", [*POLICIES, *COMPOSITIONS])
+def test_every_shipped_policy_answers_to_its_name_and_keeps_the_contract(name: str) -> None:
+    assert Library().policy(name).name == name
+    assert [
+        each for each in run("policy", lambda: Library(place="zone1").policy(name), 1e9) if each.fault
+    ] == []
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_every_shipped_filter_keeps_the_contract(name: str) -> None:
+    assert [each for each in run("filter", FILTERS[name], 1e9) if each.fault] == []
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_every_shipped_scorer_keeps_the_contract(name: str) -> None:
+    assert [each for each in run("scorer", SCORERS[name], 1e9) if each.fault] == []
+
+
+def test_what_is_composed_is_a_policy_under_guard() -> None:
+    some = [candidate("a", overlap=900, booked=500), candidate("b")]
+    mine = Composition(filters=["topology"], scorers=SCORES, picker="max")
+    policy = composed(mine=mine).policy("mine")
+    assert isinstance(policy, Guard) and policy.name == "mine"
+    choice = policy.choose(Query("m", 1000), some, random.Random(1))
+    assert (choice.index, choice.reason) == (0, "prefix_overlap 0.90, least_load 0.00")
+
+
+def test_compositions_may_be_made_of_others() -> None:
+    fair = Composition(filters=["tenant_fairness"], policy="near")
+    near = Composition(filters=["topology"], policy="power_of_two")
+    assert composed(fair=fair, near=near).policy("fair").name == "fair"
+    assert composed(as_is=Composition(policy="random")).policy("as_is").name == "as_is"
+
+
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        (Composition(), "policies.mine: give either scorers or a policy that chooses"),
+        (Composition(scorers=SCORES, policy="random"), "policies.mine: give either scorers or a policy"),
+        (Composition(policy="random", picker="max"), "policies.mine: a picker goes with scorers"),
+        (
+            Composition(policy="best"),
+            "policies.mine.policy: there is no policy 'best'; there are expected_ttft,",
+        ),
+        (
+            Composition(filters=["no"], scorers=SCORES),
+            "policies.mine.filters: there is no filter 'no'; there are top",
+        ),
+        (
+            Composition(scorers={"no": 1}),
+            "policies.mine.scorers: there is no scorer 'no'; there are prefix_overlap,",
+        ),
+        (
+            Composition(scorers=SCORES, picker="no"),
+            "policies.mine.picker: there is no picker 'no'; there are max, ",
+        ),
+        (Composition(scorers={"least_load": 0}), "policies.mine.scorers: the weight of least_load is 0"),
+        (
+            Composition(scorers={"least_load": float("nan")}),
+            "policies.mine.scorers: the weight of least_load is nan",
+        ),
+        (Composition(policy="mine"), "policies.mine: is made of itself, by way of mine"),
+    ],
+)
+def test_compositions_that_cannot_be_are_refused(mine: Composition, words: str) -> None:
+    assert refused(mine=mine).startswith(words)
+
+
+def test_names_are_not_taken_twice(tmp_path: Path) -> None:
+    for name in ("random", "topology", "auto"):
+        assert refused(name, **{name: Composition(policy="least_load")}).startswith(
+            f"policies.{name}: is a shipped"
+        )
+    own = file(tmp_path, "class P:\n    name = 'random'\n    def choose(self, q, c, rng): return 0\n")
+    with pytest.raises(ConfigError, match="own.py: there is a policy 'random' already"):
+        Library(file=own)
+
+
+def test_what_only_pulls_towards_reuse_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    composed(mine=Composition(scorers={"prefix_overlap": 1})).policy("mine")
+    assert "policies.mine.scorers: all pull towards reuse" in caplog.text
+    caplog.clear()
+    composed(mine=Composition(scorers=SCORES)).policy("mine")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_auto_is_the_files_policy_or_the_default(tmp_path: Path) -> None:
+    assert Library().resolved("auto") == DEFAULT
+    own = file(tmp_path, "def choose(query, candidates, rng):\n    return len(candidates) - 1\n")
+    policy = Library(file=own).policy("auto")
+    assert policy.name == "own"
+    assert policy.choose(Query("m", 1), [candidate("a"), candidate("b")], random.Random(1)).index == 1
+    scores = file(tmp_path, "def score(query, candidates):\n    return [0.5] * len(candidates)\n")
+    assert Library(file=scores).resolved("auto") == DEFAULT
+    mine = Composition(scorers={"own": 1})
+    assert Library(file=scores, compositions={"mine": mine}).policy("mine").name == "mine"
+    two = "class {}:\n    def choose(self, q, c, rng): return 0\n"
+    with pytest.raises(ConfigError, match="own.py: has several policies; choose one with --policy"):
+        Library(file=file(tmp_path, two.format("P") + two.format("Q"))).policy("auto")
+
+
+def test_one_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    own = file(
+        tmp_path,
+        "class P:\n    name = 'p'\n    def __init__(self, x): 0\n    def choose(self, q, c, rng): 0\n",
+    )
+    with pytest.raises(ConfigError, match="policy: .*own.py: 'p' cannot be made: .*missing 1 required"):
+        Library(file=own).policy("p")
+
+
+def test_packages_offer_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = Plugin("theirs", "policy", "package p", POLICIES["random"])
+    monkeypatch.setattr(registry, "installed", lambda: {"theirs": lambda: theirs})
+    assert isinstance(Library().policy("theirs"), Guard)
+    assert "theirs" in Library().names("policy")
+    with pytest.raises(ConfigError, match="there is no filter 'theirs'"):
+        composed(mine=Composition(filters=["theirs"], policy="random")).policy("mine")
+
+
+def test_what_media_are_worth_is_an_option() -> None:
+    policy = Library(worth=worth_of(["CPU=0.25", "TAPE=0"])).policy("prefix_overlap")
+    assert isinstance(policy, PrefixOverlap)
+    assert policy.worth == {"CPU": 0.25, "TAPE": 0.0, "DISK": 0.5, "STORAGE": 0.5}
+
+
+@pytest.mark.parametrize("text", ["CPU", "=0.5", "CPU=", "CPU=1.5", "CPU=-0.1", "CPU=nan", "CPU=fast"])
+def test_a_worth_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--medium-worth"):
+        worth_of([text])

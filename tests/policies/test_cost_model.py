@@ -1,0 +1,89 @@
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.speed import Pace
+from gateway.core.worker import Role
+from gateway.policies.cost_model import (
+    BASE,
+    Price,
+    harm_s,
+    mean_token_s,
+    others_s,
+    parts_s,
+    running_s,
+    ttft_s,
+    until_free_s,
+)
+from gateway.policies.prefix_overlap import WORTH
+from tests.policies.contract import candidate
+
+PACE = Pace(0.01, 1 / 10_000, 1e-7, 0.02, 1e-3, 1e-4)
+IDLE = replace(candidate("a", prompt=5000), pace=PACE)
+
+
+def test_what_is_ahead_counts_as_its_own_and_more_where_answers_run() -> None:
+    assert ttft_s(IDLE, WORTH) == pytest.approx(0.51)
+    assert ttft_s(replace(IDLE, booked_tokens=5000), WORTH) == pytest.approx(1.01)
+    assert ttft_s(replace(IDLE, num_in_flight=100), WORTH) == pytest.approx(0.56)
+
+
+def test_what_lies_on_slower_media_is_fetched() -> None:
+    spilled = replace(IDLE, spilled={("CPU",): 1000, ("DISK", "CPU"): 1000})
+    assert ttft_s(spilled, {"CPU": 0.8, "DISK": 0.5}) == pytest.approx(0.51 + 400 / 10_000)
+
+
+def test_a_full_worker_is_waited_for() -> None:
+    full = replace(IDLE, kv_usage=0.99, num_in_flight=10, num_waiting=1)
+    assert until_free_s(IDLE) == 0
+    assert until_free_s(full) == pytest.approx(200 * 0.03 * 2 / 10)
+    assert ttft_s(full, WORTH) > ttft_s(replace(full, kv_usage=0.9), WORTH)
+
+
+def test_a_worker_without_a_free_seat_is_waited_for() -> None:
+    pace = replace(PACE, seats=64.0, answer_tokens=500.0)
+    last, none = (replace(IDLE, pace=pace, num_in_flight=number) for number in (63, 64))
+    between_s = 500 * (0.02 / 64 + 0.001)
+    assert [until_free_s(last), until_free_s(none)] == [0, pytest.approx(between_s)]
+    assert until_free_s(replace(none, num_in_flight=73)) == pytest.approx(10 * between_s)
+    assert ttft_s(none, WORTH) - ttft_s(last, WORTH) > between_s
+
+
+def test_long_answers_are_spread() -> None:
+    """Each that runs makes the steps of all others longer."""
+    long, short = (replace(PACE, answer_tokens=number) for number in (1000.0, 10.0))
+    few, many = replace(IDLE, num_in_flight=10), replace(IDLE, num_in_flight=20)
+    more_s = [
+        running_s(replace(many, pace=each)) - running_s(replace(few, pace=each)) for each in (short, long)
+    ]
+    assert more_s[0] < 0.1 < 2 < more_s[1]
+
+
+def test_running_answers_are_harmed_but_not_by_who_has_none() -> None:
+    busy = replace(IDLE, num_in_flight=10)
+    prefill = type(busy.worker)(busy.worker.id, busy.worker.url, busy.worker.served, role=Role.PREFILL)
+    assert harm_s(busy) == pytest.approx(0.05 * 10 * 5000 * 1e-4)
+    assert harm_s(replace(busy, worker=prefill)) == 0
+    assert others_s(busy, 0.0) > others_s(IDLE, 0.0) == 0
+
+
+def test_the_price_follows_the_load_and_is_one_for_fast_and_slow() -> None:
+    price, busy = Price(), replace(IDLE, booked_tokens=1)
+    fast = replace(IDLE, pace=Pace(token_s=1 / 30_000))
+    assert price.per_token_s("m", [IDLE]) == pytest.approx(BASE / 10_000)
+    assert mean_token_s([IDLE, fast]) == pytest.approx(1 / 20_000)
+    for _ in range(5000):
+        price.see("m", [busy, IDLE])
+    assert price.per_token_s("m", [IDLE]) == pytest.approx((BASE + 2) / 10_000, rel=0.01)
+    for _ in range(5000):
+        price.see("m", [busy, busy])
+    assert price.per_token_s("m", [IDLE]) == pytest.approx((BASE + 38) / 10_000, rel=0.01)
+    assert price.per_token_s("other", [IDLE]) == pytest.approx(BASE / 10_000)
+    assert repr(price) == "Price({'m': 1.0})"
+
+
+def test_the_parts_add_up() -> None:
+    pace = replace(PACE, seats=3.0, start_seq_s=0.001)
+    one = replace(IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, kv_usage=0.98, pace=pace)
+    one = replace(one, spilled={("CPU",): 64})
+    parts = parts_s(one, WORTH, 1e-4)
+    assert sum(parts.values()) == pytest.approx(ttft_s(one, WORTH) + others_s(one, 1e-4))

@@ -1,0 +1,58 @@
+"""Several processes: all agree, or none changes."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.processes.messages import Change, Prepare, decode_to_process
+from gateway.processes.reload import Answer, answered, change, prepare
+
+
+@dataclass
+class Peer:
+    """Answers as it is told to; `...`: not at all."""
+
+    row: int
+    says: object = None
+    prepared: Answer | None = None
+    heard: list[object] = field(default_factory=list)
+
+    def tell(self, message: bytes) -> None:
+        self.heard.append(decode_to_process(message))
+        if self.says is None or isinstance(self.says, str):
+            asyncio.get_running_loop().call_soon(answered, self, self.says)
+
+
+ASKED = Prepare(7, Config(max_attempts=9), ["http://a:1"], [])
+
+
+async def test_all_agree() -> None:
+    peers = [Peer(0), Peer(1)]
+    await prepare(peers, ASKED)
+    change(peers, 7)
+    assert all(peer.heard == [ASKED, Change(7)] and peer.prepared is None for peer in peers)
+
+
+async def test_one_refuses() -> None:
+    peers = [Peer(0), Peer(1, says="policy: no")]
+    with pytest.raises(ConfigError, match="policy: no"):
+        await prepare(peers, ASKED)
+    assert [peer.heard for peer in peers] == [[ASKED], [ASKED]]
+
+
+async def test_one_says_nothing() -> None:
+    with pytest.raises(ConfigError, match="process 1 does not say"):
+        await prepare([Peer(0), Peer(1, says=...)], ASKED, timeout_s=0.01)
+
+
+async def test_one_that_dies_is_no_refusal() -> None:
+    dying = Peer(1, says=...)
+    asyncio.get_running_loop().call_soon(answered, dying, None)
+    await prepare([Peer(0), dying], ASKED)
+
+
+async def test_an_answer_that_nobody_waits_for_is_nothing() -> None:
+    answered(Peer(0), "too late")

@@ -1,0 +1,243 @@
+"""Which route is answered how; the wire is in tests/blackbox."""
+
+import logging
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from gateway.core.errors import GatewayError
+from gateway.core.fleet import Fleet
+from gateway.core.worker import Served
+from gateway.http.messages import Header, HttpRequest
+from gateway.http.networks import Trusted
+from gateway.observability.metrics import Metrics
+from gateway.observability.request_end import End, Teller
+from gateway.proxy.api import Api
+from gateway.proxy.proxy import Proxy
+from gateway.server.responder import Exchange, Responder
+from gateway.tenancy.admission.request_identity import Names
+from gateway.tenancy.auth.api_keys import make_key
+from gateway.tenancy.auth.authenticator import Guard
+from gateway.tenancy.auth.key_format import line_of, ring_of
+from tests.support.fakes import worker
+
+
+class Kept:
+    """A responder that keeps the answer."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body: Any = None
+
+    def send(self, status: int, headers: list[Header], body: bytes) -> None:
+        self.status, self.headers, self.body = status, dict(headers), msgspec.json.decode(body)
+
+    peer = "127.0.0.1"
+
+    def fail(self, error: GatewayError, headers: list[Header]) -> None:
+        self.send(error.status, headers, error.body())
+
+
+class FakeProxy:
+    """Takes every inference request, or raises `error`."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.error: Exception | None = None
+
+    def handle(self, http: HttpRequest, responder: Responder) -> Exchange:
+        if self.error:
+            raise self.error
+        self.paths.append(http.path)
+        return cast(Exchange, self)
+
+    tunnel = handle
+
+
+class World:
+    def __init__(self, guard: Guard | None = None) -> None:
+        self.fleet, self.metrics, self.proxy = Fleet(), Metrics(), FakeProxy()
+        served = (
+            Served("org/name", "root", max_model_len=4096),
+            Served("tuned", "root", "tuned", None, "org/name"),
+        )
+        self.member = self.fleet.add(worker("w:1", *served))
+        self.told: list[End] = []
+        tellers: list[Teller] = [self.told.append]
+        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics, tellers=tellers, guard=guard)
+
+    def ask(self, method: str, target: str, *headers: Header, is_upgrade: bool = False) -> Kept:
+        kept = Kept()
+        http = HttpRequest(method, target.encode(), list(headers), is_upgrade=is_upgrade)
+        self.api.handle(http, cast(Responder, kept))
+        return kept
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/health", 200),
+        ("HEAD", "/health", 200),
+        ("GET", "/ready", 200),
+        ("GET", "/ready?model=org/name", 200),
+        ("GET", "/ready?model=org%2Fname&x=1", 200),
+        ("GET", "/ready?model=none", 503),
+        ("GET", "/v1/models", 200),
+        ("GET", "/v1/models/org/name", 200),
+        ("GET", "/v1/models/org%2Fname", 200),
+        ("GET", "/v1/models/none", 404),
+        ("POST", "/v1/models", 405),
+        ("GET", "/v1/chat/completions", 405),
+        ("GET", "/metrics", 404),
+        ("GET", "/v1/realtime", 426),
+        ("POST", "/v1/realtime", 405),
+        ("GET", "http://gateway/health", 200),
+    ],
+)
+def test_routes(world: World, method: str, target: str, status: int) -> None:
+    kept = world.ask(method, target, (b"x-request-id", b"7"))
+    assert kept.status == status
+    assert kept.headers[b"x-request-id"] == b"7"
+    assert world.metrics.responses == {status: 1}
+    assert not world.proxy.paths
+    if status >= 400:
+        assert set(kept.body["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("headers", [[], [(b"x-request-id", b"7")]])
+def test_what_is_refused_is_told_by_the_id_that_is_in_its_answer(world: World, headers: list[Header]) -> None:
+    kept = world.ask("GET", "/none", *headers)
+    (end,) = world.told
+    assert end.request_id == kept.headers[b"x-request-id"] != b""
+
+
+def test_inference_goes_to_the_proxy(world: World) -> None:
+    kept = world.ask("POST", "/v1/completions?x=1")
+    assert world.proxy.paths == ["/v1/completions"]
+    assert kept.status == 0
+    assert world.metrics.responses == {}  # counted where it ends
+
+
+def test_a_websocket_goes_to_the_proxy(world: World) -> None:
+    world.ask("GET", "/v1/realtime?model=m", is_upgrade=True)
+    assert world.proxy.paths == ["/v1/realtime"]
+
+
+def test_what_is_no_websocket(world: World) -> None:
+    assert world.ask("GET", "/health", is_upgrade=True).status == 501
+    assert world.ask("GET", "/v1/realtime").headers[b"upgrade"] == b"websocket"
+    assert world.proxy.paths == []
+
+
+def test_models(world: World) -> None:
+    cards = {card["id"]: card for card in world.ask("GET", "/v1/models").body["data"]}
+    assert (cards["org/name"]["root"], cards["org/name"]["max_model_len"]) == ("root", 4096)
+    assert (cards["tuned"]["root"], cards["tuned"]["parent"]) == ("tuned", "org/name")
+    world.member.is_up = False
+    assert len(world.ask("GET", "/v1/models").body["data"]) == 2
+
+
+def test_readiness(world: World) -> None:
+    world.member.is_up = False
+    assert world.ask("GET", "/ready").status == 503
+    assert world.ask("GET", "/health").status == 200
+    world.member.is_up = True
+    world.api.is_stopping = True
+    assert world.ask("GET", "/ready").status == 503
+
+
+@pytest.mark.parametrize(("path", "allowed"), [("/v1/completions", b"POST"), ("/health", b"GET, HEAD")])
+def test_allow(world: World, path: str, allowed: bytes) -> None:
+    assert world.ask("PATCH", path).headers[b"allow"] == allowed
+
+
+def test_a_bug_is_answered_and_logged_without_the_body(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.proxy.error = ZeroDivisionError("bug")
+    with caplog.at_level(logging.ERROR):
+        kept = world.ask("POST", "/v1/completions")
+    assert (kept.status, kept.body["error"]["code"]) == (500, "internal_error")
+    assert "bug" not in kept.body["error"]["message"]
+    assert "POST /v1/completions failed" in caplog.text
+
+
+# who asks ---------------------------------------------------------------------------------------------
+
+KEY = make_key(bytes(6), bytes(32))
+
+
+@pytest.fixture
+def guarded() -> World:
+    names = Names(b"x-tenant", b"x-priority", b"x-slo")
+    guard = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted((), "--trust-headers-from"),
+        salt_of=lambda tenant: None,
+    )
+    guard.set_ring(ring_of(line_of(KEY, bytes(16), "acme", ["tuned"]), "keys"))
+    return World(guard)
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/messages"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/tuned"),
+        ("GET", "/v1/realtime"),
+        ("GET", "/nothing"),
+    ],
+)
+def test_without_a_key_nothing_is_told(guarded: World, method: str, target: str) -> None:
+    kept = guarded.ask(method, target, is_upgrade="realtime" in target)
+    assert (kept.status, kept.headers[b"www-authenticate"]) == (401, b"Bearer")
+    assert kept.body["error"]["code"] == "missing_api_key"
+    assert set(kept.body["error"]) == {"message", "type", "param", "code"}
+    assert guarded.metrics.responses == {401: 1} and not guarded.proxy.paths
+
+
+def test_load_balancers_need_none(guarded: World) -> None:
+    assert guarded.ask("GET", "/health").status == guarded.ask("GET", "/ready").status == 200
+
+
+def test_with_a_key_one_sees_what_it_may_use(guarded: World) -> None:
+    shown = (b"x-api-key", KEY)
+    assert [card["id"] for card in guarded.ask("GET", "/v1/models", shown).body["data"]] == ["tuned"]
+    assert guarded.ask("GET", "/v1/models/tuned", shown).status == 200
+    hidden = guarded.ask("GET", "/v1/models/org/name", shown)
+    assert (hidden.status, "root" in str(hidden.body)) == (404, False)
+    guarded.ask("POST", "/v1/completions", shown)
+    guarded.ask("GET", "/v1/realtime", shown, is_upgrade=True)
+    assert guarded.proxy.paths == ["/v1/completions", "/v1/realtime"]
+
+
+def test_the_peer_is_looked_at_only_where_it_says_something() -> None:
+    names = Names(b"x-tenant", b"x-priority", b"x-slo")
+    told = []
+
+    def salt_of(tenant: str) -> str:
+        told.append(tenant)
+        return "s"
+
+    trusting = Guard(
+        clock=lambda: 0.0,
+        names=names,
+        trusted=Trusted(["127.0.0.1"], "--trust-headers-from"),
+        salt_of=salt_of,
+    )
+    World(trusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
+    others = Guard(
+        clock=lambda: 0.0, names=names, trusted=Trusted((), "--trust-headers-from"), salt_of=salt_of
+    )
+    World(others).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
+    assert told == ["acme", "anonymous"]

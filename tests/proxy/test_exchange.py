@@ -1,0 +1,531 @@
+"""One request's life, with workers and clock moved by hand: every way out, once, and at what time."""
+
+import errno
+import logging
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.config import Config
+from gateway.core.decision import Prompt
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.worker import WorkerId
+from gateway.models.offload import LongPrompts
+from gateway.models.prompt_source import PromptSource
+from gateway.proxy.deadlines import Deadlines
+from gateway.proxy.exchange import CLIENT_GONE, InferenceExchange
+from gateway.runtime.tasks import Tasks
+from tests.support.exchanges import BODY, Answered, InlineTasks, World
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+DAY = 86_400.0
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+END = chunk(b"")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch, "w:1")
+
+
+def test_an_answer(world: World) -> None:
+    _, answered = world.ask()
+    transport = world.transport()
+    assert transport.out.startswith(b"POST /v1/completions HTTP/1.1\r\n")
+    assert transport.out.endswith(b"\r\n\r\n" + BODY)
+    assert world.in_flight() == 1
+    transport.feed(HEAD, chunk(EVENT[:9]), chunk(EVENT[9:]), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+    assert transport.end == ""
+    assert world.metrics.responses == {200: 1}
+    world.ask()
+    assert len(world.pools["w:1"].transports) == 1  # the connection is used again
+
+
+@pytest.mark.parametrize("flow", [None, Config(max_in_flight_per_worker=1)], ids=["plain", "flow"])
+def test_a_bug_on_the_way_to_a_decision_is_answered_and_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, flow: Config | None
+) -> None:
+    world = World(monkeypatch, "w:1", flow=flow)
+    policy = world.router.policy
+    world.router.policy = cast(Any, SimpleNamespace(name="broken"))
+    _, answered = world.ask()
+    assert answered.events[0] == 500 and world.is_clean() and "failed" in caplog.text
+    world.router.policy = policy
+    exchange, answered = world.ask()
+    assert world.in_flight() == 1  # nothing is in its way
+    exchange.cancel("the end of the test")
+
+
+def test_a_request_asks_for_an_announcement_where_its_decision_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And only there: to the worker that gets it next, it goes as it came."""
+
+    class First(set[str]):
+        def __contains__(self, id: object) -> bool:
+            self.add(str(id))
+            return len(self) == 1
+
+    world = World(monkeypatch, "w:1", "w:2")
+    world.proxy.to_report = First()
+    world.ask()
+    first = world.transport()
+    assert b'"vllm_xargs":{"kv_cache_report_mode":"full"}}' in first.out
+    first.lose()
+    assert world.pools["w:2"].transports[0].out.endswith(b"\r\n\r\n" + BODY)
+
+
+def test_an_answer_that_has_begun_holds_no_prompt(world: World) -> None:
+    exchange, answered = world.ask()
+    assert exchange._request.body == BODY  # another worker may have to be asked
+    world.transport().feed(HEAD, chunk(EVENT))
+    assert (exchange._request.body, exchange._request.fields, exchange.http.body) == (b"", {}, b"")
+    world.transport().feed(END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+
+
+def test_a_long_prompt_is_made_elsewhere_and_kept_until_the_first_byte(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    asked: list[Prompt] = []
+
+    class Elsewhere:
+        def is_long(self, request: InferenceRequest) -> bool:
+            return request.num_new_bytes == len(BODY)
+
+        async def ask(
+            self, request: InferenceRequest, hash_ahead: Callable[[Prompt], None], max_tokens: int
+        ) -> Prompt:
+            asked.append(world.proxy.prompts.tokenize(request))
+            hash_ahead(asked[-1])
+            return asked[-1]
+
+        def let_go(self, num_bytes: int) -> None: ...
+
+    world.proxy.long_prompts = cast(LongPrompts, Elsewhere())
+    exchange, answered = world.ask()
+    first = world.transport("w:1")
+    first.lose(ConnectionResetError())
+    assert exchange._prompt is asked[0]
+    world.transport("w:2").feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+    assert (len(asked), exchange._prompt) == (1, None)  # the next worker's decision had its tokens
+    assert world.is_clean()
+
+
+# time --------------------------------------------------------------------------------------------
+
+
+def test_a_first_byte_may_take_a_day(world: World) -> None:
+    _, answered = world.ask()
+    world.loop.advance(DAY)
+    world.transport().feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+
+
+def test_a_stream_may_take_a_month(world: World) -> None:
+    """As long as it moves: 300 s in all, as HTTP client libraries have it, would be an outage."""
+    _, answered = world.ask()
+    world.transport().feed(HEAD)
+    for _ in range(int(30 * DAY / 599)):
+        world.loop.advance(599)
+        world.transport().feed(chunk(EVENT))
+    world.transport().feed(END)
+    assert answered.events[-1] == "end"
+    assert not world.suspected
+
+
+def test_a_stream_that_stalls(world: World) -> None:
+    _, answered = world.ask()
+    world.transport().feed(HEAD, chunk(EVENT))
+    world.loop.advance(599)
+    assert answered.events == [200, EVENT]
+    world.loop.advance(2)
+    assert b'"worker_failed"' in answered.events[2]  # type: ignore[operator]
+    assert answered.events[3] == "end"
+    assert world.transport().end == "aborted"
+    assert world.is_clean()
+
+
+def test_a_client_that_stalls_is_not_the_workers_fault(world: World) -> None:
+    exchange, answered = world.ask()
+    world.transport().feed(HEAD, chunk(EVENT))
+    answered.client_is_full = True
+    exchange.client_full()
+    assert not world.transport().is_reading
+    world.loop.advance(601)
+    assert answered.events[-1] == "abort"
+    assert not world.suspected
+    assert world.metrics.responses == {CLIENT_GONE: 1}
+    assert world.is_clean()
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [({"deadlines": Deadlines(first_byte_s=5.0)}, 5.0), ({"deadlines": Deadlines(total_s=7.0)}, 7.0)],
+)
+def test_limits_that_are_set(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, float], seconds: float
+) -> None:
+    world = World(monkeypatch, "w:1", **options)
+    _, answered = world.ask()
+    world.loop.advance(seconds - 0.1)
+    assert answered.events == []
+    world.loop.advance(0.2)
+    assert answered.events == [504, "worker_timeout"]
+    assert world.transport().end == "aborted"
+    assert world.is_clean()
+
+
+# every way out, once -----------------------------------------------------------------------------
+
+
+def _ended(world: World, exchange: InferenceExchange) -> None:
+    world.transport().feed(PLAIN)
+
+
+def _died(world: World, exchange: InferenceExchange) -> None:
+    world.transport().lose()
+
+
+def _cut(world: World, exchange: InferenceExchange) -> None:
+    world.transport().feed(PLAIN[:-1])
+    world.transport().lose()
+
+
+def _client_gone(world: World, exchange: InferenceExchange) -> None:
+    exchange.client_gone()
+
+
+def _stopped(world: World, exchange: InferenceExchange) -> None:
+    exchange.cancel("the gateway stopped")
+
+
+@pytest.mark.parametrize(
+    ("out", "told", "status"),
+    [
+        (_ended, [200, b"{}", "end"], 200),
+        (_died, [502, "worker_failed"], 502),
+        (_cut, [200, b"{", "abort"], 200),
+        (_client_gone, [], CLIENT_GONE),
+        (_stopped, ["abort"], 0),
+    ],
+)
+def test_every_way_out_is_taken_once(
+    world: World, out: Callable[[World, InferenceExchange], None], told: list[object], status: int
+) -> None:
+    exchange, answered = world.ask()
+    out(world, exchange)
+    assert answered.events == told
+    assert world.is_clean()
+    assert world.metrics.responses == {status: 1}
+    assert world.transport().is_closing() == (out is not _ended)
+    exchange.client_gone()
+    exchange.cancel("again")
+    exchange.client_full()
+    exchange.client_free()
+    world.loop.advance(DAY)
+    assert answered.events == told
+    assert world.metrics.responses == {status: 1}
+    assert world.in_flight() == 0
+
+
+def test_a_request_that_is_cut_is_named(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    exchange, _ = world.ask()
+    with caplog.at_level(logging.WARNING):
+        exchange.cancel("the gateway stopped")
+    assert "7" in caplog.text
+    assert "the gateway stopped" in caplog.text
+
+
+# other workers -----------------------------------------------------------------------------------
+
+
+def test_the_next_worker_gets_the_same_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2", "w:3")
+    world.pools["w:1"].error = ConnectionRefusedError(111, "Connection refused")
+    _, answered = world.ask()
+    second = next(name for name, pool in world.pools.items() if pool.transports)
+    third = ({"w:2", "w:3"} - {second}).pop()
+    world.transport(second).feed(b"HTTP/1.1 20")
+    world.transport(second).lose(ConnectionResetError())
+    world.transport(third).feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+    sent = [world.transport(name).out.replace(name.encode(), b"w") for name in (second, third)]
+    assert sent[0] == sent[1]
+    assert [(worker, is_refused) for worker, _, is_refused in world.suspected] == [
+        ("w:1", True),
+        (second, False),
+    ]
+    assert world.metrics.retries == {"worker_failed": 2}
+    assert world.is_clean()
+
+
+RESPONSES = b"/v1/responses"
+
+
+def test_what_a_worker_may_keep_is_sent_to_one_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    body = b'{"model":"m","input":"x","store":true}'
+    _, answered = world.ask(body, RESPONSES)
+    world.transport("w:1").lose(ConnectionResetError())
+    assert answered.events == [502, "worker_failed"]
+    assert [error.should_retry for error in answered.errors] == [False]
+    assert not world.pools["w:2"].transports
+    assert world.is_clean()
+
+
+def test_what_a_worker_may_keep_goes_on_where_a_connection_was_refused(world: World) -> None:
+    world.pools["w:1"].error = ConnectionRefusedError(111, "Connection refused")
+    _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    assert answered.events == [502, "worker_failed"]  # there is no other
+    assert [error.should_retry for error in answered.errors] == [True]
+
+
+def test_what_a_worker_may_keep_takes_no_resting_connection(world: World) -> None:
+    world.ask()
+    world.transport().feed(PLAIN)
+    world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    assert len(world.pools["w:1"].transports) == 2
+
+
+def test_a_503_to_what_may_be_kept_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, answered = world.ask(b'{"model":"m","input":"x","store":true}', RESPONSES)
+    world.transport("w:1").feed(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+    assert answered.events == [503, "end"]
+
+
+def test_a_budget_that_is_spent_ends_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2", retry_share=0.0)
+    _, answered = world.ask()
+    world.transport("w:1").lose(ConnectionResetError())
+    assert answered.events == [502, "worker_failed"]
+    assert [error.should_retry for error in answered.errors] == [True]
+    assert "too many" in answered.errors[0].message
+    assert (world.proxy.retries.num_denied, world.metrics.retries) == (1, {})
+    assert world.is_clean()
+
+
+def test_no_more_than_the_allowed_number_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2", "w:3", max_attempts=2)
+    for pool in world.pools.values():
+        pool.error = TimeoutError()
+    _, answered = world.ask()
+    assert answered.events == [502, "worker_failed"]
+    assert len(world.suspected) == 2
+    assert world.metrics.retries == {"worker_failed": 1}
+
+
+def test_a_resting_connection_that_is_lost_is_no_failure(world: World) -> None:
+    world.ask()
+    world.transport().feed(PLAIN)
+    _, answered = world.ask()
+    world.transport().lose()
+    assert len(world.pools["w:1"].transports) == 2
+    world.transport().feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+    assert not world.suspected
+    assert world.metrics.retries == {}
+
+
+def test_the_last_worker_of_a_model_is_dropped_and_dies(world: World) -> None:
+    _, answered = world.ask()
+    world.router.fleet.drop(WorkerId("w:1"))
+    world.transport().lose()
+    assert answered.events == [502, "worker_failed"]
+    assert world.metrics.retries == {}
+
+
+def test_an_answer_that_has_begun_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, answered = world.ask()
+    world.transport("w:1").feed(PLAIN[:-1])
+    world.transport("w:1").lose()
+    assert answered.events == [200, b"{", "abort"]
+    assert not world.pools["w:2"].transports
+
+
+# before the worker -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [(BODY.replace(b'"m"', b'"none"'), [404, "model_not_found"]), (BODY, [503, "no_worker"])],
+)
+def test_nobody_to_send_to(world: World, body: bytes, told: list[object]) -> None:
+    for member in world.router.fleet:
+        member.is_up = told[0] == 404
+    _, answered = world.ask(body)
+    assert answered.events == told
+    assert world.is_clean()
+
+
+def test_a_client_that_is_full_before_its_answer_begins(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an earlier answer: the worker is held up from the first byte."""
+    monkeypatch.setattr(Answered, "client_is_full", True, raising=False)
+    monkeypatch.setattr(Answered, "__init__", lambda self: vars(self).update(events=[], has_begun=False))
+    exchange, _ = world.ask()
+    assert not world.transport().is_reading
+    exchange.client_free()
+    assert world.transport().is_reading
+
+
+def test_a_client_that_leaves_while_its_prompt_is_tokenized(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the tokenizer comes to nobody: nothing is decided, booked or sent."""
+    started: list[object] = []
+    monkeypatch.setattr(PromptSource, "is_local", lambda self, request: False)
+    monkeypatch.setattr(InferenceExchange, "_start", lambda self, name, coro: started.append(coro))
+
+    class Asked:
+        def is_resting(self, url: str) -> bool:
+            return False
+
+        async def ask(self, *args: object) -> Prompt:
+            exchange.client_gone()
+            return Prompt()
+
+    world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
+    exchange, answered = world.ask()
+    with pytest.raises(StopIteration):
+        started[0].send(None)  # type: ignore[attr-defined]
+    assert answered.events == []
+    assert world.is_clean()
+    assert not world.pools["w:1"].transports
+
+
+# another worker ----------------------------------------------------------------------------------
+
+UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
+
+
+def test_what_a_silent_worker_has_not_begun_goes_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, waiting = world.ask()
+    _, begun = world.ask()
+    world.transport("w:2").feed(HEAD, chunk(EVENT))
+    for name in ("w:2", "w:1"):
+        world.proxy.worker_down(WorkerId(name))
+    assert world.transport("w:1").end == "aborted"
+    world.pools["w:2"].transports[0].feed(END)
+    assert begun.events == [200, EVENT, "end"]
+    assert len(world.pools["w:2"].transports) == 2
+    world.transport("w:2").feed(PLAIN)
+    assert waiting.events == [200, b"{}", "end"]
+    assert world.is_clean()
+    assert world.metrics.retries == {"worker_failed": 1}
+
+
+def test_an_unavailable_worker_is_passed_over_while_another_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    _, answered = world.ask()
+    world.transport("w:1").feed(UNAVAILABLE)
+    assert answered.events == []
+    world.transport("w:2").feed(UNAVAILABLE)
+    assert answered.events == [503, b"busy", "end"]  # the last one's own words
+    assert world.is_clean()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EADDRNOTAVAIL])
+def test_running_out_of_connections_is_no_workers_fault(world: World, number: int) -> None:
+    world.pools["w:1"].error = OSError(number, "too many")
+    _, answered = world.ask()
+    assert answered.events == [503, "no_worker"]
+    assert not world.suspected
+    assert world.is_clean()
+
+
+def test_a_total_time_that_is_over_is_no_workers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", deadlines=Deadlines(total_s=7.0))
+    _, answered = world.ask()
+    world.transport().feed(HEAD, chunk(EVENT))
+    world.loop.advance(8)
+    assert answered.events[-1] == "end"
+    assert b"its time is over" in answered.events[-2]  # type: ignore[operator]
+    assert not world.suspected
+    assert world.metrics.worker(WorkerId("w:1")).num_failed == 0
+
+
+class PendingTasks(InlineTasks):
+    """Tasks that are never done."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    def start(self, name: str, coro: Coroutine[Any, Any, Any]) -> Any:
+        coro.close()
+        return SimpleNamespace(cancel=lambda: self.cancelled.append(name))
+
+
+def test_a_client_that_leaves_ends_what_is_done_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1")
+    tasks = PendingTasks()
+    world.proxy.tasks = cast(Tasks, tasks)
+    exchange, _ = world.ask()
+    exchange.client_gone()
+    assert tasks.cancelled == ["connect"]
+    assert world.is_clean()
+
+
+# the room for bodies -----------------------------------------------------------------------------
+
+
+def held(world: World, exchange: InferenceExchange) -> int:
+    """As if its connection had counted it."""
+    exchange.http.num_held = world.proxy.bodies.num_bytes = 1000
+    return 1000
+
+
+def test_a_body_is_let_go_when_its_answer_begins(world: World) -> None:
+    exchange, _ = world.ask()
+    held(world, exchange)
+    world.transport().feed(PLAIN[:-1])
+    assert world.proxy.bodies.num_bytes == 0
+    world.transport().feed(PLAIN[-1:])
+    assert world.proxy.bodies.num_bytes == 0
+
+
+@pytest.mark.parametrize("end", ["failed", "client gone", "cut", "too late"])
+def test_a_body_is_let_go_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5.0))
+    exchange, answered = world.ask()
+    held(world, exchange)
+    if end == "failed":
+        world.transport().lose(ConnectionResetError())
+    elif end == "client gone":
+        exchange.client_gone()
+    elif end == "cut":
+        exchange.cancel("the gateway stopped")
+    else:
+        world.loop.advance(6.0)
+        assert answered.events == [504, "worker_timeout"]
+        assert answered.errors[0].should_retry
+    assert world.proxy.bodies.num_bytes == 0
+    assert world.is_clean()
+
+
+def test_a_body_is_held_while_another_worker_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", "w:2")
+    exchange, _ = world.ask()
+    held(world, exchange)
+    world.transport("w:1").lose(ConnectionResetError())
+    assert world.proxy.bodies.num_bytes == 1000
+    world.transport("w:2").feed(PLAIN)
+    assert world.proxy.bodies.num_bytes == 0

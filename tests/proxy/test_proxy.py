@@ -1,0 +1,197 @@
+from collections.abc import Callable
+
+import pytest
+
+from gateway.config import Config
+from gateway.config.tenant_limits import Limits
+from gateway.core.blocks import tokens_of
+from gateway.core.decision import Prompt
+from gateway.core.errors import Forbidden, InvalidRequest, TooManyRequests
+from gateway.core.requests.request import InferenceRequest
+from gateway.http.caller import Who
+from gateway.http.messages import HttpRequest
+from gateway.models.prompt_source import PromptSource
+from tests.support.exchanges import World
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch, "w:1", pool_idle_s=2.0, connect_timeout_s=3.0)
+
+
+def test_a_body_that_cannot_be_read_leaves_nothing_behind(world: World) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        world.ask(b'{"model":"m"}')
+    assert caught.value.param == "prompt"
+    assert world.is_clean()
+    assert not world.pools["w:1"].transports
+
+
+def test_an_exchange_is_known_while_it_lasts(world: World) -> None:
+    exchange, _ = world.ask()
+    assert world.proxy.exchanges == {exchange}
+    assert "w:1" in repr(exchange)
+    exchange.client_gone()
+    assert world.proxy.exchanges == set()
+
+
+def test_one_pool_for_each_endpoint_with_the_configured_times(world: World) -> None:
+    pool = world.proxy.pool("http://w:9")
+    assert world.proxy.pool("http://w:9") is pool
+    assert world.proxy.pool("http://w:8") is not pool
+    assert (pool.idle_s, pool.connect_timeout_s) == (2.0, 3.0)
+
+
+def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:
+    world.ask()
+    resting = world.transport()
+    resting.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    assert resting.end == ""
+    world.proxy.drop_pool("http://w:1")
+    assert resting.end == "aborted"
+    assert "http://w:1" not in world.proxy.pools
+    world.proxy.drop_pool("http://w:1")  # a second time does nothing
+
+
+def test_a_session_is_what_a_header_says_or_else_the_field_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", session_header=b"x-session-id", session_cookie=b"sid")
+    body = b'{"model":"m","prompt":"x","user":"u"}'
+    for headers, session in (([], "u"), ([(b"cookie", b"sid=c")], "c"), ([(b"x-session-id", b"h")], "h")):
+        assert (
+            world.proxy.request_of(HttpRequest("POST", b"/v1/completions", headers, body)).session == session
+        )
+
+
+def test_a_request_is_its_keys_tenants_and_salted_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1")
+    http = HttpRequest("POST", b"/v1/completions", [], b'{"model":"m","prompt":"x","cache_salt":"mine"}')
+    http.who = Who("acme", "id", ["m"], salt="SALT")
+    request = world.proxy.request_of(http)
+    assert (request.tenant, request.cache_salt) == ("acme", "SALT")
+    assert request.body == b'{"model":"m","prompt":"x","cache_salt":"SALT"}'
+    http.who = Who("acme", "id", ["n"])
+    with pytest.raises(Forbidden, match="may not use the model 'm', only n"):
+        world.proxy.request_of(http)
+
+
+# behind a gate ------------------------------------------------------------------------------------------
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_a_request_waits_until_the_one_before_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", flow=Config(max_in_flight_per_worker=1))
+    world.ask()
+    _, second = world.ask()
+    assert len(world.pools["w:1"].transports) == 1 and second.events == []
+    world.transport().feed(ANSWER)
+    world.loop.advance(0.0)
+    world.transport().feed(ANSWER)
+    assert second.events == [200, b"{}", "end"]
+    world.loop.advance(1.0)
+    assert world.is_clean()
+
+
+def test_a_client_that_leaves_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", flow=Config(max_in_flight_per_worker=1))
+    first, _ = world.ask()
+    second, answered = world.ask()
+    second.client_gone()
+    assert answered.events == [] and world.metrics.responses[499] == 1
+    gate = world.proxy.gate
+    assert gate and len(gate.lines.models["m"].queue) == 0
+    first.client_gone()
+    world.loop.advance(1.0)
+    assert world.is_clean() and not gate.tenants.of("anonymous", 0.0).num_active
+
+
+def test_what_waits_too_long_is_answered_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", flow=Config(max_in_flight_per_worker=1, queue_timeout_s=2.0))
+    first, _ = world.ask()
+    _, second = world.ask()
+    world.loop.advance(2.1)
+    assert second.events == [429, "queue_timeout"] and world.metrics.responses[429] == 1
+    first.client_gone()
+    assert world.is_clean()
+
+
+def test_a_limit_is_told_before_there_is_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = Config(tenants={"*": Limits(max_concurrent=1)})
+    world = World(monkeypatch, "w:1", flow=flow)
+    exchange, _ = world.ask()
+    with pytest.raises(TooManyRequests):
+        world.ask()
+    with pytest.raises(TooManyRequests):
+        world.offer()
+    assert world.proxy.exchanges == {exchange}
+    exchange.client_gone()
+    tunnel, _ = world.offer()
+    tunnel.client_gone()
+    world.ask()[0].client_gone()
+    assert world.is_clean()
+
+
+def test_where_each_gateway_decides_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is let go books when its turn comes; until then no other one is let go."""
+    world = World(monkeypatch, "w:1", "w:2", flow=Config(max_in_flight_per_worker=1))
+    turns: list[Callable[[], None]] = []
+    world.proxy.in_turn = turns.append
+
+    def tokenize(request: InferenceRequest) -> Prompt:
+        return Prompt((tokens_of([1] * 1000),))
+
+    gate = world.proxy.gate
+    assert gate
+    gate._tokenize = tokenize
+    exchanges = [world.ask()[0] for _ in range(4)]
+    assert world.in_flight() == 2  # of few tokens, not worth a turn
+    for over in (0, 1):
+        exchanges[over].client_gone()
+        world.loop.advance(0.0)
+        assert len(turns) == 1
+    turns[0]()
+    world.loop.advance(0.0)
+    assert len(turns) == 2 and world.in_flight() == 1
+    turns[1]()
+    assert world.in_flight() == 2
+    for exchange in exchanges[2:]:
+        exchange.client_gone()
+    world.loop.advance(1.0)
+    assert world.is_clean()
+
+
+def test_nobody_steps_ahead_where_nobody_says_who_may(world: World) -> None:
+    exchange, _ = world.ask(b'{"model":"m","prompt":[1],"priority":-9}')
+    assert exchange._request.priority == 0
+    exchange, _ = world.ask(b'{"model":"m","prompt":[1],"priority":9}')
+    assert exchange._request.priority == 9
+
+
+def test_a_stream_is_asked_for_its_usage_where_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    for limits in (Limits(), Limits(tokens_per_min=1000)):
+        world = World(monkeypatch, "w:1", flow=Config(tenants={"*": limits}))
+        world.proxy.ask_usage = lambda worker, is_needed: asked.append(is_needed)  # type: ignore[func-returns-value]
+        world.ask()
+    assert asked == [False, True]
+
+
+def test_what_a_full_queue_refuses_is_never_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenized: list[InferenceRequest] = []
+    tokenize = PromptSource.tokenize
+
+    def counted(source: PromptSource, request: InferenceRequest) -> Prompt:
+        tokenized.append(request)
+        return tokenize(source, request)
+
+    monkeypatch.setattr(PromptSource, "tokenize", counted)
+    flow = Config(max_in_flight_per_worker=1, max_queued=2)
+    world = World(monkeypatch, "w:1", flow=flow)
+    waiting = [world.ask()[1] for _ in range(3)]
+    assert all(not answered.events for answered in waiting)
+    before = len(tokenized)
+    for _ in range(5):
+        with pytest.raises(TooManyRequests) as told:
+            world.ask()
+        assert told.value.should_retry and told.value.retry_after_s
+    assert len(tokenized) == before

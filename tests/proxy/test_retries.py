@@ -1,0 +1,128 @@
+"""Who may be tried again: a table of what was lost, and a budget that bounds it."""
+
+import pytest
+
+from gateway.core.worker import WorkerId
+from gateway.proxy.retries import FLOOR, Retries, Tries
+
+A, B, C = WorkerId("a"), WorkerId("b"), WorkerId("c")
+
+
+def begun(budget: Retries, *, may_repeat: bool = True, now: float = 0.0) -> Tries:
+    budget.began(now)
+    return Tries(budget, may_repeat=may_repeat)
+
+
+def test_one_more_worker_is_asked() -> None:
+    tries = begun(Retries())
+    tries.was_sent = True
+    assert tries.may_ask_another()
+    assert tries.lost(A, "died", is_refused=False) == ""
+    assert tries.is_retry
+    assert not tries.may_ask_another()
+    assert "no more" in tries.lost(B, "died too", is_refused=False)
+    assert str(tries) == "a: died; b: died too"
+
+
+def test_those_that_refuse_are_not_counted_and_cost_nothing() -> None:
+    budget = Retries()
+    tries = begun(budget)
+    for worker in (A, B):
+        assert tries.lost(worker, "refused", is_refused=True) == ""
+    assert not tries.is_retry and not budget.num_retrying
+    tries.was_sent = True
+    assert tries.lost(C, "died", is_refused=False) == ""
+    assert budget.num_retrying == 1
+
+
+def test_a_connection_that_is_not_made_is_an_attempt_but_no_load() -> None:
+    budget = Retries(max_attempts=2)
+    tries = begun(budget)
+    assert tries.lost(A, "too slow", is_refused=False) == ""
+    assert not budget.num_retrying
+    assert tries.lost(B, "too slow", is_refused=False) != ""
+
+
+@pytest.mark.parametrize(
+    ("may_repeat", "was_sent", "is_again", "should_retry"),
+    [
+        (True, True, True, True),
+        (True, False, True, True),
+        (False, False, True, True),
+        (False, True, False, False),
+    ],
+)
+def test_what_may_be_kept_is_not_sent_twice(
+    may_repeat: bool, was_sent: bool, is_again: bool, should_retry: bool
+) -> None:
+    tries = begun(Retries(), may_repeat=may_repeat)
+    tries.was_sent = was_sent
+    assert tries.may_ask_another() is may_repeat
+    why = tries.lost(A, "died", is_refused=False)
+    assert (why == "") is is_again
+    error = tries.gave_up(why or "x")
+    assert (error.should_retry, error.retry_after_s) == (should_retry, 1)
+    assert tries.was_late().should_retry is may_repeat
+
+
+def lose(tries: Tries) -> bool:
+    tries.was_sent = True
+    return not tries.lost(A, "died", is_refused=False)
+
+
+@pytest.mark.parametrize("num", [500, 5000])
+def test_workers_get_no_more_than_a_fifth_on_top(num: int) -> None:
+    """One request after the other, of which each is lost."""
+    budget, num_again = Retries(), 0
+    for i in range(num):
+        tries = begun(budget, now=i * 0.001)
+        num_again += lose(tries)
+        budget.ended(tries)
+    assert num // 5 - 1 <= num_again <= num // 5 + 2 * FLOOR
+    assert budget.num_denied == num - num_again
+    assert (budget.num_in_flight, budget.num_retrying) == (0, 0)
+
+
+def test_the_floor_is_no_way_around_the_share() -> None:
+    """At a steady hundred a second a second brings no more than twenty."""
+    budget, num_again = Retries(), []
+    for i in range(1000):
+        tries = begun(budget, now=i * 0.01)
+        num_again.append(lose(tries))
+        budget.ended(tries)
+    assert all(sum(num_again[i : i + 100]) <= 21 for i in range(200, 1000, 100))
+
+
+@pytest.mark.parametrize(("num", "most"), [(5, 5), (30, FLOOR), (200, 40)])
+def test_no_more_than_a_fifth_in_flight_are_retries(num: int, most: int) -> None:
+    """All of them at work when their worker dies."""
+    budget = Retries()
+    some = [begun(budget, now=i * 10.0) for i in range(num)]
+    assert sum(map(lose, some)) == most
+    assert budget.num_retrying == most
+    for tries in some:
+        budget.ended(tries)
+    assert (budget.num_in_flight, budget.num_retrying) == (0, 0)
+
+
+def test_a_quiet_gateway_tries_each_again() -> None:
+    budget = Retries()
+    for i in range(100):
+        tries = begun(budget, now=i * 0.1)
+        assert lose(tries)
+        budget.ended(tries)
+
+
+def test_a_retry_that_is_lost_too_is_one_in_flight_but_paid_for() -> None:
+    budget = Retries(max_attempts=5)
+    tries = begun(budget)
+    assert lose(tries) and lose(tries) and lose(tries)
+    assert budget.num_retrying == 1
+    assert "7.2 left" in repr(budget)
+
+
+def test_without_a_share_only_refused_connections_are_tried_again() -> None:
+    budget = Retries(share=0.0)
+    tries = begun(budget)
+    assert tries.lost(A, "refused", is_refused=True) == ""
+    assert not lose(tries)

@@ -1,0 +1,21 @@
+"""The budget of retries on the metrics page."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.proxy.retries import Retries
+from gateway.proxy.retry_metrics import RetriesCollector
+from gateway.server.body_budget import Bodies
+
+
+def test_what_is_told() -> None:
+    retries, registry = Retries(), CollectorRegistry()
+    retries.num_retrying, retries.num_denied = 3, 5
+    bodies = Bodies(100)
+    bodies.num_bytes, bodies.num_refused = 7, 2
+    registry.register(RetriesCollector(retries, bodies))
+    page = generate_latest(registry).decode()
+    assert "kvgate_retries_in_flight 3.0" in page
+    assert "kvgate_retries_denied_total 5.0" in page
+    assert "kvgate_bodies_bytes 7.0" in page
+    assert "kvgate_bodies_limit_bytes 100.0" in page
+    assert "kvgate_bodies_refused_total 2.0" in page

@@ -1,0 +1,520 @@
+"""A split request's life, with workers and clock moved by hand: both legs, every failure, bookings of both
+given back once."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engines import HANDOFFS
+from gateway.core.blocks import root_hash
+from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.disaggregation.stats import Splits
+from gateway.policies.disaggregation import Disaggregation, modes_of
+from gateway.policies.transfer_speed import TransferSpeed
+from gateway.proxy.split_exchange import REFUSAL_S, SplitExchange, number_of
+from tests.proxy.test_exchange import END, EVENT, HEAD, PLAIN, chunk
+from tests.support import exchanges
+from tests.support.exchanges import FakePool
+
+PARAMS = {"remote_block_ids": [[1]], "remote_engine_id": "e", "remote_host": "h", "remote_port": 1}
+PREFILLED = {"usage": {"prompt_tokens": 3}, "choices": [{}], "kv_transfer_params": PARAMS}
+ERROR = b'data: {"error": {"message": "Internal server error", "code": 500}}\n\n'
+
+
+def plain(body: Any, status: str = "200 OK") -> bytes:
+    data = json.dumps(body).encode()
+    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status.encode(), len(data), data)
+
+
+class World(exchanges.World):
+    """Prefill workers begin with p, decode workers with d; all requests are split."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *names: str,
+        connector: str = "nixl",
+        mode: str = "always",
+        **options: Any,
+    ) -> None:
+        super().__init__(monkeypatch, **options)
+        transfer = TransferSpeed(tokens_per_s=1000, latency_s=0.01)
+        self.splits = Splits(Disaggregation(transfer, modes_of([mode])))
+        self.router.disaggregation = self.splits.policy
+        self.proxy.splits, self.proxy.handoffs = self.splits, HANDOFFS
+        for name in names:
+            self.join(name, connector)
+
+    def join(self, name: str, connector: str) -> None:
+        role = Role.PREFILL if name.startswith("p") else Role.DECODE
+        transfer = Transfer(connector, f"{name[0]}:8998", "engine", is_bound=connector == "bootstrap")
+        worker = Worker(WorkerId(name), f"http://{name}", (Served("m", "root"),), block_size=16, role=role)
+        self.router.fleet.add(replace(worker, transfer=transfer))
+        self.router.index.add_worker(worker.id, root_hash("root"), 16)
+        self.router.assumed.add_worker(worker.id, keep_s=10, max_blocks=1000)
+        self.pools[name] = FakePool(worker.url)
+        self.proxy.pools[worker.url] = self.pools[name]
+
+    def asked(self, name: str) -> dict[str, Any]:
+        """The body that a worker got last."""
+        fields = json.loads(self.transport(name).out.rpartition(b"\r\n\r\n")[2])
+        assert isinstance(fields, dict)
+        return fields
+
+    def was_asked(self, name: str) -> bool:
+        return bool(self.pools[name].transports and self.pools[name].transports[-1].out)
+
+    def load(self, name: str) -> int:
+        return self.router.ledger.load(WorkerId(name)).num_in_flight
+
+    def is_clean(self) -> bool:
+        is_open = self.router._prefilling or self.router._open or self.splits.pinned
+        return super().is_clean() and not is_open
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch, "p:1", "d:1")
+
+
+def prefilled(world: World, name: str = "p:1", body: Any = PREFILLED) -> None:
+    world.transport(name).feed(plain(body))
+
+
+def test_prefill_then_decode(world: World) -> None:
+    exchange, answered = world.ask()
+    assert isinstance(exchange, SplitExchange)
+    assert (world.load("p:1"), world.load("d:1")) == (1, 1)
+    asked = world.asked("p:1")
+    assert (asked["max_tokens"], asked["stream"], asked["kv_transfer_params"]["do_remote_decode"]) == (
+        1,
+        False,
+        True,
+    )
+    assert b"x-request-id: 7" in world.transport("p:1").out
+    assert not world.was_asked("d:1")
+    world.loop.advance(0.5)
+    prefilled(world)
+    assert (world.load("p:1"), world.load("d:1")) == (0, 1)
+    assert world.asked("d:1") == {
+        "model": "m",
+        "prompt": [1, 2, 3],
+        "stream": True,
+        "kv_transfer_params": PARAMS,
+    }
+    assert b"x-request-id: 7" in world.transport("d:1").out
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+    assert world.splits.plans == {("prefill_decode", "always split"): 1}
+    assert (world.splits.prefill_s.sum, sum(world.splits.ttft_s["prefill_decode"].counts)) == (0.5, 1)
+    record = world.records.explain(world.records.recent(1)[0])
+    assert record and record["split"]["prefill_worker"] == "p:1"
+
+
+def test_an_unstreamed_answer_passes_as_it_is(world: World) -> None:
+    _, answered = world.ask(b'{"model":"m","prompt":[1,2,3]}')
+    prefilled(world)
+    world.transport("d:1").feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+    assert world.is_clean()
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"n":2',
+        '"best_of":2',
+        '"use_beam_search":true',
+        '"echo":true',
+        '"prompt_logprobs":1',
+        '"prompt":[[1],[2]]',
+    ],
+)
+def test_what_cannot_be_split_is_not(world: World, field: str) -> None:
+    _, answered = world.ask(b'{"model":"m","prompt":[1,2,3],%b}' % field.encode())
+    assert not world.was_asked("p:1")
+    assert "kv_transfer_params" not in world.asked("d:1")
+    world.transport("d:1").feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+    assert world.is_clean()
+
+
+# prefill fails ---------------------------------------------------------------------------------
+
+
+FAILURES: dict[str, Any] = {
+    "died": lambda t: t.lose(),
+    "error": lambda t: t.feed(plain({"error": {}}, "500 Internal Server Error")),
+    "timeout": None,
+}
+
+
+@pytest.mark.parametrize("cause", FAILURES)
+def test_another_prefill_worker_is_tried(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "d:1", prefill_timeout_s=5.0)
+    _, answered = world.ask()
+    first, second = ("p:1", "p:2") if world.was_asked("p:1") else ("p:2", "p:1")
+    if FAILURES[cause]:
+        FAILURES[cause](world.transport(first))
+    else:
+        world.loop.advance(5.0)
+        assert world.transport(first).end == "aborted"
+    assert [who for who, _, _ in world.suspected] == [first]
+    assert (world.load(first), world.load(second), world.load("d:1")) == (0, 1, 1)
+    prefilled(world, second)
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.splits.failures == {cause: 1}
+    assert world.is_clean()
+
+
+def test_where_the_budget_has_no_room_the_decode_worker_computes_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others would compute it once more each time: a fleet that dies must not get more work for that."""
+    world = World(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
+    _, answered = world.ask()
+    first, second = ("p:1", "p:2") if world.was_asked("p:1") else ("p:2", "p:1")
+    world.transport(first).lose()
+    assert not world.was_asked(second) and "kv_transfer_params" not in world.asked("d:1")
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.proxy.retries.num_denied == 1
+    assert world.is_clean()
+
+
+def test_who_was_not_reached_costs_the_budget_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "d:1", retry_share=0.0)
+    for name in ("p:1", "p:2"):
+        world.pools[name].error = ConnectionRefusedError(111, "Connection refused")
+    _, answered = world.ask()
+    assert world.splits.failures == {"unreachable": 2}
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.proxy.retries.num_denied == 0
+    assert world.is_clean()
+
+
+def test_without_another_one_the_decode_worker_computes_the_prompt(world: World) -> None:
+    _, answered = world.ask()
+    world.transport("p:1").lose()
+    assert "kv_transfer_params" not in world.asked("d:1")
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+
+
+def test_one_that_cannot_be_reached_is_down_at_once(world: World) -> None:
+    world.pools["p:1"].error = ConnectionRefusedError(111, "Connection refused")
+    _, answered = world.ask()
+    assert world.suspected == [("p:1", "cannot connect: Connection refused", True)]
+    assert world.splits.failures == {"unreachable": 1}
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        plain({**PREFILLED, "kv_transfer_params": None}),
+        plain({**PREFILLED, "kv_transfer_params": {**PARAMS, "remote_port": None}}),
+        plain({"error": {"message": "too long"}}, "400 Bad Request"),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n<>",
+    ],
+    ids=["no parameters", "half of them", "refused", "no JSON"],
+)
+def test_an_answer_that_cannot_be_used_blames_nobody(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    """The decode worker says what it has to say of the request."""
+    world = World(monkeypatch, "p:1", "p:2", "d:1")
+    _, answered = world.ask()
+    world.transport("p:1" if world.was_asked("p:1") else "p:2").feed(answer)
+    assert world.suspected == []
+    assert "kv_transfer_params" not in world.asked("d:1")
+    world.transport("d:1").feed(plain({"error": {}}, "400 Bad Request"))
+    assert answered.events[0] == 400
+    assert world.splits.failures == {"refused": 1}
+    assert world.is_clean()
+
+
+def test_a_prefill_worker_whose_probes_fail_is_waited_for_no_longer(world: World) -> None:
+    world.ask()
+    world.proxy.worker_down(WorkerId("p:1"))
+    assert world.transport("p:1").end == "aborted"
+    assert world.was_asked("d:1")
+
+
+def test_a_resting_connection_that_was_closed_is_no_failure(world: World) -> None:
+    world.ask()
+    prefilled(world)
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    first = world.transport("p:1")
+    first.out = b""
+    world.ask()
+    assert first.out and len(world.pools["p:1"].transports) == 1
+    first.lose()
+    assert len(world.pools["p:1"].transports) == 2
+    assert world.splits.failures == {}
+
+
+# decode fails ----------------------------------------------------------------------------------
+
+
+def test_a_transfer_that_fails_is_computed_by_the_decode_worker(world: World) -> None:
+    _, answered = world.ask(b'{"model":"m","prompt":[1,2,3]}')
+    prefilled(world)
+    world.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert "kv_transfer_params" not in world.asked("d:1")
+    world.transport("d:1").feed(PLAIN)
+    assert answered.events == [200, b"{}", "end"]
+    assert world.splits.failures == {"transfer": 1}
+    assert world.is_clean()
+
+
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
+
+
+@pytest.mark.parametrize("before", [b"", ROLE])
+def test_a_stream_that_begins_with_an_error_is_never_seen(world: World, before: bytes) -> None:
+    _, answered = world.ask()
+    prefilled(world)
+    first = world.transport("d:1")
+    first.feed(HEAD)
+    assert answered.events == []
+    first.feed(*([chunk(before)] if before else []), chunk(ERROR), chunk(b"data: [DONE]\n\n"), END)
+    assert answered.events == []
+    assert "kv_transfer_params" not in world.asked("d:1")
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+
+
+def test_a_held_stream_that_is_lost_on_an_old_connection_is_not_asked_for_again(world: World) -> None:
+    """Its connection was open, so what was handed is used up."""
+    world.ask()
+    prefilled(world)
+    world.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    _, answered = world.ask()
+    prefilled(world)
+    assert len(world.pools["d:1"].transports) == 1
+    world.transport("d:1").feed(HEAD, chunk(ROLE))
+    world.transport("d:1").lose()
+    assert len(world.pools["d:1"].transports) == 1
+    assert answered.events[0] == 502 and 200 not in answered.events
+    assert world.is_clean()
+
+
+def test_a_decode_worker_that_dies_before_its_first_token_costs_a_fresh_prefill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was handed is never told twice."""
+    world = World(monkeypatch, "p:1", "d:1", "d:2")
+    _, answered = world.ask()
+    prefilled(world)
+    first, second = ("d:1", "d:2") if world.was_asked("d:1") else ("d:2", "d:1")
+    world.transport(first).feed(HEAD, chunk(ROLE))
+    world.transport(first).lose()
+    assert not world.was_asked(second)
+    again = {**PARAMS, "remote_block_ids": [[2]]}
+    prefilled(world, body={**PREFILLED, "kv_transfer_params": again})
+    assert world.asked(second)["kv_transfer_params"] == again
+    world.transport(second).feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert world.is_clean()
+
+
+def test_without_a_decode_worker_nobody_answers(world: World) -> None:
+    _, answered = world.ask()
+    prefilled(world)
+    world.transport("d:1").lose()
+    assert answered.events == [502, "worker_failed"]
+    assert world.is_clean()
+
+
+# the client, and the end -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_prefilled", [False, True])
+def test_a_client_that_leaves_is_told_to_whoever_computes(world: World, is_prefilled: bool) -> None:
+    exchange, _ = world.ask()
+    if is_prefilled:
+        prefilled(world)
+    exchange.client_gone()
+    assert world.transport("d:1" if is_prefilled else "p:1").end == "aborted"
+    assert world.is_clean()
+
+
+def test_a_client_that_leaves_while_the_stream_is_held(world: World) -> None:
+    exchange, answered = world.ask()
+    prefilled(world)
+    world.transport("d:1").feed(HEAD, chunk(ROLE))
+    exchange.client_gone()
+    assert world.transport("d:1").end == "aborted" and answered.events == []
+    assert world.is_clean()
+
+
+def told(num_tokens: int) -> bytes:
+    return plain({"usage": {"prompt_tokens": num_tokens, "completion_tokens": 1}, "choices": [{}]})
+
+
+UNSTREAMED = b'{"model":"m","prompt":[1,2,3]}'
+
+
+def is_no_pair(world: World) -> bool:
+    """By what becomes of another request."""
+    before = world.splits.plans[("direct", "no prefill worker fits")]
+    world.ask()
+    return world.splits.plans[("direct", "no prefill worker fits")] > before
+
+
+def test_legs_that_made_different_prompts_are_no_pair_any_more(world: World) -> None:
+    world.ask(UNSTREAMED)
+    prefilled(world)
+    world.transport("d:1").feed(told(4))
+    assert world.splits.num_mismatches == 1
+    assert is_no_pair(world)
+
+
+def test_another_prompt_than_ours_is_not_handed_on(world: World) -> None:
+    """An engine may die of it."""
+    _, answered = world.ask(UNSTREAMED)
+    prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 4}})
+    assert world.asked("d:1") == {"model": "m", "prompt": [1, 2, 3]}
+    assert (world.splits.failures, world.splits.num_mismatches) == ({"mismatch": 1}, 1)
+    world.transport("d:1").feed(told(3))
+    assert (answered.events[0], answered.events[-1]) == (200, "end")
+    assert world.is_clean()
+    assert is_no_pair(world)
+
+
+def test_where_it_is_ours_that_differs_the_two_are_a_pair_again(world: World) -> None:
+    """The decode worker's own count tells so; from then on ours is no longer held against anybody."""
+    four = {**PREFILLED, "usage": {"prompt_tokens": 4}}
+    world.ask(UNSTREAMED)
+    prefilled(world, body=four)
+    world.transport("d:1").feed(told(4))
+    _, answered = world.ask(UNSTREAMED)
+    prefilled(world, body=four)
+    assert "kv_transfer_params" in world.asked("d:1")
+    world.transport("d:1").feed(told(4))
+    assert (answered.events[0], answered.events[-1]) == (200, "end")
+    assert (world.splits.failures, world.splits.num_mismatches) == ({"mismatch": 1}, 1)
+    world.ask(UNSTREAMED)
+    prefilled(world)
+    world.transport("d:1").feed(told(3))
+    assert world.is_clean()
+    world.ask(UNSTREAMED)
+    prefilled(world, body=four)
+    assert world.splits.failures == {"mismatch": 2}, "it counts as we do again"
+
+
+def test_of_a_prompt_that_the_engine_cuts_we_do_not_know_the_length(world: World) -> None:
+    world.ask(b'{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":2}')
+    prefilled(world, body={**PREFILLED, "usage": {"prompt_tokens": 2}})
+    assert "kv_transfer_params" in world.asked("d:1")
+    assert world.splits.failures == {}
+
+
+# both at once ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch, "p:1", "d:1", connector="bootstrap")
+
+
+def test_both_are_asked_at_once(together: World) -> None:
+    _, answered = together.ask()
+    room = together.asked("p:1")
+    assert room == together.asked("d:1")
+    assert (room["bootstrap_host"], room["bootstrap_port"]) == ("p", 8998)
+    together.transport("d:1").feed(HEAD, chunk(EVENT))
+    assert answered.events == [200, EVENT]
+    assert (together.load("p:1"), together.load("d:1")) == (1, 1)
+    prefilled(together, body={"usage": {"prompt_tokens": 3}})
+    assert together.load("p:1") == 0
+    together.transport("d:1").feed(END)
+    assert answered.events == [200, EVENT, "end"]
+    assert together.is_clean()
+
+
+def test_one_that_fails_ends_the_other(together: World) -> None:
+    together.join("p:2", "bootstrap")
+    _, answered = together.ask()
+    first, second = ("p:1", "p:2") if together.was_asked("p:1") else ("p:2", "p:1")
+    waiting = together.transport("d:1")
+    together.transport(first).lose()
+    assert waiting.end == "aborted"
+    assert together.asked(second)["bootstrap_room"] == together.asked("d:1")["bootstrap_room"]
+    together.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert together.is_clean()
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_what_both_refuse_is_refused_in_the_engines_words(together: World, says_so: bool) -> None:
+    _, answered = together.ask()
+    together.transport("p:1").feed(plain({"error": {"message": "too long"}}, "400 Bad Request"))
+    assert together.load("p:1") == 0 and answered.events == []
+    if says_so:
+        together.transport("d:1").feed(plain({"error": 1}, "400 Bad Request"))
+    together.loop.advance(REFUSAL_S)
+    assert answered.events[:2] == ([400, b'{"error": 1}'] if says_so else [400, "invalid_request"])
+    assert together.is_clean()
+
+
+def test_one_that_answers_nothing_alone_has_nobody_to_go_to(together: World) -> None:
+    _, answered = together.ask()
+    together.transport("p:1").lose()
+    assert answered.events == [503, "no_worker"]
+    assert together.is_clean()
+
+
+def test_a_transfer_that_fails_goes_to_another_prefill_worker(together: World) -> None:
+    together.join("p:2", "bootstrap")
+    _, answered = together.ask()
+    first, second = ("p:1", "p:2") if together.was_asked("p:1") else ("p:2", "p:1")
+    together.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert together.transport(first).end == "aborted"
+    assert together.asked(second)["bootstrap_room"] == together.asked("d:1")["bootstrap_room"]
+    together.transport("d:1").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert together.is_clean()
+
+
+@pytest.mark.parametrize("by", ["p:1", "d:1"])
+def test_where_there_is_no_other_prefill_worker_another_decode_worker_may_get_it(
+    together: World, by: str
+) -> None:
+    """Whichever of the two tells that the blocks did not arrive."""
+    _, answered = together.ask()
+    together.join("d:2", "bootstrap")
+    together.transport(by).feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert together.asked("p:1")["bootstrap_room"] == together.asked("d:2")["bootstrap_room"]
+    together.transport("d:2").feed(HEAD, chunk(EVENT), END)
+    assert answered.events == [200, EVENT, "end"]
+    assert together.is_clean()
+
+
+def test_pairs_are_tried_as_often_as_workers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "p:1", "p:2", "p:3", "d:1", connector="bootstrap", max_attempts=2)
+    _, answered = world.ask()
+    for _ in range(2):
+        assert answered.events == []
+        world.transport("d:1").feed(plain({"error": {}}, "500 Internal Server Error"))
+    assert answered.events == [502, "worker_failed"]
+    assert world.is_clean()
+
+
+def test_several_answers_come_from_both_where_neither_answers_alone(together: World) -> None:
+    together.ask(b'{"model":"m","prompt":[1,2,3],"n":2}')
+    assert together.asked("p:1")["n"] == together.asked("d:1")["n"] == 2
+
+
+def test_numbers_are_of_63_bits_and_of_their_decision() -> None:
+    numbers = {number_of(f"d{i}") for i in range(1000)}
+    assert len(numbers) == 1000 and all(0 <= number < 2**63 for number in numbers)
+    assert number_of("d1") == number_of("d1")

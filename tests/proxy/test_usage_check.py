@@ -1,0 +1,45 @@
+import logging
+
+import pytest
+
+from gateway.core.usage import Usage, UsageLimit
+from gateway.core.worker import WorkerId
+from gateway.http.messages import ResponseHead
+from gateway.http.response_observer import Answer
+from gateway.observability.metrics import Metrics
+from gateway.proxy.usage_check import Usages
+from tests.support.fakes import decision
+
+GOOD = b'{"usage":{"prompt_tokens":5,"completion_tokens":2}}'
+BAD = b'{"usage":{"prompt_tokens":5,"completion_tokens":-9}}'
+
+
+def answer_of(body: bytes) -> Answer:
+    head = ResponseHead(200, [(b"content-type", b"application/json")], None)
+    answer = Answer(head, limit=UsageLimit(100, 100))
+    answer.feed(body, 0.0)
+    return answer
+
+
+def test_what_is_refused_is_counted_and_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    metrics = Metrics()
+    usages = Usages(metrics, clock=lambda: now[0])
+    with caplog.at_level(logging.WARNING):
+        assert usages.of(answer_of(GOOD), decision()) == Usage(5, 2)
+        for _ in range(1000):
+            assert usages.of(answer_of(BAD), decision()) is None
+        now[0] = 60.0
+        assert usages.of(answer_of(BAD), decision()) is None
+    why = "Expected `int` >= 0 - at `$.completion_tokens`"
+    assert [record.message for record in caplog.records] == [
+        f"worker w:1: usage ignored (its answer: {why}); nothing is counted with it",
+        f"worker w:1: usage ignored (1000 of its answers, the last time: {why}); nothing is counted with it",
+    ]
+    assert metrics.worker(WorkerId("w:1")).num_refused_usages == 1001
+
+
+def test_an_answer_without_usage_is_not_refused() -> None:
+    metrics = Metrics()
+    assert Usages(metrics).of(answer_of(b"{}"), decision()) is None
+    assert not list(metrics.items())

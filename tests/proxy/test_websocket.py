@@ -1,0 +1,253 @@
+"""WebSockets without sockets or time: who is told what, and that everything is given back once."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.core.errors import Forbidden, InvalidRequest, NotSupported
+from gateway.core.worker import Served
+from gateway.http.caller import Who
+from gateway.http.messages import HttpRequest
+from gateway.proxy.deadlines import Deadlines
+from gateway.proxy.websocket import FLUSH_S, TunnelExchange, parse_tunnel
+from tests.support.exchanges import Answered, World
+from tests.support.transports import FakeTransport
+
+AGREED = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+SWITCHED = b"HTTP/1.1 101 Switching Protocols"
+Open = tuple[World, TunnelExchange, Answered, FakeTransport]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch, "w:1", "w:2")
+
+
+def opened(world: World) -> tuple[TunnelExchange, Answered, FakeTransport]:
+    exchange, answered = world.offer()
+    transport = world.transport()
+    transport.taken()
+    transport.feed(AGREED)
+    assert answered.events.pop() == SWITCHED
+    return exchange, answered, transport
+
+
+# which model -----------------------------------------------------------------------------------
+
+
+def model(query: str, *served: Served) -> str:
+    http = HttpRequest("GET", b"/v1/realtime" + query.encode(), [])
+    return parse_tunnel(http, {one.name: one for one in served}).model
+
+
+M, ALIAS, LORA, OTHER = Served("m", "r"), Served("n", "r"), Served("l", "r", "l"), Served("o", "s")
+
+
+def test_the_model_is_named_or_the_only_one() -> None:
+    assert model("?model=a%2Fb&x=y", M, OTHER) == "a/b"
+    assert model("", M) == model("?model=", M, ALIAS) == model("", LORA, M) == "m"
+    assert model("") == ""  # nobody has joined: the router says so
+
+
+def test_one_of_several_has_to_be_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"/v1/realtime\?model=NAME, of m, o$"):
+        model("", M, OTHER)
+
+
+def test_a_key_opens_what_it_may_use() -> None:
+    served = {one.name: one for one in (M, OTHER)}
+    http = HttpRequest("GET", b"/v1/realtime", [])
+    http.who = Who("acme", "id", ["m"])
+    request = parse_tunnel(http, served)  # the only one of these
+    assert (request.model, request.tenant) == ("m", "acme")
+    named = HttpRequest("GET", b"/v1/realtime?model=o", [])
+    named.who = http.who
+    with pytest.raises(Forbidden):
+        parse_tunnel(named, served)
+    http.who = Who("acme", "id", ["x", "y"])
+    with pytest.raises(Forbidden):
+        parse_tunnel(http, served)
+
+
+def test_where_caches_are_kept_apart_there_are_none() -> None:
+    http = HttpRequest("GET", b"/v1/realtime?model=m", [])
+    http.who = Who("acme", salt="s")
+    with pytest.raises(NotSupported, match="cannot be salted"):
+        parse_tunnel(http, {"m": M})
+
+
+# bytes -----------------------------------------------------------------------------------------
+
+
+def test_bytes_go_both_ways_as_they_come(world: World) -> None:
+    exchange, answered = world.offer()
+    transport = world.transport()
+    assert transport.taken().startswith(b"GET /v1/realtime?model=m HTTP/1.1\r\n")
+    transport.feed(AGREED + b"a")
+    transport.feed(b"GET / HTTP/1.1\r\n\r\n")
+    answered.from_client(b"\x81\x00")
+    assert answered.events == [SWITCHED, b"a", b"GET / HTTP/1.1\r\n\r\n"]
+    assert transport.taken() == b"\x81\x00"
+    assert world.metrics.tunnel_bytes == {"client": 2, "worker": 19}
+    assert (world.in_flight(), world.metrics.num_tunnels_open) == (1, 1)
+    assert repr(world.pools["w:1"]) == "Pool(w:1, open=0, idle=0)"
+    exchange.cancel("over")
+
+
+def test_each_side_is_held_up_by_the_other(world: World) -> None:
+    exchange, answered, transport = opened(world)
+    exchange.client_full()
+    assert not transport.is_reading
+    exchange.client_free()
+    assert transport.is_reading
+    transport.protocol.pause_writing()
+    transport.protocol.resume_writing()
+    assert answered.events == ["held", "let go"]
+
+
+def test_a_client_that_was_full_before(world: World) -> None:
+    exchange, answered = world.offer()
+    exchange.client_full()
+    assert not world.transport().is_reading
+    exchange.client_free()
+    assert world.transport().is_reading
+    answered.client_is_full = True
+    world.transport().feed(AGREED)
+    assert not world.transport().is_reading
+    exchange.client_free()
+    assert world.transport().is_reading
+
+
+# ends ------------------------------------------------------------------------------------------
+
+
+def test_the_client_leaves(world: World) -> None:
+    exchange, answered, transport = opened(world)
+    answered.from_client(b"bye")
+    exchange.client_gone()
+    assert (transport.taken(), transport.end) == (b"bye", "closed")
+    world.loop.advance(FLUSH_S + 0.1)
+    assert transport.end == "aborted"  # it never took the last bytes
+    transport.lose()
+    assert answered.events == []
+    assert world.metrics.num_client_disconnects == 0
+    assert (world.is_clean(), world.metrics.num_tunnels_open, world.metrics.responses[101]) == (True, 0, 1)
+
+
+def test_a_worker_that_takes_the_last_bytes_in_time(world: World) -> None:
+    exchange, _, transport = opened(world)
+    exchange.client_gone()
+    transport.lose()
+    world.loop.advance(FLUSH_S + 0.1)
+    assert transport.end == "closed"
+
+
+def test_the_worker_ends_it(world: World) -> None:
+    exchange, answered, transport = opened(world)
+    transport.feed(b"bye")
+    transport.lose()
+    assert answered.events == [b"bye", "end"]
+    assert world.is_clean()
+    assert world.suspected == []
+    exchange.client_gone()  # too late to count
+    assert (world.metrics.num_tunnels_open, world.metrics.responses) == (0, {101: 1})
+
+
+def test_the_worker_dies(world: World) -> None:
+    _, answered, transport = opened(world)
+    transport.lose(ConnectionResetError("reset"))
+    assert answered.events == ["end"]
+    assert world.suspected == [("w:1", "the worker died: reset", False)]
+    assert world.metrics.worker(world.suspected[0][0]).num_failed == 1  # type: ignore[arg-type]
+    assert world.is_clean()
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda exchange, answered: answered.from_client(b"late"),
+        lambda exchange, answered: exchange.from_worker(b"late"),
+        lambda exchange, answered: exchange.worker_full(True),
+        lambda exchange, answered: exchange.worker_gone(OSError("late")),
+        lambda exchange, answered: exchange.client_gone(),
+    ],
+)
+def test_what_comes_after_the_end_does_nothing(
+    world: World, late: Callable[[TunnelExchange, Answered], None]
+) -> None:
+    exchange, answered, transport = opened(world)
+    exchange.cancel("the gateway stopped")
+    assert answered.events == ["abort"]
+    late(exchange, answered)
+    assert (answered.events, transport.taken(), transport.end) == (["abort"], b"", "closed")
+    assert (world.metrics.num_tunnels_open, world.metrics.responses) == (0, {101: 1})
+    assert world.is_clean()
+
+
+# time ------------------------------------------------------------------------------------------
+
+
+def test_silence_ends_it_and_either_side_keeps_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5, idle_s=60, total_s=100))
+    _, answered, transport = opened(world)
+    for _ in range(5):
+        world.loop.advance(59)
+        transport.feed(b"x")
+        world.loop.advance(59)
+        answered.from_client(b"y")
+    assert answered.events == [b"x"] * 5  # hours, whatever an answer may take
+    world.loop.advance(59)
+    assert world.in_flight() == 1
+    world.loop.advance(2)
+    assert answered.events[5:] == ["end"]
+    assert transport.end == "closed"
+    assert world.suspected == []
+    assert world.is_clean()
+
+
+def test_without_a_limit_it_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5, idle_s=0))
+    _, answered, _ = opened(world)
+    world.loop.advance(100_000)
+    assert answered.events == []
+
+
+def test_a_worker_that_does_not_agree_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1", deadlines=Deadlines(first_byte_s=5))
+    _, answered = world.offer()
+    world.loop.advance(5.1)
+    assert answered.events == [504, "worker_timeout"]
+    assert world.is_clean()
+
+
+# before it is agreed ---------------------------------------------------------------------------
+
+
+def test_a_lost_worker_is_replaced(world: World) -> None:
+    _, answered = world.offer()
+    world.transport().lose()
+    world.transport("w:2").feed(AGREED)
+    assert answered.events == [SWITCHED]
+    assert world.in_flight() == 1
+
+
+def test_another_answer_is_the_clients(world: World) -> None:
+    _, answered = world.offer()
+    world.transport().feed(b"HTTP/1.1 403 No\r\nContent-Length: 2\r\n\r\nno")
+    assert answered.events == [403, b"no", "end"]
+    assert world.is_clean()
+
+
+def test_a_client_that_leaves_before(world: World) -> None:
+    exchange, _ = world.offer()
+    exchange.client_gone()
+    assert world.transport().end == "aborted"
+    assert world.metrics.num_client_disconnects == 1
+    assert world.is_clean()
+
+
+def test_its_probes_fail(world: World) -> None:
+    """An open one goes on: it may well be alive."""
+    exchange, answered, transport = opened(world)
+    exchange.worker_down(world.router.fleet.eligible("m")[0].member.worker.id)
+    assert (answered.events, transport.end) == ([], "")

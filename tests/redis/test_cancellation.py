@@ -1,0 +1,65 @@
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from gateway.redis.cancellation import Stoppable, heeding
+from gateway.redis.options import Place
+from gateway.redis.topology import Sentinels
+
+A, B = ("a", 1), ("b", 2)
+
+
+class Library:
+    """Loses a cancellation, and ends as it would have without."""
+
+    def __init__(self, end: Any) -> None:
+        self.end, self.begun = end, asyncio.Event()
+
+    async def __call__(self, *args: object, **options: object) -> Any:
+        self.begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+
+async def heeded(library: Library) -> None:
+    with heeding():
+        await library()
+
+
+async def commanded(library: Library) -> None:
+    async with Stoppable() as client:
+        await client.execute_command("PING")
+
+
+async def asked(library: Library) -> Place:
+    """Who is asked in turn stops too."""
+    return await Sentinels([A, B], "m", {})()
+
+
+@pytest.mark.parametrize("ask", [heeded, commanded, asked])
+@pytest.mark.parametrize("end", [b"OK", RedisConnectionError("gone")])
+async def test_a_cancellation_that_the_library_loses_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, end: Any, ask: Callable[[Library], Coroutine[Any, Any, Any]]
+) -> None:
+    library = Library(end)
+    monkeypatch.setattr(Redis, "execute_command", lambda self, *args, **options: library(*args, **options))
+    task = asyncio.get_running_loop().create_task(ask(library))
+    await library.begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_what_was_not_cancelled_ends_as_it_ends() -> None:
+    with heeding():
+        await asyncio.sleep(0)
+    with pytest.raises(ValueError, match="x"), heeding():
+        raise ValueError("x")

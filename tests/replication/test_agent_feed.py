@@ -1,0 +1,367 @@
+"""A feed by way of an agent: real sockets, an agent that the test drives, and an engine that it plays."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from gateway.agent.service import KvEvents, serve
+from gateway.core.block_limits import BlockLimits
+from gateway.core.event_stream import Position, StreamState
+from gateway.core.kv_events import BlocksRemoved
+from gateway.core.worker import Served as Model
+from gateway.core.worker import Worker, WorkerId
+from gateway.ingest.pauses import Pauses
+from gateway.ingest.subscription import Subscription
+from gateway.ingest.time_slices import Turns
+from gateway.replication.agent_feed import AgentFeed, Times, reach
+from gateway.replication.agent_targets import Agents
+from gateway.replication.messages import Hello, Status
+from gateway.runtime.tasks import Tasks
+from tests.agent.serving import EXACT, Served
+from tests.index.contract import ROOT
+from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
+
+pytestmark = pytest.mark.process
+
+W = WorkerId("w:1")
+WORKER = Worker(W, "http://w:1", (Model("m", "m"),), block_size=4)
+QUICK = Times(hello_s=5, pause_s=0.01, retry_s=0.02, patience_s=0.2, forget_s=0.2, sample_every_s=1)
+
+
+class PlayedEngine:
+    """The engine's own events, as far as a feed sees them; the test speaks for it."""
+
+    endpoint, replay_endpoint = "tcp://w:5557", "tcp://w:6557"
+
+    def __init__(self, world: "World", *, can_replay: bool) -> None:
+        self.is_connected = self.is_stopped = False
+        self.asked: list[int] = []
+        self.subscription = Subscription(
+            W,
+            engine=FakeEngine(),
+            index=world.known.index,
+            assumed=world.known.assumed,
+            can_replay=can_replay,
+            on_state=world.on_state,
+        )
+        self.subscription.ask_replay = self.asked.append
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def connect(self, *bodies: tuple[int, bytes]) -> None:
+        """Found, and what it replays."""
+        self.is_connected = True
+        self.subscription.connected()
+        for seq, body in bodies:
+            self.subscription.replayed([b"", b"kv", seq_frame(seq), body])
+        self.subscription.replayed([b"", END, b""])
+
+
+class World:
+    def __init__(self) -> None:
+        self.known = Known()
+        self.known.index.add_worker(W, ROOT, 4)
+        self.known.assumed.add_worker(W, keep_s=1.0, max_blocks=10)
+        self.agent = Served()
+        self.server: grpc.aio.Server | None = None
+        self.engines: list[PlayedEngine] = []
+        self.can_replay = self.can_open = True
+        self.states: list[StreamState] = []
+        self.refused: str | None = None
+        self.limits: BlockLimits | None = None
+        self.tasks = Tasks()
+
+    def on_state(self, worker: WorkerId, state: StreamState) -> None:
+        self.states.append(state)
+
+    async def serve(self) -> None:
+        self.server, self.agent.port = await serve(KvEvents(self.agent.find), f"127.0.0.1:{self.agent.port}")
+
+    async def kill(self) -> None:
+        assert self.server
+        await self.server.stop(0)
+
+    def open(self) -> AgentFeed:
+        def open_engine() -> tuple[PlayedEngine, Subscription]:
+            if not self.can_open:
+                raise ValueError("tcp://*: Invalid argument")
+            self.engines.append(PlayedEngine(self, can_replay=self.can_replay))
+            return self.engines[-1], self.engines[-1].subscription
+
+        self.feed = AgentFeed(
+            WORKER,
+            agent=f"127.0.0.1:{self.agent.port}",
+            agents=Agents(),
+            index=self.known.index,
+            assumed=self.known.assumed,
+            refusal=lambda hello: self.refused,
+            open_engine=open_engine,
+            on_state=self.on_state,
+            turns=Turns(),
+            times=QUICK,
+            limits=self.limits,
+        )
+        self.feed.start(self.tasks)
+        return self.feed
+
+    @property
+    def num_blocks(self) -> int:
+        return self.known.index.num_blocks(W)
+
+    async def until(self, is_true: Callable[[], Any]) -> None:
+        async with asyncio.timeout(10):
+            while not is_true():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    async def exact(self, num_blocks: int) -> None:
+        exact = StreamState.EXACT
+        await self.until(lambda: self.num_blocks == num_blocks and self.states[-1:] == [exact])
+
+    async def on_its_own(self) -> PlayedEngine:
+        """What reads the engine's own events, when it does."""
+        await self.until(lambda: self.engines and not self.engines[-1].is_stopped)
+        return self.engines[-1]
+
+    async def close(self) -> None:
+        if hasattr(self, "feed"):
+            self.feed.stop()
+        await self.tasks.stop()
+        if self.server:
+            await self.server.stop(0)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.close()
+
+
+async def followed(world: World, num_blocks: int = 3) -> World:
+    await world.serve()
+    world.agent.store(num_blocks)
+    world.open()
+    await world.exact(num_blocks)
+    return world
+
+
+async def test_a_snapshot_makes_it_exact_at_once(world: World) -> None:
+    await followed(world)
+    assert world.states == [StreamState.CATCHING_UP, StreamState.EXACT] or world.states == [StreamState.EXACT]
+    feed = world.feed
+    assert (feed.endpoint, feed.replay_endpoint) == (f"grpc://127.0.0.1:{world.agent.port}", None)
+    assert feed.is_connected and world.engines == []
+    assert repr(feed).startswith(
+        f"AgentFeed(w:1, grpc://127.0.0.1:{world.agent.port}, connected=True, Follow"
+    )
+    world.agent.store(2)
+    await world.exact(5)
+    assert feed.stream.counts.num_batches == 2
+
+
+async def test_without_an_agent_the_engines_own_events_are_read(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.serve()
+    await world.kill()
+    world.open()
+    engine = await world.on_its_own()
+    assert (world.feed.endpoint, world.feed.replay_endpoint) == ("tcp://w:5557", "tcp://w:6557")
+    assert not world.feed.is_connected
+    engine.connect((0, payload(1, 2)))
+    await world.exact(2)
+    assert engine.asked == [0]
+    assert "is not followed: unavailable: " in caplog.text
+
+
+async def test_when_the_agent_is_gone_the_engine_goes_on_from_the_very_batch(world: World) -> None:
+    await followed(world)
+    digest = FakeEngine().decode([b"", seq_frame(2), payload(9)]).digest
+    world.agent.rank.journal.append([], Position(3, digest, 1.0))
+    world.agent.rank.wake()
+    await world.until(lambda: world.feed.stream.counts.num_batches == 1)
+    await world.kill()
+    engine = await world.on_its_own()
+    assert (world.num_blocks, world.states[-1]) == (3, StreamState.CATCHING_UP)
+    engine.connect((2, payload(9)), (3, payload(7, ts=2.0)))
+    await world.exact(4)
+    assert engine.asked == [2]
+    assert world.feed.stream.counts.num_resets == 1  # the snapshot's own
+
+
+async def test_another_engine_under_the_same_numbers_is_noticed(world: World) -> None:
+    await followed(world)
+    await world.kill()
+    engine = await world.on_its_own()
+    engine.connect((2, payload(9)))
+    assert engine.asked == [2, 0]
+    assert world.num_blocks == 0
+
+
+async def test_an_engine_without_replays_proves_nothing(world: World) -> None:
+    world.can_replay = False
+    await followed(world)
+    await world.kill()
+    engine = await world.on_its_own()
+    engine.is_connected = True
+    await world.until(lambda: world.num_blocks == 0)
+    assert world.feed.stream.state is StreamState.BLIND
+
+
+@pytest.mark.parametrize("can_open", [True, False])
+async def test_what_nobody_tells_about_is_forgotten_after_a_while(world: World, can_open: bool) -> None:
+    world.can_open = can_open
+    await followed(world)
+    await world.kill()
+    await world.until(lambda: world.states[-1] is StreamState.CATCHING_UP)
+    assert world.num_blocks == 3
+    await world.until(lambda: world.states[-1] is StreamState.BLIND)
+    assert world.num_blocks == 0
+
+
+async def test_a_connection_that_breaks_goes_on_where_it_was(world: World) -> None:
+    await followed(world)
+    world.agent.rank.is_gone = True  # ends the stream; the same rank answers again
+    world.agent.rank.wake()
+    world.agent.rank.is_gone = False
+    world.agent.store(1)
+    await world.exact(4)
+    assert world.engines == []
+    assert world.feed.stream.counts.num_resets == 1
+    assert world.agent.rank.journal.num_snapshots == 1
+
+
+async def test_an_agent_that_comes_back_is_followed_when_it_knows_more(world: World) -> None:
+    await followed(world)
+    await world.kill()
+    engine = await world.on_its_own()
+    engine.connect((50, payload(9)))  # the buffer does not reach back
+    assert engine.subscription.stream.state is StreamState.BLIND
+    world.agent.status = Status(StreamState.BLIND, "a gap")
+    await world.serve()
+    await world.until(lambda: world.agent.num_described > 2)
+    assert not engine.is_stopped  # it knows no more than we do
+    world.agent.status = EXACT
+    await world.exact(3)
+    assert engine.is_stopped
+
+
+async def test_an_engine_that_is_exact_stays(world: World) -> None:
+    await world.serve()
+    await world.kill()
+    world.open()
+    engine = await world.on_its_own()
+    engine.connect((0, payload(1, 2)))
+    await world.exact(2)
+    await world.serve()
+    await asyncio.sleep(5 * QUICK.retry_s)
+    assert (world.agent.num_described, engine.is_stopped) == (0, False)
+
+
+async def test_an_agent_that_is_not_its_own_is_not_followed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.refused = "it is beside another engine"
+    await world.serve()
+    world.agent.store(3)
+    world.open()
+    engine = await world.on_its_own()
+    await world.until(lambda: world.agent.num_described > 2)
+    assert (world.num_blocks, engine.is_stopped) == (0, False)
+    assert caplog.text.count("is not followed: it is beside another engine") == 1
+    world.refused = None
+    await world.exact(3)
+
+
+async def test_an_agent_that_does_not_catch_up_is_left(world: World) -> None:
+    await followed(world)
+    world.agent.rank.journal.status = Status(StreamState.CATCHING_UP)
+    world.agent.rank.wake()
+    await world.on_its_own()
+    assert world.num_blocks == 3
+
+
+async def test_blocks_that_cannot_be_placed_are_asked_for_anew(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Something is wrong with one of the two: what is known begins anew, and it is said."""
+    caplog.set_level("INFO")
+    await followed(world)
+    journal, inventory = world.agent.rank.journal, world.agent.inventory
+    event = inventory.apply(FakeEngine().decode([b"", seq_frame(0), payload(50)]).events[0])[0]
+    journal.append([event], Position(4, 7, 1.0))
+    orphan = type(event)([1], [2], 77, 78)  # type: ignore[call-arg, arg-type]
+    journal.append([orphan], Position(5, 7, 1.0))
+    world.agent.rank.wake()
+    await world.until(lambda: world.feed.stream.counts.num_resets == 2)
+    await world.exact(4)
+    assert "it tells of blocks whose parents it never told" in caplog.text
+
+
+async def test_what_has_drifted_from_the_agent_is_told_anew(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await followed(world, num_blocks=5)
+    counts = world.feed.stream.counts
+    await world.until(lambda: counts.num_samples)
+    world.agent.store(3)
+    await world.exact(8)
+    assert counts.num_drifts == 0 and world.feed.is_connected
+    world.known.index.apply(W, BlocksRemoved([7]))
+    await world.until(lambda: counts.num_drifts == 1)
+    await world.exact(8)
+    assert "it holds 8 blocks and the index 7" in caplog.text
+    seen = counts.num_samples
+    await world.until(lambda: counts.num_samples > seen)
+    assert counts.num_drifts == 1
+
+
+async def test_a_feed_that_is_stopped_touches_nothing(world: World) -> None:
+    await followed(world)
+    world.agent.store(50)
+    world.feed.stop()
+    world.known.index.drop_worker(W)
+    await world.tasks.stop()
+    states = list(world.states)
+    await asyncio.sleep(0.05)
+    assert world.states == states
+
+
+async def test_reaching_an_agent_once(world: World) -> None:
+    await world.serve()
+    told = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 0, 5)
+    assert isinstance(told, Hello) and told.status == EXACT
+    why = await reach(Agents(), f"127.0.0.1:{world.agent.port}", 1, 5)
+    assert isinstance(why, str) and why.startswith("unavailable: nothing is known of rank 1")
+
+
+async def test_an_index_that_is_full_is_told_loudly(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await followed(world)
+
+    def full(worker: WorkerId, event: object) -> None:
+        raise OverflowError("the index is full")
+
+    world.known.index.apply = full  # type: ignore[method-assign]
+    world.agent.store(1)
+    await world.until(lambda: "task agent of w:1 died" in caplog.text)
+
+
+async def test_an_agent_that_reports_too_much_is_not_read_for_a_while(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.limits = BlockLimits(on_gpu=100, offloaded=100, declared=9)
+    world.can_open = False
+    await world.serve()
+    world.agent.store(3)
+    feed = world.open()
+    feed._pauses = Pauses(first_s=0.2)
+    await world.exact(3)
+    world.agent.store(300)
+    await world.until(lambda: world.states[-1] is StreamState.BLIND)
+    assert (world.num_blocks, feed.stream.counts.num_cuts) == (0, 1)
+    assert "is not read for 0.2 s, its stream is BLIND: it stores" in caplog.text
+    await world.until(lambda: feed.stream.counts.num_cuts == 2)  # read again, and still too much

@@ -1,0 +1,68 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.replication.agent_targets import Agents, agents_of
+
+PEM = b"-----BEGIN CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize(
+    ("port", "named", "url", "found"),
+    [
+        (0, [], "http://w:8000", None),
+        (7070, [], "http://w:8000", ("w:7070", False)),
+        (7070, [], "http://[fd00::1]:8000", ("[fd00::1]:7070", False)),
+        (7070, [], "unix:/run/vllm.sock", ("127.0.0.1:7070", False)),
+        (0, ["http://w:8000=a:1"], "http://w:8000", ("a:1", True)),
+        (7070, ["http://W:8000/=a:1"], "http://w:8000", ("a:1", True)),
+        (7070, ["http://w:8000=a:1"], "http://w:8001", ("w:7070", False)),
+        (0, ["unix:/run/vllm.sock=[::1]:1"], "unix:/run/vllm.sock", ("[::1]:1", True)),
+    ],
+)
+def test_where_a_workers_agent_is(
+    port: int, named: list[str], url: str, found: tuple[str, bool] | None
+) -> None:
+    assert agents_of(Config(agent_port=port, agent=named)).of(url) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a:1", "http://w:8000", "http://w:8000=", "http://w:8000=a", "http://w:8000=a:0", "w=a:1"]
+)
+def test_what_names_no_agent_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="^agent: '.*' is not WORKER=HOST:PORT"):
+        agents_of(Config(agent=[text]))
+
+
+def test_tls_and_token(tmp_path: Path) -> None:
+    ca, cert, key, token = (tmp_path / name for name in ("ca", "cert", "key", "token"))
+    for file in (ca, cert, key):
+        file.write_bytes(PEM + file.name.encode())
+    token.write_text("secret\n")
+    found = agents_of(Config(agent_ca_file=str(ca), agent_token_file=str(token)))
+    assert found.tls is not None and (found.tls.ca, found.tls.cert) == (PEM + b"ca", None)
+    assert found.token == "secret" and "secret" not in repr(found)
+    both: dict[str, Any] = {"agent_ca_file": str(ca), "agent_cert_file": str(cert)}
+    tls = agents_of(Config(**both, agent_cert_key_file=str(key))).tls
+    assert tls is not None and (tls.cert, tls.key) == (PEM + b"cert", PEM + b"key")
+    one = agents_of(Config(**both)).tls
+    assert one is not None and one.key == PEM + b"cert"
+    assert agents_of(Config()) == Agents()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"agent_cert_file": "x"}, "agent_cert_file: is given without agent_ca_file"),
+        ({"agent_ca_file": "x", "agent_cert_key_file": "y"}, "agent_cert_key_file: is given without"),
+        ({"agent_ca_file": "/nowhere"}, "agent_ca_file: /nowhere cannot be read: No such file"),
+        ({"agent_ca_file": "/dev/null"}, "/dev/null is not in PEM form"),
+        ({"agent_token_file": "/nowhere"}, "agent_token_file: /nowhere cannot be read"),
+    ],
+)
+def test_files_that_cannot_be_used(options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        agents_of(Config(**options))  # type: ignore[arg-type]

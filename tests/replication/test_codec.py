@@ -1,0 +1,149 @@
+"""The log on the wire: there and back, and what cannot be read."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.blocks import BlockHash, tokens_of
+from gateway.core.event_stream import Position, StreamState
+from gateway.core.kv_events import (
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    DecodeError,
+    KvEvent,
+    RunStored,
+    UnknownEvent,
+)
+from gateway.proto.kvgate.v1 import kv_events_pb2 as pb
+from gateway.replication import codec
+from gateway.replication.messages import Hello, LogBatch, Sample, SnapshotPart, Status
+
+U64 = st.integers(0, 2**64 - 1)
+HASHES = st.lists(U64, max_size=5)
+MEDIA = st.sampled_from(["GPU", "CPU", "DISK"])
+GROUPS = st.integers(-1, 1000)
+CHANGES = st.lists(
+    st.one_of(
+        st.builds(RunStored, HASHES, HASHES, st.none() | U64, U64, MEDIA, GROUPS),
+        st.builds(
+            lambda names, medium, group: BlocksStored(
+                names, None, tokens_of(()), 0, None, medium, group, "full_attention"
+            ),
+            HASHES,
+            MEDIA,
+            GROUPS,
+        ),
+        st.builds(
+            lambda names, size, medium, group, window: BlocksStored(
+                names, None, tokens_of(()), size, None, medium, group, "sliding_window", window
+            ),
+            HASHES,
+            st.integers(1, 2**32 - 1),
+            MEDIA,
+            GROUPS,
+            st.none() | st.integers(1, 2**32 - 1),
+        ),
+        st.builds(BlocksRemoved, HASHES, MEDIA, GROUPS),
+        st.just(BlocksCleared()),
+    ),
+    max_size=4,
+)
+POSITIONS = st.none() | st.builds(Position, U64, U64, st.floats(0, 1e12))
+STATUSES = st.builds(Status, st.sampled_from(StreamState), st.text(max_size=10))
+HELLOS = st.builds(
+    Hello,
+    st.just("http://127.0.0.1:8000"),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**32 - 1),
+    U64,
+    STATUSES,
+    st.floats(0, 1e12),
+    U64,
+    st.text(max_size=10),
+)
+UPDATES = st.one_of(
+    st.builds(LogBatch, U64, U64, CHANGES, POSITIONS),
+    st.builds(SnapshotPart, U64, U64, st.integers(0, 2**32 - 1), st.booleans(), CHANGES, POSITIONS),
+    STATUSES,
+    HELLOS,
+    st.builds(Sample, U64, U64, U64, HASHES),
+)
+
+
+@given(UPDATES)
+def test_there_and_back(update: Any) -> None:
+    assert codec.decode(codec.encode(update)) == update
+
+
+@given(HELLOS)
+def test_a_hello_alone(hello: Hello) -> None:
+    assert codec.decode_hello(codec.encode_hello(hello)) == hello
+
+
+def test_a_request() -> None:
+    request = codec.Request(1, 2, 3, 4, 5)
+    assert codec.decode_request(codec.encode_request(request)) == request
+    assert codec.decode_request(
+        pb.DescribeRequest(version=1, dp_rank=2).SerializeToString()
+    ) == codec.Request(1, 2)
+
+
+@given(st.binary(max_size=60), UPDATES, st.data())
+def test_other_bytes_are_refused_or_read_as_something(junk: bytes, update: Any, data: st.DataObject) -> None:
+    whole = codec.encode(update)
+    cut = data.draw(st.integers(0, len(whole)))
+    for text in (junk, whole[:cut], whole[:cut] + junk):
+        for read in (codec.decode, codec.decode_hello, codec.decode_request):
+            try:
+                read(text)
+            except DecodeError as exc:
+                assert str(exc)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.Update(),
+        pb.Update(status=pb.Status(state=pb.Status.STATE_UNSPECIFIED)),
+        pb.Update(batch=pb.Batch(changes=[pb.Change()])),
+        pb.Update(snapshot=pb.SnapshotPart(changes=[pb.Change()])),
+        pb.Update(hello=pb.Hello()),
+    ],
+)
+def test_what_is_left_out_is_not_skipped(message: Any) -> None:
+    with pytest.raises(DecodeError, match="unknown"):
+        codec.decode(message.SerializeToString())
+
+
+def test_what_engines_say_is_not_told_as_it_is() -> None:
+    """Tokens never leave; whoever would send them has made a mistake."""
+    for event in (UnknownEvent("x"), BlocksStored([1], None, tokens_of([5] * 16), 16)):
+        with pytest.raises(TypeError):
+            codec.encode(LogBatch(1, 0, [event]))
+
+
+def test_a_block_costs_sixteen_bytes() -> None:
+    run = RunStored([BlockHash(2**64 - i) for i in range(1, 1001)], list(range(1000)), None, BlockHash(1))
+    assert len(codec.encode(LogBatch(1, 0, [run]))) < 16 * 1000 + 60
+
+
+def test_an_agents_words_are_bounded() -> None:
+    told = codec.decode(codec.encode(Status(StreamState.BLIND, "x" * 100_000)))
+    assert told == Status(StreamState.BLIND, "x" * codec.MAX_REASON_CHARS)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (BlocksRemoved(range(codec.MAX_UPDATE_BLOCKS + 1)), "an update of 16,385 blocks, beyond 16,384"),
+        (BlocksRemoved(range(2**40, 2**40 + 120_000)), "an update of .* bytes, beyond 524,288"),
+        (BlocksRemoved([1], "G" * 129), "name of more than 128"),
+        (BlocksStored([1], None, tokens_of([]), 16, None, "CPU", 1, "k" * 129), "name of more than 128"),
+    ],
+)
+def test_what_no_agent_sends_is_refused(change: KvEvent, what: str) -> None:
+    with pytest.raises(DecodeError, match=what):
+        codec.decode(codec.encode(LogBatch(1, 0, [change])))

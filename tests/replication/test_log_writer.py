@@ -1,0 +1,215 @@
+"""A journal on its way into a Redis that the test plays: what is written, again, anew, and never twice."""
+
+from typing import Any
+
+import pytest
+
+from gateway.core.event_stream import Position, StreamState
+from gateway.index.inventory import Inventory
+from gateway.replication import log_writer as writer_module
+from gateway.replication.codec import decode
+from gateway.replication.journal import Journal
+from gateway.replication.log_writer import LogWriter
+from gateway.replication.messages import LogBatch, Status, Update
+from gateway.replication.rank_store import Rank
+from gateway.replication.redis_log import START, Lease, Written
+from tests.index.contract import ROOT, stored
+
+EXACT = Status(StreamState.EXACT)
+LEASE = Lease(1, "1:a")
+
+
+class PlayedLog:
+    """What `WorkerLog` promises: all or none, once, behind what lies there."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, bytes] = {}
+        self.parts: list[bytes] = []
+        self.is_fenced = self.is_away = self.is_answer_lost = False
+        self.kept: list[str] = []
+
+    @property
+    def last(self) -> str:
+        return next(reversed(self.entries), START)
+
+    async def append(self, lease: Lease, last: str, entries: list[tuple[str, bytes]]) -> Written:
+        if self.is_away:
+            raise ConnectionError
+        if self.is_fenced:
+            return Written.FENCED
+        if self.last != last:
+            return Written.OK if self.last == entries[-1][0] else Written.TORN
+        self.entries |= dict(entries)
+        if self.is_answer_lost:
+            self.is_answer_lost = False
+            raise TimeoutError
+        return Written.OK
+
+    async def replace(self, lease: Lease, parts: Any, keep_from: str, state: tuple[str, bytes]) -> Written:
+        if self.is_away:
+            raise ConnectionError
+        if self.is_fenced:
+            return Written.FENCED
+        self.parts = list(parts)
+        self.kept.append(keep_from)
+        if not keep_from:
+            self.entries = {}
+        self.entries[state[0]] = state[1]
+        return Written.OK
+
+
+class World:
+    def __init__(self, max_bytes: int = 1 << 20) -> None:
+        self.inventory = Inventory(ROOT, 4)
+        self.rank = Rank(self.inventory, Journal(self.inventory.snapshot, 5, max_bytes=max_bytes))
+        self.rank.journal.status = EXACT
+        self.log: Any = PlayedLog()
+        self.writer = LogWriter(self.log, self.rank, self.renumber)
+
+    def renumber(self) -> None:
+        journal = self.rank.journal
+        journal.begin(journal.epoch + 1, 0, journal.position)
+
+    def store(self, num: int = 1, *, is_whole: bool = True) -> None:
+        for _ in range(num):
+            i = self.inventory.num_blocks
+            changes = self.inventory.apply(stored(range(i * 4, i * 4 + 4), [i + 1], parent=i or None))
+            self.rank.journal.append(changes, Position(i, 7, 1.0) if is_whole else None)
+
+    async def write(self) -> bool:
+        return await self.writer.write(LEASE)
+
+    def told(self) -> list[Update]:
+        return list(map(decode, self.log.entries.values()))
+
+    def seqs(self) -> list[int]:
+        return [each.seq for each in self.told() if isinstance(each, LogBatch)]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_snapshot_first_then_batches_and_states(world: World) -> None:
+    world.store(2)
+    assert await world.write()
+    assert len(world.log.parts) == 1 and world.told() == [EXACT]
+    world.store(2)
+    world.rank.journal.status = Status(StreamState.BLIND, "why")
+    assert await world.write() and await world.write()
+    assert world.seqs() == [2, 3] and world.told()[-1] == Status(StreamState.BLIND, "why")
+    assert world.writer.has_written_all and not world.writer.num_queued
+
+
+async def test_a_batch_of_the_engines_is_written_whole(world: World) -> None:
+    await world.write()
+    world.store(3, is_whole=False)
+    await world.write()
+    assert world.seqs() == [] and world.writer.num_queued == 3
+    world.store()
+    await world.write()
+    assert world.seqs() == [0, 1, 2, 3]
+
+
+async def test_what_was_not_answered_is_there_once(world: World) -> None:
+    await world.write()
+    world.store(2)
+    world.log.is_answer_lost = True
+    with pytest.raises(TimeoutError):
+        await world.write()
+    world.store(2)
+    await world.write()
+    assert world.seqs() == [0, 1, 2, 3] and world.log.kept == [""]
+
+
+async def test_who_is_fenced_stops(world: World) -> None:
+    await world.write()
+    world.store()
+    world.log.is_fenced = True
+    assert not await world.write()
+    assert world.seqs() == [] and not world.writer.has_written_all
+
+
+async def test_a_log_that_was_lost_is_begun_anew(world: World) -> None:
+    world.store()
+    await world.write()
+    world.log.entries, world.log.parts = {}, []
+    world.store()
+    await world.write()
+    assert world.rank.journal.epoch == 6 and world.told() == [EXACT]
+    (part,) = map(decode, world.log.parts)
+    assert part.epoch == 6 and sum(len(run.blocks) for run in part.changes) == 2  # type: ignore[union-attr]
+    world.store()
+    await world.write()
+    assert world.seqs() == [0] and world.log.kept == ["", ""]
+
+
+async def test_the_journal_is_the_queue_to_its_bound() -> None:
+    world = World(max_bytes=500)
+    await world.write()
+    world.log.is_away = True
+    world.store(3)
+    with pytest.raises(ConnectionError):
+        await world.write()
+    world.log.is_away = False
+    world.store()
+    await world.write()
+    assert world.seqs() == [0, 1, 2, 3] and world.log.kept == [""]
+    world.store(50)  # more than is kept
+    await world.write()
+    assert world.log.kept == ["", ""] and world.rank.journal.epoch == 6
+
+
+async def test_another_epoch_begins_with_its_snapshot(world: World) -> None:
+    await world.write()
+    world.store()
+    world.inventory.reset()
+    world.rank.journal.begin(9)
+    await world.write()
+    assert world.log.kept == ["", ""] and world.rank.journal.epoch == 9 and world.seqs() == []
+
+
+async def test_a_log_that_is_long_is_cut_behind_the_last_snapshot(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "MIN_LOG_BYTES", 100)
+    await world.write()
+    for _ in range(8):
+        world.store(4)
+        await world.write()
+    assert len(world.log.kept) > 1 and all(world.log.kept[1:])
+    assert world.log.kept[1] == "5-0" and world.rank.journal.epoch == 5
+    assert world.seqs() == list(range(32))  # nothing twice; what is cut is Redis's part
+
+
+async def test_one_goes_on_behind_another(world: World) -> None:
+    world.store(2)
+    await world.write()
+    heir = LogWriter(world.log, world.rank, world.renumber)
+    heir.go_on(world.log.last, 10, 10)
+    world.store()
+    await heir.write(LEASE)
+    assert world.seqs() == [2] and world.log.kept == [""]
+
+
+async def test_what_others_wrote_there_is_written_over(world: World) -> None:
+    world.store(2)
+    await world.write()
+    assert world.writer.last == world.log.last
+    world.log.entries["5-9"] = b"nonsense"
+    world.writer.tear()
+    assert not world.writer.has_written_all
+    await world.write()
+    assert world.told() == [EXACT] and world.log.kept == ["", ""] and world.writer.last == world.log.last
+
+
+async def test_what_lies_there_is_not_known_without_an_answer(world: World) -> None:
+    await world.write()
+    world.store()
+    world.log.is_answer_lost = True
+    with pytest.raises(TimeoutError):
+        await world.write()
+    assert world.writer.last is None
+    await world.write()
+    assert world.writer.last == world.log.last

@@ -1,0 +1,152 @@
+"""What an engine's events become when an agent applies them: batches with positions, epochs, states."""
+
+from typing import Any
+
+import pytest
+
+from gateway.core.blocks import root_hash
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.ingest.chunks import PORTION_BLOCKS
+from gateway.replication.codec import decode
+from gateway.replication.messages import LogBatch, SnapshotPart, Status
+from gateway.replication.rank_store import Shelf, ShelfSubscription
+from tests.support.fakes import BLOCK_SIZE, END, FakeEngine, payload, seq_frame
+
+W = WorkerId("w:1")
+ROOT = root_hash("root")
+
+
+class World:
+    def __init__(self, *, can_replay: bool = True, now: int = 1000) -> None:
+        self.now = now
+        self.shelf, assumed = Shelf(lambda: self.now), AssumedIndex()
+        self.shelf.add_worker(W, ROOT, BLOCK_SIZE)
+        assumed.add_worker(W, keep_s=1.0, max_blocks=1)
+        self.rank = self.shelf.ranks[W]
+        self.subscription = ShelfSubscription(
+            W,
+            engine=FakeEngine(),
+            index=self.shelf,
+            assumed=assumed,
+            can_replay=can_replay,
+            on_state=lambda worker, state: None,
+        )
+        self.reader = self.rank.journal.read()
+        self.num_wakes = 0
+        self.rank.changed.add(self.wake)
+
+    def wake(self) -> None:
+        self.num_wakes += 1
+
+    def live(self, seq: int, body: bytes) -> None:
+        self.subscription.live([b"kv", seq_frame(seq), body])
+
+    def replay(self, *bodies: bytes) -> None:
+        self.subscription.connected()
+        for seq, body in enumerate(bodies):
+            self.subscription.replayed([b"", b"kv", seq_frame(seq), body])
+        self.subscription.replayed([b"", END, b""])
+
+    def told(self) -> list[Any]:
+        updates = []
+        while (data := self.reader.next()) is not None:
+            updates.append(decode(data))
+        return updates
+
+
+def exact(*bodies: bytes) -> World:
+    world = World()
+    world.replay(*bodies)
+    assert [type(update) for update in world.told()] == [SnapshotPart, Status]
+    assert world.rank.journal.status == Status(StreamState.EXACT)
+    return world
+
+
+def test_a_batch_of_the_engine_is_a_batch_of_the_log() -> None:
+    world = exact(payload(1, 2))
+    wakes = world.num_wakes
+    world.live(1, payload(3, parent=2, ts=2))
+    (batch,) = world.told()
+    assert isinstance(batch, LogBatch) and batch.position is not None
+    assert (batch.seq, batch.position.next_seq, batch.position.ts) == (1, 2, 2.0)
+    assert batch.position.digest == world.subscription.stream.position.digest
+    assert world.num_wakes == wakes + 1
+    assert not world.subscription.go_on()  # nothing happened: nothing is told
+    assert (world.told(), world.num_wakes) == ([], wakes + 1)
+
+
+def test_a_batch_that_changes_nothing_moves_the_position() -> None:
+    world = exact(payload(1))
+    world.live(1, payload(ts=2))
+    (batch,) = world.told()
+    assert (list(batch.changes), batch.position.next_seq) == ([], 2)
+
+
+def test_a_large_batch_comes_in_parts_and_only_its_end_is_a_position() -> None:
+    world = exact(payload(1))
+    world.live(1, payload(*range(10, 10 + 3 * PORTION_BLOCKS), ts=2))
+    while world.subscription.go_on():
+        pass
+    *parts, last = world.told()
+    assert len(parts) >= 2 and all(part.position is None for part in parts)
+    assert last.position.next_seq == 2
+
+
+def test_a_gap_is_told_as_catching_up_and_then_as_exact() -> None:
+    world = exact(payload(1))
+    world.live(2, payload(3, parent=2, ts=3))
+    assert world.told() == [Status(StreamState.CATCHING_UP)]
+    for seq, body in enumerate((payload(1), payload(2, parent=1, ts=2))):
+        world.subscription.replayed([b"", b"kv", seq_frame(seq), body])
+    world.subscription.replayed([b"", END, b""])
+    assert [type(update) for update in world.told()] == [LogBatch, LogBatch, Status]
+    assert world.rank.inventory.num_blocks == 3
+
+
+def test_an_engine_that_restarted_is_a_new_epoch() -> None:
+    world = exact(payload(1, 2))
+    before, world.now = world.rank.journal.epoch, 900  # the clock was set back
+    world.subscription.disconnected()
+    world.replay()
+    world.replay()
+    assert world.rank.journal.epoch == before + 1
+    updates = world.told()
+    assert isinstance(updates[-2], SnapshotPart) and list(updates[-2].changes) == []
+    assert updates[-1] == Status(StreamState.EXACT)
+
+
+def test_an_agent_that_missed_something_says_so() -> None:
+    world = World(can_replay=False)
+    world.live(5, payload(1))
+    assert world.told()[-1] == Status(StreamState.BLIND, "a gap without a replay endpoint")
+    assert world.rank.inventory.num_blocks == 1
+
+
+def test_a_worker_that_is_gone_wakes_its_readers_and_is_told_no_more() -> None:
+    world = exact(payload(1))
+    wakes, rank = world.num_wakes, world.rank
+    world.shelf.drop_worker(W)
+    assert (rank.is_gone, world.num_wakes, world.shelf.ranks) == (True, wakes + 1, {})
+    assert not world.subscription.go_on()
+    world.shelf.drop_worker(W)
+
+
+def test_every_life_of_a_worker_has_an_epoch_of_its_own() -> None:
+    world = World()
+    first = world.rank.journal.epoch
+    world.shelf.add_worker(W, ROOT, BLOCK_SIZE)
+    assert world.rank.is_gone
+    second = world.shelf.ranks[W].journal.epoch
+    world.now = 5000
+    world.shelf.reset_worker(W)
+    assert (first, second, world.shelf.ranks[W].journal.epoch) == (1000, 1001, 5000)
+
+
+def test_a_worker_of_unknown_block_size_has_no_shelf() -> None:
+    world = World()
+    world.shelf.add_worker(WorkerId("other:1"), ROOT, None)
+    assert list(world.shelf.ranks) == [W]
+    with pytest.raises(KeyError):
+        world.shelf.reset_worker(WorkerId("other:1"))

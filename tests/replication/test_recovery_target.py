@@ -1,0 +1,184 @@
+"""What healing finds out of a worker whose events go to a shelf: in the journal, for all."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gateway import request as make_request
+from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
+from gateway.core.decision import Prompt
+from gateway.core.event_stream import StreamCounts, StreamState
+from gateway.core.kv_events import BlocksRemoved, BlocksStored
+from gateway.core.usage import Usage, _Details
+from gateway.core.worker import WorkerId
+from gateway.index.blind_recovery import SETTLE_S
+from gateway.index.inventory import LINKS
+from gateway.ingest.blind_recovery import Healer
+from gateway.ingest.chunks import PORTION_BLOCKS
+from gateway.replication.applier import Applying
+from gateway.replication.codec import decode
+from gateway.replication.follower import Follower
+from gateway.replication.journal import Reader
+from gateway.replication.messages import LogBatch
+from tests.replication.test_rank_store import ROOT, W
+from tests.replication.test_rank_store import World as ShelfWorld
+from tests.support.fakes import BLOCK_SIZE, Known, decision, payload, worker
+
+IDS = tokens_of([token for block in (1, 2, 3, 4) for token in [block] * BLOCK_SIZE] + [9])
+BLOCKS = hash_blocks(IDS, BLOCK_SIZE, ROOT)
+REQUEST = make_request("/v1/completions", {"model": "m", "prompt": [1]})
+KEEP_S = 60.0
+
+
+class Follows:
+    """Another gateway, or the one that has the shelf."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.known = Known(W)
+        self._reader = reader
+        self._follower = Follower(StreamCounts())
+        self._applying = Applying(W, self.known.index, self.known.assumed)
+
+    @property
+    def state(self) -> StreamState:
+        return self._follower.state
+
+    def num_known(self, blocks: Sequence[BlockHash] = BLOCKS) -> int:
+        while (data := self._reader.next()) is not None:
+            self._applying.apply(self._follower.take(decode(data)))
+        return self.known.index.overlap(blocks).get(W, 0)
+
+
+class World(ShelfWorld):
+    """A worker whose stream is BLIND: the first that was heard is number 5, behind block 2."""
+
+    def __init__(self) -> None:
+        super().__init__(can_replay=False)
+        self.own, self.time = self.follows(), 0.0
+        self.healer = Healer(self.own.known.index, keep_s=KEEP_S, clock=lambda: self.time)
+        self.healing = self.healer.open(
+            worker(W, block_size=BLOCK_SIZE), can_report=False, shelve=self.subscription.shelved
+        )
+        self.subscription.healing = self.healing
+        self.live(5, payload(3, parent=2))
+
+    def follows(self) -> Follows:
+        return Follows(self.rank.journal.read())
+
+    def decide(self, id: str) -> None:
+        self.healer.decided(decision(id, W), Prompt((IDS,), "ids"), [BLOCKS], REQUEST)
+
+    def answer(self, id: str, cached_blocks: int) -> None:
+        usage = Usage(len(IDS), 1, _Details(cached_blocks * BLOCK_SIZE))
+        self.healer.answered(decision(id, W), BLOCKS, usage)
+
+    def ask(self, cached_blocks: int, id: str = "d1") -> None:
+        self.decide(id)
+        self.answer(id, cached_blocks)
+
+    def settle(self, seconds: float = SETTLE_S) -> None:
+        self.time += seconds
+        while self.healer.tick():
+            pass
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_what_an_answer_proves_all_know_at_once(world: World) -> None:
+    early = world.follows()
+    assert (early.num_known(), early.state) == (0, StreamState.BLIND)
+    wakes = world.num_wakes
+    world.ask(2)
+    assert (world.num_wakes, world.own.num_known(), early.num_known()) == (wakes + 1, 2, 2)
+    assert repr(world.healer._shelved[W]) == "RankRecoveryTarget(w:1, frozen=False)"
+
+
+def test_who_comes_late_knows_it_too_and_loses_it_when_it_ends(world: World) -> None:
+    early, late = world.follows(), None
+    world.ask(2)
+    for _ in range(2):
+        world.rank.journal.begin(world.shelf.next_epoch())  # with another snapshot
+        late = world.follows()
+        assert (early.num_known(), late.num_known()) == (2, 2)
+    assert late
+    world.settle(KEEP_S)
+    assert (world.own.num_known(), early.num_known(), late.num_known()) == (0, 0, 0)
+    assert late.known.index.applied(W).num_unknown_removals == 0
+
+
+def test_a_run_finds_its_place_in_all_and_goes_by_its_own_name(world: World) -> None:
+    early = world.follows()
+    world.decide("d2")
+    world.live(6, payload(3, 4, parent=2, ts=2))
+    world.answer("d2", 2)
+    world.settle()
+    assert (world.own.num_known(), early.num_known()) == (4, 4)
+    assert world.own.known.index.find(W, 4) == BLOCKS[3]
+    world.shelf.apply(W, BlocksRemoved([4]))
+    world.subscription.go_on()
+    assert (early.num_known(), world.follows().num_known()) == (3, 3)
+
+
+def test_while_a_snapshot_is_made_nothing_is_learnt_and_nothing_ends(world: World) -> None:
+    early = world.follows()
+    world.ask(1)
+    world.rank.is_frozen = True
+    journal = world.rank.journal.next_seq
+    world.ask(2, "d2")
+    world.settle(KEEP_S)
+    assert (early.num_known(), world.rank.journal.next_seq) == (1, journal)
+    world.rank.is_frozen = False
+    world.settle()
+    assert early.num_known() == 0
+    world.answer("d2", 2)  # which was answered
+    assert early.num_known() == 0
+
+
+def test_in_the_middle_of_a_batch_of_the_engines_nobody_could_go_on(world: World) -> None:
+    world.live(6, payload(*range(10, 10 + 3 * PORTION_BLOCKS), ts=2))
+    world.told()
+    world.ask(2)
+    (batch,) = world.told()
+    assert isinstance(batch, LogBatch) and batch.changes and batch.position is None
+    while world.subscription.go_on():
+        pass
+    assert world.told()[-1].position.next_seq == 7
+
+
+def test_who_takes_over_takes_proofs_back(world: World) -> None:
+    early = world.follows()
+    world.ask(2)
+    assert early.num_known() == 2
+    position = world.rank.journal.position
+    world.shelf.take_back_proofs(W)
+    world.shelf.take_back_proofs(W)
+    assert (early.num_known(), world.rank.inventory.num_blocks) == (0, 0)
+    *_, batch = [update for update in world.told() if isinstance(update, LogBatch)]
+    assert (list(batch.changes), batch.position) == ([BlocksRemoved(BLOCKS[:2], *LINKS)], position)
+
+
+def test_one_whose_lease_is_lost_heals_no_more(world: World) -> None:
+    world.healer.close(world.healing)
+    world.ask(2)
+    world.settle()
+    assert (world.own.num_known(), world.healer._shelved) == (0, {})
+
+
+def test_groups_beside_full_attention_bound_what_is_known(world: World) -> None:
+    """Whose blocks' names alone the shelf has: our own index joins them."""
+    window = BlocksStored(
+        [7], None, tokens_of([]), BLOCK_SIZE, None, "GPU", 1, "sliding_window", 2 * BLOCK_SIZE
+    )
+    shelved = world.healer._shelved[W]
+    world.ask(2)
+    assert shelved.overlap(BLOCKS) == {W: 2}
+    world.live(6, payload(1, ts=2))
+    assert (shelved.overlap(BLOCKS), world.own.num_known()) == ({W: 2}, 2)
+    world.shelf.apply(W, window)
+    world.subscription.go_on()
+    assert (world.own.num_known(), world.rank.inventory.leading(BLOCKS)) == (0, 2)
+    assert shelved.overlap(BLOCKS) == {}
+    assert shelved.find(WorkerId(W), 1) == BLOCKS[0]

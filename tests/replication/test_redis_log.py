@@ -1,0 +1,200 @@
+"""The lease and the log, on a real server: who may write, what is written once, what is kept."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.exceptions import OutOfMemoryError
+
+from gateway.core.blocks import root_hash
+from gateway.core.worker import WorkerId
+from gateway.redis.client import open_client
+from gateway.redis.keys import WorkerKeys
+from gateway.replication.redis_log import (
+    START,
+    STATES,
+    Lease,
+    WorkerLog,
+    Written,
+    after_id,
+    batch_id,
+    state_id,
+)
+from tests.redis.serving import Server, redis_server, server
+
+__all__ = ["redis_server", "server"]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+KEYS = WorkerKeys.of("kvgate", root_hash("m"), 16, WorkerId("w:1"))
+E = 5
+
+
+@pytest.fixture
+async def logs(server: Server) -> AsyncIterator[list[WorkerLog]]:
+    """Two gateways'."""
+    async with open_client(server.options()) as client:
+        yield [WorkerLog(client, KEYS, name, lease_s=60.0) for name in ("a", "b")]
+
+
+async def leased(log: WorkerLog) -> Lease:
+    lease = await log.acquire(if_known=False)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def written(server: Server) -> list[str]:
+    with server.direct() as client:
+        return [name.decode() for name, _ in client.xrange(KEYS.log)]
+
+
+async def test_a_lease_is_of_one(logs: list[WorkerLog], server: Server) -> None:
+    a, b = logs
+    lease = await leased(a)
+    wait_s = await b.acquire(if_known=False)
+    assert isinstance(wait_s, float) and 0 < wait_s <= 60
+    assert await a.renew(lease) and not await b.renew(Lease(lease.fence, f"{lease.fence}:b"))
+    await b.release(Lease(lease.fence, f"{lease.fence}:b"))
+    assert await a.renew(lease)
+    await a.release(lease)
+    assert not await a.renew(lease)
+    assert (await leased(b)).fence > lease.fence
+
+
+async def test_fences_grow_also_when_all_was_lost(logs: list[WorkerLog], server: Server) -> None:
+    first = await leased(logs[0])
+    await logs[0].release(first)
+    second = await leased(logs[0])
+    server.ask("FLUSHALL")
+    await asyncio.sleep(0.002)  # a fence is a time in ms, and one more than the last
+    assert first.fence < second.fence < (await leased(logs[0])).fence
+
+
+async def test_a_lease_expires_by_the_servers_clock(server: Server) -> None:
+    async with open_client(server.options()) as client:
+        a, b = (WorkerLog(client, KEYS, name, lease_s=0.05) for name in ("a", "b"))
+        lease = await leased(a)
+        wait_s = await b.acquire(if_known=False)
+        assert isinstance(wait_s, float)
+        await asyncio.sleep(wait_s + 0.01)
+        await leased(b)
+        assert not await a.renew(lease)
+
+
+async def test_who_has_no_log_waits_for_who_had(logs: list[WorkerLog]) -> None:
+    a, b = logs
+    assert await b.acquire(if_known=True) is None
+    await a.replace(await leased(a), [b"part"], "", (batch_id(E, 0), b"state"))
+    assert isinstance(await b.acquire(if_known=True), float)
+
+
+async def test_one_whose_lease_is_anothers_writes_nothing(logs: list[WorkerLog], server: Server) -> None:
+    a, b = logs
+    was = await leased(a)
+    assert await a.append(was, START, [(batch_id(E, 0), b"0")]) is Written.OK
+    await a.release(was)
+    assert await a.append(was, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.FENCED
+    lease = await leased(b)
+    assert await a.append(was, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.FENCED
+    assert await a.replace(was, [b"p"], "", (batch_id(E, 2), b"s")) is Written.FENCED
+    assert written(server) == [batch_id(E, 0)]
+    assert KEYS.snapshot not in server.names() and KEYS.draft not in server.names()
+    assert await b.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.OK
+
+
+async def test_what_is_told_again_is_there_once(logs: list[WorkerLog], server: Server) -> None:
+    a, _ = logs
+    lease, entries = await leased(a), [(batch_id(E, seq), b"x") for seq in range(3)]
+    for _ in range(2):
+        assert await a.append(lease, START, entries) is Written.OK
+    assert written(server) == [name for name, _ in entries]
+
+
+async def test_a_log_that_is_not_as_it_was_left_is_torn(logs: list[WorkerLog], server: Server) -> None:
+    a, _ = logs
+    lease = await leased(a)
+    assert await a.append(lease, START, [(batch_id(E, 0), b"0")]) is Written.OK
+    assert await a.append(lease, START, [(batch_id(E, 1), b"1")]) is Written.TORN
+    server.ask("DEL", KEYS.log)
+    assert await a.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"1")]) is Written.TORN
+    assert written(server) == []
+
+
+@pytest.mark.parametrize("num_parts", [1, 64, 65, 200])
+async def test_a_snapshot_is_read_as_it_was_written(logs: list[WorkerLog], num_parts: int) -> None:
+    a, b = logs
+    parts = [b"%d" % i for i in range(num_parts)]
+    assert await a.replace(await leased(a), parts, "", (batch_id(E, 0), b"state")) is Written.OK
+    assert await b.snapshot() == parts
+    assert [(e.data, e.epoch, e.place) for e in await b.read(START)] == [(b"state", E, STATES)]
+
+
+async def test_a_snapshot_cuts_the_log_behind_what_is_kept(logs: list[WorkerLog], server: Server) -> None:
+    a, b = logs
+    lease = await leased(a)
+    await a.append(lease, START, [(batch_id(E, seq), b"x") for seq in range(200)])
+    assert len(await b.read(START)) == 200
+    state = (state_id(batch_id(E, 199), E, 200), b"s")
+    assert await a.replace(lease, [b"p"], after_id(E, 150), state) is Written.OK
+    assert written(server)[0] == batch_id(E, 149) and written(server)[-1] == state[0]
+    assert await b.last_id() == state[0]
+
+
+async def test_all_of_a_worker_expires_when_nobody_renews(logs: list[WorkerLog], server: Server) -> None:
+    a, _ = logs
+    lease = await leased(a)
+    await a.append(lease, START, [(batch_id(E, 0), b"x")])
+    await a.replace(lease, [b"p"], batch_id(E, 0), (state_id(batch_id(E, 0), E, 1), b"s"))
+    await a.renew(lease)
+    assert server.names() == {KEYS.lease, KEYS.fence, KEYS.log, KEYS.snapshot}
+    assert all(0 < server.ask("TTL", key) <= 600 for key in server.names())
+
+
+def test_places_are_in_the_order_of_what_is_told() -> None:
+    first, second = batch_id(E, 0), batch_id(E, 1)
+    states = [state_id(START, E, 0), state_id(first, E, 1), second]
+    states.insert(2, state_id(states[1], E, 1))
+    places = [int(name.partition("-")[2]) for name in states]
+    assert places == sorted(set(places))
+    assert after_id(0, 0) == START and after_id(E, 1) == first
+
+
+async def test_who_renews_is_told_what_lies_there(logs: list[WorkerLog], server: Server) -> None:
+    a, b = logs
+    lease = await leased(a)
+    assert await a.renew(lease) == START
+    state = state_id(START, E, 0), b"s"
+    await a.replace(lease, [b"p"], "", state)
+    await a.append(lease, state[0], [(batch_id(E, 0), b"x")])
+    assert await a.renew(lease) == batch_id(E, 0)
+    await b.disown()
+    assert await a.renew(lease) not in (None, START, batch_id(E, 0))
+    server.ask("SET", KEYS.log, "nonsense")
+    assert await a.renew(lease) not in (None, START, batch_id(E, 0))
+    assert await a.append(lease, batch_id(E, 0), [(batch_id(E, 1), b"y")]) is Written.TORN
+    assert await a.replace(lease, [b"p"], "", state) is Written.OK
+    assert await a.renew(lease) == state[0]
+
+
+async def test_a_lease_is_not_renewed_without_memory(logs: list[WorkerLog], server: Server) -> None:
+    a, _ = logs
+    lease = await leased(a)
+    server.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(OutOfMemoryError):
+            await a.renew(lease)
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory", "0")
+    assert await a.renew(lease) == START
+
+
+async def test_a_fence_that_is_no_number_is_none(logs: list[WorkerLog], server: Server) -> None:
+    server.ask("SET", KEYS.fence, "nonsense")
+    assert (await leased(logs[0])).fence > 1_600_000_000_000
+
+
+async def test_what_others_wrote_into_the_log_is_an_entry_all_the_same(
+    logs: list[WorkerLog], server: Server
+) -> None:
+    for number, time in enumerate(("x", "9" * 5000, "-1", ""), 1):
+        server.ask("XADD", KEYS.log, f"1-{number}", "t", time)
+    assert [(entry.told_us, entry.data) for entry in await logs[0].read(START)] == [(0, b"")] * 4

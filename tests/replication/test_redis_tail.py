@@ -1,0 +1,128 @@
+"""What is added to logs, as those who follow them see it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.redis.client import open_client
+from gateway.replication import redis_tail as tail_module
+from gateway.replication.redis_log import START, Entry
+from gateway.replication.redis_tail import BLOCK_S, Followed, Tail
+from gateway.runtime.tasks import Tasks
+from tests.redis.serving import Server, redis_server, server, serving
+
+__all__ = ["redis_server", "server"]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+
+@asynccontextmanager
+async def tailing(server: Server) -> AsyncIterator[Tail]:
+    tasks = Tasks()
+    client = open_client(server.options(redis_timeout_s=0.3), max_connections=1, block_s=BLOCK_S)
+    tail = Tail(client)
+    tasks.start("tail", tail.run())
+    try:
+        yield tail
+    finally:
+        await tasks.stop()
+        await client.aclose()
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not is_true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def add(server: Server, key: str, *numbers: int) -> None:
+    for number in numbers:
+        server.ask("XADD", key, f"1-{number}", "t", "5", "d", str(number))
+
+
+def taken(followed: Followed) -> list[bytes]:
+    told = [entry.data for entry in followed.entries]
+    followed.entries.clear()
+    return told
+
+
+async def test_each_has_its_own_from_where_it_was(server: Server) -> None:
+    add(server, "a", 1, 2, 3)
+    async with tailing(server) as tail:
+        a, b = tail.follow("a", "1-1"), tail.follow("b", START)
+        await until(lambda: a.is_there and b.is_there and len(a.entries) == 2)
+        assert taken(a) == [b"2", b"3"] and taken(b) == []
+        add(server, "b", 7)
+        add(server, "a", 4)
+        await until(lambda: a.entries and b.entries)
+        assert taken(a) == [b"4"] and taken(b) == [b"7"]
+        assert a.woken.is_set() and a.after == "1-4"
+
+
+async def test_one_that_left_is_told_nothing(server: Server) -> None:
+    async with tailing(server) as tail:
+        a, again = tail.follow("a", START), tail.follow("a", START)
+        tail.leave(a)
+        add(server, "a", 1)
+        await until(lambda: again.entries)
+        assert not a.entries
+        tail.leave(again)
+        add(server, "a", 2)
+        other = tail.follow("b", START)
+        await until(lambda: other.is_there)
+        assert taken(again) == [b"1"]
+
+
+async def test_one_that_does_not_take_holds_nobody_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "MAX_WAITING", 3)
+    monkeypatch.setattr(tail_module, "AT_ONCE", 2)
+    add(server, "a", *range(1, 20))
+    async with tailing(server) as tail:
+        a, b = tail.follow("a", START), tail.follow("b", START)
+        await until(lambda: len(a.entries) >= 3 and b.is_there)
+        add(server, "b", 1)
+        await until(lambda: b.entries)
+        assert len(a.entries) == 4
+        told = taken(a)
+        while len(told) < 19:
+            await until(lambda: a.entries)
+            told += taken(a)
+        assert told == [str(i).encode() for i in range(1, 20)]
+
+
+async def test_a_server_that_is_lost_and_found(server: Server) -> None:
+    async with tailing(server) as tail:
+        a = tail.follow("a", START)
+        await until(lambda: a.is_there)
+        with server.paused():
+            await until(lambda: tail.is_lost)
+            assert not a.is_there and tail.num_losses == 1
+        add(server, "a", 1)
+        await until(lambda: a.is_there and a.entries)
+        assert not tail.is_lost
+
+
+async def test_age_is_by_the_servers_clock(server: Server) -> None:
+    client = open_client(server.options(), max_connections=1)
+    tail = Tail(client, clock=lambda: 1000.0)  # decades behind
+    await tail._compare_clocks()
+    seconds, _ = server.ask("TIME")
+    assert tail.age_s(Entry("1-1", int(seconds) * 10**6 - 10**6, b"")) < 60
+    assert tail.age_s(Entry("1-1", (int(seconds) + 60) * 10**6, b"")) == 0
+    await client.aclose()
+
+
+async def test_another_server_in_its_place_is_noticed(server: Server) -> None:
+    with serving() as mortal:
+        async with tailing(mortal) as tail:
+            followed = tail.follow("a", START)
+            await until(lambda: followed.is_there)
+            mortal.ask("CLIENT", "KILL", "TYPE", "normal")
+            await until(lambda: tail.num_losses == 1 and followed.is_there)
+            assert tail.server == 0  # the same one
+            mortal.kill()
+            mortal.start()
+            await until(lambda: followed.is_there and tail.server == 1)

@@ -1,0 +1,30 @@
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.replication.tree_metrics import TreeCollector
+
+
+def test_all_is_exposed() -> None:
+    service: Any = SimpleNamespace(
+        is_open=True,
+        num_lost=2,
+        num_broken=6,
+        failed_lookups={"timeout": 3, "error": 0, "away": 4},
+        index=SimpleNamespace(num_queued=5),
+    )
+    registry = CollectorRegistry()
+    registry.register(TreeCollector(service))
+    service.observe(0.0004)
+    lines = generate_latest(registry).decode().splitlines()
+    for line in (
+        "kvgate_tree_up 1.0",
+        "kvgate_tree_losses_total 2.0",
+        'kvgate_tree_lookup_seconds_bucket{le="0.0005"} 1.0',
+        'kvgate_tree_failed_lookups_total{reason="timeout"} 3.0',
+        'kvgate_tree_failed_lookups_total{reason="away"} 4.0',
+        "kvgate_tree_broken_edges_total 6.0",
+        "kvgate_tree_queued_blocks 5.0",
+    ):
+        assert line in lines

@@ -1,0 +1,211 @@
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client.metrics_core import Metric
+
+from gateway.config import load
+from gateway.core.decision import Query
+from gateway.core.errors import ConfigError
+from gateway.policies.base import Policy
+from gateway.policies.expected_ttft import ExpectedTtft
+from gateway.policies.framework.guard import Guard
+from gateway.policies.least_load import LeastLoad
+from gateway.routing.active_policy import Choosing, PolicyCollector, library_of
+from tests.policies.contract import candidate
+from tests.support.fakes import decision
+
+LAST = "def choose(query, candidates, rng):\n    return len(candidates) - 1\n"
+FIRST = LAST.replace("len(candidates) - 1", "0")
+BROKEN = "def choose(query, candidates, rng):\n    return candidate[0]\n"
+MOODY = """
+def choose(query, candidates, rng):
+    if query.model == "odd":
+        raise ValueError("odd")
+    return 0
+"""
+EXPLAINS = """
+class Own:
+    name = "own"
+    def choose(self, query, candidates, rng):
+        return rng.randrange(len(candidates))
+
+    def explain(self, query, candidates):
+        if query.model == "odd":
+            raise ValueError("odd")
+        return [{"own_s": 1.0} for _ in candidates]
+"""
+
+
+def choosing(**options: Any) -> Choosing:
+    return Choosing(load(options, {}))
+
+
+def with_file(tmp_path: Path, text: str, **options: Any) -> Choosing:
+    (tmp_path / "own.py").write_text(text)
+    return choosing(policy_file=str(tmp_path / "own.py"), **options)
+
+
+def chosen(policy: Policy) -> int:
+    return policy.choose(Query("m", 1), [candidate(name) for name in "abc"], random.Random(1)).index
+
+
+def sample(metrics: list[Metric], name: str, **labels: str) -> float:
+    (found,) = (s.value for m in metrics for s in m.samples if (s.name, s.labels) == (name, labels))
+    return found
+
+
+def test_options_reach_the_library() -> None:
+    config = load({"medium_worth": ["CPU=0.1"], "policies": {"mine": {"policy": "random"}}}, {})
+    library = library_of(config)
+    policy = library.policy(config.policy)
+    assert isinstance(policy, ExpectedTtft) and policy.worth["CPU"] == 0.1
+    assert library.policy("mine").name == "mine"
+
+
+def test_a_text_that_is_given_goes_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(BROKEN)
+    config = load({"policy_file": str(tmp_path / "own.py")}, {})
+    assert chosen(Choosing(config, LAST).policy) == 2
+
+
+def test_a_files_policy_is_used_where_none_is_named(tmp_path: Path) -> None:
+    assert chosen(with_file(tmp_path, LAST).policy) == 2
+    assert with_file(tmp_path, LAST).describe()["policy"] == "own"
+    assert with_file(tmp_path, LAST, policy="random").policy.name == "random"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BROKEN, "policy own: own.py:2: NameError: name 'candidate' is not defined"),
+        (LAST.replace("- 1", "- 0"), "policy own: it chose 1 of 1 candidates"),
+        ("def choose(:", "own.py:1: invalid syntax"),
+    ],
+)
+def test_one_that_does_not_do_is_refused_at_the_start(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        with_file(tmp_path, text)
+    assert words in str(caught.value)
+
+
+async def test_a_file_is_read_anew_and_a_broken_one_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kvgate.policies")
+    own, told = with_file(tmp_path, LAST), list[Policy]()
+    own.changed = told.append
+    (tmp_path / "own.py").write_text(BROKEN)
+    with pytest.raises(ConfigError):
+        await own.reload()
+    assert (told, chosen(own.policy)) == ([], 2)
+    assert own.describe()["file"]["refused"].startswith("policy own: own.py:2: NameError")
+    (tmp_path / "own.py").write_text(FIRST)
+    await own.reload()
+    assert [chosen(policy) for policy in told] == [0] and told == [own.policy]
+    assert own.describe()["file"]["refused"] is None
+    (tmp_path / "own.py").write_text(LAST)
+    await own.reload()
+    assert chosen(own.policy) == 2
+    metrics = list(PolicyCollector(own).collect())
+    assert sample(metrics, "kvgate_policy_file_loads_total", result="loaded") == 2
+    assert sample(metrics, "kvgate_policy_file_loads_total", result="refused") == 1
+    refused, *read = [record.getMessage() for record in caplog.records]
+    assert refused.startswith("the policies in use stay: policy own: own.py:2: NameError")
+    assert read == ["policies are read anew, own chooses"] * 2
+
+
+async def test_what_failed_is_counted_over_all_that_were_read(tmp_path: Path) -> None:
+    own = with_file(tmp_path, MOODY, policy_budget_ms=10_000.0)
+    for _ in range(2):
+        assert isinstance(own.policy, Guard)
+        own.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
+        await own.reload()
+    assert own.describe()["fallbacks"] == [{"name": "own", "raised": 2}]
+    metrics = list(PolicyCollector(own).collect())
+    assert sample(metrics, "kvgate_policy_fallbacks_total", policy="own", cause="raised") == 2
+
+
+def test_costs_are_explained_by_the_policy_that_made_them() -> None:
+    own, some = choosing(policy="latency_slo"), (candidate("a"), candidate("b", booked=100))
+    made = replace(decision("d"), policy="latency_slo", candidates=some, query=Query("m", 1000))
+    parts = own.parts_of(made)
+    assert [list(part) for part in parts] == [["start_s", "ahead_s", "own_s", "fetch_s", "full_s"]] * 2
+    assert own.parts_of(replace(made, policy="gone")) == own.parts_of(replace(made, query=None)) == ()
+    plain = choosing(policy="random")
+    assert plain.parts_of(replace(made, policy="random")) == ()
+
+
+def test_a_policy_that_cannot_explain_itself_is_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = with_file(tmp_path, EXPLAINS)
+    made = replace(decision("d"), policy="own", query=Query("odd", 1))
+    assert own.parts_of(made) == ()
+    assert "policy own does not explain itself: own.py:9: ValueError: odd" in caplog.text
+    assert own.parts_of(replace(made, query=Query("m", 1))) == [{"own_s": 1.0}]
+
+
+def test_several_policies_share_the_sessions() -> None:
+    own = choosing(ab={"prefix_overlap": 90.0, "latency_slo": 10.0})
+    assert [(arm["name"], arm["share"]) for arm in own.describe()["arms"]] == [
+        ("prefix_overlap", 0.9),
+        ("latency_slo", 0.1),
+    ]
+    assert own.describe()["policy"] == "ab"
+    made = replace(decision("d"), policy="latency_slo", candidates=(candidate("a"),), query=Query("m", 1))
+    assert list(own.parts_of(made)[0]) == ["start_s", "ahead_s", "own_s", "fetch_s", "full_s"]
+    assert own.parts_of(replace(made, policy="prefix_overlap")) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ab": {"random": 1.0, "best": 1.0}}, "policy: there is no policy 'best'"),
+        ({"ab": {"random": 1.0, "least_load": 0.0}}, "ab: the share of least_load is 0; give one above 0"),
+        ({"ab": {"random": 1.0}}, "ab: give two policies or more"),
+        ({"ab": {"random": 1.0, "least_load": 1.0}, "policy": "random"}, "ab: names the policies in use"),
+        ({"shadow": ["best"]}, "policy: there is no policy 'best'"),
+    ],
+)
+def test_trials_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        choosing(**options)
+
+
+async def test_shadows_are_read_anew_too(tmp_path: Path) -> None:
+    own = with_file(tmp_path, MOODY, policy="random", shadow=["own", "least_load"])
+    comparison = own.trials.comparisons["own"]
+    before = comparison.policy
+    await own.reload()
+    assert comparison.policy is not before and list(own.trials.comparisons) == ["own", "least_load"]
+    assert isinstance(comparison.policy, Guard)
+    comparison.policy.choose(Query("odd", 1), [candidate("a")], random.Random(1))
+    assert (comparison.faults.total(), own.faults.total()) == (1, 0)
+
+
+def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -> None:
+    assert not choosing().reads_prefix
+    assert not choosing(ab={"prefix_overlap": 1.0, "topology": 1.0}, shadow=["random"]).reads_prefix
+    assert choosing(shadow=["consistent_hash"]).reads_prefix
+    assert choosing(policy="mine", policies={"mine": {"scorers": {"consistent_hash": 1.0}}}).reads_prefix
+    assert with_file(tmp_path, LAST).reads_prefix
+
+
+def test_who_decides_gets_each_policy_and_says_what_it_asks_for(tmp_path: Path) -> None:
+    class Decides:
+        policy: Policy = LeastLoad()
+        tells_prefix = True
+
+    router, plain = Decides(), choosing()
+    plain.drive(router)
+    assert (router.policy, router.tells_prefix) == (plain.policy, False)
+    own, router = with_file(tmp_path, LAST), Decides()
+    router.tells_prefix = False
+    own.drive(router)
+    assert router.tells_prefix
+    own.changed(plain.policy)
+    assert (router.policy, router.tells_prefix) == (plain.policy, True)

@@ -1,0 +1,155 @@
+"""The ring of decisions: what it tells, and what bounds it."""
+
+import json
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gateway.core.decision import Split
+from gateway.core.usage import Usage, read_usage
+from gateway.routing.decision_log import CANDIDATE_BYTES, Records
+from tests.support.fakes import decision
+
+
+def usage() -> Usage | None:
+    return read_usage(b'{"usage":{"prompt_tokens":100,"prompt_tokens_details":{"cached_tokens":48}}}')
+
+
+def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
+    records = Records()
+    records.add(decision("d1", "a:1", "b:1"))
+    record = records.explain("d1")
+    assert record == {
+        "id": "d1",
+        "model": "m",
+        "policy": "p",
+        "worker": "a:1",
+        "reason": "because",
+        "attempt": 1,
+        "prompt_tokens": 100,
+        "overlap_tokens": 64,
+        "told_tokens": 0,
+        "tokenized_by": "ids",
+        "queued_s": 0.0,
+        "timings_us": {"prompt": 250.0, "hash": 0.0, "index": 0.0, "policy": 0.0},
+        "predicted_ttft_s": None,
+        "candidates": [
+            {
+                "worker": name,
+                "cost": float(i),
+                "overlap_tokens": i,
+                "uncached_tokens": 100 - i,
+                "booked_tokens": 10 * i,
+                "in_flight": i,
+                "waiting": i,
+                "kv_usage": i / 10,
+                "is_exact": i == 0,
+                "assumed_tokens": 0,
+                "spilled_tokens": {},
+                "confidence": 1.0,
+            }
+            for i, name in enumerate(["a:1", "b:1"])
+        ],
+        "split": None,
+        "outcome": None,
+    }
+    assert json.loads(msgspec.json.encode(record)) == record
+
+
+def test_a_split_request_tells_both_predictions_and_who_could_have_prefilled() -> None:
+    records, made = Records(), decision("d1", "d:1", "p:1")
+    prefill = made.candidates[1]
+    told = Split("prefill elsewhere is sooner", prefill, 0.5, 0.25, (prefill,))
+    records.add(replace(made, split=told))
+    record = records.explain("d1")
+    assert record is not None
+    split = record["split"]
+    assert (split["prefill_worker"], split["reason"]) == ("p:1", "prefill elsewhere is sooner")
+    assert (split["overlap_tokens"], split["direct_s"], split["split_s"]) == (1, 0.5, 0.25)
+    assert [candidate["worker"] for candidate in split["candidates"]] == ["p:1"]
+
+
+def test_what_costs_are_made_of_is_told_where_the_policy_says() -> None:
+    records = Records()
+    records.add(replace(decision("d1", "a:1", "b:1"), ttft_s=0.5))
+    record = records.explain("d1", lambda decision: [{"own_s": 0.1}, {"own_s": 0.2}])
+    assert record is not None and record["predicted_ttft_s"] == 0.5
+    assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.1}, {"own_s": 0.2}]
+    record = records.explain("d1", lambda decision: ())
+    assert record is not None and "terms" not in record["candidates"][0]
+
+
+def test_a_policy_without_terms_has_no_costs() -> None:
+    records = Records()
+    records.add(replace(decision(), terms=()))
+    record = records.explain("d1")
+    assert record is not None
+    assert [candidate["cost"] for candidate in record["candidates"]] == [None]
+
+
+def test_the_outcome_is_added_to_the_decision() -> None:
+    records = Records()
+    records.add(decision("d1"))
+    records.finish(decision("d1"), "ended", 200, 0.25, usage())
+    record = records.explain("d1")
+    assert record is not None
+    assert record["outcome"] == {
+        "how": "ended",
+        "status": 200,
+        "ttft_s": 0.25,
+        "reported_prompt_tokens": 100,
+        "reported_cached_tokens": 48,
+    }
+    assert record["worker"] == "w:1"
+
+
+def test_an_outcome_without_an_answer_tells_no_tokens() -> None:
+    records = Records()
+    records.add(decision("d1"))
+    records.finish(decision("d1"), "client gone", 499, None, None)
+    record = records.explain("d1")
+    assert record is not None
+    assert set(record["outcome"].values()) == {"client gone", 499, None}
+
+
+def test_what_is_unknown_or_dropped_is_none_and_ends_without_error() -> None:
+    records = Records(max_records=1)
+    records.finish(decision("never"), "ended", 200, None, None)
+    records.add(decision("d1"))
+    records.add(decision("d2"))
+    records.finish(decision("d1"), "ended", 200, None, None)
+    assert records.explain("never") is records.explain("d1") is None
+    assert len(records) == 1
+
+
+def test_the_newest_come_first() -> None:
+    records = Records(max_records=3)
+    for i in range(5):
+        records.add(decision(f"d{i}"))
+    assert records.recent(10) == ["d4", "d3", "d2"]
+    assert records.recent(1) == ["d4"]
+    records.finish(decision("d2"), "ended", 200, None, None)
+    assert records.recent(1) == ["d4"]
+
+
+def test_many_candidates_leave_room_for_fewer_records() -> None:
+    names = [f"w:{i}" for i in range(100)]
+    records = Records(max_bytes=10 * (1200 + 100 * CANDIDATE_BYTES))
+    for i in range(30):
+        records.add(decision(f"d{i}", *names))
+    assert len(records) == 10
+
+
+@given(st.lists(st.integers(1, 20)), st.integers(1, 8), st.integers(1, 30_000))
+def test_both_bounds_hold_and_what_is_kept_is_the_newest(
+    sizes: list[int], max_records: int, max_bytes: int
+) -> None:
+    records = Records(max_records=max_records, max_bytes=max_bytes)
+    for i, size in enumerate(sizes):
+        records.add(decision(f"d{i}", *(f"w:{n}" for n in range(size))))
+    kept = records.recent(len(sizes))
+    assert kept == [f"d{i}" for i in reversed(range(len(sizes)))][: len(kept)]
+    assert len(kept) <= max_records
+    assert sum(1000 + CANDIDATE_BYTES * sizes[int(i[1:])] for i in kept) <= max_bytes

@@ -1,0 +1,108 @@
+import math
+from dataclasses import replace
+
+import pytest
+from msgspec.structs import replace as replace_pace
+
+from gateway.core.blocks import tokens_of
+from gateway.core.kv_events import BlocksRemoved, BlocksStored
+from gateway.core.usage import Usage
+from gateway.core.worker import Served, Worker, WorkerId
+from tests.routing.test_router import World, worker
+
+M = Served("m", "m")
+
+
+def test_first_tokens_teach_a_workers_speed() -> None:
+    world = World(worker("a", M))
+    for number in range(40):
+        world.now += 1.0
+        decision = world.decide(range(number, number + 2000))
+        world.router.first_token(decision, 0.01 + 2000 / 5000)
+        world.router.finish(decision)
+    member = world.fleet.get(WorkerId("a"))
+    assert member is not None
+    assert member.pace.ttft_s(2000, 0) == pytest.approx(0.41, rel=0.1)
+    assert world.decide(range(9)).candidates[0].pace is member.pace
+
+
+def test_answers_teach_what_a_step_takes() -> None:
+    world = World(worker("a", M))
+    for number in range(40):
+        world.now += 1.0
+        decision = world.decide(range(number, number + 100))
+        world.router.first_token(decision, 0.1)
+        world.router.finish(decision, Usage(100, 101), answer_s=100 * 0.005)
+    member = world.fleet.get(WorkerId("a"))
+    assert member is not None
+    assert member.pace.step_s == pytest.approx(0.005, rel=0.1)
+
+
+def test_an_unstreamed_answer_teaches_no_speed() -> None:
+    world = World(worker("a", M))
+    before = world.router.learning.paces.pace(WorkerId("a"))
+    decision = world.decide(range(2000))
+    world.router.first_token(decision)
+    world.router.finish(decision, Usage(2000, 500))
+    assert world.router.learning.paces.pace(WorkerId("a")) == before
+    assert world.router.learning.paces.num_computed(WorkerId("a")) == 2000
+
+
+def test_how_long_blocks_stay_is_learnt_from_what_is_evicted() -> None:
+    small = Worker(WorkerId("a"), "http://a", (M,), block_size=16, num_blocks=100)
+    world = World(small, replace(small, id=WorkerId("b"), url="http://b"))
+    for number in range(60):
+        world.now += 1.0
+        world.index.apply(WorkerId("a"), BlocksStored([number], None, tokens_of([number] * 16), 16))
+        world.index.apply(WorkerId("a"), BlocksRemoved([number]))
+        world.decide(range(9))
+    members = {member.worker.id: member for member in world.fleet}
+    assert members[WorkerId("a")].stays_s == pytest.approx(100, rel=0.05)  # one block a second, of a hundred
+    assert math.isinf(members[WorkerId("b")].stays_s)
+
+
+def test_a_worker_that_left_is_forgotten() -> None:
+    world = World(worker("a", M))
+    world.now = 5.0
+    decision = world.decide(range(2000))
+    world.router.first_token(decision, 50.0)
+    learning = world.router.learning
+    assert learning.paces.pace(WorkerId("a")).token_s > 0.001
+    learning.drop(WorkerId("a"))
+    assert learning.paces.pace(WorkerId("a")) == learning.paces.typical
+
+
+def test_a_request_that_waits_for_a_seat_does_not_make_a_worker_look_slow() -> None:
+    world, name = World(worker("a", M)), WorkerId("a")
+    learning = world.router.learning
+    member = world.fleet.get(name)
+    assert member is not None
+    for number in range(40):
+        world.now += 1.0
+        decision = world.decide(range(number, number + 100))
+        world.router.first_token(decision, 0.03)
+        world.router.finish(decision, Usage(100, 101), answer_s=1.0)
+    before = learning.paces.pace(name)
+    member.pace = replace_pace(before, seats=1.0)
+    running, waiting = world.decide(range(100)), world.decide(range(200))
+    world.router.first_token(running, 0.03)
+    world.router.first_token(waiting, 30.0)
+    assert learning.paces.pace(name).ttft_s(100, 1) == pytest.approx(before.ttft_s(100, 1), rel=0.1)
+
+
+def test_answers_beside_others_teach_what_each_of_them_costs() -> None:
+    """By those at its begin and at its end: more come meanwhile."""
+    world, name = World(worker("a", M)), WorkerId("a")
+    for number in range(60):
+        world.now += 1.0
+        running = [world.decide(range(number, number + 32)) for _ in range(number % 7)]
+        decision = world.decide(range(number, number + 32))
+        for each in (*running, decision):
+            world.router.first_token(each)
+        more = [world.decide(range(number, number + 32)) for _ in range(6)]
+        beside = len(running) + len(more) / 2
+        world.router.finish(decision, Usage(32, 101), answer_s=100 * (0.01 + beside * 0.002))
+        for each in (*running, *more):
+            world.router.finish(each)
+    pace = world.router.learning.paces.pace(name)
+    assert pace.step_s + 5 * pace.step_seq_s == pytest.approx(0.02, rel=0.1)

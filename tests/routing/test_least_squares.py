@@ -1,0 +1,94 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.routing.least_squares import FORGET_S, Fit
+
+TRUTH = (0.02, 0.000_1, 0.000_001)
+
+
+def features(rng: random.Random) -> tuple[float, float, float]:
+    work, running = rng.randrange(100, 20_000), rng.randrange(40)
+    return 1.0, work, work * running
+
+
+def seconds(x: tuple[float, float, float], truth: tuple[float, float, float] = TRUTH) -> float:
+    return sum(weight * one for weight, one in zip(truth, x, strict=True))
+
+
+def fit() -> Fit:
+    return Fit((0.05, 0.000_5, 0.0), (0.1, 0.001, 0.000_01))
+
+
+def see(
+    fit: Fit, num: int, *, truth: tuple[float, float, float] = TRUTH, far: float = 0.0, now: float = 0.0
+) -> float:
+    rng = random.Random(1)
+    for _ in range(num):
+        now += 0.1
+        x = features(rng)
+        fit.observe(x, seconds(x, truth) * rng.gauss(1, 0.05) * (20 if rng.random() < far else 1), now)
+    return now
+
+
+def test_before_anything_was_seen_the_prior_is_expected() -> None:
+    assert fit().expect((1, 1000, 0)) == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize("far", [0.0, 0.05])
+def test_what_was_seen_is_expected_though_some_of_it_was_far_off(far: float) -> None:
+    learnt = fit()
+    see(learnt, 200, far=far)
+    for x in ((1.0, 500.0, 0.0), (1.0, 10_000.0, 0.0), (1.0, 10_000.0, 300_000.0)):
+        assert learnt.expect(x) == pytest.approx(seconds(x), rel=0.2)
+
+
+def test_what_changes_is_learnt_anew() -> None:
+    learnt, x = fit(), (1.0, 10_000.0, 50_000.0)
+    now = see(learnt, 100)
+    slower = (0.04, 0.000_2, 0.000_002)
+    see(learnt, 100, truth=slower, now=now)
+    assert learnt.expect(x) == pytest.approx(seconds(x, slower), rel=0.15)
+
+
+def test_time_takes_it_back_to_what_was_believed_before() -> None:
+    learnt, x = fit(), (1.0, 10_000.0, 0.0)
+    before = learnt.expect(x)
+    now = see(learnt, 50)
+    learnt.forget(now + 60 * FORGET_S)
+    learnt.believe((0.05, 0.000_5, 0.0), (0.1, 0.001, 0.000_01))
+    for _ in range(30):
+        learnt.believe((0.05, 0.000_5, 0.0), (0.1, 0.001, 0.000_01))
+    assert learnt.expect(x) == pytest.approx(before, rel=0.01)
+    assert learnt.num_seen < 1e-6
+
+
+def test_what_is_believed_to_be_nothing_is_learnt_too() -> None:
+    learnt = Fit((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    see(learnt, 50)
+    assert learnt.expect((1.0, 10_000.0, 0.0)) >= 0
+    learnt.believe((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+    assert learnt.weights == [0.0, 0.0, 0.0] or min(learnt.weights) >= 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e6), st.floats(0, 1e4), st.floats(0, 1e4), st.floats(0, 100)), max_size=40
+    )
+)
+def test_no_weight_is_ever_negative_or_endless(seen: list[tuple[float, float, float, float]]) -> None:
+    learnt = fit()
+    for work, running, late, took in seen:
+        learnt.observe((1.0, work, work * running), took, late)
+        assert all(0 <= weight < 1e6 for weight in learnt.weights)
+
+
+def test_it_has_as_many_features_as_it_is_given() -> None:
+    rng, truth = random.Random(2), (0.01, 0.002, 0.000_1, 0.03)
+    one = Fit((0.1,) * 4, (0.2,) * 4)
+    for number in range(300):
+        x = (1.0, rng.randrange(50), rng.randrange(5000), rng.randrange(9))
+        one.observe(x, sum(weight * each for weight, each in zip(truth, x, strict=True)), float(number))
+    assert one.weights == pytest.approx(list(truth), rel=0.2)

@@ -1,0 +1,53 @@
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.outcome import Outcome
+from gateway.routing.policy_score import LATEST, Promises, Score
+from tests.core.test_outcome import usage_of
+from tests.support.fakes import decision
+
+
+def test_what_came_of_a_policys_decisions() -> None:
+    score, made = Score(), replace(decision(), ttft_s=0.2)
+    for i in range(100):
+        usage = usage_of(100, i) if i % 2 else None
+        score.ended(made, Outcome("ended", 200, i / 100, usage))
+    score.ended(replace(made, attempt=2), Outcome("failed", 0, 9.0, None))
+    score.ended(made, Outcome("cut", 200, None, None))
+    score.ended(made, Outcome("client gone", 499, None, None))
+    told = score.describe()
+    assert (told["requests"], told["errors"]) == (103, 2)
+    assert (told["ttft_p50_s"], told["ttft_p90_s"]) == (0.5, 0.9)
+    assert (told["reported_prompt_tokens"], told["reported_cached_tokens"], told["hit_rate"]) == (
+        5000,
+        2500,
+        0.5,
+    )
+    assert told["predicted_ttft_s"] == 0.2 and told["happened_ttft_s"] == pytest.approx(0.495)
+
+
+def test_quantiles_are_of_the_latest() -> None:
+    score = Score()
+    for i in range(2 * LATEST):
+        score.ended(decision(), Outcome("ended", 200, 5.0 if i < LATEST else 0.5, None))
+    assert (score.describe()["ttft_p90_s"], sum(score.ttft_s.counts)) == (0.5, 2 * LATEST)
+
+
+def test_nothing_is_said_of_nothing() -> None:
+    told = Score().describe()
+    assert [name for name, value in told.items() if value is None] == [
+        "ttft_p50_s",
+        "ttft_p90_s",
+        "hit_rate",
+        "predicted_ttft_s",
+        "happened_ttft_s",
+        "prediction_error",
+    ]
+
+
+def test_only_what_went_to_the_same_worker_shows_an_error() -> None:
+    promises = Promises()
+    promises.add(1.0, 2.0, is_same=True)
+    promises.add(3.0, 2.0, is_same=True)
+    promises.add(5.0, 2.0, is_same=False)
+    assert promises.describe() == {"predicted_ttft_s": 3.0, "happened_ttft_s": 2.0, "prediction_error": 0.5}

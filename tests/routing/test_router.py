@@ -1,0 +1,409 @@
+import random
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import astuple
+
+from gateway import request as make_request
+from gateway.core.blocks import BlockHash, root_hash, tokens_of
+from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query
+from gateway.core.errors import NoWorker, UnknownModel
+from gateway.core.fleet import Fleet
+from gateway.core.kv_events import BlocksRemoved, BlocksStored
+from gateway.core.multimodal import BEFORE_MEDIA, Links
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.usage import Usage
+from gateway.core.worker import Served, Worker, WorkerId
+from gateway.index.assumed import AssumedIndex
+from gateway.index.memory import MemoryIndex
+from gateway.policies.baselines import RoundRobin
+from gateway.policies.latency_slo import LatencySlo
+from gateway.policies.prefix_overlap import PrefixOverlap
+from gateway.routing.candidates import max_hit_blocks
+from gateway.routing.decision_log import Records
+from gateway.routing.router import LOOK_EVERY_S, Router
+
+
+class World:
+    """A router over workers whose cache the test writes; tokens are given as ids."""
+
+    def __init__(self, *workers: Worker) -> None:
+        self.now = 0.0
+        self.fleet, self.index, self.assumed = Fleet(), MemoryIndex(), AssumedIndex()
+        self.router = Router(
+            fleet=self.fleet,
+            index=self.index,
+            assumed=self.assumed,
+            policy=PrefixOverlap(),
+            tokenize=lambda r: Prompt(tuple(map(tokens_of, _lists(r))), "ids"),
+            clock=lambda: self.now,
+            rng=random.Random(7),
+        )
+        for worker in workers:
+            self.fleet.add(worker)
+            self.index.add_worker(worker.id, root_hash(worker.served[0].root), worker.block_size)
+            self.assumed.add_worker(worker.id, keep_s=1.0, max_blocks=1000)
+
+    def store(self, name: str, ids: Sequence[int], size: int = 16) -> None:
+        names = [hash((tuple(ids[: i + size]), size)) & (2**64 - 1) for i in range(0, len(ids), size)]
+        self.index.apply(WorkerId(name), BlocksStored(names, None, tokens_of(ids), size))
+
+    def decide(self, ids: Sequence[int], model: str = "m", **fields: object) -> Decision:
+        return self.router.decide(
+            make_request("/v1/completions", {"model": model, "prompt": list(ids), **fields})
+        )
+
+    def records(self, decision: Decision) -> list[object]:
+        records = Records()
+        records.add(decision)
+        explained = records.explain(decision.id)
+        assert explained is not None
+        return [candidate["spilled_tokens"] for candidate in explained["candidates"]]
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.num_blocks: list[int] = []
+        self.usages: list[Usage] = []
+
+    def decided(
+        self,
+        decision: Decision,
+        prompt: Prompt,
+        blocks: Sequence[Sequence[BlockHash]],
+        request: InferenceRequest,
+    ) -> None:
+        assert len(prompt.tokens) == 1 and request.model == decision.model
+        self.num_blocks.append(sum(map(len, blocks)))
+
+    def answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        self.usages.append(usage)
+
+
+def _lists(request: InferenceRequest) -> list[list[int]]:
+    prompt = request.fields["prompt"]
+    return prompt if isinstance(prompt[0], list) else [prompt]
+
+
+def worker(name: str, *served: Served, size: int | None = 16) -> Worker:
+    return Worker(WorkerId(name), f"http://{name}", served or (Served("m", "root"),), block_size=size)
+
+
+def look_on(world: World, seen: Seen) -> None:
+    world.router.witnesses.decided.append(seen.decided)
+    world.router.witnesses.answered.append(seen.answered)
+
+
+def test_the_holder_is_chosen_and_the_overlap_told() -> None:
+    world = World(worker("a"), worker("b"))
+    world.store("b", range(64))
+    decision = world.decide([*range(64), *range(900, 950)])
+    assert (decision.worker.id, decision.overlap_tokens, decision.num_tokens) == ("b", 64, 114)
+    assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 0, "b": 64}
+    assert decision.reason == "longest prefix held"
+    assert all(seconds > 0 for seconds in astuple(decision.timings_s))
+
+
+def test_the_last_token_is_never_cached() -> None:
+    world = World(worker("a"))
+    world.store("a", range(64))
+    assert world.decide(range(64)).overlap_tokens == 48
+    assert [max_hit_blocks(n, 16) for n in (0, 1, 16, 17, 33)] == [0, 0, 0, 1, 2]
+
+
+def test_the_next_request_sees_what_was_booked() -> None:
+    world = World(worker("a"), worker("b"))
+    bursts = [world.decide(range(i * 1000, i * 1000 + 500)).worker.id for i in range(8)]
+    assert sorted(bursts) == ["a"] * 4 + ["b"] * 4
+
+
+def test_equal_prompts_in_flight_follow_each_other_only_while_it_pays() -> None:
+    world = World(worker("a"), worker("b"))
+    first = world.decide(range(800))
+    second = world.decide(range(800))
+    assert second.overlap_tokens == (784 if second.worker.id == first.worker.id else 0)
+    assert [c.overlap_tokens for c in second.candidates if c.id == first.worker.id] == [784]
+
+
+def test_a_preview_says_what_would_be_decided_and_changes_nothing() -> None:
+    world, seen = World(worker("a"), worker("b")), Seen()
+    world.store("b", range(64))
+    look_on(world, seen)
+    world.router.policy = RoundRobin()
+    request = make_request("/v1/completions", {"model": "m", "prompt": list(range(80)), "user": "u"})
+    previews = [world.router.preview(request) for _ in range(3)]
+    assert [preview.worker.id for preview in previews] == ["a"] * 3
+    assert {c.id: c.overlap_tokens for c in previews[0].candidates} == {"a": 0, "b": 64}
+    assert (previews[0].query, seen.num_blocks) == (world.decide(range(80), user="u").query, [5])
+    assert world.router.ledger.load(WorkerId("a")).num_in_flight == 1
+    assert [world.router.preview(request).worker.id, world.decide(range(80)).worker.id] == ["b", "b"]
+
+
+def test_a_decision_tells_what_its_policy_was_asked_and_what_it_predicted() -> None:
+    world = World(worker("a", Served("lora", "root", "adapter")))
+    world.router.policy = LatencySlo()
+    decision = world.decide(range(300), model="lora", user="u")
+    assert decision.query is not None and decision.ttft_s == decision.terms[0]
+    assert (decision.query.session, decision.query.adapter, decision.query.num_tokens) == (
+        "u",
+        "adapter",
+        300,
+    )
+    again, other = world.decide(range(900), model="lora"), world.decide(range(1, 900), model="lora")
+    assert again.query is not None and other.query is not None
+    assert decision.query.prefix == again.query.prefix != other.query.prefix
+
+
+def test_finishing_releases_once_and_what_never_ran_is_not_assumed() -> None:
+    world = World(worker("a"))
+    decision = world.decide(range(64))
+    assert world.router.ledger.load(WorkerId("a")).num_in_flight == 1
+    assert [world.router.finish(decision), world.router.finish(decision)] == [True, False]
+    assert world.router.ledger.load(WorkerId("a")).num_in_flight == 0
+    assert world.decide(range(64)).overlap_tokens == 0
+
+
+def test_witnesses_see_decisions_and_what_engines_told_once() -> None:
+    world, seen = World(worker("a"), worker("none", size=None)), Seen()
+    look_on(world, seen)
+    decision = world.decide(range(40))
+    assert seen.num_blocks == [2 if decision.worker.id == "a" else 0]
+    world.router.finish(decision, Usage(prompt_tokens=40))
+    world.router.finish(decision, Usage(prompt_tokens=41))
+    assert [usage.prompt_tokens for usage in seen.usages] == [40]
+    world.router.finish(world.decide(range(40)))
+    assert len(seen.num_blocks) == 2 and len(seen.usages) == 1
+
+
+def test_a_witness_that_fails_is_dismissed_and_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
+    for fails in ("decided", "answered"):
+        caplog.clear()
+        world, broken, seen = World(worker("a")), Seen(), Seen()
+        setattr(broken, fails, None)
+        look_on(world, broken)
+        look_on(world, seen)
+        for _ in range(3):
+            decision = world.decide(range(40))
+            assert world.router.finish(decision, Usage(prompt_tokens=40))
+        assert world.router.ledger.load(WorkerId("a")).num_in_flight == 0
+        assert (len(seen.num_blocks), len(seen.usages)) == (3, 3)
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_what_ran_is_assumed_until_its_event_is_due() -> None:
+    world = World(worker("a"))
+    decision = world.decide(range(64))
+    world.router.first_token(decision)
+    assert world.router.ledger.load(WorkerId("a")).booked_tokens == 0
+    world.router.finish(decision)
+    assert world.decide([*range(64), 1]).overlap_tokens == 64
+    world = World(worker("a"))
+    decision = world.decide(range(64))
+    world.router.first_token(decision)
+    world.router.finish(decision)
+    world.now = 2.0
+    assert world.decide([*range(64), 1]).overlap_tokens == 0
+
+
+def test_what_must_be_loaded_from_a_slower_medium_costs() -> None:
+    world = World(worker("a:1"), worker("b:1"))
+    world.store("a:1", range(64))
+    names = [hash((tuple(range(i + 16)), 16)) & (2**64 - 1) for i in range(0, 64, 16)]
+    world.index.apply(WorkerId("a:1"), BlocksStored(names[1:], None, tokens_of([]), 0, None, "CPU"))
+    world.index.apply(WorkerId("a:1"), BlocksRemoved(names[:1:-1]))
+    decision = world.decide(range(100))
+    assert (decision.worker.id, decision.overlap_tokens) == ("a:1", 64)
+    assert [dict(candidate.spilled) for candidate in decision.candidates] == [{("CPU",): 32}, {}]
+    assert decision.terms == (pytest.approx(36 + 0.2 * 32), 100)
+    assert world.records(decision) == [{"CPU": 32}, {}]
+
+
+def test_what_a_window_allows_depends_on_where_the_prompt_ends() -> None:
+    """Its last token is computed always: of four blocks three can be reused, if the window is there."""
+    world = World(worker("a:1"))
+    world.store("a:1", range(64))
+    names = [hash((tuple(range(i + 16)), 16)) & (2**64 - 1) for i in range(0, 64, 16)]
+    window = BlocksStored(names[3:], None, tokens_of(range(64)), 16, None, "GPU", 1, "sliding_window", 17)
+    world.index.apply(WorkerId("a:1"), window)
+    assert [world.decide(range(n)).overlap_tokens for n in (65, 64)] == [64, 0]
+
+
+def test_the_next_question_about_an_image_goes_where_the_image_was() -> None:
+    world = World(worker("a:1"), worker("b:1"), worker("c:1"))
+    world.store("b:1", range(32))
+    chat = make_request("/v1/chat/completions", {"model": "m", "messages": []})
+
+    def ask(*links: int) -> Decision:
+        behind = Links(list(map(BlockHash, links)), [500] * len(links))
+        return world.router.decide(chat, prompt=Prompt((tokens_of(range(40)),), BEFORE_MEDIA, None, behind))
+
+    first = ask(1)
+    assert (first.worker.id, first.overlap_tokens, first.uncached_tokens) == ("b:1", 32, 8)
+    chosen = next(c for c in first.candidates if c.id == "b:1")
+    assert (chosen.uncached_tokens, chosen.assumed_tokens) == (508, 0)
+    world.store("b:1", range(32))  # of the image nothing is known, so it is not over
+    world.now += LOOK_EVERY_S
+    other = ask(2)
+    assert other.worker.id != "b:1"
+    for decision in (first, other):
+        world.router.first_token(decision)
+        world.router.finish(decision)
+    world.now += 100.0
+    for link, place in ((1, first), (2, other)):
+        again = ask(link, 3)
+        assert again.worker.id == place.worker.id
+        chosen = next(c for c in again.candidates if c.id == place.worker.id)
+        assert (chosen.assumed_tokens, again.overlap_tokens) == (500, chosen.overlap_tokens)
+        world.router.finish(again)
+
+
+def test_different_block_sizes_work_side_by_side() -> None:
+    world = World(worker("a", size=16), worker("b", size=64))
+    world.store("a", range(32), 16)
+    world.store("b", range(128), 64)
+    decision = world.decide(range(200))
+    assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 32, "b": 128}
+
+
+def test_names_of_one_root_share_and_adapters_do_not() -> None:
+    names = (Served("m", "root"), Served("alias", "root"), Served("lora", "root", adapter="lora"))
+    world = World(worker("a", *names))
+    world.store("a", range(64))
+    assert world.decide([*range(64), 1], model="alias").overlap_tokens == 64
+    assert world.decide([*range(64), 1], model="lora").overlap_tokens == 0
+
+
+def test_a_salt_keeps_prompts_apart() -> None:
+    world = World(worker("a"))
+    world.store("a", range(64))
+    assert world.decide([*range(64), 1], cache_salt="s").overlap_tokens == 0
+
+
+def test_batched_prompts_add_up() -> None:
+    world = World(worker("a"))
+    world.store("a", range(32))
+    decision = world.decide([[*range(32), 5], [*range(32), 6]])  # type: ignore[list-item]
+    assert (decision.num_tokens, decision.overlap_tokens) == (66, 64)
+
+
+def test_a_worker_without_block_size_is_routed_by_load() -> None:
+    world = World(worker("a", size=None), worker("b", size=None))
+    chosen = {world.decide(range(100)).worker.id for _ in range(2)}
+    assert chosen == {"a", "b"}
+
+
+def test_models_and_exclusions() -> None:
+    world = World(worker("a"), worker("b", Served("n", "n")))
+    with pytest.raises(UnknownModel):
+        world.decide([1], model="x")
+    request = make_request("/v1/completions", {"model": "m", "prompt": [1]})
+    with pytest.raises(NoWorker):
+        world.router.decide(request, exclude={WorkerId("a")})
+    assert len(world.router.ledger.load(WorkerId("a")).__slots__) == 2
+    assert "open=0" in repr(world.router)
+
+
+def test_decision_ids_cannot_be_guessed_from_one_another() -> None:
+    world = World(worker("a"))
+    ids = {world.decide([1]).id for _ in range(50)}
+    assert len(ids) == 50
+    assert all(len(i) == 24 for i in ids)
+
+
+def test_the_prefill_of_a_request_is_over_when_its_blocks_are_stored() -> None:
+    """An unstreamed answer tells nothing until its end; the events do."""
+    world = World(worker("a"), worker("b"))
+    first = world.decide(range(800))
+    name = first.worker.id
+    assert world.router.ledger.load(name).booked_tokens == 800
+    world.store(name, range(800))
+    world.now += LOOK_EVERY_S
+    second = world.decide([*range(800), 5, 6])
+    assert world.router.ledger.load(name).booked_tokens == (2 if second.worker.id == name else 0)
+    assert (second.worker.id, second.overlap_tokens) == (name, 800)
+    assert [world.router.finish(first), world.router.finish(second)] == [True, True]
+
+
+def test_hashes_made_ahead_are_those_that_a_decision_makes() -> None:
+    world = World(worker("a"), worker("b"))
+    ids = list(range(32 * 16 * 3))
+    world.store("a", ids)
+    request = make_request("/v1/completions", {"model": "m", "prompt": ids})
+    world.router.hasher(request)(world.router.tokenize(request))
+    assert len(world.router._lookups._hashes) == 3
+    assert world.decide(ids).overlap_tokens == len(ids) - 16  # the last token is always computed
+    assert len(world.router._lookups._hashes) == 3
+
+
+def test_no_hashes_ahead_for_a_model_that_nobody_serves() -> None:
+    with pytest.raises(UnknownModel):
+        World(worker("a")).router.hasher(make_request("/v1/completions", {"model": "x", "prompt": [1]}))
+
+
+def test_an_overlap_counts_as_much_as_its_worker_has_earned() -> None:
+    world = World(worker("a"), worker("b"))
+    world.store("a", range(320))
+    world.store("b", range(160))
+    prompt = [*range(320), *range(900, 950)]
+    first = world.decide(prompt)
+    assert first.worker.id == "a"
+    world.router.finish(first)
+    member = world.fleet.get(WorkerId("a"))
+    assert member is not None
+    member.confidence = 0.25
+    decision = world.decide(prompt)
+    assert decision.worker.id == "b"
+    told = {c.id: (c.overlap_tokens, c.uncached_tokens, c.confidence) for c in decision.candidates}
+    assert told == {"a": (320, 290, 0.25), "b": (160, 210, 1.0)}
+
+
+def test_what_events_tell_is_told_apart_from_what_is_assumed() -> None:
+    world = World(worker("a"))
+    world.store("a", range(32))
+    first = world.decide(range(100))
+    second = world.decide(range(100))
+    assert (first.overlap_tokens, first.told_tokens) == (32, 32)
+    assert (second.overlap_tokens, second.told_tokens) == (96, 32)
+
+
+def test_no_hit_is_predicted_where_the_engine_reads_no_cache() -> None:
+    world = World(worker("a"))
+    world.store("a", range(64))
+    decision = world.decide(range(100), prompt_logprobs=1)
+    assert (decision.overlap_tokens, decision.uncached_tokens) == (0, 100)
+    assert decision.candidates[0].uncached_tokens == 100
+
+
+def test_policies_see_who_asks_and_that_a_lower_priority_of_vllm_is_a_higher_one() -> None:
+    world, seen = World(worker("a")), list[Query]()
+
+    class Sees(PrefixOverlap):
+        def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
+            seen.append(query)
+            return super().choose(query, candidates, rng)
+
+    world.router.policy = Sees()
+    request = make_request("/v1/completions", {"model": "m", "prompt": [1, 2], "priority": -3})
+    request.tenant, request.slo_ttft_s, request.queued_s = "acme", 1.5, 0.25
+    assert world.router.decide(request).query == seen[0]
+    assert (seen[0].tenant, seen[0].priority, seen[0].slo_ttft_s, seen[0].queued_s) == ("acme", 3, 1.5, 0.25)
+
+
+def test_workers_that_take_no_more_are_left_out_but_of_another_attempt() -> None:
+    world = World(worker("a"), worker("b"))
+    world.router.spare = lambda eligible: [each for each in eligible if each.member.worker.id == "b"]
+    request = make_request("/v1/completions", {"model": "m", "prompt": [1, 2]})
+    assert {world.router.decide(request).worker.id for _ in range(4)} == {"b"}
+    assert world.router.decide(request, exclude=[WorkerId("b")], attempt=2).worker.id == "a"
+
+
+def test_each_end_of_a_booking_is_told() -> None:
+    world, freed = World(worker("a")), list[str]()
+    world.router.on_freed = freed.append
+    decision = world.decide([1, 2, 3])
+    assert freed == []
+    world.router.first_token(decision)
+    assert freed == ["a"]
+    world.router.finish(decision)
+    world.router.finish(decision)
+    assert freed == ["a", "a"]

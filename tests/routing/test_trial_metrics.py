@@ -1,0 +1,38 @@
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.core.outcome import Outcome
+from gateway.policies.framework.guard import Faults
+from gateway.routing.trial_metrics import TrialsCollector
+from gateway.routing.trials import Shadow, Trials
+from tests.routing.test_shadow import Says
+from tests.routing.test_trials import decide, made
+
+
+def page(trials: Trials) -> str:
+    registry = CollectorRegistry()
+    registry.register(TrialsCollector(trials))
+    return generate_latest(registry).decode()
+
+
+def test_nothing_is_exposed_where_nothing_is_compared() -> None:
+    assert page(Trials({"p": 1.0}, {})) == ""
+
+
+def test_scores_and_comparisons_are_exposed_by_policy() -> None:
+    trials = Trials({"p": 1.0}, {"says": Shadow(Says(0, 0.5), Faults())})
+    decide(trials, made())
+    trials.finished(made(), Outcome("ended", 200, 0.75, None))
+    while trials.step():
+        pass
+    text = page(trials)
+    for line in (
+        'kvgate_policy_requests_total{policy="p"} 1.0',
+        'kvgate_policy_errors_total{policy="p"} 0.0',
+        'kvgate_policy_ttft_seconds_sum{policy="p"} 0.75',
+        'kvgate_shadow_compared_total{policy="says"} 1.0',
+        'kvgate_shadow_agreed_total{policy="says"} 1.0',
+        'kvgate_shadow_predicted_ttft_seconds_total{policy="says"} 0.5',
+        'kvgate_shadow_happened_ttft_seconds_total{policy="says"} 0.75',
+        "kvgate_shadow_dropped_total 0.0",
+    ):
+        assert f"{line}\n" in text

@@ -1,0 +1,103 @@
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway import request
+from gateway.core.decision import Decision, Prompt, Query
+from gateway.core.outcome import Outcome
+from gateway.policies.framework.guard import Faults
+from gateway.routing import trials as module
+from gateway.routing.trials import Shadow, Trials, keep_compared
+from tests.routing.test_shadow import Says
+from tests.support.fakes import decision
+
+REQUEST = request("/v1/completions", {"model": "m", "prompt": [1]})
+
+
+def made(id: str = "d1", **more: Any) -> Decision:
+    return replace(decision(id, "a:1", "b:1"), query=Query("m", 100), **more)
+
+
+def decide(trials: Trials, *decisions: Decision) -> None:
+    for each in decisions:
+        trials.decided(each, Prompt(), (), REQUEST)
+
+
+def end(trials: Trials, decision: Decision, ttft_s: float | None = 1.0) -> None:
+    trials.finished(decision, Outcome("ended", 200, ttft_s, None, 2.0))
+
+
+def test_one_policy_alone_is_not_told_of() -> None:
+    trials = Trials({"p": 1.0}, {})
+    assert (trials.is_on, trials.describe()) == (False, {})
+    decide(trials, made())
+    end(trials, made())
+    assert not trials.step()
+
+
+def test_each_arm_has_what_came_of_its_own() -> None:
+    trials = Trials({"p": 0.9, "q": 0.1}, {})
+    for name, num in (("p", 3), ("q", 2), ("gone", 1)):
+        for _ in range(num):
+            end(trials, made(policy=name))
+    assert trials.is_on and not trials.step()
+    told = trials.describe()["arms"]
+    assert [(arm["name"], arm["share"], arm["requests"]) for arm in told] == [("p", 0.9, 3), ("q", 0.1, 2)]
+
+
+def test_shadows_are_asked_later_and_in_order() -> None:
+    shadows = {"says": Shadow(Says(0, 0.5), Faults()), "other": Shadow(Says(1), Faults())}
+    trials = Trials({"p": 1.0}, shadows)
+    decide(trials, made("d1"), made("d2", attempt=2))
+    end(trials, made("d1"))
+    end(trials, made("d2", attempt=2))
+    assert [each["compared"] for each in trials.describe()["shadow"]] == [0, 0]
+    assert [trials.step() for _ in range(3)] == [True, True, False]
+    says, other = trials.describe()["shadow"]
+    assert (says["name"], says["compared"], says["agreed"], says["prediction_error"]) == ("says", 1, 1, 0.5)
+    assert (other["compared"], other["agreed"], other["prediction_error"]) == (1, 0, None)
+
+
+def test_what_there_is_no_time_for_is_dropped_and_counted() -> None:
+    trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), Faults())})
+    decide(trials, *[made(f"d{i}") for i in range(module.MAX_QUEUED + 5)])
+    for i in range(3 * module.MAX_QUEUED):
+        end(trials, made(f"d{i}"))
+    assert trials.describe()["dropped"] == 5
+    num = 0
+    while trials.step():
+        num += 1
+    assert num == 2 * module.MAX_QUEUED
+    assert trials.describe()["shadow"][0]["compared"] == module.MAX_QUEUED
+
+
+def test_read_anew_what_was_counted_stays() -> None:
+    faults = Faults()
+    trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), faults)})
+    faults["says", "raised"] += 1
+    decide(trials, made())
+    trials.step()
+    end(trials, made())
+    trials.replace(
+        {"p": 0.5, "q": 0.5}, {"says": Shadow(Says(1), Faults()), "new": Shadow(Says(0), Faults())}
+    )
+    decide(trials, made())
+    while trials.step():
+        pass
+    says, new = trials.describe()["shadow"]
+    assert (says["compared"], says["agreed"], says["raised"], new["compared"]) == (2, 1, 1, 1)
+    assert [arm["requests"] for arm in trials.describe()["arms"]] == [1, 0]
+
+
+async def test_it_is_worked_off_between_requests() -> None:
+    await keep_compared(Trials({"p": 1.0}, {}))  # ends: there is nothing to compare
+    trials = Trials({"p": 1.0}, {"says": Shadow(Says(0), Faults())})
+    task = asyncio.get_running_loop().create_task(keep_compared(trials))
+    try:
+        decide(trials, made())
+        async with asyncio.timeout(10):
+            while not trials.comparisons["says"].num_compared:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        task.cancel()

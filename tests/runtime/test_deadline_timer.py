@@ -1,0 +1,47 @@
+from typing import Any, cast
+
+from gateway.runtime.deadline_timer import LazyTimer
+from tests.support.transports import FakeLoop
+
+
+class World:
+    def __init__(self) -> None:
+        self.loop = FakeLoop()
+        self.num_due = 0
+        self.timer = LazyTimer(cast(Any, self.loop), self.due)
+
+    def due(self) -> None:
+        self.num_due += 1
+
+
+def test_a_deadline_that_is_put_off_costs_no_new_timer() -> None:
+    world = World()
+    for _ in range(5):
+        world.timer.set(10)
+        world.loop.advance(1)
+    assert len(world.loop.timers) == 1
+    world.loop.advance(8.9)
+    assert world.num_due == 0
+    world.loop.advance(0.2)
+    assert world.num_due == 1
+    assert not world.loop.timers
+
+
+def test_a_nearer_deadline_counts_at_once() -> None:
+    world = World()
+    world.timer.set(60)
+    world.timer.set(2)
+    world.loop.advance(2.1)
+    assert world.num_due == 1
+
+
+def test_no_deadline_and_the_end() -> None:
+    world = World()
+    world.timer.set(1)
+    world.timer.set(0)
+    assert repr(world.timer) == "LazyTimer(none)"
+    world.loop.advance(5)
+    world.timer.set(1)
+    world.timer.close()
+    world.loop.advance(5)
+    assert world.num_due == 0

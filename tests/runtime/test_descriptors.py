@@ -1,0 +1,24 @@
+"""Open files, shared out."""
+
+import sys
+
+import pytest
+
+from gateway.runtime.descriptors import FILES_PER_REQUEST, OWN_FILES, Descriptors
+
+
+@pytest.mark.parametrize("limit", [8, 64, 128, 256, 1024, 4096, 65536, 1 << 20, sys.maxsize])
+def test_clients_end_before_workers_and_workers_before_all_else(limit: int) -> None:
+    files = Descriptors(limit)
+    assert files.clients_end < files.workers_end < limit
+    assert files.max_clients >= 1
+    if limit >= 128:
+        assert files.clients_end > OWN_FILES
+        used = OWN_FILES + files.max_clients * FILES_PER_REQUEST
+        assert used <= files.workers_end, "each client has a worker"
+
+
+def test_little_is_kept_of_much() -> None:
+    few, many = Descriptors(128), Descriptors(65536)
+    assert (few.max_clients, few.num_kept, few.max_calls) == (36, 24, 8)
+    assert (many.max_clients, many.num_kept, many.max_calls) == (32_602, 300, 100)

@@ -1,0 +1,216 @@
+"""The collector's policy, and that requests and connections leave nothing to it."""
+
+import asyncio
+import gc
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gateway.http.messages import HttpRequest, ResponseHead
+from gateway.observability.metrics import Pauses
+from gateway.runtime.gc_policy import INTERVAL_S, PORTIONS, YOUNG, Garbage
+from gateway.server.connection import ClientConnection, Limits
+from gateway.server.responder import Responder
+from gateway.upstream.connection import Pool
+from tests.support.exchanges import World
+from tests.support.transports import FakeLoop, FakeTransport
+
+
+class Node:
+    """Part of a cycle."""
+
+    other: "Node"
+
+
+def young_nodes() -> int:
+    return sum(isinstance(each, Node) for each in gc.get_objects())
+
+
+def make_cycle() -> None:
+    one, other = Node(), Node()
+    one.other, other.other = other, one
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
+    return FakeLoop.install(monkeypatch)
+
+
+@contextmanager
+def settled(pauses: Pauses) -> Iterator[None]:
+    garbage = Garbage(pauses.observe, iter(range(1_000_000)).__next__)
+    garbage.settle()
+    try:
+        yield
+    finally:
+        garbage.release()
+        gc.collect()
+
+
+def test_the_policy_is_in_force_and_taken_back(loop: FakeLoop) -> None:
+    before = gc.get_threshold(), len(gc.callbacks)
+    with settled(Pauses()):
+        assert gc.get_threshold() == (YOUNG, PORTIONS, PORTIONS)
+        assert gc.get_freeze_count() > 10_000
+    assert (gc.get_threshold(), len(gc.callbacks)) == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_survives_twice_is_looked_at_no_more(loop: FakeLoop) -> None:
+    with settled(Pauses()):
+        held = Node()
+        gc.collect(0)
+        assert young_nodes() == 1
+        gc.collect(1)
+        assert young_nodes() == 0
+        assert held is not None
+
+
+def test_a_young_cycle_is_collected(loop: FakeLoop) -> None:
+    with settled(Pauses()):
+        make_cycle()
+        assert young_nodes() == 2
+        gc.collect(0)
+        assert young_nodes() == 0
+
+
+def test_each_collection_is_told(loop: FakeLoop) -> None:
+    pauses = Pauses()
+    with settled(pauses):
+        gc.collect(0)
+        gc.collect(1)
+        assert sum(pauses.counts) == 2
+        assert pauses.take_worst_s() == 1.0  # the clock goes on by one each time it is asked
+    gc.collect()
+    assert sum(pauses.counts) == 2
+
+
+def test_the_young_are_looked_at_in_intervals_and_their_survivors_in_longer_ones(loop: FakeLoop) -> None:
+    pauses = Pauses()
+    with settled(pauses):
+        make_cycle()
+        held = Node()
+        loop.advance(INTERVAL_S * 1.5)
+        assert young_nodes() == 1
+        loop.advance(INTERVAL_S * (PORTIONS - 1))
+        assert young_nodes() == 0
+        assert sum(pauses.counts) == PORTIONS
+        assert held is not None
+    loop.advance(1)
+    assert sum(pauses.counts) == PORTIONS
+
+
+# nothing is left to it --------------------------------------------------------------------------
+
+
+@contextmanager
+def no_cycles() -> Iterator[None]:
+    """Whatever is made inside must be freed without the collector."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield
+        gc.collect()
+        left = [type(each).__name__ for each in gc.garbage]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    ours = {"ClientConnection", "UpstreamConnection", "HttpRequestParser", "HttpResponseParser"}
+    ours |= {
+        "TunnelExchange",
+        "WorkerEnd",
+        "Beyond",
+        "InferenceExchange",
+        "InferenceRequest",
+        "Responder",
+        "Answer",
+        "Decision",
+        "HttpRequest",
+    }
+    assert ours.isdisjoint(left), left
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def upstream_head(self, head: ResponseHead) -> None: ...
+    def upstream_data(self, data: bytes) -> None: ...
+    def upstream_ended(self, data: bytes) -> None:
+        self.ended.set_result(data)
+
+    def upstream_lost(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+async def until_empty(connections: Collection[object]) -> None:
+    while connections:  # noqa: ASYNC110  closed in callbacks of transports
+        await asyncio.sleep(0.001)
+
+
+async def ask_and_close(url: str) -> None:
+    pool, sink = Pool(url), Sink()
+    connection = await pool.connect()
+    connection.send(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"", sink)
+    assert await sink.ended == b"hello"
+    pool.close()
+    await until_empty(pool._open)
+    assert pool._sweeper is not None
+    pool._sweeper.cancel()
+
+
+async def test_connections_on_both_sides_leave_no_cycle() -> None:
+    def handle(request: HttpRequest, responder: Responder) -> None:
+        responder.send(200, [], b"hello")
+
+    open_connections: set[ClientConnection] = set()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: ClientConnection(handle, Limits(), open_connections), "127.0.0.1", 0
+    )
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await ask_and_close(url)  # the first makes what stays
+    with no_cycles():
+        await ask_and_close(url)
+        await until_empty(open_connections)
+    server.close()
+
+
+async def test_a_websocket_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1")
+    agreed = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    offer = (
+        b"GET /v1/realtime?model=m HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    )
+
+    def converse() -> None:
+        client = FakeTransport(ClientConnection(world.proxy.tunnel, Limits(), set()))
+        client.feed(offer + b"early")
+        worker = world.transport()
+        worker.feed(agreed + b"a")
+        assert worker.out.endswith(b"early")
+        assert client.out.endswith(b"a")
+        worker.lose()
+        client.lose()
+        world.pools["w:1"].transports.clear()
+        world.loop.timers.clear()
+
+    converse()
+    with no_cycles():
+        converse()
+    assert world.is_clean()
+
+
+def test_a_request_and_its_answer_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, "w:1")
+
+    def ask() -> None:
+        _, answered = world.ask()
+        world.transport().feed(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        assert answered.events[-1] == "end"
+
+    ask()
+    with no_cycles():
+        ask()

@@ -1,0 +1,80 @@
+"""What a serving process asks of its host."""
+
+import ctypes
+import logging
+import resource
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.runtime import process_limits
+from gateway.runtime.descriptors import Descriptors
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    limits, interval = resource.getrlimit(resource.RLIMIT_NOFILE), sys.getswitchinterval()
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    sys.setswitchinterval(interval)
+
+
+def test_the_soft_limit_of_open_files_becomes_the_hard_one(caplog: pytest.LogCaptureFixture) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    with caplog.at_level(logging.INFO, "kvgate"):
+        assert process_limits.raise_open_files() == hard
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    assert f"limited to {hard}: about {Descriptors(hard).max_clients} requests at once" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+def test_a_low_hard_limit_is_complained_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1024))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    assert process_limits.raise_open_files() == 1024
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "about 464 requests at once; raise it (ulimit -n" in record.getMessage()
+
+
+def test_a_limit_that_cannot_be_raised_stays_and_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(which: int, limits: tuple[int, int]) -> None:
+        raise ValueError("over the system's own")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert process_limits.raise_open_files() == 256
+    assert "stays at 256: over the system's own" in caplog.text
+
+
+def test_no_limit_is_no_complaint(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (resource.RLIM_INFINITY,) * 2)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)
+    assert process_limits.raise_open_files() == sys.maxsize
+    assert not caplog.records
+
+
+def test_memory_is_given_back_where_the_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    class Library:
+        def __init__(self, name: None) -> None:
+            self.malloc_trim = calls.append
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    process_limits.give_memory_back()
+    assert calls == [0]
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # another C library: nothing happens
+    process_limits.give_memory_back()
+    assert calls == [0]
+
+
+def test_threads_take_short_turns_in_a_prepared_process() -> None:
+    process_limits.prepare()
+    assert sys.getswitchinterval() == pytest.approx(process_limits.SWITCH_INTERVAL_S)

@@ -1,0 +1,70 @@
+"""The first line of a kind is logged at once, the others as a number."""
+
+import asyncio
+import logging
+
+import pytest
+
+from gateway.runtime.summed_log import MAX_SUBJECTS, MAX_TEXT, SummedLog
+
+LOG = logging.getLogger("kvgate.test_summed")
+BAD = "worker %s: bad: %s"
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log = SummedLog(LOG, every_s=60.0, clock=lambda: self.now)
+
+
+@pytest.fixture
+def world(caplog: pytest.LogCaptureFixture) -> World:
+    caplog.set_level(logging.INFO, LOG.name)
+    return World()
+
+
+def test_the_first_is_logged_and_the_others_are_summed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(1_235):
+        world.log.warning(BAD, "a", number)
+    assert caplog.messages == ["worker a: bad: 0"]
+    world.now = 61.0
+    world.log.warning(BAD, "a", "again")
+    assert caplog.messages[1:] == ["worker a: bad: 1234 (1,234 more in 61 s)"]
+    world.now = 122.0
+    world.log.warning(BAD, "a", "later")  # the one at 61 s is not lost either
+    assert caplog.messages[2:] == ["worker a: bad: again (1 more in 61 s)"]
+
+
+def test_after_a_calm_the_next_is_a_first_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.log.info(BAD, "a", 1)
+    world.now = 100.0
+    world.log.info(BAD, "a", 2)
+    assert caplog.messages == ["worker a: bad: 1", "worker a: bad: 2"]
+
+
+def test_messages_and_subjects_are_apart(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        world.log.warning(BAD, "a", 1)
+        world.log.warning(BAD, "b", 1)
+        world.log.warning("worker %s: worse", "a")
+    assert caplog.messages == ["worker a: bad: 1", "worker b: bad: 1", "worker a: worse"]
+    assert repr(world.log) == "SummedLog(kvgate.test_summed, 3 kinds)"
+
+
+def test_subjects_are_bounded_and_so_are_values(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(MAX_SUBJECTS + 500):
+        world.log.warning(BAD, number, "x" * 10_000)
+    assert len(caplog.messages) == MAX_SUBJECTS + 1
+    assert all(len(message) < MAX_TEXT + 100 for message in caplog.messages)
+
+
+async def test_where_a_loop_runs_sums_need_no_further_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = SummedLog(LOG, every_s=0.01)
+    log.warning(BAD, "a", 1)
+    log.warning(BAD, "a", 2)
+    async with asyncio.timeout(10):
+        while len(caplog.messages) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert caplog.messages[1].startswith("worker a: bad: 2 (1 more in ")

@@ -1,0 +1,74 @@
+"""Bodies are counted while they are held, and what there is no room for is refused."""
+
+import pytest
+
+from gateway.core.errors import BodyTooLarge, NoRoomForBody
+from gateway.http.messages import HttpRequest
+from gateway.server.body_budget import Bodies, Intake
+
+
+def request() -> HttpRequest:
+    return HttpRequest("POST", b"/", [])
+
+
+def test_a_body_is_counted_as_it_comes_until_it_is_let_go() -> None:
+    bodies, http = Bodies(100), request()
+    intake = Intake(bodies, 50)
+    assert intake.add(b"a" * 20) is None
+    assert intake.add(b"b" * 10) is None
+    assert bodies.num_bytes == 30
+    intake.hand_to(http)
+    intake.begin()
+    assert (bodies.num_bytes, http.num_held, http.body) == (30, 30, b"a" * 20 + b"b" * 10)
+    bodies.let_go(http)
+    bodies.let_go(http)
+    assert bodies.num_bytes == 0
+
+
+@pytest.mark.parametrize("end", ["drop", "begin"])
+def test_what_never_was_complete_is_let_go(end: str) -> None:
+    bodies = Bodies(100)
+    intake = Intake(bodies, 50)
+    intake.add(b"abc")
+    getattr(intake, end)()
+    assert bodies.num_bytes == 0
+    http = request()
+    intake.hand_to(http)
+    assert (http.body, http.num_held) == (b"", 0)
+
+
+def test_one_that_is_too_long_is_dropped() -> None:
+    bodies = Bodies(100)
+    intake = Intake(bodies, 50)
+    assert intake.add(b"a" * 50) is None
+    refusal = intake.add(b"b")
+    assert isinstance(refusal, BodyTooLarge) and str(refusal).endswith(
+        "50 bytes, the gateway's --max-body-bytes"
+    )
+    assert (bodies.num_bytes, bodies.num_refused) == (0, 0)
+
+
+def test_what_there_is_no_room_for_is_refused_for_a_moment() -> None:
+    bodies = Bodies(100)
+    Intake(bodies, 80).add(b"a" * 70)
+    late = Intake(bodies, 80)
+    assert late.add(b"b" * 30) is None
+    error = late.add(b"c")
+    assert isinstance(error, NoRoomForBody)
+    assert (error.status, error.retry_after_s, error.should_retry) == (503, 1, True)
+    assert (bodies.num_bytes, bodies.num_refused) == (70, 1)
+    assert "70 of 100 bytes, 1 refused" in repr(bodies)
+
+
+@pytest.mark.parametrize(("length", "is_refused"), [(b"30", False), (b"31", True), (None, False)])
+def test_a_length_that_is_told_is_refused_before_it_is_sent(length: bytes | None, is_refused: bool) -> None:
+    bodies = Bodies(100)
+    Intake(bodies, 80).add(b"a" * 70)
+    headers = [(b"host", b"a")] + ([(b"content-length", length)] if length else [])
+    intake = Intake(bodies, 80)
+    if is_refused:
+        with pytest.raises(NoRoomForBody):
+            intake.expect(headers)
+    else:
+        intake.expect(headers)
+    assert (bodies.num_bytes, bodies.num_refused) == (70, int(is_refused))

@@ -1,0 +1,62 @@
+"""Whether one more client may be accepted."""
+
+import logging
+import os
+
+import pytest
+
+from gateway.runtime.descriptors import Descriptors
+from gateway.server.client_limit import LOG_EVERY_S, Room
+
+FILES = Descriptors(1024)
+
+
+class World:
+    def __init__(self, files: Descriptors = FILES) -> None:
+        self.num_open = 0
+        self.now = 0.0
+        self.room = Room(files, lambda: self.num_open, lambda: self.now)
+
+
+def test_there_is_room_for_so_many_clients() -> None:
+    world = World()
+    world.num_open = FILES.max_clients - 1
+    assert world.room.has_one()
+    world.num_open += 1
+    assert not world.room.has_one()
+    world.num_open -= 1
+    assert world.room.has_one()
+
+
+def test_a_high_number_stops_it_until_a_lower_one_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, lowest = World(), FILES.clients_end
+    monkeypatch.setattr(os, "open", lambda path, flags: lowest)
+    monkeypatch.setattr(os, "close", lambda file: None)
+    world.room.took(FILES.clients_end - 1)
+    assert world.room.has_one()
+    world.room.took(FILES.clients_end)
+    assert not world.room.has_one()
+    lowest -= 1
+    assert world.room.has_one()
+
+    def none_left(path: str, flags: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "open", none_left)
+    world.room.took(FILES.limit - 1)
+    assert not world.room.has_one()
+    assert "tight=True" in repr(world.room)
+
+
+def test_it_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.num_open = FILES.max_clients
+    with caplog.at_level(logging.WARNING, "kvgate"):
+        for _ in range(10):
+            world.room.has_one()
+            world.now += LOG_EVERY_S / 11
+        assert len(caplog.records) == 1
+        world.now += LOG_EVERY_S
+        world.room.has_one()
+    assert len(caplog.records) == 2
+    assert f"{FILES.max_clients} connections are open, and the rest of 1024 open files" in caplog.text

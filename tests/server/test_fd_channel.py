@@ -1,0 +1,142 @@
+"""The channel over a socket pair, with real files."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gateway.server.fd_channel import LOST, Channel
+
+pytestmark = pytest.mark.process
+
+
+class End:
+    """One end, and what has come there."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.messages: list[bytes] = []
+        self.files: list[list[int]] = []
+        self.num_ends = 0
+        self.news = asyncio.Event()
+        self.channel = Channel(sock, self._on_message, self._on_end)
+
+    def _on_message(self, message: bytes, files: list[int]) -> None:
+        self.messages.append(message)
+        self.files.append(files)
+        self.news.set()
+
+    def _on_end(self) -> None:
+        self.num_ends += 1
+        self.news.set()
+
+    async def has(self, num: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.messages) < num and not self.num_ends:
+                self.news.clear()
+                await self.news.wait()
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[End, End]]:
+    one, two = (End(sock) for sock in socket.socketpair())
+    yield one, two
+    one.channel.close()
+    two.channel.close()
+    for end in (one, two):
+        for files in end.files:
+            for file in files:
+                os.close(file)
+
+
+def pipe_with(text: bytes) -> int:
+    reading, writing = os.pipe()
+    os.write(writing, text)
+    os.close(writing)
+    return reading
+
+
+async def test_messages_come_in_order_each_with_its_files(pair: tuple[End, End]) -> None:
+    one, two = pair
+    one.channel.send(b"none")
+    one.channel.send(b"two", [pipe_with(b"a"), pipe_with(b"b")])
+    one.channel.send(b"")
+    one.channel.send(b"one", [pipe_with(b"c")])
+    await two.has(4)
+    assert two.messages == [b"none", b"two", b"", b"one"]
+    texts = [[os.read(file, 9) for file in files] for files in two.files]
+    assert texts == [[], [b"a", b"b"], [], [b"c"]]
+
+
+async def test_what_does_not_fit_waits_and_comes_whole(pair: tuple[End, End]) -> None:
+    one, two = pair
+    long = os.urandom(1 << 22)
+    one.channel.send(long, [pipe_with(b"first")])
+    assert one.channel.is_full
+    for number in range(50):
+        one.channel.send(b"%d" % number, [pipe_with(b"%d" % number)])
+    assert repr(one.channel) == "Channel(open, waiting=51)"
+    await two.has(51)
+    assert two.messages == [long, *(b"%d" % number for number in range(50))]
+    assert [os.read(*files, 9) for files in two.files[1:]] == two.messages[1:]  # type: ignore[call-arg]
+    assert not one.channel.is_full
+
+
+async def test_a_file_that_is_sent_is_closed_here(pair: tuple[End, End]) -> None:
+    one, two = pair
+    file = pipe_with(b"x")
+    one.channel.send(b"m", [file])
+    with pytest.raises(OSError):
+        os.fstat(file)  # before it arrives, under a number that may be the same
+    await two.has(1)
+
+
+async def test_the_end_of_the_other_end_is_told_once(pair: tuple[End, End]) -> None:
+    one, two = pair
+    one.channel.send(b"last words")
+    one.channel.close()
+    await two.has(2)
+    assert (two.messages, two.num_ends, one.num_ends) == ([b"last words"], 1, 0)
+    assert two.channel.is_closed
+    file = pipe_with(b"x")
+    two.channel.send(b"to nobody", [file])
+    with pytest.raises(OSError):
+        os.fstat(file)
+
+
+async def test_what_waits_for_an_end_that_is_gone_is_closed(pair: tuple[End, End]) -> None:
+    one, two = pair
+    file = pipe_with(b"x")
+    one.channel.send(bytes(1 << 22))
+    one.channel.send(b"behind", [file])
+    two.channel.close()
+    await one.has(1)
+    assert one.num_ends == 1
+    with pytest.raises(OSError):
+        os.fstat(file)
+
+
+async def test_a_file_that_this_process_has_no_number_for_is_lost_and_the_order_stays(
+    pair: tuple[End, End], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = pair
+    received = socket.recv_fds
+
+    def without_files(*given: Any) -> Any:
+        data, files, flags, address = received(*given)
+        for file in files:
+            os.close(file)
+        return data, [], flags | (socket.MSG_CTRUNC if files else 0), address
+
+    monkeypatch.setattr(socket, "recv_fds", without_files)
+    one.channel.send(b"lost", [pipe_with(b"x")])
+    await two.has(1)
+    monkeypatch.undo()
+    one.channel.send(b"there", [pipe_with(b"y")])
+    await two.has(2)
+    assert two.messages == [b"lost", b"there"]
+    assert two.files[0] == [LOST] and os.read(two.files[1][0], 1) == b"y"
+    assert "out of open files" in caplog.text
+    two.files[0] = []

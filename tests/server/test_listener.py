@@ -1,0 +1,203 @@
+"""Clients and admins on real sockets, and how they are seen off."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from gateway.config import Config
+from gateway.http.messages import HttpRequest
+from gateway.runtime.tls import listening_tls
+from gateway.server.body_budget import Bodies
+from gateway.server.connection import ClientConnection
+from gateway.server.listener import Front
+from gateway.server.responder import Exchange, Responder
+from gateway.server.sockets import bind_tcp
+from tests.support.certificates import Authority
+
+pytestmark = pytest.mark.process
+
+GET = b"GET / HTTP/1.1\r\nHost: g\r\n\r\n"
+DEADLINE_S = 20.0
+
+
+class Held:
+    """An exchange that ends when the test says so."""
+
+    def __init__(self, responder: Responder) -> None:
+        self.responder = responder
+
+    def client_gone(self) -> None: ...
+    def client_full(self) -> None: ...
+    def client_free(self) -> None: ...
+
+
+class World:
+    def __init__(self, front: Front, connections: set[ClientConnection], held: list[Held]) -> None:
+        self.front, self.connections, self.held = front, connections, held
+        self.traffic, self.admin = bind_tcp("127.0.0.1", 0, "port"), bind_tcp("127.0.0.1", 0, "admin_port")
+
+    @classmethod
+    async def open(cls, authority: Authority | None = None) -> "World":
+        connections: set[ClientConnection] = set()
+        held: list[Held] = []
+
+        def handle(http: HttpRequest, responder: Responder) -> Exchange | None:
+            held.append(Held(responder))
+            return held[-1]
+
+        tls = listening_tls((pair := authority.issue()).cert, pair.key) if authority else None
+        app = web.Application()
+        app.router.add_get("/", _hello)
+        front = Front(Config(), connections, handle, lambda status: None, app, tls, Bodies())
+        await front.open()
+        return cls(front, connections, held)
+
+    async def listen(self) -> None:
+        await self.front.listen([self.traffic], self.admin)
+
+    async def client(
+        self, tls: ssl.SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        port = self.traffic.getsockname()[1]
+        return await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+
+    def cut(self) -> None:
+        for held in self.held:
+            held.responder.abort()
+
+    async def until_held(self, num: int) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while len(self.held) < num:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        await self.front.drain(0, self.cut)
+        await self.front.close()
+        self.traffic.close()
+        self.admin.close()
+
+
+async def _hello(request: web.Request) -> web.Response:
+    return web.Response(text="hello")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest_asyncio.fixture
+async def plain() -> AsyncIterator[World]:
+    world = await World.open()
+    yield world
+    await world.close()
+
+
+@pytest_asyncio.fixture
+async def secure(authority: Authority) -> AsyncIterator[World]:
+    world = await World.open(authority)
+    yield world
+    await world.close()
+
+
+async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """All that came until the front closed."""
+    async with asyncio.timeout(DEADLINE_S):
+        said = await reader.read()
+    writer.close()
+    return said
+
+
+async def test_a_drain_lets_requests_finish_and_closes_idle_ones(plain: World) -> None:
+    await plain.listen()
+    busy, idle = await plain.client(), await plain.client()
+    busy[1].write(GET)
+    await plain.until_held(1)
+    draining = asyncio.get_running_loop().create_task(plain.front.drain(DEADLINE_S, plain.cut))
+    assert await ends(*idle) == b""
+    plain.held[0].responder.send(200, [], b"done")
+    assert (await ends(*busy)).endswith(b"done")
+    await draining
+    assert repr(plain.front) == "Front(open=0, opening=0)"
+
+
+async def test_what_is_left_after_a_drain_is_cut(plain: World) -> None:
+    await plain.listen()
+    client = await plain.client()
+    client[1].write(GET)
+    await plain.until_held(1)
+    cuts: list[int] = []
+    await plain.front.drain(0, lambda: cuts.append(len(plain.connections)))
+    assert cuts == [1]
+    with contextlib.suppress(ConnectionError):
+        assert await ends(*client) == b""
+    assert not plain.connections
+
+
+async def test_leaving_waits_for_a_handshake_and_its_request(authority: Authority, secure: World) -> None:
+    await secure.listen()
+    sock = socket.create_connection(secure.traffic.getsockname())
+    sock.setblocking(False)
+    async with asyncio.timeout(DEADLINE_S):
+        while "opening=1" not in repr(secure.front):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    leaving = asyncio.get_running_loop().create_task(secure.front.leave(DEADLINE_S, asyncio.Event()))
+    await asyncio.sleep(0)
+    client = await asyncio.open_connection(sock=sock, ssl=authority.context(), server_hostname="localhost")
+    client[1].write(GET)
+    await secure.until_held(1)
+    async with asyncio.timeout(DEADLINE_S):
+        while not next(iter(secure.connections)).is_draining:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    secure.held[0].responder.send(200, [], b"done")
+    said = await ends(*client)
+    assert b"connection: close" in said and said.endswith(b"done")
+    assert await leaving
+
+
+async def test_a_connection_that_another_process_accepted(authority: Authority, secure: World) -> None:
+    ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
+    theirs.connect(ours.getsockname())
+    accepted, _ = ours.accept()
+    ours.close()
+    theirs.setblocking(False)
+    secure.front.take_client(accepted.detach())
+    client = await asyncio.open_connection(sock=theirs, ssl=authority.context(), server_hostname="localhost")
+    client[1].write(GET)
+    await secure.until_held(1)
+    client[1].close()
+
+
+async def test_one_that_came_through_a_unix_socket_is_plain(secure: World) -> None:
+    ours, theirs = socket.socketpair()
+    secure.front.take_client(ours.detach())
+    client = await asyncio.open_connection(sock=theirs)
+    client[1].write(GET)
+    await secure.until_held(1)
+    client[1].close()
+
+
+async def test_a_handshake_that_fails_is_told(secure: World) -> None:
+    listening, lost = socket.create_server(("127.0.0.1", 0)), asyncio.Event()
+    with socket.create_connection(listening.getsockname()) as client:
+        accepted, _ = listening.accept()
+        secure.front.take_client(accepted.detach(), lost.set)
+        client.sendall(GET)
+        async with asyncio.timeout(DEADLINE_S):
+            await lost.wait()
+    listening.close()
+    assert secure.held == [] and not secure.connections
+
+
+async def test_an_admin_that_another_process_accepted(plain: World) -> None:
+    ours, theirs = socket.socketpair()
+    plain.front.take_admin(ours.detach())
+    client = await asyncio.open_connection(sock=theirs)
+    client[1].write(b"GET / HTTP/1.0\r\n\r\n")
+    assert (await ends(*client)).endswith(b"hello")

@@ -1,0 +1,138 @@
+"""Answers on the wire, for each kind of request."""
+
+import pytest
+
+from gateway.core.errors import NoWorker, TooManyRequests
+from gateway.http.messages import HttpRequest, ResponseHead
+from gateway.server.responder import Responder, request_id
+
+
+class Wire:
+    """A connection that keeps what is written, in writes."""
+
+    def __init__(self) -> None:
+        self.is_draining = self.is_full = False
+        self.writes: list[bytes] = []
+        self.peername: object = None
+        self.kept_alive: list[bool] = []
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def answered(self, keep_alive: bool) -> None:
+        self.kept_alive.append(keep_alive)
+
+    def abort(self, *, with_reset: bool = False) -> None:
+        self.writes.append(b"RESET" if with_reset else b"CUT")
+
+
+def respond(wire: Wire, method: str = "GET", **request: bool) -> Responder:
+    return Responder(wire, HttpRequest(method, b"/", [], **request))  # type: ignore[arg-type]
+
+
+def test_a_head_goes_out_with_what_follows_it() -> None:
+    wire = Wire()
+    responder = respond(wire)
+    responder.head(ResponseHead(200, []))
+    assert wire.writes == []
+    responder.data(b"a")
+    responder.end(b"b")
+    assert wire.writes == [
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n",
+        b"1\r\nb\r\n0\r\n\r\n",
+    ]
+    assert wire.kept_alive == [True]
+
+
+def test_a_head_without_a_body_yet_goes_out_alone() -> None:
+    wire = Wire()
+    responder = respond(wire)
+    responder.head(ResponseHead(200, []))
+    responder.data(b"")
+    assert wire.writes == [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"]
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
+def test_answers_without_a_body(method: str, status: int) -> None:
+    wire = Wire()
+    responder = respond(wire, method)
+    responder.head(ResponseHead(status, [], 5))
+    responder.end(b"hello")
+    assert not wire.writes[0].endswith(b"hello")
+    assert wire.kept_alive == [True]
+
+
+def test_draining_closes_and_says_so() -> None:
+    wire = Wire()
+    wire.is_draining = True
+    respond(wire).send(200, [], b"")
+    assert b"connection: close" in wire.writes[0]
+    assert wire.kept_alive == [False]
+
+
+def test_an_error_is_told_with_when_to_try_again() -> None:
+    wire = Wire()
+    respond(wire).fail(NoWorker("none is up", retry_after_s=2))
+    assert wire.writes[0].startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 2\r\n" in wire.writes[0]
+
+
+def test_where_the_end_of_the_connection_is_the_end_only_a_reset_tells_a_cut() -> None:
+    wire = Wire()
+    responder = respond(wire, is_http10=True)
+    responder.head(ResponseHead(200, []))
+    responder.data(b"a")
+    responder.abort()
+    assert wire.writes[-1] == b"RESET"
+
+
+def test_the_clients_own_request_id_is_kept() -> None:
+    assert request_id(HttpRequest("GET", b"/", [(b"x-request-id", b"abc")]))[1] == b"abc"
+    assert len(request_id(HttpRequest("GET", b"/", []))[1]) == 32
+
+
+def test_more_headers_go_with_every_answer() -> None:
+    for answer in (lambda r: r.send(200, [], b""), lambda r: r.fail(NoWorker("none"))):
+        wire = Wire()
+        responder = respond(wire)
+        responder.more_headers = [(b"x-ratelimit-limit-requests", b"2")]
+        answer(responder)
+        assert b"\r\nx-ratelimit-limit-requests: 2\r\n" in wire.writes[0]
+
+
+def test_when_to_try_again_is_told_exactly_too() -> None:
+    wire = Wire()
+    respond(wire).fail(TooManyRequests("slowly", code="queue_full", kind="overloaded", wait_s=1.25))
+    assert wire.writes[0].startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+    assert b"\r\nretry-after: 2\r\nretry-after-ms: 1250\r\n" in wire.writes[0]
+    assert b'"type":"overloaded"' in wire.writes[0] and b'"code":"queue_full"' in wire.writes[0]
+
+
+@pytest.mark.parametrize(("name", "peer"), [(("10.0.0.1", 5), "10.0.0.1"), ("", ""), (b"", ""), (None, None)])
+def test_the_peer_is_an_address_or_behind_our_unix_socket_or_gone(name: object, peer: str | None) -> None:
+    wire = Wire()
+    wire.peername = name
+    assert respond(wire).peer == peer
+
+
+def test_on_anthropics_route_an_error_has_its_form_and_its_header() -> None:
+    wire = Wire()
+    request = HttpRequest("POST", b"/v1/messages?beta=true", [(b"x-request-id", b"mine")])
+    Responder(wire, request).fail(NoWorker("none is up", retry_after_s=1), [request_id(request)])
+    head, _, body = wire.writes[0].partition(b"\r\n\r\n")
+    assert b"\r\nrequest-id: mine\r\n" in head and b"\r\nx-request-id: mine\r\n" in head
+    assert b'"type":"overloaded_error","message":"none is up"' in body and b'"request_id":"mine"' in body
+    wire = Wire()
+    other = HttpRequest("POST", b"/v1/completions", [])
+    Responder(wire, other).fail(NoWorker("none is up"), [request_id(other)])
+    assert b"\r\nrequest-id:" not in wire.writes[0] and b'"type":"server_error"' in wire.writes[0]
+
+
+def test_a_stream_ends_in_an_error_behind_what_was_held() -> None:
+    wire = Wire()
+    request = HttpRequest("POST", b"/v1/messages", [])
+    responder = Responder(wire, request)
+    responder.head(ResponseHead(200, []))
+    responder.end_in_error(b"held\n\n", NoWorker("gone"), b"r")
+    assert b"held\n\nevent: error\ndata: {" in wire.writes[0] and b"[DONE]" not in wire.writes[0]
+    assert wire.writes[0].endswith(b"\r\n0\r\n\r\n")

@@ -1,0 +1,111 @@
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.server.socket_set import Asked, Sockets, asked
+from gateway.server.sockets import bind_tcp, bind_unix
+
+pytestmark = pytest.mark.process
+
+FREE = Config(port=0, admin_port=0)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path) -> Iterator[None]:
+    """Paths are relative, since a socket's path is short and a test's directory may not be."""
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    yield
+    os.chdir(before)
+
+
+def mode(path: str) -> int:
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def test_what_a_configuration_asks_for() -> None:
+    assert [(one.role, one.port) for one in asked(Config())] == [("port", 8000), ("admin_port", 9400)]
+    config = Config(unix_socket="u", unix_socket_mode="660", takeover_socket="t")
+    assert {one: mode for one, mode in asked(config).items() if mode} == {
+        Asked("unix_socket", "u"): 0o660,
+        Asked("takeover_socket", "t"): 0o600,
+    }
+
+
+def test_each_is_found_by_what_it_is_for() -> None:
+    sockets = Sockets(Config(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
+    port, admin, unix, takeover = sockets.all.values()
+    assert (sockets.traffic, sockets.admin, sockets.takeover) == ([port, unix], admin, takeover)
+    assert (unix.getsockname(), takeover.getsockname()) == ("u", "t")
+    assert repr(sockets) == "Sockets(port, admin_port, unix_socket, takeover_socket; files=2)"
+    sockets.close()
+    plain = Sockets(FREE)
+    assert plain.takeover is None
+    plain.close()
+
+
+def test_what_is_asked_for_alike_is_taken_over_and_the_rest_is_new() -> None:
+    traffic, admin = asked(FREE)
+    other = Asked("port", "127.0.0.1", 1)
+    inherited = {traffic: bind_tcp("127.0.0.1", 0, "port"), other: bind_tcp("127.0.0.1", 0, "port")}
+    sockets = Sockets(FREE, inherited)
+    assert list(sockets.all) == [traffic, admin]
+    assert sockets.all[traffic] is inherited[traffic]
+    assert inherited[other].fileno() == -1, "nobody asks for it any more"
+    sockets.close()
+
+
+def test_a_taken_address_is_named_and_nothing_stays_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = Config(port=0, admin_port=port)
+        inherited = {
+            next(iter(asked(config))): bind_tcp("127.0.0.1", 0, "port"),
+            Asked("unix_socket", "u"): bind_unix("u", 0o600),
+        }
+        with pytest.raises(ConfigError, match=f"admin_port: cannot listen on 127.0.0.1:{port}"):
+            Sockets(config, inherited)
+        assert [sock.fileno() for sock in inherited.values()] == [-1, -1]
+        assert os.path.exists("u"), "it is still the other gateway's"
+
+
+def test_files_go_with_the_sockets_that_were_bound_here() -> None:
+    first = Sockets(Config(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
+    assert (mode("u"), mode("t")) == (0o600, 0o600)
+    first.close()
+    assert not os.path.exists("u") and not os.path.exists("t")
+
+
+def test_files_that_are_taken_over_change_hands_with_their_sockets() -> None:
+    old = Sockets(Config(port=0, admin_port=0, unix_socket="u", takeover_socket="t"))
+    heirs = {one: sock.dup() for one, sock in old.all.items()}
+    given_up = Sockets(Config(port=0, admin_port=0, unix_socket="u"), heirs)
+    given_up.close()
+    assert os.path.exists("u"), "who never accepted removes nothing"
+
+    heirs = {one: sock.dup() for one, sock in old.all.items()}
+    new = Sockets(Config(port=0, admin_port=0, unix_socket="u", unix_socket_mode="666"), heirs)
+    assert mode("u") == 0o600
+    new.own_files()
+    assert mode("u") == 0o666
+    old.hand_over(new.all)
+    old.close()
+    assert os.path.exists("u") and not os.path.exists("t"), "nobody listens at the second any more"
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("u")
+    new.close()
+    assert not os.path.exists("u")
+
+
+@pytest.mark.parametrize("option", ["unix_socket", "takeover_socket"])
+def test_a_path_that_cannot_be_a_socket_is_told_by_its_option(option: str) -> None:
+    Path("file").write_text("mine")
+    for path, why in (("file", "is there and is no socket"), ("no/where", "No such file")):
+        with pytest.raises(ConfigError, match=f"^{option}: .*{why}"):
+            Sockets(Config(port=0, admin_port=0, **{option: path}))

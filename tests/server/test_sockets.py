@@ -1,0 +1,130 @@
+"""Sockets that are bound, refused and removed; what clients see there is in tests/blackbox."""
+
+import dataclasses
+import errno
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.core.errors import ConfigError
+from gateway.server.sockets import SocketFile, bind_tcp, bind_unix
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[str]:
+    """Relative, since a socket's path is short and a test's directory may not be."""
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    yield "gateway.sock"
+    os.chdir(before)
+
+
+def refused(path: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        bind_unix(path, 0o600)
+    return str(caught.value)
+
+
+def dead_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+
+
+def test_a_bound_port_is_known_and_takes_clients_at_once() -> None:
+    with bind_tcp("127.0.0.1", 0, "port") as listening:
+        address = listening.getsockname()
+        assert not listening.getblocking()
+        with socket.create_connection(address, timeout=5):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("host", "message"), [("127.0.0.1", "Address already in use"), ("no.such.invalid", "not known")]
+)
+def test_an_address_that_cannot_be_had(host: str, message: str) -> None:
+    with bind_tcp("127.0.0.1", 0, "port") as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"^admin_port: cannot listen on {host}:{port}: .*{message}"):
+            bind_tcp(host, port, "admin_port")
+
+
+def test_a_host_that_is_no_name() -> None:
+    with pytest.raises(ConfigError, match="^port: cannot listen on .*: is no host name$"):
+        bind_tcp("a" * 70 + ".invalid", 1, "port")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_the_file_has_the_permissions_that_were_asked_for(path: str, mode: int) -> None:
+    before = os.umask(0o022)
+    try:
+        with bind_unix(path, mode) as listening:
+            assert stat.S_IMODE(os.stat(path).st_mode) == mode
+            assert listening.family == socket.AF_UNIX
+        assert os.umask(0o022) == 0o022  # as it was
+    finally:
+        os.umask(before)
+
+
+def test_a_file_that_a_dead_process_left_is_replaced(path: str) -> None:
+    dead_socket(path)
+    with bind_unix(path, 0o600), socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+
+
+def test_a_socket_on_which_somebody_listens_is_left_alone(path: str) -> None:
+    with bind_unix(path, 0o600):
+        assert refused(path) == f"unix_socket: another process listens on {path}; stop it or choose another"
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+
+
+def test_a_busy_listener_is_alive(path: str) -> None:
+    """Its queue of clients is full: connecting fails, but not as with a dead one."""
+    with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as client:
+        busy.bind(path)
+        busy.listen(0)
+        client.connect(path)
+        assert "another process listens" in refused(path)
+
+
+def test_something_else_is_in_the_way(path: str) -> None:
+    Path(path).write_text("precious")
+    assert refused(path) == f"unix_socket: {path} is there and is no socket; move it away or choose another"
+    assert Path(path).read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("missing/gateway.sock", "No such file or directory"), ("x" * 200, "too long"), ("a\0b", "null")],
+)
+def test_a_path_that_cannot_be_used(path: str, reason: str, tmp_path: Path) -> None:
+    assert reason in refused(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_socket_of_another_user(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead_socket(path)
+    monkeypatch.setattr(socket.socket, "connect_ex", lambda sock, address: errno.EACCES)
+    assert refused(path) == f"unix_socket: {path} is there, and this user may not connect to see whose it is"
+    assert os.path.exists(path)
+
+
+def test_a_file_is_removed_by_its_own_listener_only(path: str) -> None:
+    with bind_unix(path, 0o600) as listening:
+        own = SocketFile.of(listening)
+        assert own
+        dataclasses.replace(own, inode=own.inode + 1).remove()  # one whose place was taken
+        assert os.path.exists(path)
+        own.remove()
+        assert not os.path.exists(path)
+        own.remove()  # gone already
+        assert SocketFile.of(listening) is None
+
+
+def test_a_tcp_socket_has_no_file() -> None:
+    with bind_tcp("127.0.0.1", 0, "port") as listening:
+        assert SocketFile.of(listening) is None

@@ -1,0 +1,247 @@
+"""Gateways beside agents, before simulated engines whose replay buffer reaches back two batches.
+
+As in test_fleet.py: after each story every worker's blocks in the index are the engine's own.
+"""
+
+import asyncio
+import re
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from engines.sim import Sim
+from gateway.agent.config import AgentConfig
+from gateway.agent.service import serve
+from gateway.agent.sidecar import Sidecar
+from gateway.app import Gateway
+from gateway.core.event_stream import StreamState
+from gateway.replication.agent_feed import reach
+from gateway.replication.agent_targets import Agents
+from gateway.replication.messages import Hello
+from loadtest.fleet import GATEWAY
+from loadtest.ports import free_port
+from tests.stories.test_fleet import Story, story, worker_id
+from tests.support.gateway_process import GatewayProcess, clean_environment, written
+
+pytestmark = pytest.mark.process
+
+SHORT = {"replay_buffer": 2}
+
+
+async def start_agent(sim: Sim) -> Sidecar:
+    """At a port at which it can be found again."""
+    config = AgentConfig(engine_url=sim.url, listen=f"127.0.0.1:{free_port()}", probe_interval_s=0.1)
+    agent = Sidecar(config, "kvgate test")
+    await agent.start()
+    return agent
+
+
+@asynccontextmanager
+async def agents(sims: list[Sim]) -> AsyncIterator[list[Sidecar]]:
+    """One beside each engine, that has heard all of it."""
+    running = [await start_agent(sim) for sim in sims]
+    try:
+        async with asyncio.timeout(10):
+            while not all(map(is_exact, running)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        yield running
+    finally:
+        for agent in running:
+            await agent.stop()
+
+
+def is_exact(agent: Sidecar) -> bool:
+    return all(member.stream is StreamState.EXACT for member in agent.fleet) and len(agent.fleet) > 0
+
+
+@asynccontextmanager
+async def gateway_beside(first: Story, running: list[Sidecar]) -> AsyncIterator[Story]:
+    """Another gateway, which starts now."""
+    named = [f"{sim.url}=127.0.0.1:{agent.port}" for sim, agent in zip(first.sims, running, strict=True)]
+    gateway = Gateway(_with(first.gateway.config, agent=named))
+    await gateway.start()
+    try:
+        beside = Story(gateway, first.sims, first.session)
+        await beside.until(lambda: len(gateway.fleet) == len(first.gateway.fleet))
+        yield beside
+    finally:
+        await gateway.stop()
+
+
+def _with(config: Any, **changes: Any) -> Any:
+    return type(config)(**{name: getattr(config, name) for name in config.__struct_fields__} | changes)
+
+
+def sources(told: Story) -> list[str]:
+    return [feed.endpoint[:4] for endpoint in told.gateway.roster for feed, _ in endpoint.feeds.values()]
+
+
+def num_resets(told: Story) -> list[int]:
+    return [counts.num_resets for _, counts in told.gateway.roster.stream_counts()]
+
+
+@pytest.mark.parametrize("flags", [{}, {"hash": "bytes"}, {"kv_blocks": 60}, {"event_wire": "array"}])
+async def test_a_gateway_that_starts_before_a_warm_fleet_is_exact(flags: dict[str, Any]) -> None:
+    async with story(**SHORT, **flags) as first, agents(first.sims) as running:
+        await first.talk(31)
+        await first.settled()
+        async with gateway_beside(first, running) as second:
+            await second.settled()
+            assert sources(second) == ["grpc", "grpc"]
+            assert num_resets(second) == [1, 1]  # the snapshots
+            await second.talk(32)
+            await second.settled()
+
+
+async def test_lost_events_are_healed_by_the_agent() -> None:
+    async with story() as first, agents(first.sims) as running, gateway_beside(first, running) as second:
+        await second.settled()
+        for sim in first.sims:
+            await first.faults(sim, lose={"probability": 0.3})
+        await second.talk(33, num_turns=5)
+        for sim in first.sims:
+            await first.faults(sim)
+        await second.talk(34)
+        await second.settled()
+        assert sources(second) == ["grpc", "grpc"]
+
+
+async def test_an_engine_that_restarts_is_forgotten_and_known_again() -> None:
+    async with (
+        story(**SHORT) as first,
+        agents(first.sims) as running,
+        gateway_beside(first, running) as second,
+    ):
+        await second.talk(35)
+        await second.settled()
+        await second.sims[0].restart(0.0)
+        await second.until(lambda: second.gateway.index.num_blocks(worker_id(second.sims[0])) == 0)
+        await second.settled()
+        await second.talk(36)
+        await second.settled()
+
+
+async def test_when_an_agent_is_gone_its_engines_events_go_on_from_there() -> None:
+    """The buffer does not reach back to the start, and need not."""
+    async with story(**SHORT) as first, agents(first.sims) as running:
+        await first.talk(37)
+        async with gateway_beside(first, running) as second:
+            await second.settled()
+            await running[0].stop()
+            await second.until(lambda: sorted(sources(second)) == ["grpc", "tcp:"])
+            await second.settled()
+            assert num_resets(second) == [1, 1]
+            await second.talk(38)
+            await second.settled()
+            running[0] = await start_agent(second.sims[0])  # for the end
+
+
+async def test_a_gateway_that_missed_too_much_is_healed_when_it_finds_the_agent() -> None:
+    async with story(**SHORT) as first, agents(first.sims) as running:
+        await first.talk(39)
+        await first.settled()
+        port = running[0].port
+        await running[0]._server.stop(0)  # it goes on listening to its engine
+        async with gateway_beside(first, running) as second:
+            await second.until(lambda: second.states() == {StreamState.BLIND, StreamState.EXACT})
+            assert sorted(sources(second)) == ["grpc", "tcp:"]
+            running[0]._server, _ = await serve(running[0].service, f"127.0.0.1:{port}")
+            await second.settled()
+            assert sources(second) == ["grpc", "grpc"]
+
+
+async def test_an_agent_that_was_killed() -> None:
+    async with story() as first:
+        with tempfile.TemporaryFile("w+") as log:
+            process = _agent_process(first.sims[0].url, log)
+            try:
+                port = await _port_of(process, log)
+                config = _with(first.gateway.config, agent=[f"{first.sims[0].url}=127.0.0.1:{port}"])
+                second = Gateway(config)
+                await second.start()
+                try:
+                    told = Story(second, first.sims, first.session)
+                    await told.until(lambda: "grpc" in sources(told))
+                    await told.talk(42)
+                    await told.settled()
+                    process.kill()
+                    await told.until(lambda: sources(told) == ["tcp:", "tcp:"])
+                    await told.talk(43)
+                    await told.settled()
+                    assert sorted(num_resets(told)) == [0, 1]
+                finally:
+                    await second.stop()
+            finally:
+                process.kill()
+                process.wait()
+            assert "Traceback" not in written(log)
+
+
+def _agent_process(url: str, log: Any) -> "subprocess.Popen[bytes]":
+    command = [*GATEWAY, "agent", "--engine-url", url, "--listen", "127.0.0.1:0"]
+    return subprocess.Popen(command, stdout=log, stderr=log, env=clean_environment())
+
+
+async def _port_of(process: "subprocess.Popen[bytes]", log: Any) -> int:
+    """When it knows its engine."""
+    async with asyncio.timeout(30):
+        while process.poll() is None:
+            if found := re.search(r"listening on (127\.0\.0\.1:(\d+)) for gateways", written(log)):
+                told = await reach(Agents(), found[1], 0, 10)
+                if isinstance(told, Hello) and told.status.state is StreamState.EXACT:
+                    return int(found[2])
+            await asyncio.sleep(0.02)
+    raise AssertionError("the agent did not start")
+
+
+async def test_check_tells_of_agents_and_a_process_follows_them() -> None:
+    async with story(**SHORT) as first, agents(first.sims[:1]) as running:
+        await first.talk(44)
+        await first.settled()
+        sim, agent = first.sims[0], running[0]
+        flags = ("--worker", sim.url, "--agent", f"{sim.url}=127.0.0.1:{agent.port}")
+        blocks = len(await first.held(sim))
+        told = await asyncio.to_thread(GatewayProcess.check, *flags)
+        assert f"its agent at 127.0.0.1:{agent.port} is exact: {blocks} blocks" in told
+        await asyncio.to_thread(_follow_in_a_process, flags, agent.port)
+
+
+def _follow_in_a_process(flags: tuple[str, ...], port: int) -> None:
+    with GatewayProcess(*flags) as process:
+        process._until(lambda: process.streams() == ["exact"])
+        (worker,) = process.workers()
+        assert (worker["agent"], worker["events"]) == (f"127.0.0.1:{port}", f"grpc://127.0.0.1:{port}")
+        assert worker["events_connected"] is True
+
+
+async def test_all_ranks_of_an_engine_have_one_agent() -> None:
+    async with story(**SHORT, dp_size=2) as first, agents(first.sims) as running:
+        assert [len(agent.fleet) for agent in running] == [2, 2]
+        await first.talk(45)
+        async with gateway_beside(first, running) as second:
+            await second.until(lambda: second.states() == {StreamState.EXACT})
+            for member in second.gateway.fleet:
+                worker = member.worker
+                async with first.session.get(f"{worker.url}/sim/cache") as answer:
+                    told = (await answer.json())[str(worker.dp_rank)]
+                assert {int(block) for _, block, _ in told} == set(second.gateway.index.blocks(worker.id))
+            assert sources(second) == ["grpc"] * 4
+
+
+async def test_an_engine_that_is_not_there_yet_is_waited_for() -> None:
+    agent = Sidecar(AgentConfig(engine_url="http://127.0.0.1:9", listen="127.0.0.1:0"), "kvgate test")
+    await agent.start()
+    try:
+        flags = ("--worker", "http://127.0.0.1:9", "--agent-port", str(agent.port))
+        with pytest.raises(AssertionError, match="127.0.0.1:9"):
+            await asyncio.to_thread(GatewayProcess.check, *flags)
+    finally:
+        await agent.stop()
+    with pytest.raises(aiohttp.ClientConnectorError):
+        async with aiohttp.ClientSession() as session:
+            await session.get(f"http://127.0.0.1:{agent.port}")

@@ -1,0 +1,389 @@
+"""The gateway before simulated engines that lose, repeat, delay and forget: is the index true?
+
+After each story every worker's blocks in the index are the engine's own, block for block.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import aiohttp
+import pytest
+
+from engines.sim import Sim, SimConfig
+from gateway.app import Gateway, bundled_tokenizer
+from gateway.config import Config
+from gateway.core.event_stream import StreamState
+from gateway.core.worker import WorkerId
+from gateway.discovery import feeds
+from gateway.index.blind_recovery import SETTLE_S
+from gateway.ingest.zmq import Times, ZmqFeed
+from loadtest.ports import sim_ports
+from loadtest.workloads.conversations import Conversations
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 20.0
+
+
+class Story:
+    """Two simulated workers, the gateway in this process, and a client."""
+
+    def __init__(self, gateway: Gateway, sims: list[Sim], session: aiohttp.ClientSession) -> None:
+        self.gateway, self.sims, self.session = gateway, sims, session
+        self.url = f"http://127.0.0.1:{gateway.port}"
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        async with self.session.post(f"{self.url}/v1/chat/completions", json=body) as answer:
+            told: dict[str, Any] = await answer.json()
+            assert answer.status == 200, told
+            return told | {"worker": answer.headers["x-kvgate-worker"]}
+
+    async def ask(self, sim: Sim, seed: int) -> None:
+        """A prompt that no other starts like, past the gateway."""
+        (body,) = Conversations("m", seed, turn_chars=300).turns(1)
+        async with self.session.post(
+            f"{sim.url}/v1/chat/completions", json=body | {"max_tokens": 4}
+        ) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def talk(self, seed: int, num_conversations: int = 6, num_turns: int = 4) -> None:
+        """Conversations side by side, so that batches of several requests mix."""
+
+        async def one(i: int) -> None:
+            for body in Conversations("m", seed * 100 + i, turn_chars=300).turns(num_turns):
+                await self.chat(body | {"max_tokens": 8})
+
+        await asyncio.gather(*map(one, range(num_conversations)))
+
+    async def faults(self, sim: Sim, **plan: Any) -> None:
+        async with self.session.post(f"{sim.url}/sim/faults", json=plan) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def until(self, is_true: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not is_true():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def held(self, sim: Sim) -> set[int]:
+        """Our hashes of what the engine itself says it holds."""
+        async with self.session.get(f"{sim.url}/sim/cache") as answer:
+            told = await answer.json()
+        return {int(block) for _, block, _ in told["0"]}
+
+    def known(self, sim: Sim, blocks: set[int]) -> tuple[int, int]:
+        """How many of `blocks` the index credits the worker with, and how many it has in all."""
+        worker = worker_id(sim)
+        index = self.gateway.index
+        return len(blocks.intersection(index.blocks(worker))), index.num_blocks(worker)
+
+    async def is_true(self) -> bool:
+        for sim in self.sims:
+            blocks = await self.held(sim)
+            if self.known(sim, blocks) != (len(blocks), len(blocks)):
+                return False
+        return True
+
+    async def settled(self) -> None:
+        """The index becomes the truth, and says so."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not await self.is_true():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await self.until(lambda: self.states() == {StreamState.EXACT})
+
+    async def emptied(self) -> None:
+        """Everything goes, and is forgotten under its own name or with what was proven: the truth again."""
+        for sim in self.sims:
+            async with self.session.post(f"{sim.url}/reset_prefix_cache") as answer:
+                assert (await answer.json())["success"]
+        await self.talk(31)
+        await self.settled()
+
+    async def heard(self) -> None:
+        """Where no replay brings what was said before the subscription stood."""
+
+        def are_connected() -> bool:
+            feeds = [feed for endpoint in self.gateway.roster for feed, _ in endpoint.feeds.values()]
+            return len(feeds) == len(self.sims) and all(feed.is_connected for feed in feeds)
+
+        await self.until(are_connected)
+        await asyncio.sleep(0.2)
+
+    async def credits_nothing_wrong(self) -> None:
+        """Once it has settled, what is known under the engines' own names they hold."""
+        await asyncio.sleep(2 * SETTLE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            for sim in self.sims:
+                while not self.named(sim) <= await self.held(sim):  # noqa: ASYNC110 - events on their way
+                    await asyncio.sleep(0.1)
+
+    def named(self, sim: Sim) -> set[int]:
+        healing = self.gateway.healer.get(worker_id(sim))
+        assert healing is not None
+        return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in healing.proofs}
+
+    def states(self) -> set[StreamState | None]:
+        return {member.stream for member in self.gateway.fleet}
+
+
+def worker_id(sim: Sim) -> WorkerId:
+    return WorkerId(sim.url.removeprefix("http://"))
+
+
+@asynccontextmanager
+async def story(options: dict[str, Any] | None = None, **sim: Any) -> AsyncIterator[Story]:
+    """`options` of the gateway, in place of those that it has here."""
+    flags = {"kv_blocks": 200, "prefill_tokens_per_s": 1e6, "decode_tokens_per_s": 2000.0} | sim
+    num_ranks = flags.get("dp_size", 1)
+    sims = [await Sim(SimConfig(seed=seed, **sim_ports(num_ranks), **flags)).start() for seed in range(2)]
+    given = {
+        "worker": [sim.url for sim in sims],
+        "tokenizer": [str(bundled_tokenizer())],
+        "port": 0,
+        "admin_port": 0,
+        "expose_headers": True,
+        "probe_interval_s": 0.2,
+        "replay_port": 0,
+    }
+    gateway = Gateway(Config(**(given | (options or {}))))
+    await gateway.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            told = Story(gateway, sims, session)
+            await told.until(lambda: len(gateway.fleet) == sum(sim.config.dp_size for sim in sims))
+            # Only what is said from now on is sure to be heard.
+            known = StreamState.EXACT if flags.get("events", True) else None
+            if not flags.get("replay", True):
+                known = StreamState.BLIND  # until the first batch, which is the engine's first
+            await told.until(lambda: told.states() == {known})
+            yield told
+    finally:
+        await gateway.stop()
+        for each in sims:
+            await each.stop()
+
+
+@pytest.mark.parametrize("flags", [{}, {"event_wire": "array"}, {"hash": "bytes"}, {"kv_blocks": 60}])
+async def test_plain_traffic_with_evictions(flags: dict[str, Any]) -> None:
+    async with story(**flags) as s:
+        await s.talk(1)
+        await s.settled()
+        await s.talk(2)
+        await s.settled()
+
+
+@pytest.mark.parametrize("fault", ["lose", "delay", "duplicate", "reorder"])
+async def test_faulty_events_are_healed(fault: str) -> None:
+    async with story() as s:
+        for sim in s.sims:
+            plan = {fault: {"probability": 0.3}}
+            await s.faults(sim, **plan, **({"delay_s": 0.05} if fault == "delay" else {}))
+        await s.talk(3, num_turns=5)
+        for sim in s.sims:
+            await s.faults(sim)
+        await s.talk(4)
+        await s.settled()
+
+
+async def test_an_engine_that_restarts_is_forgotten_and_known_again() -> None:
+    async with story() as s:
+        await s.talk(5)
+        await s.settled()
+        await s.sims[0].restart(0.0)
+        await s.until(lambda: s.gateway.index.num_blocks(worker_id(s.sims[0])) == 0)
+        await s.settled()
+        await s.talk(6)
+        await s.settled()
+
+
+async def test_a_gateway_that_starts_before_a_warm_fleet_is_exact_by_replay() -> None:
+    async with story() as first:
+        await first.talk(7)
+        await first.settled()
+        second = Gateway(first.gateway.config)
+        await second.start()
+        try:
+            again = Story(second, first.sims, first.session)
+            await again.until(lambda: len(second.fleet) == 2)
+            await again.settled()
+        finally:
+            await second.stop()
+
+
+@asynccontextmanager
+async def late(first: Story) -> AsyncIterator[Story]:
+    """Another gateway, which starts before a fleet that is warm and whose buffers do not reach back."""
+    second = Gateway(first.gateway.config)
+    await second.start()
+    try:
+        again = Story(second, first.sims, first.session)
+        await again.until(lambda: len(second.fleet) == 2)
+        await again.until(lambda: again.states() == {StreamState.BLIND})
+        yield again
+    finally:
+        await second.stop()
+
+
+async def test_a_buffer_that_does_not_reach_back_is_said_and_credits_nothing_wrong() -> None:
+    async with story(replay_buffer=2) as first:
+        await first.talk(8)
+        await first.settled()
+        async with late(first) as again:
+            for sim in first.sims:
+                blocks = await first.held(sim)
+                found, credited = again.known(sim, blocks)
+                assert found == credited <= len(blocks)
+
+
+@pytest.mark.parametrize("flags", [{}, {"event_wire": "array"}, {"hash": "bytes"}, {"kv_blocks": 80}])
+async def test_a_blind_stream_is_healed_by_its_own_traffic(flags: dict[str, Any]) -> None:
+    """Old conversations go on through the new gateway: what it credits under the engines' names they hold."""
+    async with story(replay_buffer=2, **flags) as first:
+        await first.talk(30)
+        await first.settled()
+        async with late(first) as again:
+            for _ in range(2):
+                await again.talk(30, num_turns=5)
+            await again.credits_nothing_wrong()
+            for sim in again.sims:
+                held = await first.held(sim)
+                assert again.known(sim, held)[0] > len(held) // 2
+            await again.emptied()
+
+
+async def test_a_restart_in_place_without_replays_is_an_empty_cache() -> None:
+    async with story(replay=False) as s:
+        await s.heard()
+        await s.talk(40)
+        await s.settled()
+        for down_s in (0.0, 0.5):
+            await s.sims[0].restart(down_s)
+            await s.until(lambda: s.gateway.index.num_blocks(worker_id(s.sims[0])) == 0)
+            await s.heard()
+            await s.talk(41)
+            await s.settled()
+
+
+async def test_a_gap_in_the_middle_is_filled_by_replay() -> None:
+    async with story() as s:
+        await s.talk(42, num_conversations=2)
+        for sim in s.sims:
+            await s.faults(sim, lose={"next": 2})
+        await s.talk(43, num_conversations=3)
+        await s.settled()
+        counts = dict(s.gateway.roster.stream_counts())
+        assert sum(count.num_gaps for count in counts.values()) > 0
+
+
+async def holds(s: Story, sim: Sim) -> bool:
+    """A replay was asked for and answered, and the answer is on its way."""
+    async with s.session.get(f"{sim.url}/sim/stats") as answer:
+        return bool((await answer.json())["ranks"][0]["held_replays"])
+
+
+async def removed_behind_a_gap(s: Story, sim: Sim) -> set[int]:
+    """Loses a batch, and holds the replay that tells of it until the engine has evicted what it stored."""
+    before = await s.held(sim)
+    await s.faults(sim, lose={"next": 1}, hold_replays=True)
+    await s.ask(sim, 700)
+    lost = await s.held(sim) - before
+    await s.ask(sim, 701)
+    async with asyncio.timeout(DEADLINE_S):
+        while not await holds(s, sim):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    for seed in range(710, 760):
+        await s.ask(sim, seed)
+    gone = lost - await s.held(sim)
+    assert gone
+    return gone
+
+
+async def test_a_replay_that_comes_after_the_removals_brings_nothing_back() -> None:
+    async with story(kv_blocks=60) as s:
+        await s.talk(61, num_conversations=2, num_turns=2)
+        await s.settled()
+        gone = [await removed_behind_a_gap(s, sim) for sim in s.sims]
+        assert s.states() == {StreamState.CATCHING_UP}
+        for sim in s.sims:
+            await s.faults(sim)
+        await s.settled()
+        assert [s.known(sim, blocks)[0] for sim, blocks in zip(s.sims, gone, strict=True)] == [0, 0]
+
+
+async def test_a_replay_that_was_given_up_brings_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes when the stream is BLIND by it; what is asked for then brings all that is there."""
+    soon = Times(replay_s=0.1, quiet_s=0.1, knock_s=0.1)
+    monkeypatch.setattr(feeds, "ZmqFeed", partial(ZmqFeed, times=soon))
+    async with story(kv_blocks=60) as s:
+        await s.talk(62, num_conversations=2, num_turns=2)
+        await s.settled()
+        gone = [await removed_behind_a_gap(s, sim) for sim in s.sims]
+        await s.until(lambda: s.states() == {StreamState.BLIND})
+        await s.credits_nothing_wrong()
+        for sim in s.sims:
+            await s.faults(sim)
+        await s.settled()
+        assert [s.known(sim, blocks)[0] for sim, blocks in zip(s.sims, gone, strict=True)] == [0, 0]
+
+
+async def test_without_replays_a_gap_in_the_middle_is_said_and_healed_by_its_own_traffic() -> None:
+    async with story(replay=False) as s:
+        await s.heard()
+        await s.talk(44, num_conversations=2)
+        await s.settled()
+        for sim in s.sims:
+            await s.faults(sim, lose={"next": 2})
+        await s.talk(45, num_conversations=3)
+        assert StreamState.BLIND in s.states()
+        await s.talk(44, num_conversations=2, num_turns=5)
+        await s.credits_nothing_wrong()
+        await s.emptied()
+
+
+@pytest.mark.parametrize("flags", [{}, {"replay_buffer": 2}])
+async def test_an_adapter_and_a_salt_never_share_with_the_base(flags: dict[str, Any]) -> None:
+    async with story(lora=("a",), **flags) as s:
+        (body,) = Conversations("m", 46, turn_chars=300).turns(1)
+        for how in ({}, {"cache_salt": "s"}, {"model": "a"}, {"model": "a", "cache_salt": "s"}):
+            first, again = [await s.chat(body | how | {"max_tokens": 4}) for _ in range(2)]
+            cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, again)]
+            assert cached[0] == 0 < cached[1]
+            assert again["worker"] == first["worker"]
+        await s.settled()
+        assert sum(s.gateway.metrics.worker(worker_id(sim)).prediction_error_tokens for sim in s.sims) == 0
+
+
+async def test_tails_that_are_evicted_before_new_blocks_are_stored() -> None:
+    """In one batch: the removals first, one hash each, the last block of a prompt before its first."""
+    async with story(kv_blocks=60) as s:
+        for seed in range(50, 60):
+            await s.talk(seed, num_conversations=1, num_turns=2)
+        await s.settled()
+        applied = [s.gateway.index.applied(worker_id(sim)) for sim in s.sims]
+        assert sum(each.num_removed for each in applied) > 0  # of either: ties are broken by chance
+        assert not any(each.num_unknown_removals for each in applied)
+
+
+async def test_without_events_our_own_decisions_are_followed() -> None:
+    async with story(events=False) as s:
+        turns = list(Conversations("m", 9, turn_chars=300).turns(4))
+        told = [await s.chat(body | {"max_tokens": 4}) for body in turns]
+        assert len({t["worker"] for t in told}) == 1
+        assert s.states() == {None}
+        cached = [t["usage"]["prompt_tokens_details"]["cached_tokens"] for t in told]
+        assert all(later > 0 for later in cached[1:])
+
+
+async def test_predictions_are_what_the_engine_reports() -> None:
+    """One request after the other, so that what is predicted is what is there."""
+    async with story() as s:
+        for seed in range(5):
+            for body in Conversations("m", 20 + seed, turn_chars=300).turns(3):
+                await s.chat(body | {"max_tokens": 8})
+        await s.settled()
+        metrics = [s.gateway.metrics.worker(worker_id(sim)) for sim in s.sims]
+        assert sum(m.num_reported for m in metrics) == 15
+        assert sum(m.reported_cached_tokens for m in metrics) > 0
+        assert sum(m.prediction_error_tokens for m in metrics) == 0

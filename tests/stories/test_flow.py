@@ -1,0 +1,412 @@
+"""Two simulated workers that take two requests each, and more that come: who waits, who goes first, who is
+told what; over real sockets, and with the client that users have.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from engines.sim import Sim, SimConfig
+from gateway.app import Gateway
+from gateway.config import Config
+from gateway.config.tenant_limits import Limits
+from gateway.core.decision import Prompt
+from gateway.core.requests.request import InferenceRequest
+from gateway.tenancy.admission.base import Waiter
+from loadtest.fleet import SIM_READY, first_match, running
+from tests.support.gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 30.0
+KEY = f"key-{sha256(b'sk-canary').hexdigest()[:10]}"
+
+
+class Told:
+    """One request's answer. `order` is its place among those that were answered."""
+
+    def __init__(self, name: str, status: int, headers: Any, body: dict[str, Any]) -> None:
+        self.name, self.status, self.headers, self.body = name, status, headers, body
+
+    @property
+    def code(self) -> str:
+        return str(self.body.get("error", {}).get("code"))
+
+
+class Story:
+    def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
+        self.gateway, self.session = gateway, session
+        self.ended: list[Told] = []
+        self._asked: list[asyncio.Task[Told]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.gateway.port}"
+
+    def ask(self, name: str = "", tenant: str = "t", num_answer: int = 8, **more: Any) -> asyncio.Task[Told]:
+        """Begins to ask. `more` are headers."""
+        task = asyncio.get_running_loop().create_task(self._ask(name or tenant, tenant, num_answer, more))
+        self._asked.append(task)
+        return task
+
+    async def _ask(self, name: str, tenant: str, num_answer: int, more: dict[str, Any]) -> Told:
+        headers = {"x-kvgate-tenant": tenant} | {
+            f"x-kvgate-{k.replace('_', '-')}": str(v) for k, v in more.items()
+        }
+        body = {"model": "m", "prompt": [1, 2, 3, 4] * 8, "max_tokens": num_answer, "ignore_eos": True}
+        async with self.session.post(f"{self.url}/v1/completions", json=body, headers=headers) as answer:
+            told = Told(name, answer.status, answer.headers, await answer.json())
+        self.ended.append(told)
+        return told
+
+    async def all(self) -> list[Told]:
+        async with asyncio.timeout(DEADLINE_S):
+            return await asyncio.gather(*self._asked)
+
+    async def until(self, is_true: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not is_true():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    def waiting(self) -> int:
+        gate = self.gateway.proxy.gate
+        return sum(len(known.queue) for known in gate.lines.models.values()) if gate else 0
+
+    def in_flight(self) -> list[int]:
+        ledger = self.gateway.router.ledger
+        return sorted(ledger.load(member.worker.id).num_in_flight for member in self.gateway.fleet)
+
+    def hold(self) -> Callable[[], None]:
+        """As if others had both workers, until it is called."""
+        router = self.gateway.router
+        held = [router.ledger.book(member.worker.id, 0, 0) for member in self.gateway.fleet for _ in range(2)]
+
+        def let_go() -> None:
+            for booking in held:
+                router.ledger.release(booking)
+                assert router.on_freed
+                router.on_freed(booking.worker)
+
+        return let_go
+
+    def turns(self) -> list[str]:
+        """Names of tenants as they are let go from now on."""
+        gate = self.gateway.proxy.gate
+        assert gate and gate.lines.go
+        go, turns = gate.lines.go, list[str]()
+
+        def noted(waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
+            turns.append(str(request.tenant))
+            return go(waiter, request, prompt)
+
+        gate.lines.go = noted
+        return turns
+
+    async def fill(self, num_answer: int = 60) -> None:
+        """Both workers have all they take."""
+        for _ in range(4):
+            self.ask("first", num_answer=num_answer)
+        await self.until(lambda: self.in_flight() == [2, 2])
+
+    async def queue(self, *names: str, **more: Any) -> None:
+        """One after the other, so that the order in which they came is known."""
+        for name in names:
+            num = self.waiting()
+            self.ask(name, tenant=name, **more)
+            await self.until(lambda num=num: self.waiting() == num + 1)  # type: ignore[misc]
+
+    async def admin(self, path: str) -> Any:
+        async with self.session.get(f"http://127.0.0.1:{self.gateway.admin_port}{path}") as answer:
+            text = await answer.text()
+            return json.loads(text) if "json" in answer.content_type else text
+
+    async def is_clean(self) -> None:
+        """Nothing waits, nothing is booked, nobody has anything under way."""
+        gate = self.gateway.proxy.gate
+        assert gate
+        await self.until(lambda: self.in_flight() == [0] * len(self.gateway.fleet))
+        assert self.waiting() == 0 and not self.gateway.proxy.exchanges
+        assert [tenant for tenant in gate.tenants.known() if tenant.num_active] == []
+
+
+@asynccontextmanager
+async def before(urls: list[str], **options: Any) -> AsyncIterator[Story]:
+    flow = {"max_in_flight_per_worker": 2, "trust_headers_from": ["127.0.0.1"]}
+    config = Config(worker=urls, port=0, admin_port=0, probe_interval_s=0.2, **(flow | options))
+    gateway = Gateway(config)
+    await gateway.start()
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            told = Story(gateway, session)
+            await told.until(lambda: {m.worker.url for m in gateway.fleet} == set(urls))
+            yield told
+    finally:
+        await gateway.stop(0.0)
+
+
+@asynccontextmanager
+async def story(**options: Any) -> AsyncIterator[Story]:
+    sims = [
+        await Sim(SimConfig(port=0, seed=seed, decode_tokens_per_s=200.0, events=False)).start()
+        for seed in range(2)
+    ]
+    try:
+        async with before([sim.url for sim in sims], **options) as told:
+            yield told
+    finally:
+        for sim in sims:
+            await sim.stop()
+
+
+async def test_no_worker_has_more_than_it_is_to_and_all_are_answered() -> None:
+    async with story() as s:
+        let_go = s.hold()
+        for i in range(40):
+            s.ask(tenant=f"t{i % 3}", num_answer=5)
+        await s.until(lambda: s.waiting() == 40)
+        let_go()
+        assert [told.status for told in await s.all()] == [200] * 40
+        await s.is_clean()
+        page = await s.admin("/metrics")
+        assert 'kvgate_queue_wait_seconds_count{model="m"} 40' in page
+        assert 'kvgate_queue_requests{model="m"} 0.0' in page
+        (queue,) = (await s.admin("/admin/flow"))["queues"]
+        assert queue["ends"] == {"served": 40}
+        for each in (await s.admin("/admin/decisions"))["decisions"]:
+            record = await s.admin(f"/admin/decisions/{each}")
+            (chosen,) = [c for c in record["candidates"] if c["worker"] == record["worker"]]
+            assert chosen["in_flight"] < 2 and record["queued_s"] > 0
+
+
+async def test_priority_goes_first() -> None:
+    async with story() as s:
+        let_go, turns = s.hold(), s.turns()
+        await s.queue("low-1", "low-2", priority=5)
+        await s.queue("urgent-1", "urgent-2", "urgent-3", priority=-5)
+        let_go()
+        assert [told.status for told in await s.all()] == [200] * 5
+        assert turns == ["urgent-1", "urgent-2", "urgent-3", "low-1", "low-2"]
+        await s.is_clean()
+
+
+async def test_a_tenant_with_a_hundred_does_not_starve_one_with_three() -> None:
+    async with story() as s:
+        let_go, turns = s.hold(), s.turns()
+        for _ in range(100):
+            s.ask(tenant="many", num_answer=4)
+        await s.until(lambda: s.waiting() == 100)
+        for _ in range(3):
+            s.ask(tenant="few", num_answer=4)
+        await s.until(lambda: s.waiting() == 103)
+        let_go()
+        assert [told.status for told in await s.all()] == [200] * 103
+        assert max(i for i, name in enumerate(turns) if name == "few") < 8
+        await s.is_clean()
+
+
+async def test_what_cannot_meet_its_slo_is_told_so_while_the_others_wait() -> None:
+    async with story() as s:
+        let_go = s.hold()
+        patient = s.ask("patient")
+        await s.until(lambda: s.waiting() == 1)
+        hasty = await s.ask("hasty", slo_ttft_ms=100)
+        assert (hasty.status, hasty.code) == (429, "slo_unreachable")
+        assert int(hasty.headers["retry-after"]) >= 1 and int(hasty.headers["retry-after-ms"]) >= 1
+        assert not patient.done() and s.ended == [hasty]
+        refusal = (await s.admin("/admin/flow"))["refusals"][0]
+        assert refusal["tenant"] == "t" and "first token" in refusal["reason"]
+        let_go()
+        assert (await patient).status == 200
+        await s.is_clean()
+
+
+async def test_a_client_that_leaves_gives_its_place_away() -> None:
+    async with story() as s:
+        let_go = s.hold()
+        await s.queue("gone-1", "gone-2", "stays")
+        for task in s._asked[:2]:
+            task.cancel()
+        await s.until(lambda: s.waiting() == 1)
+        let_go()
+        assert (await s._asked[2]).status == 200
+        await asyncio.gather(*s._asked, return_exceptions=True)
+        await s.is_clean()
+        (queue,) = (await s.admin("/admin/flow"))["queues"]
+        assert queue["ends"] == {"client_gone": 2, "served": 1}
+
+
+async def test_a_full_queue_says_when_to_come_again() -> None:
+    async with story(max_queued=3) as s:
+        let_go = s.hold()
+        for _ in range(3):
+            s.ask("waits")
+        await s.until(lambda: s.waiting() == 3)
+        late = await s.ask("late")
+        assert (late.status, late.code) == (429, "queue_full")
+        assert 1 <= int(late.headers["retry-after"]) <= 60
+        other = s.ask("other", tenant="other")  # whose line is shorter
+        await s.until(lambda: len(s.ended) == 2)
+        assert (s.ended[1].name, s.ended[1].code) == ("waits", "queue_full")
+        let_go()
+        assert (await other).status == 200
+        await s.all()
+        await s.is_clean()
+
+
+async def test_the_openai_client_sees_rate_limits() -> None:
+    limits = {
+        KEY: Limits(requests_per_s=0.5),
+        "*": Limits(requests_per_s=50, tokens_per_min=1000),
+    }
+    async with story(tenants=limits, max_in_flight_per_worker=0) as s:
+
+        def client(key: str, **more: Any) -> openai.AsyncOpenAI:
+            return openai.AsyncOpenAI(api_key=key, base_url=f"{s.url}/v1", **({"max_retries": 0} | more))
+
+        async with client("sk-canary") as one, client("other") as other:
+            short = {"model": "m", "prompt": [1, 2, 3], "max_tokens": 1}
+            raw = await one.completions.with_raw_response.create(**short)
+            assert raw.headers["x-ratelimit-limit-requests"] == "1"
+            assert raw.headers["x-ratelimit-remaining-requests"] == "0"
+            with pytest.raises(openai.RateLimitError) as caught:
+                await one.completions.create(**short)
+            assert int(caught.value.response.headers["retry-after"]) in (1, 2)
+            assert caught.value.code == "rate_limit_exceeded" and "at most 0.5 per second" in str(
+                caught.value
+            )
+            stream = await other.completions.create(
+                model="m", prompt=[5] * 100, max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+            )
+            assert len([piece async for piece in stream]) >= 1
+            raw = await other.completions.with_raw_response.create(model="m", prompt=[1, 2, 3], max_tokens=1)
+            assert (
+                400 <= int(raw.headers["x-ratelimit-remaining-tokens"]) <= 560
+            )  # 100 + 400 + 3, and some came
+        async with client("sk-canary", max_retries=3) as patient:  # which waits as it is told, and is let in
+            assert (await patient.completions.create(model="m", prompt=[1], max_tokens=1)).choices
+        await s.is_clean()
+        told = json.dumps(await s.admin("/admin/flow")) + await s.admin("/metrics")
+        assert KEY in told and "canary" not in told
+
+
+async def test_a_stop_serves_what_waits_while_there_is_time() -> None:
+    async with story() as s:
+        let_go = s.hold()
+        for _ in range(10):
+            s.ask("waits")
+        await s.until(lambda: s.waiting() == 10)
+        stopping = asyncio.get_running_loop().create_task(s.gateway.stop(DEADLINE_S))
+        await s.until(lambda: s.gateway.api.is_stopping)
+        let_go()
+        assert [told.status for told in await s.all()] == [200] * 10
+        await stopping
+
+
+async def test_a_stop_sends_elsewhere_what_has_not_begun() -> None:
+    async with story() as s:
+        s.hold()
+        for _ in range(10):
+            s.ask("waits")
+        await s.until(lambda: s.waiting() == 10)
+        await s.gateway.stop(0.5)
+        told = await s.all()
+        assert {(t.status, t.code, t.headers["retry-after"]) for t in told} == {(503, "no_worker", "1")}
+
+
+async def test_a_worker_that_is_killed_while_others_wait() -> None:
+    """What it had goes to the other one, in its turn or not, and what waits is served by who is left."""
+    flags = ["--port", "0", "--decode-tokens-per-s", "200", "--no-events"]
+    with running("sim", *flags) as one, running("sim", *flags) as other:
+        urls = [first_match(sim, SIM_READY)[0] for sim in (one, other)]
+        async with before(urls, max_attempts=3) as s:
+            await s.fill(num_answer=600)
+            for i in range(12):
+                s.ask(tenant=f"t{i % 3}", num_answer=10)
+            await s.until(lambda: s.waiting() == 12)
+            os.kill(one.pid, signal.SIGKILL)
+            told = await s.all()
+            assert [t.status for t in told] == [200] * 16
+            await s.is_clean()
+
+
+async def test_all_workers_are_gone_while_some_wait() -> None:
+    flags = ["--port", "0", "--decode-tokens-per-s", "200", "--no-events"]
+    with running("sim", *flags) as one, running("sim", *flags) as other:
+        urls = [first_match(sim, SIM_READY)[0] for sim in (one, other)]
+        async with before(urls) as s:
+            await s.fill(num_answer=1000)
+            for _ in range(5):
+                s.ask("waits")
+            await s.until(lambda: s.waiting() == 5)
+            for sim in (one, other):
+                os.kill(sim.pid, signal.SIGKILL)
+            told = await s.all()
+            assert {t.status for t in told} <= {502, 503} and all("retry-after" in t.headers for t in told)
+            await s.is_clean()
+
+
+async def test_saturation_by_predicted_work() -> None:
+    """Prompts of more than a second each by the pace that is assumed, and by that which is learnt."""
+    sims = [
+        await Sim(SimConfig(port=0, seed=seed, prefill_tokens_per_s=20_000.0, events=False)).start()
+        for seed in range(2)
+    ]
+    try:
+        async with before([sim.url for sim in sims], queue_above_ttft_s=0.5, max_in_flight_per_worker=0) as s:
+            body = {"model": "m", "max_tokens": 1, "stream": True}
+
+            async def stream(first: int) -> int:
+                prompt = [first, *([7] * 23_999)]
+                async with s.session.post(
+                    f"{s.url}/v1/completions", json=body | {"prompt": prompt}
+                ) as answer:
+                    await answer.read()
+                    return answer.status
+
+            assert await asyncio.gather(*[stream(i) for i in range(6)]) == [200] * 6
+            await s.is_clean()
+            (queue,) = (await s.admin("/admin/flow"))["queues"]
+            assert queue["ends"]["served"] >= 1
+            for each in (await s.admin("/admin/decisions"))["decisions"]:
+                record = await s.admin(f"/admin/decisions/{each}")
+                (chosen,) = [c for c in record["candidates"] if c["worker"] == record["worker"]]
+                assert chosen["booked_tokens"] == 0
+    finally:
+        for sim in sims:
+            await sim.stop()
+
+
+async def test_the_processes_of_a_host_keep_limits_together(tmp_path: Path) -> None:
+    """Connections go to the process with the fewest, so both are asked."""
+    path = tmp_path / "kvgate.toml"
+    path.write_text('[tenants."*"]\nrequests_per_s = 0.001\nrequests_at_once = 5\n')
+    sim = await Sim(SimConfig(port=0, events=False)).start()
+    flags = ["--processes", "2", "--worker", sim.url, "--config", str(path)]
+    gateway = await asyncio.to_thread(GatewayProcess(*flags).__enter__)
+    body = {"model": "m", "prompt": [1, 2, 3], "max_tokens": 1}
+    statuses = []
+    try:
+        for _ in range(4):  # two requests on each of two connections that are open at once
+            async with aiohttp.ClientSession() as one, aiohttp.ClientSession() as other:
+                for session in (one, other):
+                    async with session.post(f"{gateway.url}/v1/completions", json=body) as answer:
+                        await answer.read()
+                        statuses.append(answer.status)
+        page = await asyncio.to_thread(gateway.metrics)
+        (tenant,) = (await asyncio.to_thread(gateway.admin, "/admin/flow"))["tenants"]
+    finally:
+        await asyncio.to_thread(gateway.__exit__, None, None, None)
+        await sim.stop()
+    assert statuses == [200] * 5 + [429] * 3
+    assert 'kvgate_tenant_refused_total{code="rate_limit_exceeded",tenant="anonymous"} 3.0' in page
+    assert (tenant["name"], tenant["under_way"], tenant["requests_left"]) == ("anonymous", 0, 0.0)

@@ -1,0 +1,285 @@
+"""Simulated engines whose cache goes, one way at a time: is each way named, and does the sum hold?
+
+What the gateway calls computed is held beside the engines' own counters after each story.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from engines.sim import Sim, SimConfig
+from gateway.app import Gateway, bundled_tokenizer
+from gateway.config import Config
+from gateway.core.event_stream import StreamState
+from loadtest.ports import sim_ports
+from loadtest.workloads.conversations import Conversations
+from tests.blackbox.harness import completion, post, running
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 20.0
+LORA = "tuned"
+
+
+class Story:
+    """Simulated workers, the gateway in this process, and a client."""
+
+    def __init__(self, gateway: Gateway, sims: list[Sim], session: aiohttp.ClientSession) -> None:
+        self.gateway, self.sims, self.session = gateway, sims, session
+        self.texts = Conversations("m", 11)
+
+    async def ask(self, system: str, user: str = "And now?", **more: Any) -> int:
+        """Cached tokens of the answer."""
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        body = {"model": "m", "messages": messages, "max_tokens": 2} | more
+        url = f"http://127.0.0.1:{self.gateway.port}/v1/chat/completions"
+        async with self.session.post(url, json=body) as answer:
+            told = await answer.json()
+            assert answer.status == 200, told
+        return int(told["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    async def until(self, is_true: Callable[[], object]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not is_true():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    def is_heard(self) -> bool:
+        states = [member.stream for member in self.gateway.fleet]
+        return states == [StreamState.EXACT if sim.config.events else None for sim in self.sims]
+
+    async def settled(self) -> dict[str, Any]:
+        """What is told when the index is what the engines hold and all is explained."""
+        losses = self.gateway.losses
+        async with asyncio.timeout(DEADLINE_S):
+            while not await self._is_true() or losses.is_busy:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        url = f"http://127.0.0.1:{self.gateway.admin_port}/admin/cache-loss"
+        async with self.session.get(url) as answer:
+            told: dict[str, Any] = await answer.json()
+        assert told["computed_tokens"] == self._computed()
+        assert told["unexplained_tokens"] == 0
+        causes = sum(cause["recomputed_tokens"] for cause in told["causes"])
+        assert told["new_tokens"] + causes == told["computed_tokens"]
+        return told
+
+    def _computed(self) -> int:
+        """By the engines' own counters."""
+        counts = [rank.scheduler.counts for sim in self.sims for rank in sim.ranks]
+        return sum(each.prompt_tokens - each.cached_tokens for each in counts)
+
+    async def _is_true(self) -> bool:
+        index = self.gateway.index
+        for sim in self.sims:
+            if not sim.config.events:
+                continue
+            async with self.session.get(f"{sim.url}/sim/cache") as answer:
+                held = {int(block) for _, block, _ in (await answer.json())["0"]}
+            member = next(m for m in self.gateway.fleet if m.worker.url == sim.url)
+            if held != set(index.blocks(member.worker.id)):
+                return False
+        return True
+
+
+@asynccontextmanager
+async def story(
+    num_workers: int = 1, config: dict[str, Any] | None = None, **sim: Any
+) -> AsyncIterator[Story]:
+    flags = {"prefill_tokens_per_s": 1e6, "decode_tokens_per_s": 2000.0, "lora": (LORA,)} | sim
+    sims = [await Sim(SimConfig(seed=seed, **sim_ports(), **flags)).start() for seed in range(num_workers)]
+    options: dict[str, Any] = {"tokenizer": [str(bundled_tokenizer())]} | (config or {})
+    gateway = Gateway(
+        Config(worker=[sim.url for sim in sims], port=0, admin_port=0, probe_interval_s=0.2, **options)
+    )
+    await gateway.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            told = Story(gateway, sims, session)
+            await told.until(told.is_heard)
+            yield told
+    finally:
+        await gateway.stop()
+        for each in sims:
+            await each.stop()
+
+
+def causes(told: dict[str, Any]) -> dict[str, int]:
+    return {cause["id"]: cause["recomputed_tokens"] for cause in told["causes"]}
+
+
+async def test_new_text_is_no_loss() -> None:
+    async with story() as s:
+        for _ in range(4):
+            await s.ask(s.texts.piece(2000), s.texts.piece(300))
+        told = await s.settled()
+        assert told["causes"] == [] and told["new_tokens"] > 1000
+
+
+async def test_a_cache_that_is_too_small_evicts() -> None:
+    async with story(kv_blocks=120) as s:
+        systems = [s.texts.piece(2000) for _ in range(6)]
+        for system in systems:
+            await s.ask(system)
+        await s.settled()
+        assert await s.ask(systems[0]) == 0
+        told = await s.settled()
+        assert list(causes(told)) == ["evicted"] and causes(told)["evicted"] > 300
+        (worst,) = told["worst"]
+        assert worst["holder"] == s.sims[0].url.removeprefix("http://")
+
+
+async def test_a_worker_that_restarts_has_lost_everything() -> None:
+    async with story() as s:
+        system = s.texts.piece(2000)
+        await s.ask(system)
+        told = await s.settled()
+        before = s._computed()
+        await s.sims[0].restart(0.0)
+        await s.until(lambda: not any(s.gateway.index.num_blocks(m.worker.id) for m in s.gateway.fleet))
+        await s.until(s.is_heard)
+        s.sims[0].ranks[0].scheduler.counts.prompt_tokens += before  # its counters began anew
+        assert await s.ask(system) == 0
+        told = await s.settled()
+        assert list(causes(told)) == ["worker_restarted"]
+        assert told["worst"][0]["holder"] == s.sims[0].url.removeprefix("http://")
+
+
+async def test_what_another_worker_holds_was_routed_away_and_bought_something() -> None:
+    async with story(2) as s:
+        system = s.texts.piece(2000)
+        await s.ask(system)
+        await s.settled()
+        index = s.gateway.index
+        holder = next(m.worker.id for m in s.gateway.fleet if index.num_blocks(m.worker.id))
+        booking = s.gateway.router.ledger.book(holder, 100_000, 100_000)  # it has a lot to do
+        assert await s.ask(system) == 0
+        s.gateway.router.ledger.release(booking)
+        told = await s.settled()
+        assert list(causes(told)) == ["routed_away"]
+        (worst,) = told["worst"]
+        assert worst["holder"] == holder != worst["worker"]
+        assert 99_000 < worst["avoided_tokens"] == told["avoided_tokens"] <= 101_000
+
+
+async def test_an_answers_own_text_is_part_of_what_is_lost() -> None:
+    """The next turn of a conversation whose blocks are gone: generated ones were cached too."""
+    async with story(kv_blocks=120) as s:
+        url = f"http://127.0.0.1:{s.gateway.port}/v1/chat/completions"
+        body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Say a lot."}]}
+        more = {"max_tokens": 300, "min_tokens": 300, "ignore_eos": True}
+        async with s.session.post(url, json=body | more) as answer:
+            told = await answer.json()
+        assert told["usage"]["completion_tokens"] == 300
+        for _ in range(6):
+            await s.ask(s.texts.piece(2000))
+        await s.settled()
+        said = {"role": "assistant", "content": told["choices"][0]["message"]["content"]}
+        body["messages"] = [*body["messages"], said, {"role": "user", "content": "More."}]
+        async with s.session.post(url, json=body | {"max_tokens": 2}) as answer:
+            assert answer.status == 200
+        assert causes(await s.settled())["evicted"] >= 200
+
+
+@pytest.mark.parametrize(
+    ("more", "cause"), [({"cache_salt": "a"}, "other_salt"), ({"model": LORA}, "other_adapter")]
+)
+async def test_what_engines_keep_apart_is_named(more: dict[str, Any], cause: str) -> None:
+    async with story() as s:
+        system = s.texts.piece(2000)
+        await s.ask(system)
+        await s.settled()
+        assert await s.ask(system, **more) == 0
+        told = await s.settled()
+        assert list(causes(told)) == [cause] and causes(told)[cause] > 300
+        assert await s.ask(system, **more) > 300
+        assert causes(await s.settled()) == causes(told)
+
+
+@pytest.mark.parametrize("shows", [False, True])
+async def test_a_time_in_a_system_prompt_breaks_it(shows: bool) -> None:
+    async with story(config={"show_broken_text": shows}) as s:
+        head, rest = s.texts.piece(600), s.texts.piece(2000)
+        for minute in (10, 27, 38):
+            await s.ask(f"{head}\nNow it is 2026-11-21 09:{minute}:00.\n{rest}", s.texts.piece(100))
+        told = await s.settled()
+        assert list(causes(told)) == ["broken_prefix"] and causes(told)["broken_prefix"] > 600
+        (worst,) = told["worst"]
+        assert worst["recomputed_requests"] == 2
+        broken = worst["broken"]
+        assert (broken["message"], broken["role"], broken["kind"]) == (0, "system", "date or time")
+        assert 100 < broken["token"] < 400 and broken["num_tokens"] < 10
+        assert broken["text"] == ("09:27:00." if shows else None)
+
+
+async def test_a_worker_whose_prompts_are_made_otherwise(tmp_path: Path) -> None:
+    own = shutil.copytree(bundled_tokenizer(), tmp_path / "own")
+    settings = json.loads((own / "tokenizer_config.json").read_text())
+    settings["chat_template"] = "Hello. " + settings["chat_template"]
+    (own / "tokenizer_config.json").write_text(json.dumps(settings))
+    async with story(kv_blocks=120, config={"tokenizer": [str(own)], "probe_tokens": False}) as s:
+        systems = [s.texts.piece(2000) for _ in range(6)]
+        for system in systems:
+            await s.ask(system)
+        assert "tokenizer_drift" not in causes(await s.settled())
+        await s.ask(systems[0])
+        told = await s.settled()
+        assert list(causes(told)) == ["tokenizer_drift"] and causes(told)["tokenizer_drift"] > 300
+        assert told["worst"][0]["worker"] == s.sims[0].url.removeprefix("http://")
+
+
+@pytest.mark.parametrize("flags", [{}, {"events": False}])
+async def test_of_much_traffic_at_once_nothing_is_left_over(flags: dict[str, Any]) -> None:
+    """`settled` compares with the engines' counters."""
+    async with story(2, kv_blocks=300, **flags) as s:
+
+        async def talk(seed: int) -> None:
+            for body in Conversations("m", seed, turn_chars=300).turns(4):
+                more = {name: value for name, value in body.items() if name != "messages"}
+                url = f"http://127.0.0.1:{s.gateway.port}/v1/chat/completions"
+                salt = {"cache_salt": "b"} if seed % 5 == 0 else {}
+                sent = {"messages": body["messages"], **more, **salt}
+                async with s.session.post(url, json=sent) as answer:
+                    assert answer.status == 200
+
+        await asyncio.gather(*map(talk, range(30)))
+        await asyncio.gather(*map(talk, range(30)))
+        assert causes(await s.settled())["evicted"] > 0
+
+
+async def test_processes_of_a_host_answer_as_one() -> None:
+    sim = await Sim(
+        SimConfig(port=0, kv_blocks=51, prefill_tokens_per_s=1e6, decode_tokens_per_s=2000.0)
+    ).start()
+    try:
+        async with running("--processes", "2", "--worker", sim.url) as bench:
+
+            async def told(path: str = "/admin/cache-loss") -> dict[str, Any]:
+                return dict((await bench.gateway.admin("GET", path)).json)
+
+            async with asyncio.timeout(DEADLINE_S):
+                while (await told("/admin/workers"))["endpoints"][0]["state"] != "joined":  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)  # at both
+            clients = [await bench.client() for _ in range(2)]  # one at each process
+            for _ in range(2):
+                for number, client in enumerate(clients):
+                    prompt = [number * 1000 + i for i in range(799)]  # there is room for one of them
+                    answer = await client.ask(post(completion(prompt, max_tokens=1)))
+                    assert answer.status == 200, answer.body
+                    assert answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+            async with asyncio.timeout(DEADLINE_S):
+                while (told_now := await told())["computed_tokens"] < 4 * 799:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert (told_now["computed_tokens"], told_now["new_tokens"]) == (4 * 799, 2 * 799 + 2 * 15)
+            assert causes(told_now) == {"evicted": 2 * 784}
+            (worst,) = told_now["worst"]
+            assert (worst["recomputed_tokens"], worst["recomputed_requests"]) == (2 * 784, 2)
+            metrics = (await bench.gateway.admin("GET", "/metrics")).body.decode()
+            assert 'kvgate_recomputed_tokens_total{cause="evicted"} 1568.0' in metrics
+    finally:
+        await sim.stop()

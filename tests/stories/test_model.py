@@ -1,0 +1,198 @@
+"""The gateway before simulated engines of several models: whose prompts are tokenized by whom."""
+
+import asyncio
+import re
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from engines.sim import Sim, SimConfig
+from gateway.app import Gateway, bundled_tokenizer
+from gateway.commands.check_run import check
+from gateway.config import Config
+from gateway.config.models import ModelTable
+from tests.models.hub import COMMIT, Hub, running, use
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 30.0
+FAST = {"prefill_tokens_per_s": 1e6, "decode_tokens_per_s": 2000.0}
+LONG = "Once upon a time there was a fleet. " * 20
+
+
+class Fleet:
+    """A gateway, and workers that join when they are started."""
+
+    def __init__(self, gateway: Gateway, session: aiohttp.ClientSession) -> None:
+        self.gateway, self.session = gateway, session
+        self.sims: list[Sim] = []
+
+    async def join(self, model: str, **flags: Any) -> Sim:
+        sim = await Sim(SimConfig(port=0, model=model, seed=len(self.sims), **FAST, **flags)).start()
+        self.sims.append(sim)
+        self.gateway.roster.add(sim.url)
+
+        async def is_known() -> bool:
+            workers = (await self.admin("/admin/workers"))["endpoints"]
+            return any(each["url"] == sim.url and each["tokens"] for each in workers)
+
+        await self.until(is_known)
+        return sim
+
+    async def chat(self, model: str, text: str = LONG, **more: Any) -> dict[str, Any]:
+        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 2, **more}
+        url = f"http://127.0.0.1:{self.gateway.port}/v1/chat/completions"
+        async with self.session.post(url, json=body) as answer:
+            told: dict[str, Any] = await answer.json()
+            assert answer.status == 200, told
+            names = ("worker", "decision", "overlap-tokens")
+            return told | {name: answer.headers[f"x-kvgate-{name}"] for name in names}
+
+    async def warm(self, model: str, text: str = LONG) -> None:
+        """A prompt that was asked is seen where it is held: events take their time to tell."""
+
+        async def is_seen() -> bool:
+            return int((await self.chat(model, text))["overlap-tokens"]) > 0
+
+        await self.until(is_seen)
+
+    async def source(self, model: str) -> str:
+        """By whom the prompt of a request was tokenized."""
+        decision = (await self.chat(model))["decision"]
+        told: str = (await self.admin(f"/admin/decisions/{decision}"))["tokenized_by"]
+        return told
+
+    async def admin(self, path: str) -> Any:
+        async with self.session.get(f"http://127.0.0.1:{self.gateway.admin_port}{path}") as answer:
+            assert answer.status == 200
+            return await (answer.text() if path == "/metrics" else answer.json())
+
+    async def models(self) -> dict[str, dict[str, Any]]:
+        return {each["model"]: each for each in (await self.admin("/admin/tokenizer"))["models"]}
+
+    async def until(self, is_true: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not await is_true():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def fleet(**options: Any) -> AsyncIterator[Fleet]:
+    # A busy machine answers later than an idle one.
+    given = {"port": 0, "admin_port": 0, "expose_headers": True, "probe_interval_s": 0.2}
+    gateway = Gateway(Config(**{"tokenize_timeout_s": 10.0, **given, **options}))
+    await gateway.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            told = Fleet(gateway, session)
+            yield told
+    finally:
+        await gateway.stop()
+        for sim in told.sims:
+            await sim.stop()
+
+
+async def test_a_model_that_appears_has_its_tokenizer_from_the_hub_and_from_then_on_from_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(Hub({"org/name": bundled_tokenizer()})) as hub:
+        use(monkeypatch, tmp_path, hub.url)
+        async with fleet() as f:
+            await f.join("org/name", alias=("served",))
+            assert (await f.models())["org/name"]["from"] == f"{hub.url}, kept in {tmp_path}"
+            assert [await f.source(name) for name in ("org/name", "served")] == ["fastokens", "fastokens"]
+            await f.warm("org/name", "Another " + LONG)
+            told = await f.chat("served", "Another " + LONG)
+            assert int(told["overlap-tokens"]) > 0, "one root, one index"
+            assert (await f.chat("org/name"))["model"] == "org/name"
+        asked = len(hub.asked)
+        async with fleet() as f:
+            await f.join("org/name")
+            assert (await f.models())["org/name"]["from"] == f"the cache in {tmp_path}"
+            assert len(hub.asked) == asked
+
+
+async def test_one_broken_tokenizer_of_ten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(bundled_tokenizer(), broken)
+    (broken / "tokenizer.json").write_text('{"version": "1.0"}')
+    tables = {f"m{n}": ModelTable(tokenizer=str(bundled_tokenizer())) for n in range(9)}
+    async with fleet(models={**tables, "m9": ModelTable(tokenizer=str(broken))}) as f:
+        for n in (0, 1, 9):
+            await f.join(f"m{n}")
+        assert [await f.source(f"m{n}") for n in (0, 1, 9)] == ["fastokens", "fastokens", "failed"]
+        told = await f.models()
+        assert [told[f"m{n}"]["tokenizer"] for n in (0, 1, 9)] == ["loaded", "loaded", "broken"]
+        assert str(broken) in told["m9"]["why_none"]
+        page = await f.admin("/metrics")
+        assert 'kvgate_tokenizer_broken{model="m9"} 1.0' in page
+        assert 'kvgate_tokenizer_broken{model="m0"} 0.0' in page
+        assert 'kvgate_prompt_failures_total{model="m9"} 1.0' in page
+        config = Config(worker=[sim.url for sim in f.sims], models=f.gateway.config.models)
+        assert await check(config) == 1
+        printed = capsys.readouterr().out
+        assert printed.count("WRONG") == 1
+        assert re.search(r"WRONG: the tokenizer of m9 is broken: .*tokenizer.json.*; put it right", printed)
+
+
+async def test_a_worker_with_another_template_is_routed_on_load_beside_those_that_agree(
+    tmp_path: Path,
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(bundled_tokenizer(), other)
+    config = other / "tokenizer_config.json"
+    text = config.read_text()
+    config.write_text(text.replace("'<|im_start|>system\\\\n'", "'<|im_start|>system!\\\\n'"))
+    assert config.read_text() != text
+    async with fleet(tokenizer=[str(bundled_tokenizer())]) as f:
+        same = await f.join("m")
+        odd = await f.join("m", tokenizer=other)
+        ways = {
+            each["url"]: each["tokens"][0]["way"] for each in (await f.admin("/admin/workers"))["endpoints"]
+        }
+        assert ways == {same.url: "local", odd.url: "none"}
+        assert 'kvgate_tokenized_workers{model="m",way="none"} 1.0' in await f.admin("/metrics")
+        await f.join("m", tokenizer=other)
+        (told,) = [each for each in (await f.models()).values() if each["model"] == "m"]
+        assert told["way"] == "remote"
+        assert await f.source("m") == "worker"
+        await f.warm("m")
+
+
+async def test_a_model_that_is_found_nowhere_is_tokenized_by_its_workers() -> None:
+    async with fleet() as f:
+        await f.join("somebodys-own")
+        assert await f.source("somebodys-own") == "worker"
+        await f.chat("somebodys-own")
+        assert 'kvgate_tokenize_calls_total{outcome="cached"} 1.0' in await f.admin("/metrics")
+
+
+async def test_a_cache_of_somebody_elses_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, tmp_path)
+    shutil.copytree(bundled_tokenizer(), tmp_path / "models--org--name" / "snapshots" / COMMIT)
+    (tmp_path / "models--org--name" / "refs").mkdir()
+    (tmp_path / "models--org--name" / "refs" / "main").write_text(COMMIT)
+    async with fleet() as f:
+        await f.join("org/name")
+        assert await f.source("org/name") == "fastokens"
+
+
+async def test_an_alias_is_answered_by_the_model_that_it_stands_for() -> None:
+    """As the engine answers: under its own name, so that clients see which model it was."""
+    table = ModelTable(tokenizer=str(bundled_tokenizer()), aliases=["gpt-4"])
+    async with fleet(models={"org/name": table}) as f:
+        await f.join("org/name")
+        assert await f.source("gpt-4") == "fastokens"
+        assert (await f.chat("gpt-4"))["model"] == "org/name"
+        await f.warm("gpt-4", "Another " + LONG)
+        assert int((await f.chat("org/name", "Another " + LONG))["overlap-tokens"]) > 0
+        async with f.session.get(f"http://127.0.0.1:{f.gateway.port}/v1/models") as answer:
+            cards = {card["id"]: card["root"] for card in (await answer.json())["data"]}
+        assert cards == {"gpt-4": "org/name", "org/name": "org/name"}

@@ -1,0 +1,92 @@
+"""Clients that do not read what is streamed to them: their worker is slowed, and the gateway holds little."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import cast
+
+import uvloop
+
+from gateway.app import Gateway
+from gateway.config import load
+from gateway.proxy.exchange import InferenceExchange
+from gateway.server.connection import ClientConnection
+from tests.blackbox.harness import Call, Client, FakeWorker, chunked, completion, event, post, until, wire
+
+NUM_CLIENTS = 8
+MAX_HELD_BYTES = 256 << 10
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = event("x" * 1000)
+NUM_EVENTS = 16_000
+"""More than all socket buffers on the way hold, grown to the most that Linux lets them."""
+
+
+async def flood(call: Call) -> None:
+    """A stream as fast as it is taken."""
+    await call.send(STREAM_HEAD)
+    for _ in range(NUM_EVENTS // 100):
+        await call.send(chunked(EVENT * 100, end=False))
+    await call.send(chunked())
+
+
+async def flood_plain(call: Call) -> None:
+    """The same with a length, and not as a stream."""
+    head, _, body = wire(200, EVENT * NUM_EVENTS).partition(b"\r\n\r\n")
+    await call.send(head + b"\r\n\r\n")
+    for at in range(0, len(body), 100_000):
+        await call.send(body[at : at + 100_000])
+
+
+@asynccontextmanager
+async def serving(script: Callable[[Call], Awaitable[None]]) -> AsyncIterator[Gateway]:
+    worker = await FakeWorker(script=script).start()
+    options = {"worker": [worker.url], "port": 0, "admin_port": 0, "events": "off", "drain_timeout_s": 0.0}
+    gateway = Gateway(load(options, environ={}))
+    await gateway.start()
+    try:
+        await gateway.roster.first_look()
+        yield gateway
+    finally:
+        await gateway.stop()
+        await worker.die()
+
+
+def held_bytes(connection: ClientConnection) -> int:
+    """What waits in this process for a client's socket to take it."""
+    transport, exchange = connection._transport, cast(InferenceExchange, connection._exchange)
+    assert transport is not None
+    answer = exchange._answer
+    assert answer is not None
+    tail = len(answer._scanner._tail) if answer._scanner else 0
+    kept = answer._plain.num_kept_bytes if answer._plain else 0
+    return transport.get_write_buffer_size() + tail + kept
+
+
+def is_paused(exchange: InferenceExchange) -> bool:
+    upstream = exchange._upstream
+    return upstream is not None and upstream._transport is not None and not upstream._transport.is_reading()
+
+
+async def hold_and_take(script: Callable[[Call], Awaitable[None]]) -> None:
+    async with serving(script) as gateway:
+        clients = [await Client.open(gateway.port, small_buffer=True) for _ in range(NUM_CLIENTS)]
+        for client in clients:
+            await client.send(post(completion(stream=True)))
+        exchanges = gateway.proxy.exchanges
+        await until(
+            lambda: len(exchanges) == NUM_CLIENTS and all(map(is_paused, exchanges)), "every worker waits"
+        )
+        held = [held_bytes(connection) for connection in gateway.connections]
+        assert len(held) == NUM_CLIENTS
+        assert 0 < min(held) <= max(held) <= MAX_HELD_BYTES
+        for client in clients:  # nothing is lost by it
+            assert (await client.answer()).body == EVENT * NUM_EVENTS
+            await client.close()
+        await until(lambda: not exchanges, "every answer is over")
+
+
+def test_a_slow_reader_of_a_stream_holds_a_read_of_it() -> None:
+    uvloop.run(hold_and_take(flood))
+
+
+def test_a_slow_reader_of_a_whole_answer_holds_no_more() -> None:
+    uvloop.run(hold_and_take(flood_plain))

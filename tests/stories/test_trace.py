@@ -1,0 +1,92 @@
+"""Traces of a running gateway: from client to worker, and to a collector that may be down."""
+
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler
+from urllib.parse import urlsplit
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from loadtest.day_redaction import COMPLETIONS, ECHO, Collector, Echo, echo_worker
+from tests.support.gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.process
+
+CLIENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+DEADLINE_S = 20.0
+
+
+class Told(Echo):
+    """A worker that remembers which trace it was told of."""
+
+    told: list[str] = []
+
+    def do_POST(self) -> None:
+        if self.path == COMPLETIONS:
+            self.told.append(self.headers["traceparent"])
+        super().do_POST()
+
+
+class Taken(Collector):
+    taken: list[bytes] = []
+
+
+class Deaf(BaseHTTPRequestHandler):
+    """A collector that takes what it is sent, and never answers."""
+
+    def do_POST(self) -> None:
+        time.sleep(60)
+
+
+def ask(gateway: GatewayProcess, headers: Mapping[str, str]) -> int:
+    client = http.client.HTTPConnection(urlsplit(gateway.url).netloc, timeout=30)
+    try:
+        body = json.dumps({"model": ECHO, "prompt": "x"})
+        client.request("POST", COMPLETIONS, body, {"content-type": "application/json", **headers})
+        answer = client.getresponse()
+        answer.read()
+        return answer.status
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "2")], ids=["one process", "two"])
+@pytest.mark.parametrize("is_trusted", [True, False], ids=["trusted", "not"])
+def test_a_trace_goes_from_the_client_to_the_worker(is_trusted: bool, flags: tuple[str, ...]) -> None:
+    Told.told.clear()
+    Taken.taken.clear()
+    trust = ("--trust-headers-from", "127.0.0.0/8") if is_trusted else ()
+    with echo_worker(Told) as worker, echo_worker(Taken) as collector:
+        sent_to = ("--otlp-endpoint", f"{collector}/v1/traces")
+        with GatewayProcess("--worker", worker, *sent_to, *trust, *flags) as gateway:
+            deadline = time.monotonic() + DEADLINE_S
+            while [each["is_up"] for each in gateway.workers()] != [True]:  # in each process
+                assert time.monotonic() < deadline, gateway.log()
+                time.sleep(0.05)
+            assert ask(gateway, {"traceparent": CLIENT}) == 200
+        # what was queued is sent when it stops
+    taken = [ExportTraceServiceRequest.FromString(each) for each in Taken.taken]
+    spans = [s for each in taken for r in each.resource_spans for scope in r.scope_spans for s in scope.spans]
+    (root,) = [span for span in spans if span.name == f"text_completion {ECHO}"]
+    version, trace, span, flag = Told.told[0].split("-")
+    assert (root.trace_id.hex(), root.span_id.hex(), flag) == (trace, span, "01")
+    assert (trace == CLIENT.split("-")[1]) is is_trusted and len(root.links) == (not is_trusted)
+    children = [span.name for span in spans if span.parent_span_id == root.span_id]
+    assert children == ["tokenize", "decide", "prefill and decode"]
+
+
+@pytest.mark.parametrize("is_deaf", [True, False], ids=["deaf", "down"])
+def test_a_collector_that_is_down_costs_no_request(is_deaf: bool) -> None:
+    with echo_worker(Told) as worker, echo_worker(Deaf) as deaf:
+        endpoint = f"{deaf}/v1/traces" if is_deaf else "http://127.0.0.1:9/v1/traces"
+        with GatewayProcess("--worker", worker, "--otlp-endpoint", endpoint) as gateway:
+            assert [ask(gateway, {}) for _ in range(50)] == [200] * 50
+            deadline = time.monotonic() + DEADLINE_S
+            while "traces are not exported" not in gateway.log():
+                assert time.monotonic() < deadline, gateway.log()
+                time.sleep(0.05)
+            assert gateway.log().count("traces are not exported") == 1
+            assert 'kvgate_traces_total{result="exported"} 0.0' in gateway.metrics()

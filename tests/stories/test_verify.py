@@ -1,0 +1,184 @@
+"""The gateway before simulated engines: what it predicted, what was there, and why not."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from gateway.app import bundled_tokenizer
+from gateway.commands.check_run import check
+from loadtest.workloads.conversations import Conversations
+from tests.stories.test_fleet import DEADLINE_S, Story, story, worker_id
+
+pytestmark = pytest.mark.process
+
+
+async def admin(s: Story, path: str) -> Any:
+    async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}{path}") as answer:
+        assert answer.status == 200
+        return await answer.json()
+
+
+async def verified(s: Story) -> list[dict[str, Any]]:
+    workers: list[dict[str, Any]] = (await admin(s, "/admin/verify"))["workers"]
+    return workers
+
+
+async def streamed(s: Story, body: dict[str, Any]) -> str:
+    async with s.session.post(f"{s.url}/v1/chat/completions", json=body | {"stream": True}) as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+async def until(is_true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await is_true():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def turns(seed: int, num: int = 4) -> list[dict[str, Any]]:
+    return [body | {"max_tokens": 4} for body in Conversations("m", seed, turn_chars=300).turns(num)]
+
+
+async def test_streams_are_verified_and_their_clients_see_nothing_of_it() -> None:
+    async with story() as s:
+        for seed in range(4):
+            for body in turns(seed):
+                chunks = [
+                    json.loads(line[6:])
+                    for line in (await streamed(s, body)).splitlines()
+                    if line.startswith("data: {")
+                ]
+                assert all("usage" not in chunk and chunk["choices"] for chunk in chunks)
+                assert "system_fingerprint" in chunks[-1]
+            await s.settled()
+        told = await verified(s)
+        assert sum(w["compared"] for w in told) == 16
+        assert {w["share_right"] for w in told} == {1.0}
+        assert {w["prompt_tokens"] for w in told} == {"agree"}
+
+
+async def test_the_engines_own_counters_see_what_does_not_come_through_us() -> None:
+    async with story() as s:
+        for body in turns(1):
+            await streamed(s, body)
+
+        async def counted() -> tuple[int, int]:
+            told = await verified(s)
+            return (
+                sum((w["engine"] or {"prompt_tokens": 0})["prompt_tokens"] for w in told),
+                sum(w["sent"]["sent_prompt_tokens"] for w in told),
+            )
+
+        async def come(others: int) -> bool:
+            engine, ours = await counted()
+            return engine == ours + others
+
+        await until(lambda: come(0))
+        (worker,) = await verified(s)
+        (sim,) = [sim for sim in s.sims if worker_id(sim) == worker["worker"]]
+        body = {"model": "m", "prompt": list(range(100, 150)), "max_tokens": 1}
+        async with s.session.post(f"{sim.url}/v1/completions", json=body) as answer:
+            assert answer.status == 200
+        await until(lambda: come(50))
+
+
+async def test_with_a_small_cache_each_wrong_prediction_has_its_cause() -> None:
+    async with story(kv_blocks=60) as s:
+        await s.talk(1)
+        await s.talk(2)
+        await s.settled()
+        told = await verified(s)
+        assert sum(w["compared"] for w in told) == 48
+        for w in told:
+            assert w["mispredictions"]["tokens_differ"] == 0
+            assert (w["share_right"] == 1.0) is not any(w["mispredictions"].values())
+
+
+def tokenizer_with(path: Path, old: str, new: str) -> Path:
+    """The bundled one with another chat template."""
+    shutil.copytree(bundled_tokenizer(), path)
+    config = path / "tokenizer_config.json"
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new))
+    return path
+
+
+OTHERS = {
+    "another count": ("'<|im_start|>system\\\\n'", "'<|im_start|>system!\\\\n'"),
+    "the same count": ("lead + '<|im_end|>", "lead + '<|endoftext|>"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
+    tmp_path: Path, other: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Within a hundred requests, by the metric; the first position that differs is on the admin page."""
+    other_one = tokenizer_with(tmp_path / "other", *OTHERS[other])
+    async with story(tokenizer=other_one, options={"probe_tokens": False}) as s:
+        num_requests = 0
+
+        async def placed() -> list[dict[str, Any]]:
+            found = [w for w in await verified(s) if w["prompt_tokens"] == "differ"]
+            return [w for w in found if w["prompts"]["first_difference"]["position"] is not None]
+
+        while not await placed():
+            assert num_requests < 100
+            for body in turns(num_requests, 2):
+                await streamed(
+                    s, body | {"messages": [{"role": "system", "content": "Be brief."}, *body["messages"]]}
+                )
+                num_requests += 1
+            await asyncio.sleep(0.05)
+        worker = (await placed())[0]
+        found = worker["prompts"]["first_difference"]
+        at = found["position"] - found["window_from"]
+        ours, engines = found["ours"]["tokens"], found["engine"]["tokens"]
+        assert ours[:at] == engines[:at]
+        assert ours[at] != engines[at]
+        assert (found["num_ours"] == found["num_engine"]) is (other == "the same count")
+        assert ("!" in found["engine"]["text"]) is (other == "another count")
+        assert ("<|endoftext|>" in found["engine"]["text"]) is (other == "the same count")
+        assert "<|im_" in found["ours"]["text"]
+        async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/metrics") as answer:
+            page = await answer.text()
+        assert f'kvgate_prompt_mismatch{{worker="{worker["worker"]}"}} 1.0' in page
+        assert await check(structs.replace(s.gateway.config, probe_tokens=True)) == 1
+        assert "in a chat with a system message they differ from number" in capsys.readouterr().out
+
+
+async def test_check_agrees_with_an_engine_that_has_our_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
+    async with story() as s:
+        assert await check(s.gateway.config) == 0
+    assert "WRONG" not in capsys.readouterr().out
+
+
+async def test_a_worker_that_forgets_in_silence_is_believed_less() -> None:
+    """Without events what it drops is not seen: what was sent to it is assumed to be there."""
+    async with story(events=False) as s:
+        bodies = [turns(seed, 1)[0] for seed in range(8)]
+        for _ in range(12):
+            for body in bodies:
+                await s.chat(body)
+            for sim in s.sims:
+                async with s.session.post(f"{sim.url}/reset_prefix_cache") as answer:
+                    assert answer.status == 200
+        told = await verified(s)
+        doubted = {w["worker"] for w in told if w["confidence"] < 1.0}
+        assert doubted
+        assert all(w["mispredictions"]["never_stored"] >= 16 for w in told if w["worker"] in doubted)
+        newest = (await admin(s, "/admin/decisions"))["decisions"][: len(bodies)]
+        records = [await admin(s, f"/admin/decisions/{each}") for each in newest]
+        held = [(r, c) for r in records for c in r["candidates"] if c["overlap_tokens"]]
+        discounted = [(r, c) for r, c in held if c["confidence"] < 1.0]
+        assert discounted
+        for record, c in discounted:
+            assert c["worker"] in doubted
+            assert c["uncached_tokens"] > record["prompt_tokens"] - c["overlap_tokens"]

@@ -1,0 +1,210 @@
+"""Who is let in, on whose word, and what it costs whom."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.config import Config
+from gateway.config.tenant_limits import Limits
+from gateway.core.errors import TooManyRequests
+from gateway.core.usage import Usage
+from gateway.http.caller import Who
+from gateway.tenancy.admission.gate import gate_of
+from gateway.tenancy.admission.saturation import Saturation
+from tests.tenancy.admission.worlds import World
+
+NO_QUEUE = Saturation()
+ONE_EACH = Saturation(max_in_flight=1)
+
+
+def refused(world: World, *args: Any, **more: Any) -> TooManyRequests:
+    with pytest.raises(TooManyRequests) as caught:
+        world.ask(*args, **more)
+    return caught.value
+
+
+# who asks ---------------------------------------------------------------------------------------------
+
+
+def test_what_a_trusted_peer_says_is_what_policies_see() -> None:
+    world = World(NO_QUEUE)
+    request = world.ask("acme", priority=-2, slo_ms=1500).request
+    assert (request.tenant, request.priority, request.slo_ttft_s) == ("acme", -2, 1.5)
+
+
+def test_what_was_shown_goes_before_what_is_said() -> None:
+    world = World(NO_QUEUE, tenants={"shown": Limits(priority=-3)})
+    request = world.ask("acme", slo_ms=1500, who=Who("shown")).request
+    assert (request.tenant, request.priority, request.slo_ttft_s) == ("shown", -3, 1.5)
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.1", "", None])
+def test_what_others_say_is_not_believed(peer: str | None) -> None:
+    world = World(NO_QUEUE)
+    request = world.ask("acme", priority=-2, slo_ms=1500, peer=peer).request
+    assert (request.tenant, request.priority, request.slo_ttft_s) == ("anonymous", 0, None)
+
+
+def test_where_nobody_is_trusted_headers_are_not_looked_at() -> None:
+    world = World(NO_QUEUE, trusts=())
+    assert world.ask("acme", priority=-2).request.tenant == "anonymous"
+
+
+@pytest.mark.parametrize(
+    ("of_tenant", "in_header", "in_body", "priority"),
+    [
+        (0, None, None, 0),
+        (0, None, 5, 5),  # anybody may step back
+        (0, None, -5, 0),  # and nobody ahead
+        (-3, None, None, -3),
+        (-3, None, -9, -3),
+        (-3, None, 0, 0),
+        (4, None, 1, 4),
+        (4, -1, 9, -1),
+    ],
+)
+def test_priority_by_header_tenant_and_body(
+    of_tenant: int, in_header: int | None, in_body: int | None, priority: int
+) -> None:
+    world = World(NO_QUEUE, tenants={"t": Limits(priority=of_tenant)})
+    assert world.ask(priority=in_header, body_priority=in_body).request.priority == priority
+
+
+def test_an_slo_of_its_own_or_its_tenants() -> None:
+    world = World(NO_QUEUE, tenants={"t": Limits(slo_ttft_s=4.0)})
+    assert world.ask().request.slo_ttft_s == 4.0
+    assert world.ask(slo_ms=500).request.slo_ttft_s == 0.5
+    assert world.ask("other").request.slo_ttft_s is None
+
+
+# limits -----------------------------------------------------------------------------------------------
+
+
+def test_requests_beyond_their_rate_are_refused_with_what_is_left() -> None:
+    world = World(NO_QUEUE, tenants={"t": Limits(requests_per_s=2)})
+    one, two = world.ask(), world.ask()
+    assert dict(one.more_headers)[b"x-ratelimit-remaining-requests"] == b"1"
+    assert dict(two.more_headers)[b"x-ratelimit-remaining-requests"] == b"0"
+    assert refused(world).kind == "requests"
+    assert world.ask("another").more_headers == []
+    world.loop.advance(0.5)
+    world.ask()
+    told = world.gate.told
+    assert (told.requests["t"], told.refused["t", "rate_limit_exceeded"]) == (3, 1)
+    assert told.latest[-1]["request_id"] == "7" and "at most 2 per second" in told.latest[-1]["reason"]
+
+
+def test_those_that_wait_are_under_way_too() -> None:
+    world = World(ONE_EACH, "a:1", tenants={"t": Limits(max_concurrent=2)})
+    one, two = world.ask(), world.ask()
+    assert "2 are under way" in refused(world).message
+    world.end(two)
+    three = world.ask()
+    world.end(one)
+    world.end(three)
+    assert world.is_clean()
+
+
+def test_tokens_are_taken_when_counted_and_set_right_at_the_end() -> None:
+    world = World(NO_QUEUE, tenants={"t": Limits(tokens_per_min=1000)})
+    asked = world.ask(num_tokens=400)
+    assert dict(asked.more_headers)[b"x-ratelimit-remaining-tokens"] == b"600"
+    assert world.gate.needs_usage(asked.ticket)
+    late = world.ask(num_tokens=700)
+    assert late.events == ["429 rate_limit_exceeded"] and late.error and late.error.kind == "tokens"
+    world.end(asked, Usage(prompt_tokens=410, completion_tokens=90))
+    assert world.gate.tenants.of("t", world.loop.now).tokens.level(world.loop.now) == 500  # type: ignore[union-attr]
+    assert dict(world.gate.told.tokens) == {("t", "prompt"): 410, ("t", "generated"): 90}
+    assert not world.gate.needs_usage(world.ask("another").ticket)
+
+
+def test_what_was_not_computed_costs_no_tokens() -> None:
+    world = World(
+        Saturation(max_in_flight=1), "a:1", tenants={"t": Limits(tokens_per_min=1000)}, timeout_s=1.0
+    )
+    world.ask("another")
+    world.ask("t", 300, slo_ms=1)  # refused by what is predicted
+    gone, late = world.ask("t", 300), world.ask("t", 300)
+    world.end(gone)
+    world.loop.advance(1.1)
+    assert late.events == ["429 queue_timeout"]
+    tokens = world.gate.tenants.of("t", world.loop.now).tokens
+    assert tokens is not None and tokens.level(world.loop.now) == 1000
+
+
+@pytest.mark.parametrize(("was_sent", "left"), [(True, 600), (False, 1000)])
+def test_what_no_worker_got_costs_no_tokens(was_sent: bool, left: int) -> None:
+    world = World(NO_QUEUE, tenants={"t": Limits(tokens_per_min=1000)})
+    asked = world.ask(num_tokens=400)
+    world.gate.ended(asked, asked.request, None, None, was_sent=was_sent)
+    tokens = world.gate.tenants.of("t", world.loop.now).tokens
+    assert tokens is not None and tokens.level(world.loop.now) == left
+
+
+def test_who_generates_more_has_fewer_turns() -> None:
+    world = World(ONE_EACH, "a:1")
+    running = world.ask("talks")
+    for tenant in ("talks", "talks", "brief", "brief", "brief"):
+        world.ask(tenant)
+    for _ in range(5):
+        world.end(running, Usage(100, 500 if running.request.tenant == "talks" else 1))
+        running = world.routed[-1]
+    turns = [str(asked.request.tenant) for asked in world.routed[1:]]
+    assert turns == ["brief", "brief", "brief", "talks", "talks"]
+
+
+# what does not wait ------------------------------------------------------------------------------------
+
+
+def test_what_engines_answer_beside_their_work_does_not_wait() -> None:
+    world = World(ONE_EACH, "a:1")
+    world.ask()
+    assert world.ask(path="/tokenize").events == ["routed"]
+    assert world.ask().events == []
+
+
+def test_an_slo_is_kept_without_a_queue() -> None:
+    world = World(NO_QUEUE, "a:1")
+    world.ask(num_tokens=3000)
+    assert world.ask(slo_ms=3500).events == ["routed"]
+    asked = world.ask(slo_ms=2000)
+    assert asked.events == ["429 slo_unreachable"]
+    assert world.ask().events == ["routed"]
+    assert world.gate.told.refused == {("t", "slo_unreachable"): 1}
+
+
+def test_a_worker_without_work_ahead_is_tried_whatever_is_wanted() -> None:
+    world = World(NO_QUEUE)
+    world.ask(num_tokens=3000)
+    assert world.ask(slo_ms=1).events == ["routed"]
+    assert world.ask(slo_ms=1).events == ["429 slo_unreachable"]
+
+
+def test_an_unknown_model_is_said_where_it_is_decided() -> None:
+    world = World(ONE_EACH)
+    assert world.ask(model="nobody's", slo_ms=100).events == ["routed", "404 model_not_found"]
+
+
+def test_an_end_is_told_once() -> None:
+    world = World(NO_QUEUE)
+    asked = world.ask()
+    world.gate.ended(asked, asked.request, None, None)
+    world.gate.ended(asked, asked.request, None, None)
+    assert world.is_clean()
+
+
+# from a configuration -----------------------------------------------------------------------------------
+
+
+async def test_where_nothing_is_configured_there_is_no_gate() -> None:
+    world: Any = World(NO_QUEUE)
+    world.spare = world.on_freed = world.tokenize = None
+    assert asyncio.get_running_loop()
+    assert gate_of(Config(), world) is None
+    assert world.spare is None
+    gate = gate_of(Config(tenants={"a": Limits()}), world)
+    assert gate is not None and world.spare is None and not gate.lines.rule.is_on
+    gate = gate_of(Config(max_in_flight_per_worker=3), world)
+    assert gate is not None and world.spare == gate.lines.spare and world.on_freed == gate.lines.freed
+    assert gate_of(Config(trust_headers_from=["10.0.0.0/8"]), world) is not None

@@ -1,0 +1,269 @@
+"""What waits, when it moves, and how it ends otherwise."""
+
+import pytest
+
+from gateway.core.errors import TooManyRequests
+from gateway.core.worker import Reported, WorkerId
+from gateway.tenancy.admission.queues import LOOK_S, work_of
+from gateway.tenancy.admission.saturation import Saturation
+from tests.tenancy.admission.worlds import Asked, World
+
+ONE_EACH = Saturation(max_in_flight=1)
+
+
+def test_requests_go_at_once_while_a_worker_has_room() -> None:
+    world = World(ONE_EACH)
+    one, two = world.ask(), world.ask()
+    assert world.routed == [one, two]
+    assert (world.in_flight("a:1"), world.in_flight("b:1")) == (1, 1)
+    assert world.num_waiting() == 0 and world.loop.timers == []
+
+
+def test_they_wait_while_none_has_and_go_when_one_ends() -> None:
+    world = World(ONE_EACH)
+    first, _, third, fourth = (world.ask() for _ in range(4))
+    assert world.num_waiting() == 2 and third.events == []
+    world.loop.advance(2.0)
+    world.end(first)
+    assert third.events == ["routed"] and fourth.events == []
+    assert third.request.queued_s == pytest.approx(2.0)
+    world.end(third)
+    assert fourth.events == ["routed"]
+    known = world.lines.models["m"]
+    assert known.ends == {"served": 2} and known.wait_s.sum == pytest.approx(4.0)
+
+
+def test_who_comes_does_not_pass_those_who_wait() -> None:
+    world = World(ONE_EACH, "a:1")
+    first, second = world.ask(), world.ask()
+    assert first.booking
+    world.ledger.release(first.booking)  # and nobody has heard of it yet
+    third = world.ask()
+    assert (second.events, third.events) == ([], [])
+    world.loop.advance(LOOK_S)
+    assert (second.events, third.events) == (["routed"], [])
+
+
+def test_a_first_token_frees_a_worker_that_is_bound_by_work_ahead() -> None:
+    world = World(Saturation(above_ttft_s=1.0), "a:1")
+    first, second = world.ask(num_tokens=1500), world.ask(num_tokens=700)
+    assert second.events == []
+    world.first_token(first)
+    assert second.events == ["routed"]
+    third = world.ask(num_tokens=700)
+    assert third.events == ["routed"]  # .7 s of work ahead is no saturation
+    assert world.ask().events == []
+
+
+def test_a_prompt_of_any_length_goes_to_an_idle_worker() -> None:
+    world = World(Saturation(above_ttft_s=0.001), "a:1")
+    assert world.ask(num_tokens=10**6).events == ["routed"]
+
+
+def test_priority_goes_first_then_turns_of_tenants() -> None:
+    world = World(ONE_EACH, "a:1")
+    running = world.ask()
+    many = [world.ask("many") for _ in range(5)]
+    few = [world.ask("few") for _ in range(2)]
+    urgent = world.ask("urgent", priority=-1)
+    for _ in range(5):
+        world.end(running)
+        running = world.routed[-1]
+    assert world.routed[1:] == [urgent, many[0], few[0], many[1], few[1]]
+
+
+def test_full_workers_are_left_out_of_decisions_while_another_has_room() -> None:
+    world = World(ONE_EACH, "a:1", "b:1", "c:1")
+    eligible = world.fleet.eligible("m")
+    assert world.lines.spare(eligible) is eligible
+    world.ledger.book(WorkerId("b:1"), 1, 1)
+    assert [each.member.worker.id for each in world.lines.spare(eligible)] == ["a:1", "c:1"]
+    world.ledger.book(WorkerId("a:1"), 1, 1)
+    world.ledger.book(WorkerId("c:1"), 1, 1)
+    assert world.lines.spare(eligible) == eligible
+
+
+def test_a_worker_that_joins_takes_what_waits() -> None:
+    from tests.support.fakes import worker
+
+    world = World(ONE_EACH, "a:1")
+    world.ask()
+    second = world.ask()
+    world.fleet.add(worker("new:1"))
+    world.loop.advance(LOOK_S)
+    assert second.events == ["routed"] and world.in_flight("new:1") == 1
+
+
+def test_a_worker_whose_cache_is_full_is_looked_at_again() -> None:
+    world = World(Saturation(above_ttft_s=10.0), "a:1")
+    member = world.fleet.get(WorkerId("a:1"))
+    assert member is not None
+    world.ask()
+    member.reported = Reported(5, 3, 1.0)
+    second = world.ask()
+    world.loop.advance(1.0)
+    assert second.events == []
+    member.reported = Reported(5, 0, 0.7)
+    world.loop.advance(LOOK_S)
+    assert second.events == ["routed"]
+
+
+def test_where_the_last_worker_is_gone_each_is_told_so_by_its_decision() -> None:
+    world = World(ONE_EACH, "a:1")
+    world.ask()
+    waiting = [world.ask() for _ in range(3)]
+    member = world.fleet.get(WorkerId("a:1"))
+    assert member is not None
+    member.is_up = False
+    world.loop.advance(LOOK_S)
+    assert [asked.events for asked in waiting] == [["routed", "503 no_worker"]] * 3
+
+
+def test_a_client_that_leaves_is_out_at_once() -> None:
+    world = World(ONE_EACH, "a:1")
+    first, gone, third = (world.ask() for _ in range(3))
+    world.end(gone)
+    assert world.num_waiting() == 1
+    world.end(gone)  # told twice
+    world.end(first)
+    assert third.events == ["routed"] and gone.events == []
+    world.end(third)
+    assert world.is_clean() and world.lines.models["m"].ends == {"client_gone": 1, "served": 1}
+    world.loop.advance(1.0)
+    assert world.loop.timers == []  # nothing waits, nothing looks
+
+
+def test_the_longest_wait_ends_with_429() -> None:
+    world = World(ONE_EACH, "a:1", timeout_s=5.0)
+    world.ask()
+    asked = world.ask()
+    world.loop.advance(4.9)
+    assert asked.events == []
+    world.loop.advance(0.2)
+    assert asked.events == ["429 queue_timeout"]
+    assert asked.error and "it waited 5" in asked.error.message
+    assert asked.error.retry_after_s and asked.error.retry_after_s >= 1
+
+
+def test_what_cannot_have_its_first_token_in_time_is_refused_at_once() -> None:
+    world = World(Saturation(above_ttft_s=1.0), "a:1")
+    world.ask(num_tokens=3000)
+    asked = world.ask(slo_ms=2000)
+    assert asked.events == ["429 slo_unreachable"] and asked.error
+    assert "in about 3 s, and is wanted in 2 s" in asked.error.message
+    assert asked.error.retry_after_s == 1
+    assert world.lines.models["m"].ends == {"slo": 1}
+    patient = world.ask(slo_ms=8000)
+    assert patient.events == [] and world.num_waiting() == 1
+
+
+def test_what_waits_beyond_its_deadline_is_told_so() -> None:
+    world = World(ONE_EACH, "a:1")
+    world.ask()
+    asked = world.ask(slo_ms=2000)
+    world.loop.advance(1.9)
+    assert asked.events == []
+    world.loop.advance(0.2)
+    assert asked.events == ["429 slo_unreachable"] and asked.error
+    assert "wanted its first token in 2 s" in asked.error.message
+
+
+def test_a_full_queue_refuses_before_anything_is_done() -> None:
+    world = World(ONE_EACH, "a:1", max_queued=2)
+    for _ in range(3):
+        world.ask("many")
+    with pytest.raises(TooManyRequests, match="the queue is full") as caught:
+        world.ask("many")
+    assert caught.value.code == "queue_full" and caught.value.retry_after_s
+    assert world.lines.models["m"].ends == {"full": 1}
+
+
+def test_the_longest_line_gives_way_and_is_told_so() -> None:
+    world = World(ONE_EACH, "a:1", max_queued=2)
+    _, first, second = (world.ask("many") for _ in range(3))
+    few = world.ask("few")
+    assert second.events == ["429 queue_full"] and (first.events, few.events) == ([], [])
+    assert world.num_waiting() == 2
+
+
+def test_retry_after_is_how_long_the_queue_takes_as_it_drains() -> None:
+    world = World(ONE_EACH, "a:1", max_queued=20)
+    running: Asked = world.ask()
+    waiting = [world.ask() for _ in range(20)]
+    for _ in range(8):
+        world.loop.advance(2.0)  # a request in two seconds
+        world.end(running)
+        running = world.routed[-1]
+        waiting.append(world.ask())
+    with pytest.raises(TooManyRequests) as caught:
+        world.ask()
+    assert caught.value.retry_after_s in range(34, 47)  # 20 requests
+
+
+def test_models_that_share_workers_take_turns() -> None:
+    from gateway.core.worker import Served
+    from tests.support.fakes import worker
+
+    world = World(ONE_EACH, "x:1")
+    world.fleet.drop(WorkerId("x:1"))
+    world.fleet.add(worker("a:1", Served("m", "root"), Served("lora", "root", "lora")))
+    running = world.ask()
+    for model in ("m", "m", "m", "lora", "lora"):
+        world.ask(model=model)
+    for _ in range(4):
+        world.end(running)
+        running = world.routed[-1]
+    assert [asked.request.model for asked in world.routed[1:]] == ["m", "lora", "m", "lora"]
+
+
+def test_a_stop_lets_go_on_what_it_can_and_answers_the_rest() -> None:
+    world = World(ONE_EACH, "a:1")
+    first, second, third = (world.ask() for _ in range(3))
+    world.gate.stop(10.0)
+    world.loop.advance(5.0)
+    world.end(first)
+    assert second.events == ["routed"] and third.events == []
+    world.loop.advance(4.1)
+    assert third.events == ["503 no_worker"] and third.error and third.error.retry_after_s == 1
+    assert world.num_waiting() == 0
+
+
+def test_a_stop_without_time_answers_all_at_once() -> None:
+    world = World(ONE_EACH, "a:1")
+    world.ask()
+    waiting = [world.ask() for _ in range(3)]
+    world.gate.stop(0.0)
+    assert [asked.events for asked in waiting] == [["503 no_worker"]] * 3
+
+
+def test_where_decisions_are_made_in_turn_one_goes_at_a_time() -> None:
+    world = World(ONE_EACH)
+    first, second = world.ask(), world.ask()
+    third, fourth, fifth = world.ask(), world.ask(), world.ask()
+    world.is_deferred = True
+    world.end(first)
+    world.end(second)
+    assert third.events == ["routed"] and fourth.events == []  # the third is not booked yet
+    world.lines.decided()
+    world.loop.advance(0.0)
+    assert fourth.events == ["routed"] and fifth.events == []
+    world.loop.advance(1.0)  # and one that is never decided stops nobody
+    assert fifth.events == ["routed"]
+
+
+def test_a_bug_in_one_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(ONE_EACH, "a:1")
+    first, broken, third = (world.ask() for _ in range(3))
+    broken.route_or_fail = lambda prompt: 1 / 0  # type: ignore[method-assign,assignment]
+    world.end(first)
+    assert broken.events == ["500 internal_error"] and third.events == ["routed"]
+    assert "failed" in caplog.text
+
+
+def test_work_is_the_prompts_or_guessed_from_its_bytes() -> None:
+    from gateway.core.decision import Prompt
+
+    world = World(ONE_EACH)
+    request = world.ask(num_tokens=400).request
+    assert work_of(request, Prompt(([1] * 7,))) == 7 + 64
+    assert work_of(request, Prompt()) == 100 + 64

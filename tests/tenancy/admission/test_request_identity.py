@@ -1,0 +1,73 @@
+"""Who asks, and who is believed."""
+
+from hashlib import sha256
+
+import pytest
+
+from gateway.core.errors import ConfigError
+from gateway.http.messages import Header
+from gateway.http.networks import Trusted
+from gateway.tenancy.admission.request_identity import Names, Said, said, tenant_of_key
+
+NAMES = Names(b"x-kvgate-tenant", b"x-kvgate-priority", b"x-kvgate-slo-ttft-ms")
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ([], None),
+        ([(b"host", b"a"), (b"x-kvgate-other", b"1")], None),
+        ([(b"x-kvgate-tenant", b" acme ")], Said("acme", None, None)),
+        ([(b"x-kvgate-tenant", b"")], Said(None, None, None)),
+        ([(b"x-kvgate-tenant", b"a\x00b")], Said(None, None, None)),
+        ([(b"x-kvgate-tenant", b"x" * 100)], Said("x" * 64, None, None)),
+        ([(b"x-kvgate-priority", b"-5")], Said(None, -5, None)),
+        ([(b"x-kvgate-priority", b"high")], Said(None, None, None)),
+        ([(b"x-kvgate-priority", b"9" * 30)], Said(None, None, None)),
+        ([(b"x-kvgate-slo-ttft-ms", b"1500")], Said(None, None, 1.5)),
+        ([(b"x-kvgate-slo-ttft-ms", b"0")], Said(None, None, None)),
+        ([(b"x-kvgate-slo-ttft-ms", b"-1")], Said(None, None, None)),
+    ],
+)
+def test_what_headers_say(headers: list[Header], told: Said | None) -> None:
+    assert said(headers, NAMES) == told
+
+
+def test_a_key_is_known_by_its_hash_however_it_is_sent() -> None:
+    name = f"key-{sha256(b'sk-secret').hexdigest()[:10]}"
+    assert tenant_of_key([(b"authorization", b"Bearer sk-secret")]) == name
+    assert tenant_of_key([(b"accept", b"*"), (b"authorization", b"bearer  sk-secret ")]) == name
+    assert tenant_of_key([(b"x-api-key", b"sk-secret")]) == name
+    assert tenant_of_key([(b"authorization", b"Bearer other")]) != name
+    assert tenant_of_key([(b"authorization", b"Basic sk-secret")]) != name
+    assert tenant_of_key([]) == tenant_of_key([(b"authorization", b"Bearer ")]) == "anonymous"
+
+
+@pytest.mark.parametrize(
+    ("networks", "peer", "is_trusted"),
+    [
+        ([], "127.0.0.1", False),
+        ([], "", False),
+        (["127.0.0.0/8"], "127.0.0.1", True),
+        (["127.0.0.0/8"], "::ffff:127.0.0.1", True),
+        (["127.0.0.0/8"], "10.0.0.1", False),
+        (["127.0.0.0/8"], "", False),
+        (["10.1.2.3"], "10.1.2.3", True),
+        (["::1"], "::1", True),
+        (["fe80::/10"], "fe80::1%eth0", True),
+        (["unix"], "", True),
+        (["unix"], "127.0.0.1", False),
+        (["unix", "10.0.0.0/8"], None, False),
+        (["10.0.0.0/8"], "no address", False),
+    ],
+)
+def test_who_is_believed(networks: list[str], peer: str | None, is_trusted: bool) -> None:
+    trusted = Trusted(networks, "--trust-headers-from")
+    assert trusted.trusts(peer) is trusted.trusts(peer) is is_trusted
+    assert bool(trusted) is bool(networks)
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "here", "*", ""])
+def test_a_network_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--trust-headers-from"):
+        Trusted([text], "--trust-headers-from")

@@ -1,0 +1,49 @@
+"""When a worker takes no more for now: a table."""
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.core.ledger import Load
+from gateway.core.speed import Pace
+from gateway.core.worker import Reported
+from gateway.tenancy.admission.saturation import Saturation, ttft_s
+
+PACE = Pace(start_s=0.1, token_s=0.001, seq_s=0.0001)
+
+
+@pytest.mark.parametrize(
+    ("rule", "load", "reported", "is_full"),
+    [
+        (Saturation(), Load(1000, 10**9), Reported(0, 9, 1.0), False),
+        (Saturation(max_in_flight=4), Load(3, 10**9), Reported(0, 9, 1.0), False),
+        (Saturation(max_in_flight=4), Load(4, 0), Reported(), True),
+        (Saturation(1.0), Load(1, 800), Reported(), False),  # .1 + 800 * (.001 + .0001) = .98 s
+        (Saturation(1.0), Load(1, 820), Reported(), True),
+        (Saturation(1.0), Load(5, 700), Reported(), True),  # five answers slow it: 1.15 s
+        (Saturation(1.0), Load(1, 0), Reported(5, 2, 0.99), True),
+        (Saturation(1.0), Load(1, 0), Reported(5, 0, 0.99), False),
+        (Saturation(1.0), Load(1, 0), Reported(5, 2, 0.9), False),
+        (Saturation(1.0), Load(0, 0), Reported(5, 2, 0.99), False),  # idle: whoever waits could wait for ever
+        (Saturation(0.01, 1), Load(0, 0), Reported(), False),
+    ],
+)
+def test_a_worker_is_full(rule: Saturation, load: Load, reported: Reported, is_full: bool) -> None:
+    assert rule.is_full(load, PACE, reported) is is_full
+
+
+def test_a_worker_whose_seats_are_taken_is_full_when_they_stay_so_for_too_long() -> None:
+    pace = replace(PACE, seats=8.0, step_s=0.01, step_seq_s=0.001, answer_tokens=500.0)
+    assert ttft_s(Load(8, 0), pace) == pytest.approx(0.1 + 500 * (0.01 / 8 + 0.001))  # 1.2 s
+    for bound, is_full in ((1.0, True), (1.5, False)):
+        assert Saturation(bound).is_full(Load(8, 0), pace, Reported()) is is_full
+    assert not Saturation(1.0).is_full(Load(7, 0), pace, Reported())
+
+
+def test_it_is_on_where_there_is_a_bound() -> None:
+    assert [Saturation().is_on, Saturation(1.0).is_on, Saturation(0.0, 1).is_on] == [False, True, True]
+    assert repr(Saturation(1.5, 7)) == "Saturation(above 1.5 s, in flight 7)"
+
+
+def test_the_first_token_comes_behind_the_work_that_is_booked() -> None:
+    assert ttft_s(Load(0, 0), PACE) == pytest.approx(0.1)
+    assert ttft_s(Load(2, 1000), PACE) == pytest.approx(0.1 + 1.2) == PACE.ttft_s(1000, 2)

@@ -1,0 +1,62 @@
+"""What operators see: the admin page and the metrics."""
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from gateway.config.tenant_limits import Limits
+from gateway.tenancy.admission.saturation import Saturation
+from gateway.tenancy.admission.stats import FlowCollector, describe_flow
+from tests.tenancy.admission.worlds import World
+
+
+def busy() -> World:
+    world = World(
+        Saturation(max_in_flight=1),
+        "a:1",
+        tenants={"t": Limits(requests_per_s=100, tokens_per_min=60_000, weight=2.0)},
+        timeout_s=1.0,
+    )
+    world.ask("t", 100)
+    world.ask("t", 100)
+    world.loop.advance(1.1)  # the second has waited too long
+    world.ask("t", 100)
+    world.ask("u", 50, priority=3)
+    return world
+
+
+def test_the_page_shows_queues_tenants_and_why_requests_were_refused() -> None:
+    page = describe_flow(busy().gate)
+    (queue,) = page["queues"]
+    assert (queue["model"], queue["queued"], queue["queued_tokens"]) == ("m", 2, 278)
+    assert [(band["name"], band["queued"]) for band in queue["bands"]] == [("0", 1), ("3", 1)]
+    assert queue["ends"] == {"timeout": 1} and queue["drained_in_s"] > 0
+    shown = [(tenant["name"], tenant["under_way"], tenant["weight"]) for tenant in page["tenants"]]
+    assert shown == [("t", 2, 2.0), ("u", 1, 1.0)]
+    (refusal,) = page["refusals"]
+    assert (refusal["tenant"], refusal["status"], refusal["code"]) == ("t", 429, "queue_timeout")
+    assert "saturated" in refusal["reason"]
+
+
+def test_without_a_gate_it_says_so() -> None:
+    page: dict[str, Any] = describe_flow(None)
+    assert page == {"is_on": False, "queues": [], "tenants": [], "refusals": []}
+
+
+def test_metrics() -> None:
+    registry = CollectorRegistry()
+    registry.register(FlowCollector(busy().gate))
+    lines = generate_latest(registry).decode().splitlines()
+    assert [
+        line
+        for line in (
+            'kvgate_queue_requests{model="m"} 2.0',
+            'kvgate_queue_tokens{model="m"} 278.0',
+            'kvgate_queue_wait_seconds_count{model="m"} 1.0',
+            'kvgate_queue_ends_total{how="timeout",model="m"} 1.0',
+            'kvgate_tenant_requests_total{tenant="t"} 3.0',
+            'kvgate_tenant_refused_total{code="queue_timeout",tenant="t"} 1.0',
+            'kvgate_tenant_requests_in_flight{tenant="t"} 2.0',
+        )
+        if line not in lines
+    ] == []

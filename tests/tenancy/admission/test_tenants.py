@@ -1,0 +1,198 @@
+"""What tenants are let do, and what they are told of it."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from gateway.bookings.tenant_usage import UsedTable
+from gateway.config.tenant_limits import Limits
+from gateway.core.errors import TooManyRequests
+from gateway.tenancy.admission.tenants import MAX_LABELS, OTHERS, Tenant, Tenants
+
+
+def tenant(**limits: float) -> Tenant:
+    return Tenant("t", "t", Limits(**limits), 0.0)  # type: ignore[arg-type]
+
+
+def refused(one: Tenant, now: float) -> TooManyRequests:
+    with pytest.raises(TooManyRequests) as caught:
+        one.admit(now)
+    return caught.value
+
+
+def test_without_limits_all_are_let_in() -> None:
+    one = tenant()
+    for _ in range(1000):
+        one.admit(0.0)
+    one.take_tokens(10**9, 0.0)
+    one.correct_tokens(5, 0.0)
+    assert one.num_active == 1000 and one.headers(0.0) == [] and not one.has_limits
+
+
+def test_requests_per_second() -> None:
+    one = tenant(requests_per_s=2)
+    one.admit(0.0)
+    one.admit(0.0)
+    error = refused(one, 0.1)
+    assert (error.status, error.code, error.kind) == (429, "rate_limit_exceeded", "requests")
+    assert (error.retry_after_s, error.retry_after_ms) == (1, 400)
+    assert "tenant 't'" in error.message and "at most 2 per second; try again in 0.4 s" in error.message
+    assert one.num_active == 2
+    one.admit(0.5)
+
+
+def test_a_burst_after_a_pause() -> None:
+    one = tenant(requests_per_s=0.5, requests_at_once=3)
+    for _ in range(3):
+        one.admit(0.0)
+    assert refused(one, 0.0).retry_after_s == 2
+
+
+def test_requests_at_once() -> None:
+    one = tenant(max_concurrent=2)
+    one.admit(0.0)
+    one.admit(0.0)
+    assert "at most 2 at once, 2 are under way" in refused(one, 100.0).message
+    one.ended()
+    one.admit(100.0)
+    assert one.num_active == 2
+
+
+def test_tokens_per_minute_count_prompts_and_answers() -> None:
+    one = tenant(tokens_per_min=600)
+    one.admit(0.0)
+    one.take_tokens(400, 0.0)
+    with pytest.raises(TooManyRequests) as caught:
+        one.take_tokens(300, 0.0)
+    assert (caught.value.kind, caught.value.retry_after_s) == ("tokens", 10)
+    assert "at most 600 per minute, 200 are left and it has 300" in caught.value.message
+    one.correct_tokens(1200, 0.0)  # its answer
+    error = refused(one, 0.0)  # before anything is done for it
+    assert error.kind == "tokens" and error.retry_after_s == 60  # 100.1 s, of which no more than this is told
+    one.admit(101.0)
+
+
+def test_a_prompt_of_more_than_a_minute_is_let_in_by_a_full_bucket() -> None:
+    one = tenant(tokens_per_min=60)
+    one.take_tokens(1000, 0.0)
+    assert refused(one, 900.0).kind == "tokens"
+    one.admit(942.0)
+
+
+def test_what_is_refused_takes_nothing() -> None:
+    one = tenant(requests_per_s=1, max_concurrent=1)
+    one.admit(0.0)
+    for _ in range(100):
+        refused(one, 10.0)
+    one.ended()
+    one.admit(10.0)
+
+
+def test_what_is_left_is_told_as_openai_does() -> None:
+    one = tenant(requests_per_s=2, tokens_per_min=6000)
+    one.admit(0.0)
+    one.take_tokens(1500, 0.0)
+    assert one.has_limits
+    assert one.headers(0.0) == [
+        (b"x-ratelimit-limit-requests", b"2"),
+        (b"x-ratelimit-remaining-requests", b"1"),
+        (b"x-ratelimit-reset-requests", b"500ms"),
+        (b"x-ratelimit-limit-tokens", b"6000"),
+        (b"x-ratelimit-remaining-tokens", b"4500"),
+        (b"x-ratelimit-reset-tokens", b"15s"),
+    ]
+    one.correct_tokens(10_000, 0.0)
+    assert one.headers(0.0)[4] == (b"x-ratelimit-remaining-tokens", b"0")
+
+
+# all of them -----------------------------------------------------------------------------------------
+
+
+def test_each_that_is_not_named_has_the_limits_of_everybody_for_itself() -> None:
+    tenants = Tenants({"*": Limits(max_concurrent=1), "big": Limits(max_concurrent=9)})
+    a, b, big = (tenants.of(name, 0.0) for name in ("a", "b", "big"))
+    assert (a.limits.max_concurrent, b.limits.max_concurrent, big.limits.max_concurrent) == (1, 1, 9)
+    a.admit(0.0)
+    b.admit(0.0)
+    assert tenants.of("a", 5.0) is a
+
+
+def test_so_many_are_kept_and_who_has_used_nothing_is_forgotten_first() -> None:
+    tenants = Tenants({"*": Limits(requests_per_s=1), "known": Limits()}, max_tenants=3)
+    for name in ("a", "b", "c"):
+        tenants.of(name, 0.0).admit(0.0)
+    others = tenants.of("d", 0.0)
+    assert others.name == OTHERS and tenants.of("e", 0.0) is others
+    assert tenants.of("known", 0.0).name == "known"
+    tenants.of("a", 0.0).ended()
+    tenants.of("b", 0.0).ended()
+    assert tenants.of("f", 0.5) is others  # a's bucket is not full again
+    assert tenants.of("g", 5.0).name == "g"
+    assert {each.name for each in tenants.known()} >= {"c", "g"}
+
+
+def test_labels_of_metrics_are_bounded() -> None:
+    tenants = Tenants({"known": Limits()})
+    labels = {tenants.of(f"t{i}", 0.0).label for i in range(MAX_LABELS + 50)}
+    assert len(labels) == MAX_LABELS + 1 and OTHERS in labels
+    assert tenants.of("known", 0.0).label == "known"
+
+
+# several processes --------------------------------------------------------------------------------------
+
+
+def beside(**limits: float) -> tuple[Tenant, Tenant]:
+    """One tenant as two processes see it."""
+    memory = memoryview(bytearray(UsedTable.num_bytes(2)))
+    table = UsedTable(memory, 2, nullcontext)
+    every = {"*": Limits(**limits)}  # type: ignore[arg-type]
+    one, other = (Tenants(every, used_of=lambda name, row=row: table.of(name, row)) for row in (0, 1))  # type: ignore[misc]
+    return one.of("t", 0.0), other.of("t", 0.0)
+
+
+def test_processes_let_in_no_more_together_than_one_would() -> None:
+    one, other = beside(requests_per_s=2)
+    one.admit(0.0)
+    other.admit(0.0)
+    for each in (one, other):
+        assert refused(each, 0.0).kind == "requests"
+    other.admit(0.5)
+    assert refused(one, 0.6).retry_after_ms == 400
+
+
+def test_requests_under_way_are_counted_together() -> None:
+    one, other = beside(max_concurrent=2)
+    one.admit(0.0)
+    one.admit(0.0)
+    assert "2 are under way" in refused(other, 0.0).message
+    one.ended()
+    other.admit(0.0)
+    assert "2 are under way" in refused(one, 0.0).message
+
+
+def test_tokens_are_counted_together_and_given_back() -> None:
+    one, other = beside(tokens_per_min=600)
+    one.admit(0.0)
+    one.take_tokens(500, 0.0)
+    other.admit(0.0)
+    with pytest.raises(TooManyRequests):
+        other.take_tokens(200, 0.0)
+    one.correct_tokens(-500, 0.0)
+    other.admit(0.0)
+    other.take_tokens(600, 0.0)
+    assert refused(one, 0.0).kind == "tokens"
+
+
+def test_a_process_that_meets_a_tenant_begins_with_what_is_left() -> None:
+    memory = memoryview(bytearray(UsedTable.num_bytes(2)))
+    table = UsedTable(memory, 2, nullcontext)
+    every = {"*": Limits(requests_per_s=1, requests_at_once=4, tokens_per_min=60)}
+    first = Tenants(every, used_of=lambda name: table.of(name, 0)).of("t", 100.0)
+    for _ in range(4):
+        first.admit(100.0)
+    first.take_tokens(50, 100.0)
+    late = Tenants(every, used_of=lambda name: table.of(name, 1)).of("t", 101.0)
+    assert late.requests and late.requests.level(101.0) == pytest.approx(1.0)
+    assert late.tokens and late.tokens.level(101.0) == pytest.approx(11.0)
+    later = Tenants(every, used_of=lambda name: table.of(name, 1)).of("t", 500.0)
+    assert later.requests and later.requests.level(500.0) == 4.0

@@ -1,0 +1,96 @@
+"""Who may use the admin port, by where it listens."""
+
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.server.sockets import bind_tcp, bind_unix
+from gateway.tenancy.auth.admin_access import PROBES, check_open, is_local, scope_of, settle
+
+KEYS: dict[str, Any] = {"admin_api_keys": "keys"}
+PROBING: dict[str, Any] = {"admin_without_keys": "probes"}
+OPEN: dict[str, Any] = {"admin_without_keys": "open"}
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("localhost", True),
+        ("", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("gw.example", False),
+    ],
+)
+def test_what_only_this_host_reaches(host: str, local: bool) -> None:
+    assert is_local(host) is local
+
+
+@pytest.mark.parametrize(
+    ("options", "local", "elsewhere"),
+    [
+        ({}, "off", None),
+        (KEYS, "off", "api"),
+        ({"key_file": "k"}, "off", "api"),
+        (PROBING, "off", PROBES),
+        (OPEN, "off", "off"),
+        (KEYS | OPEN, "off", "api"),
+        (KEYS | {"admin_key": "off"}, "off", None),
+        (KEYS | {"admin_key": "changes"}, "changes", None),
+        (KEYS | {"admin_key": "api"}, "api", "api"),
+        (KEYS | {"admin_key": "all"}, "all", "all"),
+        (KEYS | OPEN | {"admin_key": "off"}, "off", "off"),
+        (KEYS | OPEN | {"admin_key": "changes"}, "changes", "changes"),
+        (PROBING | {"admin_key": "off"}, "off", None),
+        ({"admin_key": "api"}, PROBES, PROBES),
+    ],
+)
+def test_what_needs_a_key(options: dict[str, Any], local: str, elsewhere: str | None) -> None:
+    config = Config(**options)
+    for host, wanted in (("127.0.0.1", local), ("0.0.0.0", elsewhere)):
+        with bind_tcp(host, 0, "admin_port") as listening:
+            if wanted is None:
+                with pytest.raises(
+                    ConfigError, match=r"admin_(host|key): .*--admin-host 127.0.0.1.*--admin-api-keys"
+                ):
+                    settle(config, listening)
+            else:
+                settled = settle(config, listening)
+                assert scope_of(settled, host) == scope_of(settled, "127.0.0.1") == wanted
+                assert settled.admin_key != "auto"
+
+
+def test_the_socket_decides_and_not_the_option(tmp_path: Path) -> None:
+    """systemd may have bound another address, or a Unix socket."""
+    with bind_tcp("0.0.0.0", 0, "x") as listening, pytest.raises(ConfigError, match="0.0.0.0"):
+        settle(Config(admin_host="127.0.0.1"), listening)
+    with bind_unix(os.fspath(tmp_path / "s"), 0o600, "x") as listening:
+        assert settle(Config(admin_host="0.0.0.0"), listening).admin_key == "off"
+
+
+def test_an_open_port_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listening, caplog.at_level(logging.WARNING, "kvgate.admin"):
+        settle(Config(**OPEN), listening)
+    assert "the admin API at 0.0.0.0 is open" in caplog.text
+
+
+def test_a_check_knows_the_option_only() -> None:
+    check_open(Config(), "127.0.0.1")
+    with pytest.raises(ConfigError, match="admin_host"):
+        check_open(Config(), "gw.example")
+
+
+def test_before_it_is_settled_nothing_is_open_by_mistake() -> None:
+    assert scope_of(Config(admin_host="0.0.0.0")) == PROBES
+    assert scope_of(Config()) == "off"

@@ -1,0 +1,150 @@
+"""Public keys, from a file or a URL, as they come and go."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gateway.core.errors import ConfigError
+from gateway.tenancy.auth import jwks as module
+from gateway.tenancy.auth.jwks import Jwks
+from tests.tenancy.auth.issuers import jwks, public
+from tests.tenancy.auth.test_jwt import made
+
+
+class Used:
+    """Whoever takes keys: any text but one that is broken."""
+
+    def __init__(self) -> None:
+        self.texts: list[bytes] = []
+
+    def __call__(self, text: bytes) -> None:
+        if text == b"broken":
+            raise ValueError("it is no JWKS")
+        self.texts.append(text)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(b"one")
+    return path
+
+
+async def test_a_file_is_read_at_once_or_refused(path: Path, tmp_path: Path) -> None:
+    used = Used()
+    Jwks(str(path), used, refresh_s=1.0)
+    assert used.texts == [b"one"]
+    path.write_bytes(b"broken")
+    with pytest.raises(ConfigError, match=r"jwt_keys: .*jwks.json cannot be used: it is no JWKS"):
+        Jwks(str(path), used, refresh_s=1.0)
+    with pytest.raises(ConfigError, match="No such file"):
+        Jwks(str(tmp_path / "none"), used, refresh_s=1.0)
+
+
+async def test_keys_that_come_in_clear_are_anybodys() -> None:
+    with pytest.raises(ConfigError, match="use https"):
+        Jwks("http://10.0.0.1/jwks", Used(), refresh_s=1.0)
+    Jwks("https://10.0.0.1/jwks", Used(), refresh_s=1.0)
+
+
+async def test_what_cannot_be_had_leaves_those_before_and_is_said_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    used = Used()
+    jwks = Jwks(str(path), used, refresh_s=1.0)
+    with caplog.at_level(logging.INFO):
+        for text in (b"broken", b"broken", b"two"):
+            path.write_bytes(text)
+            await jwks.fetch()
+    assert used.texts == [b"one", b"two"]
+    assert jwks.fetches == {"failed": 2, "fetched": 1}
+    assert caplog.text.count("those before stay: it is no JWKS") == 1
+    assert caplog.text.count("keys are there again") == 1
+    assert "failed" in repr(jwks)
+
+
+@asynccontextmanager
+async def issuer(answers: list[web.Response]) -> AsyncIterator[str]:
+    async def answer(request: web.Request) -> web.Response:
+        return answers.pop(0)
+
+    app = web.Application()
+    app.add_routes([web.get("/jwks", answer)])
+    async with TestServer(app) as server:
+        yield str(server.make_url("/jwks"))
+
+
+@pytest.mark.process
+async def test_a_url_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    used = Used()
+    answers = [web.Response(body=b"one"), web.Response(status=500), web.Response(body=b"x" * 101)]
+    async with issuer(answers) as url:
+        jwks = Jwks(url, used, refresh_s=1.0)
+        assert used.texts == []
+        for _ in range(3):
+            await jwks.fetch()
+    await jwks.fetch()  # nobody is there
+    assert used.texts == [b"one"] and jwks.fetches == {"fetched": 1, "failed": 3}
+
+
+@pytest.mark.parametrize("url", ["https://w/\r\nX: y", "https://w\\@evil/", "https://2852039166/jwks"])
+def test_a_url_that_could_be_read_in_two_ways(url: str) -> None:
+    with pytest.raises(ConfigError, match="jwt_keys: "):
+        Jwks(url, Used(), refresh_s=1.0)
+
+
+async def test_it_is_kept_new_and_sooner_where_it_is_wanted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MIN_INTERVAL_S", 0.0)
+    used = Used()
+    jwks = Jwks(str(path), used, refresh_s=3600.0)
+    task = asyncio.get_running_loop().create_task(jwks.keep())
+    try:
+        for num in range(1, 4):
+            async with asyncio.timeout(30):
+                while jwks.fetches["fetched"] < num:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            jwks.want()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b'{"keys":[{"kty":"RSA","alg":[]}]}',
+        b'{"keys":[{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}",
+        b'{"keys":[{"kty":{}}]}',
+    ],
+)
+async def test_nonsense_of_any_kind_leaves_the_keys_before(path: Path, nonsense: bytes) -> None:
+    jwt = made(public("rsa"))
+    path.write_bytes(jwks(public("rsa"), public("ec")))
+    keys = Jwks(str(path), jwt.use, refresh_s=1.0)
+    path.write_bytes(nonsense)
+    await keys.fetch()
+    assert keys.fetches == {"failed": 1} and jwt.num_keys == 2
+    with pytest.raises(ConfigError, match="jwt_keys: .* cannot be used"):
+        Jwks(str(path), jwt.use, refresh_s=1.0)
+
+
+@pytest.mark.process
+async def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture) -> None:
+    """The last address might be without TLS, where anybody can put keys of their own in."""
+    used = Used()
+    answers = [web.Response(body=b"theirs")]
+    async with issuer(answers) as other:
+        answers.insert(0, web.Response(status=302, headers={"Location": other}))
+        keys = Jwks(other, used, refresh_s=1.0)
+        await keys.fetch()
+    assert used.texts == [] and keys.fetches == {"failed": 1}
+    assert "it answers 302, a redirect; name the URL that it leads to" in caplog.text

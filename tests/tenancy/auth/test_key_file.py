@@ -1,0 +1,97 @@
+"""The key file, as it changes under the gateway's eyes."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.core.errors import ConfigError
+from gateway.tenancy.auth.api_keys import make_key
+from gateway.tenancy.auth.key_file import KeyFile
+from gateway.tenancy.auth.key_format import line_of
+
+KEYS = [make_key(bytes([n] * 6), bytes(32)) for n in range(3)]
+LINES = [line_of(key, bytes(16), f"t{number}") for number, key in enumerate(KEYS)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.jsonl"
+    path.write_text(LINES[0])
+    return path
+
+
+def made(path: Path) -> KeyFile:
+    return KeyFile(str(path), lambda tenant, groups: None)
+
+
+def write(path: Path, text: str) -> None:
+    """As another file, so that no clock is too coarse to see it."""
+    other = path.with_suffix(".new")
+    other.write_text(text)
+    os.replace(other, path)
+
+
+def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^key_file: .*/none cannot be read: No such file"):
+        made(tmp_path / "none")
+    write(path, LINES[0] + "\n{}")
+    with pytest.raises(ConfigError, match=r"^key_file: .*/keys.jsonl:2: missing required field `id`; "):
+        made(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is no text"):
+        made(path)
+
+
+def test_one_without_keys_is_used_and_complained_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(path, "# none\n")
+    assert not made(path).ring.entries
+    assert "holds no keys" in caplog.text
+
+
+def test_a_change_counts_once_it_was_seen_twice(path: Path) -> None:
+    file = made(path)
+    assert file.look() is None
+    write(path, "\n".join(LINES[:2]))
+    assert file.look() is None
+    write(path, "\n".join(LINES))
+    assert file.look() is None
+    ring = file.look()
+    assert ring is file.ring and ring and len(ring.entries) == 3
+    assert file.look() is None
+    assert file.loads == {"loaded": 1}
+
+
+def test_what_cannot_be_used_leaves_the_keys_before(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = made(path)
+    for spoil in (lambda: write(path, "{}"), path.unlink):
+        spoil()
+        caplog.clear()
+        with caplog.at_level(logging.ERROR):
+            assert [file.look() for _ in range(4)] == [None] * 4
+        assert file.ring.find(KEYS[0])
+        assert caplog.text.count("those before stay") == 1
+    assert file.loads == {"refused": 2}
+    path.write_text(LINES[1])
+    rings = [ring for ring in (file.look(), file.look()) if ring]
+    assert len(rings) == 1 and rings[0].find(KEYS[1]) and not rings[0].find(KEYS[0])
+
+
+def test_reading_it_anew_does_not_wait_for_a_second_look(path: Path) -> None:
+    file = made(path)
+    write(path, LINES[1])
+    assert file.reload().find(KEYS[1])
+    assert file.look() is None
+    write(path, "x")
+    with pytest.raises(ConfigError, match=":1: "):
+        file.reload()
+    assert file.ring.find(KEYS[1])
+
+
+def test_no_key_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        file = made(path)
+        write(path, LINES[1])
+        file.reload()
+    assert "1 keys" in caplog.text and KEYS[1].decode() not in caplog.text + repr(file)

@@ -1,0 +1,72 @@
+"""What salts cost: known under another, and not cached under one's own."""
+
+import random
+
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.tenancy.auth.salt_cost import CHUNK_TOKENS, MAX_CHUNKS, GivenUp
+
+
+def prompt(seed: int, num_chunks: float, *before: Tokens) -> Tokens:
+    rng = random.Random(seed)
+    tokens = tokens_of([])
+    for each in before:
+        tokens.extend(each)
+    tokens.extend(tokens_of([rng.randrange(50_000) for _ in range(int(num_chunks * CHUNK_TOKENS))]))
+    return tokens
+
+
+def cost(given_up: GivenUp, tokens: Tokens, salt: str, num_cached: int = 0, model: str = "m") -> int:
+    before = given_up.num_tokens
+    given_up.see(model, [tokens], salt, num_cached)
+    return given_up.num_tokens - before
+
+
+def test_what_another_has_sent_and_nothing_else() -> None:
+    g, shared = GivenUp(), prompt(1, 4)
+    assert cost(g, shared, "a") == 0  # new
+    assert cost(g, shared, "a") == 0  # its own, wherever it went
+    assert cost(g, shared, "b") == 4 * CHUNK_TOKENS - 1  # the last token is always computed
+    assert cost(g, shared, "c", model="n") == 0
+    assert cost(g, prompt(2, 4), "b") == 0
+
+
+def test_what_is_cached_is_not_given_up() -> None:
+    g, shared = GivenUp(), prompt(1, 4.5)
+    cost(g, shared, "a")
+    assert cost(g, shared, "b") == 4 * CHUNK_TOKENS
+    assert cost(g, shared, "b", num_cached=1000) == 24
+    assert cost(g, shared, "a", num_cached=5000) == 0
+
+
+def test_only_a_shared_beginning_counts() -> None:
+    g, beginning = GivenUp(), prompt(1, 2)
+    cost(g, prompt(2, 3, beginning), "a")
+    assert cost(g, prompt(3, 3, beginning), "b") == 2 * CHUNK_TOKENS
+    other = prompt(4, 1)
+    other.extend(beginning)
+    assert cost(g, other, "c") == 0
+
+
+def test_memory_is_bounded_by_the_fleets_caches() -> None:
+    g = GivenUp()
+    g.set_capacity(10 * CHUNK_TOKENS)
+    first = prompt(0, 4)
+    cost(g, first, "a")
+    for seed in range(1, 4):
+        cost(g, prompt(seed, 4), "a")
+    assert len(g._chunks) == 10
+    assert cost(g, first, "b") == 0  # forgotten, as a cache of that size would have
+    assert cost(g, prompt(3, 4), "b") > 0
+    assert cost(g, prompt(9, 40), "a") == 0 and len(g._chunks) == 10
+    for num_tokens, capacity in ((0, MAX_CHUNKS), (1, 1), (1 << 40, MAX_CHUNKS)):
+        g.set_capacity(num_tokens)
+        assert g.capacity == capacity
+
+
+def test_several_prompts_and_short_ones() -> None:
+    g = GivenUp()
+    g.see("m", [prompt(1, 2), prompt(2, 2)], "a", 0)
+    g.see("m", [prompt(1, 2), prompt(2, 2), tokens_of([]), tokens_of([5])], "b", 100)
+    assert g.num_tokens == 2 * (2 * CHUNK_TOKENS - 1) - 100
+    assert g.num_seen == 8 * CHUNK_TOKENS + 1
+    assert repr(g) == "GivenUp(922 of 2049 tokens, 4 chunks)"

@@ -1,0 +1,180 @@
+"""Mistral's own format: our prompts are those that vLLM's own code makes, token for token."""
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import request
+from gateway.models.prompt_source import PromptSource
+from gateway.observability.metrics import Metrics
+from gateway.tokenization.base import Renderer
+from gateway.tokenization.chat_template import MediaError
+from gateway.tokenization.prompt_encoder import PromptError
+from gateway.tokenization.registry import RENDERERS, renderer_of
+from tests.support.agents import MESSAGES, chat, user
+from tests.support.mistral import (
+    CHATS,
+    EMPTY_TOOLS,
+    GOLDEN,
+    IMAGE,
+    OBJECT,
+    TEXTS,
+    TRUNCATED,
+    VERSIONS,
+    write_model,
+)
+
+NOON = datetime(2024, 5, 1, 12)
+LENIENT = (OBJECT, EMPTY_TOOLS)
+"""Made here, and refused by vLLM, which answers with an error: `/v1/messages` come to us in this form."""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def told(version: str) -> dict[str, Any]:
+    golden: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))[version]
+    return golden
+
+
+@pytest.fixture(scope="module")
+def mistral(version: str, tmp_path_factory: pytest.TempPathFactory) -> Renderer:
+    return RENDERERS["mistral"](write_model(tmp_path_factory.mktemp("mistral"), version), None)
+
+
+@pytest.fixture(scope="module")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
+    return RENDERERS["mistral"](write_model(tmp_path_factory.mktemp("mistral"), VERSIONS[-1]), None)
+
+
+def asked(body: dict[str, Any]) -> Any:
+    return request("/v1/chat/completions", body)
+
+
+def ours(mistral: Renderer, body: dict[str, Any]) -> list[int] | None:
+    """None where it is not rendered."""
+    try:
+        return mistral.tokens(asked(body), NOON).tokens.tolist()
+    except PromptError:
+        return None
+
+
+def test_chats_have_the_engine_s_tokens(mistral: Renderer, told: dict[str, Any]) -> None:
+    assert len(told["chats"]) == len(CHATS)
+    for _ in range(2):  # what is remembered makes the same
+        for body, tokens in zip(CHATS, told["chats"], strict=True):
+            if body not in LENIENT:
+                assert ours(mistral, body) == (None if body == TRUNCATED else tokens), body
+
+
+def test_texts_have_the_engine_s_tokens(mistral: Renderer, told: dict[str, Any]) -> None:
+    for body, tokens in zip(TEXTS, told["texts"], strict=True):
+        try:
+            made = [each.tolist() for each in mistral.completion(body)]
+        except PromptError:
+            made = None
+        assert made == tokens, body
+
+
+def test_agents_messages_have_the_engine_s_tokens(mistral: Renderer, told: dict[str, Any]) -> None:
+    prompts, num_equal = PromptSource({"m": mistral}, Metrics(), clock=lambda: NOON), 0
+    for body, tokens in zip(MESSAGES, told["messages"], strict=True):
+        made = prompts.tokenize(request("/v1/messages", body)).tokens
+        assert bool(made) == bool(tokens), body
+        if made:
+            assert made[0].tolist() == tokens
+            num_equal += 1
+    assert num_equal >= 11
+
+
+def test_what_is_thought_and_called_is_in_later_versions(newest: Renderer) -> None:
+    """The golden answers are not all refusals."""
+    refused = [number for number, body in enumerate(CHATS) if ours(newest, body) is None]
+    assert len(refused) < len(CHATS) // 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        chat(),
+        chat(user("a"), mm_processor_kwargs={"a": 1}),
+        chat(user("a"), add_generation_prompt=None),
+        chat(user({"a": 1})),
+        chat(user("a"), {"role": "assistant", "tool_calls": {"a": 1}}),
+        chat(user("a"), {"role": "assistant", "tool_calls": ["a"]}),
+        chat(user("a"), tools=[{"type": "function"}]),
+    ],
+)
+def test_what_cannot_be_told(newest: Renderer, body: dict[str, Any]) -> None:
+    with pytest.raises(PromptError):
+        newest.tokens(asked(body), NOON)
+
+
+def test_an_image_is_one(newest: Renderer) -> None:
+    with pytest.raises(MediaError):
+        newest.tokens(asked(chat(user([IMAGE]))), NOON)
+    assert newest.before_media(chat(user([IMAGE])), NOON).tolist() == []
+
+
+def test_what_it_tells(newest: Renderer) -> None:
+    tokens = newest.tokens(asked(chat(user("h\u00e9llo"))), NOON).tokens
+    assert newest.decode(tokens) is not None and "[INST]" in str(newest.decode(tokens))
+    assert newest.decode([1, 1 << 20]) == "tokens that this model does not have"
+    assert newest.describe()["encoder"] == "mistral"
+    assert newest.describe()["segments"]["entries"] > 0
+    assert newest.growing({"prompt": "a" * 9999}) is None
+    assert repr(newest) == "Mistral(v15)"
+
+
+# whose is a directory? -------------------------------------------------------------------------
+
+
+def names(directory: Path, *files: str) -> str:
+    for file in files:
+        (directory / file).parent.mkdir(exist_ok=True)
+        (directory / file).write_text("{}")
+    return renderer_of(directory)
+
+
+@pytest.mark.parametrize(
+    ("files", "renderer"),
+    [
+        (["tekken.json"], "mistral"),
+        (["tekken.json", "config.json"], "mistral"),
+        (["tekken.json", "tokenizer.json"], "jinja"),
+        (["tekken.json", "tokenizer.json", "consolidated.safetensors"], "mistral"),
+        (["tekken.json", "tokenizer.json", "model.safetensors", "of/consolidated-1.safetensors"], "mistral"),
+        (["tekken.json", "tokenizer.json", "model-1-of-2.safetensors", "params.json"], "jinja"),
+        (["tekken.json", "tokenizer.json", "params.json"], "mistral"),
+        (["tokenizer.json", "consolidated.safetensors", "params.json"], "jinja"),
+    ],
+)
+def test_a_directory_is_rendered_as_the_engine_would_by_itself(
+    tmp_path: Path, files: list[str], renderer: str
+) -> None:
+    assert names(tmp_path, *files) == renderer
+
+
+def test_a_broken_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match=f"{tmp_path}: no tekken.json"):
+        RENDERERS["mistral"](tmp_path, None)
+    for text in ("{", "{}", '{"config": {"version": "v99"}}'):
+        (tmp_path / "tekken.json").write_text(text)
+        with pytest.raises(PromptError, match=r"tekken\.json is not a tokenizer: \w+: .+"):
+            RENDERERS["mistral"](tmp_path, None)
+
+
+def test_the_library_is_wanted_where_the_model_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tekken.json").write_text("{}")
+    with pytest.raises(PromptError, match="no template"):
+        RENDERERS["mistral"](tmp_path, "{{ x }}")
+    monkeypatch.setitem(sys.modules, "mistral_common", None)
+    with pytest.raises(PromptError, match=r"install kvgate\[mistral\], or say by renderer"):
+        RENDERERS["mistral"](tmp_path, None)

@@ -1,0 +1,330 @@
+"""Requests to tokens. The oracle is a real engine: its answers to the corpus are kept as digests."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import fastokens
+import pytest
+
+from gateway.core.token_runs import Runs
+from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from tests.support import corpus
+from tests.support.corpus import CHATS, COMPLETIONS, REFUSED, TEMPLATE_NAMES, TEMPLATES, Body, digest
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKENIZER = ROOT / "engines" / "sim" / "tokenizer"
+NOW = datetime(2024, 7, 26)
+HELLO: Body = {"messages": [{"role": "user", "content": "Hello"}]}
+END = "<|im_end|>"
+
+
+@pytest.fixture(scope="module")
+def prompts() -> Prompts:
+    return Prompts.load(TOKENIZER, max_model_len=8192)
+
+
+def load(template: str) -> Prompts:
+    return Prompts.load(TOKENIZER, (TEMPLATES / f"{template}.jinja").read_text("utf-8"), max_model_len=8192)
+
+
+def ours(prompts: Prompts, body: Body, now: datetime) -> str:
+    try:
+        return digest(prompts.chat(body, now))
+    except PromptError:
+        return "-"
+
+
+# the engine's own answers
+
+
+@pytest.mark.parametrize("template", TEMPLATE_NAMES)
+def test_chats_are_the_engine_s(template: str) -> None:
+    golden, prompts = corpus.golden(), load(template)
+    assert len(CHATS) + len(COMPLETIONS) >= 200
+    told = list(zip(CHATS, golden.chats[template], strict=True))
+    wrong = [body for body, theirs in told if theirs not in ("?", ours(prompts, body, golden.asked_at))]
+    assert [corpus.name_of(body) for body in wrong] == []
+
+
+def test_completions_are_the_engine_s(prompts: Prompts) -> None:
+    told = zip(COMPLETIONS, corpus.golden().completions, strict=True)
+    wrong = [body for body, theirs in told if corpus.digest_all(prompts.completion(body)) != theirs]
+    assert [corpus.name_of(body) for body in wrong] == []
+
+
+def test_both_encoders_give_the_engine_s_answers(monkeypatch: pytest.MonkeyPatch, prompts: Prompts) -> None:
+    assert prompts.kind == "fastokens"
+    monkeypatch.setattr(fastokens.Tokenizer, "from_json_str", None)
+    plain = load("chatml")
+    assert plain.kind == "tokenizers" and "fastokens does not load it" in plain.why
+    for body in CHATS:
+        assert ours(plain, body, NOW) == ours(prompts, body, NOW), corpus.name_of(body)
+
+
+@pytest.mark.parametrize("body", REFUSED, ids=range(len(REFUSED)))
+def test_refused(prompts: Prompts, body: Body) -> None:
+    with pytest.raises(PromptError):
+        prompts.chat(body, NOW)
+
+
+def test_the_body_stays_as_it_was(prompts: Prompts) -> None:
+    for body in CHATS:
+        before = json.dumps(body)
+        ours(prompts, body, NOW)
+        assert json.dumps(body) == before
+
+
+# fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"chat_template": "x"}, "chat_template"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template"),
+        ({"chat_template_kwargs": "x"}, "chat_template_kwargs"),
+        ({"add_generation_prompt": 1}, "add_generation_prompt"),
+        ({"add_special_tokens": "yes"}, "add_special_tokens"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": "3"}, "truncate_prompt_tokens"),
+        ({"truncation_side": "middle"}, "truncation_side"),
+    ],
+)
+def test_fields_of_another_shape(prompts: Prompts, fields: Body, reason: str) -> None:
+    with pytest.raises(PromptError, match=reason):
+        prompts.chat({**HELLO, **fields}, NOW)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"prompt": None},
+        {"prompt": 5},
+        {"prompt": []},
+        {"prompt": {"a": 1}},
+        {"prompt": ["a", [1]]},
+        {"prompt": [1, "a"]},
+        {"prompt": [1, -1]},
+        {"prompt": [2**32]},
+        {"prompt": [[1.5]]},
+        {"prompt": "a", "suffix": "b"},
+        {"prompt_embeds": "AA=="},
+        {"prompt": "lone \ud800 surrogate"},
+    ],
+)
+def test_completions_of_another_shape(prompts: Prompts, body: Body) -> None:
+    with pytest.raises(PromptError):
+        prompts.completion(body)
+
+
+def test_surrogates_are_refused(prompts: Prompts) -> None:
+    with pytest.raises(PromptError, match="Unicode"):
+        prompts.chat({"messages": [{"role": "user", "content": "\ud800"}]}, NOW)
+
+
+def test_minus_one_needs_the_model_s_length() -> None:
+    with pytest.raises(PromptError, match="length"):
+        Prompts.load(TOKENIZER).completion({"prompt": "x", "truncate_prompt_tokens": -1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [({}, 15), ({"max_tokens": 0}, 16), ({"max_tokens": None}, 16), ({"max_tokens": 1}, 15)],
+)
+def test_one_token_is_held_back_for_output(fields: Body, length: int) -> None:
+    prompts = Prompts.load(TOKENIZER, max_model_len=16)
+    (tokens,) = prompts.completion({"prompt": "word " * 50, "truncate_prompt_tokens": -1, **fields})
+    assert len(tokens) == length
+
+
+def test_default_kwargs_are_the_server_s(prompts: Prompts) -> None:
+    template = "{{ mode | default('none') }}{{ messages[0].content }}"
+    served = Prompts.load(TOKENIZER, template, default_kwargs={"mode": "quick"})
+    asked = {**HELLO, "chat_template_kwargs": {"mode": "slow"}}
+    assert served.render(HELLO, NOW) == "quickHello"
+    assert served.render(asked, NOW) == "slowHello"
+
+
+def test_now_is_the_caller_s() -> None:
+    prompts = Prompts.load(TOKENIZER, "{{ strftime_now('%Y-%m-%d') }}")
+    assert prompts.render(HELLO, NOW) == "2024-07-26"
+
+
+# the files of a model
+
+
+def model(directory: Path, **config: Any) -> Path:
+    (directory / "tokenizer.json").write_bytes((TOKENIZER / "tokenizer.json").read_bytes())
+    base = {"chat_template": "{{ messages[0].content }}", "eos_token": END}
+    (directory / "tokenizer_config.json").write_text(json.dumps(base | config), encoding="utf-8")
+    return directory
+
+
+def test_named_templates(tmp_path: Path) -> None:
+    named = [{"name": "default", "template": "default"}, {"name": "tool_use", "template": "tools"}]
+    prompts = Prompts.load(model(tmp_path, chat_template=named))
+    assert prompts.render(HELLO, NOW) == "default"
+    assert prompts.render({**HELLO, "tools": [{"function": {"name": "f"}}]}, NOW) == "tools"
+    assert Prompts.load(tmp_path, "tool_use").render(HELLO, NOW) == "tools"
+
+
+def test_template_files_beat_the_configuration(tmp_path: Path) -> None:
+    model(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("file", encoding="utf-8")
+    assert Prompts.load(tmp_path).render(HELLO, NOW) == "file"
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools", encoding="utf-8")
+    assert Prompts.load(tmp_path).render({**HELLO, "tools": [{"function": {"name": "f"}}]}, NOW) == "tools"
+
+
+@pytest.mark.parametrize("token", ["<s>", {"content": "<s>", "__type": "AddedToken", "lstrip": False}])
+def test_special_tokens_are_variables(tmp_path: Path, token: object) -> None:
+    config = {"bos_token": token, "image_token": "<img>", "extra_special_tokens": {"audio_token": "<aud>"}}
+    template = "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ image_token }}{{ audio_token }}"
+    prompts = Prompts.load(model(tmp_path, chat_template=template, **config))
+    assert prompts.render(HELLO, NOW) == "<s><|im_end|><img><aud>"
+    # They are no part of tokenizer.json, so they come behind its vocabulary.
+    assert all(token >= 8192 for token in prompts.encode("<s><img><aud>", False))
+
+
+def test_special_tokens_map(tmp_path: Path) -> None:
+    model(tmp_path, chat_template="{{ bos_token }}{{ eos_token }}")
+    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<|endoftext|>"}', encoding="utf-8")
+    assert Prompts.load(tmp_path).render(HELLO, NOW) == "<|endoftext|><|im_end|>"
+
+
+def test_configuration_adds_tokens_and_changes_flags(tmp_path: Path) -> None:
+    decoder = {
+        "8192": {"content": "<new>", "special": False, "normalized": False},
+        "2": {"content": END, "special": True, "rstrip": True},
+    }
+    prompts = Prompts.load(model(tmp_path, added_tokens_decoder=decoder))
+    assert prompts.encode(f"<new>{END}   <new>", False).tolist() == [8192, 2, 8192]
+
+
+def test_without_a_default_template(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match="no default chat template"):
+        Prompts.load(model(tmp_path, chat_template=[{"name": "rag", "template": "x"}]))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("tokenizer.json", None, "no tokenizer.json"),
+        ("tokenizer.json", "{", "tokenizer.json: .*truncated"),
+        ("tokenizer.json", "[]", "tokenizer.json"),
+        ("tokenizer.json", "{}", "tokenizer.json"),
+        ("tokenizer_config.json", "{", "tokenizer_config.json: "),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json: not an object"),
+        ("tokenizer_config.json", None, "no chat template"),
+        ("tokenizer_config.json", '{"split_special_tokens": true}', "split_special_tokens"),
+        ("chat_template.jinja", "{% if %}", "does not compile"),
+        (
+            "chat_template.jinja",
+            "{{ raise_exception('no user here') }}",
+            "plain conversation: .*no user here",
+        ),
+    ],
+)
+def test_load_says_what_is_wrong(tmp_path: Path, file: str, content: str | None, reason: str) -> None:
+    model(tmp_path)
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_text(content, encoding="utf-8")
+    with pytest.raises(PromptError, match=reason) as error:
+        Prompts.load(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_missing_directory(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match="no such directory"):
+        Prompts.load(tmp_path / "nowhere")
+
+
+# the committed tokenizer
+
+
+def test_committed_configuration_has_the_committed_template() -> None:
+    config = json.loads((TOKENIZER / "tokenizer_config.json").read_text("utf-8"))
+    assert config["chat_template"] == (TEMPLATES / "chatml.jinja").read_text("utf-8")
+
+
+def test_committed_tokenizer_is_small_and_whole(prompts: Prompts) -> None:
+    data = json.loads((TOKENIZER / "tokenizer.json").read_text("utf-8"))
+    assert len(data["model"]["vocab"]) == 8192
+    assert (TOKENIZER / "tokenizer.json").stat().st_size < 256 * 1024
+    assert [prompts.encode(text, False).tolist() for text in ("<|endoftext|>", "<|im_start|>", END)] == [
+        [0],
+        [1],
+        [2],
+    ]
+
+
+def test_repr_shows_state(prompts: Prompts) -> None:
+    assert "fastokens" in repr(prompts) and "Template(string" in repr(prompts)
+
+
+def test_what_is_in_use_is_told() -> None:
+    prompts = Prompts.load(TOKENIZER)
+    (template,) = prompts.describe()["templates"]
+    assert (template["name"], template["rendering"]) == ("default", "whole")
+    prompts.remember(Runs(), NOW, print)
+    told = prompts.describe()
+    assert (told["encoder"], told["why"]) == (prompts.kind, prompts.why)
+    assert told["templates"][0]["rendering"] == "incremental"
+    assert 0 < told["segments"]["bytes"] <= told["segments"]["max_bytes"]
+    assert json.dumps(told)  # plain values
+
+
+def test_tokens_can_be_read_back(prompts: Prompts) -> None:
+    text = prompts.render(HELLO, NOW)
+    assert prompts.decode(prompts.encode(text, False)) == text
+
+
+# images
+
+TALK: list[Body] = [
+    {"role": "system", "content": "You look at pictures."},
+    {"role": "user", "content": "May I ask?"},
+    {"role": "assistant", "content": "Do."},
+]
+CAT: Body = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+
+
+@pytest.mark.parametrize("template", ["chatml", "qwen3", "parts"])
+@pytest.mark.parametrize("parts", [[CAT], [{"type": "text", "text": "This:"}, CAT], [CAT, CAT]])
+@pytest.mark.parametrize("after", [[], [{"role": "assistant", "content": "A cat."}, *HELLO["messages"]]])
+def test_before_the_first_image_a_prompt_is_what_it_would_be_without(
+    template: str, parts: list[Any], after: list[Any]
+) -> None:
+    prompts = load(template)
+    asked = [*TALK, {"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}, *after]
+    tokens = prompts.before_media({"messages": asked}, NOW)
+    assert len(tokens) > len(prompts.chat({"messages": TALK[:2], "add_generation_prompt": False}, NOW))
+    for shown in ("a", " b", "\n<|image|>"):
+        texts = [{"type": "text", "text": shown} if part is CAT else part for part in parts]
+        without = prompts.chat({"messages": [*TALK, {"role": "user", "content": texts}, *after]}, NOW)
+        if template != "parts":  # the image goes before all text of its message
+            without = prompts.chat({"messages": [*TALK, {"role": "user", "content": shown}, *after]}, NOW)
+        assert without[: len(tokens)] == tokens
+
+
+def test_a_template_that_looks_ahead_for_images_proves_less() -> None:
+    source = (TEMPLATES / "parts.jinja").read_text("utf-8")
+    looks = "{%- if 'image' in messages | string %}{{- '<|im_start|>images\n' }}{% endif %}"
+    prompts = Prompts.load(TOKENIZER, looks + source)
+    tokens = prompts.before_media({"messages": [*TALK, {"role": "user", "content": [CAT]}]}, NOW)
+    assert len(tokens) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"truncate_prompt_tokens": 5}, {"add_special_tokens": True}, {"continue_final_message": True}],
+)
+def test_nothing_is_told_of_a_prompt_with_images_that_is_cut_or_framed(more: Body) -> None:
+    body = {"messages": [*TALK, {"role": "user", "content": [CAT]}], "add_generation_prompt": False, **more}
+    assert len(load("parts").before_media(body, NOW)) == 0

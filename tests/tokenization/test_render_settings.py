@@ -1,0 +1,125 @@
+"""Settings: found by name, shared by what they are, of one day."""
+
+from datetime import datetime, timedelta
+
+from gateway.tokenization.chat_template import Template
+from gateway.tokenization.render_settings import (
+    MAX_NAMES,
+    MAX_SETTINGS,
+    MAX_VARIABLES_CHARS,
+    STUB_TOOLS,
+    Setting,
+    Settings,
+)
+
+NOW = datetime(2024, 7, 26, 12)
+LOOP = Template("{% for m in messages %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}")
+DAILY = Template("{{ strftime_now('%d %b') }}" + LOOP.source)
+HOURLY = Template("{{ strftime_now('%H') }}" + LOOP.source)
+VARIABLES = {"tools": None, "documents": None}
+
+
+def settings(template: Template = LOOP) -> Settings:
+    return Settings(("<|im_start|>",), {"default": template})
+
+
+def made(of: Settings, template: Template = LOOP, now: datetime = NOW, **variables: object) -> Setting | None:
+    return of.of(template, {**VARIABLES, **variables}, now)
+
+
+def test_equal_variables_share_a_setting_and_its_proof() -> None:
+    known = settings()
+    one = made(known, mode=1)
+    assert one is made(known, mode=1)
+    assert one is not made(known, mode=2) and one is not made(known, mode=True)
+    assert repr(known) == "Settings(3 of 1 templates)"
+
+
+def test_keys_in_another_order_may_be_another_text() -> None:
+    known = settings()
+    assert made(known, mode={"a": 1, "b": 2}) is not made(known, mode={"b": 2, "a": 1})
+
+
+def test_tools_share_a_setting_with_other_tools_but_not_with_none() -> None:
+    known = settings()
+    one = made(known, tools=[{"function": {"name": "a"}}])
+    assert one and one is made(known, tools=[{"function": {"name": "b"}}])
+    assert one.variables["tools"] == STUB_TOOLS
+    assert one is not made(known) and made(known, tools=[]) not in (one, made(known))
+
+
+def test_a_name_is_looked_at_once() -> None:
+    known = settings()
+    setting = made(known)
+    assert known.find(b"n", NOW, lambda: setting) is setting
+    assert known.find(b"n", NOW, lambda: None) is setting
+    assert known.find(b"o", NOW, lambda: None) is None
+    assert known.find(b"o", NOW, lambda: setting) is None
+
+
+def test_another_day_is_another_setting_where_it_is_printed() -> None:
+    tomorrow = NOW + timedelta(days=1)
+    daily, known = settings(DAILY), settings()
+    assert made(daily, DAILY) is made(daily, DAILY, NOW + timedelta(hours=1))
+    assert made(daily, DAILY) is not made(daily, DAILY, tomorrow)
+    assert made(known) is made(known, LOOP, tomorrow)
+
+
+def test_what_prints_the_hour_has_no_setting() -> None:
+    assert made(settings(HOURLY), HOURLY) is None
+
+
+def test_settings_are_few_and_small() -> None:
+    known = settings()
+    assert made(known, long="x" * MAX_VARIABLES_CHARS) is None
+    first = made(known, mode=0)
+    assert all(made(known, mode=i) for i in range(MAX_SETTINGS))
+    assert made(known, mode=MAX_SETTINGS) is None and made(known, mode=0) is first
+    for i in range(MAX_NAMES + 2):
+        known.find(b"%d" % i, NOW, lambda: first)
+    assert len(known._by_name) <= MAX_NAMES
+
+
+def test_a_proof_is_led_a_step_at_a_time() -> None:
+    known = settings()
+    setting = made(known)
+    assert setting and setting.stubs is None and not known.prove(setting)
+    num = 1
+    while not known.prove(setting):
+        num += 1
+    assert setting.stubs and 10 < num < 200
+
+
+def test_a_stopped_template_has_no_setting() -> None:
+    known = settings()
+    setting = made(known)
+    known.find(b"n", NOW, lambda: setting)
+    assert known.stop(LOOP) and not known.stop(LOOP)
+    assert made(known) is None
+    assert known.find(b"n", NOW, lambda: None) is None
+
+
+def test_the_tier_of_a_template_and_its_reason() -> None:
+    known = settings()
+    assert known.tier(LOOP) == (False, "no setting is proved yet")
+    setting = made(known)
+    assert setting is not None
+    while not known.prove(setting):
+        assert known.tier(LOOP) == (False, "no setting is proved yet")
+    is_incremental, why = known.tier(LOOP)
+    assert is_incremental and "proved in 1 settings at the cuts" in why and "turn" in why
+    known.stop(LOOP)
+    assert known.tier(LOOP) == (False, "a check failed: a prompt put together differed from the whole")
+
+
+def test_a_template_that_cannot_be_cut_says_why() -> None:
+    assert "more of the time than the day" in settings(HOURLY).tier(HOURLY)[1]
+    backwards = Template(
+        "{% for m in messages | reverse %}{{ '<|im_start|>' + m.role + m.content }}{% endfor %}"
+    )
+    known = settings(backwards)
+    setting = made(known, backwards)
+    assert setting is not None
+    while not known.prove(setting):
+        pass
+    assert known.tier(backwards) == (False, "no cut is proved in 1 settings")

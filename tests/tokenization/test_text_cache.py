@@ -1,0 +1,113 @@
+"""Texts that grow: the same tokens as the whole, and only what is new encoded."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.app import bundled_tokenizer
+from gateway.core.blocks import Tokens, tokens_of
+from gateway.core.token_runs import Runs
+from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.text_cache import STRIDE, Texts, are_apart, cuts
+
+PROMPTS = Prompts.load(bundled_tokenizer())
+
+
+def encode(text: str) -> Tokens:
+    return PROMPTS.encode(text, False)
+
+
+def document(seed: int, num_lines: int) -> str:
+    rng = random.Random(seed)
+    words = [
+        "def",
+        "return 42",
+        "naïve",
+        "漢字",
+        "it's",
+        "e\u0301",
+        "  x",
+        "\t",
+        "end.",
+        "A",
+        "<|im_end|>",
+        "\r",
+        "1,234",
+    ]
+    return "\n".join(" ".join(rng.choices(words, k=rng.randrange(12))) for _ in range(num_lines))
+
+
+def test_the_bundled_tokenizer_splits_at_a_cut() -> None:
+    assert are_apart(encode)
+
+
+@pytest.mark.parametrize(
+    "joining",
+    [
+        lambda text: tokens_of([len(text)]),  # looks at the whole
+        lambda text: tokens_of([0, *map(ord, text)]),  # treats a start apart
+        lambda text: tokens_of(map(ord, text.replace("a\n", "b"))),  # joins over the cut
+    ],
+)
+def test_a_tokenizer_that_does_not(joining: object) -> None:
+    assert not are_apart(joining)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 400), st.integers(0, 100))
+@settings(max_examples=30)
+def test_cuts_follow_from_what_is_before_them(seed: int, num_lines: int, num_more: int) -> None:
+    text = document(seed, num_lines)
+    before, after = list(cuts(text)), list(cuts(text + document(seed + 1, num_more)))
+    assert after[: len(before)] == before
+    assert all(b - a >= STRIDE for a, b in zip([0, *before], before, strict=False))
+
+
+@given(st.integers(0, 1 << 32), st.lists(st.integers(1, 60), min_size=1, max_size=8))
+@settings(max_examples=40)
+def test_a_growing_text_has_the_tokens_of_the_whole(seed: int, steps: list[int]) -> None:
+    runs, text = Runs(), document(seed, 300)
+    texts = Texts(runs, encode, b"t")
+    for i, num_lines in enumerate(steps):
+        text += document(seed + i, num_lines) if i % 3 else document(seed, num_lines)
+        found = texts.tokens(text)
+        assert found.tokens == encode(text)
+        assert found.run is None or found.tokens[: len(found.run.all_tokens())] == found.run.all_tokens()
+
+
+def test_only_what_is_new_is_encoded() -> None:
+    encoded: list[str] = []
+
+    def counting(text: str) -> Tokens:
+        encoded.append(text)
+        return encode(text)
+
+    texts, text = Texts(Runs(), counting, b"t"), document(3, 1000)
+    texts.tokens(text)
+    encoded.clear()
+    texts.tokens(text + "one more line\n")
+    assert len(encoded) == 1
+    assert len(encoded[0]) < 2 * STRIDE
+
+
+def test_tokenizers_do_not_share() -> None:
+    runs, text = Runs(), document(5, 500)
+    one, other = Texts(runs, encode, b"one"), Texts(runs, lambda text: tokens_of(map(ord, text)), b"other")
+    assert one.tokens(text).tokens == encode(text)
+    assert other.tokens(text).tokens == tokens_of(map(ord, text))
+    assert one.tokens(text).tokens == encode(text)
+
+
+def test_what_is_known_under_one_salt_makes_nothing_faster_under_another() -> None:
+    encoded: list[str] = []
+
+    def noting(text: str) -> Tokens:
+        encoded.append(text)
+        return encode(text)
+
+    texts, text = Texts(Runs(), noting, b"t"), document(1, 400)
+    one = texts.tokens(text, "a")
+    num = len(encoded)
+    assert texts.tokens(text, "a").tokens == one.tokens and len(encoded) == num + 1  # its rest
+    assert texts.tokens(text, "b").tokens == one.tokens and len(encoded) == 2 * num + 1

@@ -1,0 +1,39 @@
+"""A model without a tokenizer: counted and logged once, and routed on load."""
+
+import logging
+
+import pytest
+
+from gateway import request
+from gateway.core.decision import Prompt
+from gateway.models.prompt_source import PromptSource
+from gateway.observability.metrics import Metrics
+from gateway.tokenization.unavailable import Nobody
+
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+BODIES = [
+    ("/v1/completions", {"prompt": "a"}),
+    ("/v1/completions", {"prompt": "a" * 5000}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [IMAGE]}]}),
+]
+
+
+def test_every_prompt_is_refused_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    prompts = PromptSource({"m": Nobody("no tokenizer.json in /x")}, metrics)
+    with caplog.at_level(logging.WARNING):
+        for path, fields in BODIES:
+            asked = request(path, {"model": "m", **fields})
+            assert prompts.is_local(asked)
+            assert prompts.tokenize(asked) == Prompt((), "failed")
+    assert metrics.prompt_failures == {"m": len(BODIES)}
+    assert len(caplog.messages) == 1
+    assert "no tokenizer.json in /x" in caplog.text
+
+
+def test_what_it_tells() -> None:
+    nobody = Nobody("why")
+    assert PromptSource({"m": nobody}, Metrics()).decode("m", [1]) is None
+    assert nobody.describe() == {"encoder": None, "why": "why", "templates": []}
+    assert repr(nobody) == "Nobody('why')"

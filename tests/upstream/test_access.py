@@ -1,0 +1,111 @@
+"""What is said of one worker: its key, its name, where it may be."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Config, load
+from gateway.config.workers import WorkerTable
+from gateway.core.errors import ConfigError
+from gateway.http.address import Address
+from gateway.http.networks import Reachable
+from gateway.upstream.access import PLAIN, Way, Ways, ways_of, with_tables
+
+URL = "https://10.0.0.1:8000"
+
+
+def configured(url: str = URL, **table: str) -> Config:
+    return Config(workers={url: WorkerTable(**table)})
+
+
+def test_a_key_comes_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-1\n")
+    ways = ways_of(configured(key_file=str(tmp_path / "key")), {})
+    assert ways.of(URL) == Way("Bearer sk-1")
+    assert ways.of("https://10.0.0.2:8000") is PLAIN
+
+
+def test_a_key_comes_from_the_environment() -> None:
+    assert (
+        ways_of(configured(key_env="ENGINE_KEY"), {"ENGINE_KEY": "sk-2"}).of(URL).authorization
+        == "Bearer sk-2"
+    )
+
+
+def test_keys_are_not_shown() -> None:
+    assert "sk-2" not in repr(Way("Bearer sk-2"))
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            {"key_file": "/nowhere/key"},
+            r'workers."https://10.0.0.1:8000".key_file: /nowhere/key cannot be read',
+        ),
+        ({"key_env": "ENGINE_KEY"}, "the variable ENGINE_KEY holds no key"),
+        ({"key_file": "a", "key_env": "b"}, "has a key_file and a key_env; give one of them"),
+    ],
+)
+def test_a_key_that_is_not_there_is_refused_at_start(table: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ways_of(configured(**table), {})
+
+
+def test_a_name_is_of_https_only() -> None:
+    with pytest.raises(ConfigError, match="only what speaks https is verified by a name"):
+        ways_of(configured("http://10.0.0.1:8000", server_name="engine"), {})
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://10.0.0.1:8000/a", "engine:8000"),
+        ("https://[fd00::1]:8000", "engine:8000"),
+        ("https://w", "engine"),
+    ],
+)
+def test_the_host_that_is_named_is_the_one_that_is_verified(url: str, host: str) -> None:
+    assert Way(server_name="engine").host(Address.of(url)) == host
+    assert PLAIN.host(Address.of(url)) == Address.of(url).netloc
+
+
+def test_an_address_of_a_name_has_what_is_said_of_the_name() -> None:
+    ways = Ways({"dns+https://engines:8000": Way("Bearer k")})
+    ways.inherit("https://10.0.0.7:8000", "dns+https://engines:8000", "engines")
+    assert ways.of("https://10.0.0.7:8000") == Way("Bearer k", "engines")
+
+
+@pytest.mark.parametrize(
+    ("url", "is_refused"),
+    [
+        ("http://169.254.169.254", True),
+        ("http://[fd00:ec2::254]:80", True),
+        ("http://[fe80::1]:80", True),
+        ("http://10.0.0.1:8000", False),
+        ("http://not-known-yet:8000", False),
+        ("unix:/run/w.sock", False),
+    ],
+)
+def test_where_no_worker_may_be(url: str, is_refused: bool) -> None:
+    assert (Ways(reachable=Reachable()).refusal(url) is not None) is is_refused
+
+
+def test_tables_say_what_options_say_and_options_go_first() -> None:
+    told = configured(engine="sglang", connector="nixl", topology="rack1", agent="h:1")
+    config = with_tables(told)
+    assert config.engine == [f"{URL}=sglang"]
+    assert (config.connector, config.topology, config.agent) == (
+        [f"{URL}=nixl"],
+        [f"{URL}=rack1"],
+        [f"{URL}=h:1"],
+    )
+    both = Config(workers=told.workers, engine=[f"{URL}=vllm"])
+    assert dict(spec.rsplit("=", 1) for spec in with_tables(both).engine) == {URL: "vllm"}
+    assert with_tables(Config()) == Config()
+
+
+def test_a_table_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "kvgate.toml"
+    file.write_text(f'worker_networks = ["10.0.0.0/8"]\n[workers."{URL}"]\nserver_name = "engine"\n')
+    assert ways_of(load({}, {}, file), {}).of(URL).server_name == "engine"

@@ -1,0 +1,273 @@
+"""Connections to workers without sockets: what each run of bytes tells the sink, and who rests how long."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from gateway.http.messages import ResponseHead
+from gateway.proxy.proxy import ProxyOptions
+from gateway.upstream.connection import MAX_HEAD_BYTES, Pool, UpstreamConnection
+from tests.support.transports import FakeLoop, FakeTransport
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Told:
+    """A sink that writes a transcript; `on_head` runs in the middle of it."""
+
+    def __init__(self, on_head: Callable[[], None] | None = None) -> None:
+        self.events: list[object] = []
+        self._on_head = on_head
+
+    def upstream_head(self, head: ResponseHead) -> None:
+        self.events.append((head.status, head.length))
+        if self._on_head:
+            self._on_head()
+
+    def upstream_data(self, data: bytes) -> None:
+        if data:
+            self.events.append(data)
+
+    def upstream_ended(self, data: bytes) -> None:
+        self.upstream_data(data)
+        self.events.append("ended")
+
+    def upstream_lost(self, reason: str) -> None:
+        self.events.append("lost")
+        assert reason
+
+
+class World:
+    def __init__(self, loop: FakeLoop, idle_s: float = 4.0) -> None:
+        self.loop = loop
+        self.pool = Pool("http://w:8000/base/", idle_s=idle_s)
+
+    def connect(self) -> tuple[UpstreamConnection, FakeTransport]:
+        connection = UpstreamConnection(self.pool)
+        return connection, FakeTransport(connection)
+
+    def ask(self, *answer: bytes) -> tuple[Told, UpstreamConnection, FakeTransport]:
+        told, (connection, transport) = Told(), self.connect()
+        connection.send(b"head", b"body", told)
+        transport.feed(*answer)
+        return told, connection, transport
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(FakeLoop.install(monkeypatch))
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD, LOST = (200, 2), "lost"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told", "rests"),
+    [
+        ([OK], [HEAD, b"ok", "ended"], True),
+        ([OK[:-1], OK[-1:]], [HEAD, b"o", b"k", "ended"], True),
+        ([b"HTTP/1.1 103 Early\r\n\r\n" + OK], [HEAD, b"ok", "ended"], True),
+        ([CHUNKED, b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n"], [(200, None), b"ab", "ended"], True),
+        ([b"HTTP/1.1 204 No\r\n\r\n"], [(204, None), "ended"], True),
+        ([OK.replace(b"Content", b"Connection: close\r\nContent")], [HEAD, b"ok", "ended"], False),
+        ([OK.replace(b"1.1", b"1.0")], [HEAD, b"ok", "ended"], False),
+        ([OK + OK], [HEAD, b"ok", "ended"], False),
+        ([OK + b"garbage"], [HEAD, b"ok", "ended"], False),
+        ([b"SSH-2.0\r\n"], [LOST], False),
+        ([b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"], [LOST], False),
+        ([OK.replace(b"200", b"099") + OK], [LOST], False),
+        ([OK.replace(b"200", b"600")], [LOST], False),
+        ([OK.replace(b"HTTP/1.1", b"HTTP/2.0")], [LOST], False),
+        ([CHUNKED.replace(b"chunked", b"gzip, chunked")], [LOST], False),
+        ([CHUNKED.replace(b"chunked", b"gzip") + b"ab"], [LOST], False),
+        ([CHUNKED.replace(b"1.1", b"1.0") + b"1\r\na\r\n0\r\n\r\n"], [(200, None), b"a", "ended"], False),
+        ([CHUNKED + b"1\r\na\r\nzz\r\n"], [(200, None), b"a", LOST], False),
+    ],
+)
+def test_answers(world: World, answer: list[bytes], told: list[object], rests: bool) -> None:
+    sink, connection, transport = world.ask(*answer)
+    assert transport.out == b"headbody"
+    assert sink.events == told
+    assert (world.pool.take() is connection) == rests
+    assert transport.is_closing() != rests
+
+
+@pytest.mark.parametrize(
+    ("answer", "exc", "told"),
+    [
+        (b"", None, [LOST]),
+        (b"HTTP/1.1 200", None, [LOST]),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", None, [LOST]),
+        (OK[:-1], None, [HEAD, b"o", LOST]),
+        (CHUNKED + b"5\r\nab", None, [(200, None), b"ab", LOST]),
+        (b"HTTP/1.1 200 OK\r\n\r\nab", None, [(200, None), b"ab", "ended"]),
+        (b"HTTP/1.1 200 OK\r\n\r\nab", ConnectionResetError(), [(200, None), b"ab", LOST]),
+        (OK, None, [HEAD, b"ok", "ended"]),
+    ],
+)
+def test_a_connection_that_ends(
+    world: World, answer: bytes, exc: Exception | None, told: list[object]
+) -> None:
+    sink, _, transport = world.ask(answer)
+    transport.lose(exc)
+    assert sink.events == told
+    assert repr(world.pool) == "Pool(w:8000/base, open=0, idle=0)"
+
+
+def test_bytes_that_nobody_asked_for_close_a_resting_connection(world: World) -> None:
+    sink, _, transport = world.ask(OK)
+    transport.feed(OK)
+    assert transport.end == "aborted"
+    assert sink.events == [HEAD, b"ok", "ended"]
+    assert world.pool.take() is None
+
+
+MANY = b"A: " + b"x" * 4000 + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "more", "told"),
+    [
+        (b"HTTP/1.1 200 OK\r\nA: ", b"x" * 4096, [LOST]),
+        (b"HTTP/1.1 200 O", b"x" * 4096, [LOST]),
+        (b"HTTP/1.1 200 OK\r\n", MANY, [LOST]),
+        (b"", b"HTTP/1.1 103 Early\r\n" + MANY + b"\r\n", [LOST]),
+        (b"", b"HTTP/1.1 100 Go on\r\n\r\n" * 190, [LOST]),
+        (b"\r\n", b"\r\n" * 2048, [LOST]),
+        (CHUNKED + b"1;", b"x" * 4096, [(200, None), LOST]),
+        (CHUNKED + b"1\r\na\r\n0\r\n", MANY, [(200, None), b"a", LOST]),
+    ],
+    ids=["header", "reason", "headers", "hints", "interim", "empty lines", "chunk extension", "trailers"],
+)
+def test_an_answer_without_measure(world: World, begun: bytes, more: bytes, told: list[object]) -> None:
+    sink, _, transport = world.ask(begun, *[more] * 60)
+    assert LOST not in sink.events
+    transport.feed(*[more] * 20)
+    assert sink.events == told
+    assert transport.end == "aborted"
+
+
+def test_a_long_body_is_not_taken_for_a_head(world: World) -> None:
+    size = MAX_HEAD_BYTES * 2
+    sink, connection, _ = world.ask(
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, *[b"x" * 65536] * (size // 65536)
+    )
+    assert sink.events[-1] == "ended"
+    for _ in range(20):  # nor are all the heads of one connection taken for one
+        told = Told()
+        connection.send(b"head", b"", told)
+        cast(FakeTransport, connection._transport).feed(OK.replace(b"\r\nC", b"\r\n" + MANY * 20 + b"C"))
+        assert told.events == [HEAD, b"ok", "ended"]
+
+
+def test_an_answer_before_the_request_was_sent_ends_the_connection(world: World) -> None:
+    """The worker may take the rest of that request for another one: its answer would be the next client's."""
+    told, (connection, transport) = Told(), world.connect()
+    connection.send(b"head", b"body", told)
+    transport.num_unsent = 1
+    transport.feed(OK)
+    assert told.events == [HEAD, b"ok", "ended"]
+    assert world.pool.take() is None
+    assert transport.end == "closed"
+
+
+def test_the_reason_says_what_was_wrong(world: World) -> None:
+    reasons: list[str] = []
+    told, (connection, transport) = Told(), world.connect()
+    told.upstream_lost = reasons.append  # type: ignore[method-assign]
+    connection.send(b"head", b"body", told)
+    transport.feed(OK.replace(b"200", b"099"))
+    assert reasons == ["not HTTP: there is no status 99"]
+
+
+def test_an_aborted_exchange_hears_nothing_more(world: World) -> None:
+    connection, transport = world.connect()
+    told = Told(on_head=connection.abort)
+    connection.send(b"head", b"", told)
+    transport.feed(OK)
+    transport.lose()
+    assert told.events == [HEAD]
+
+
+def test_a_paused_connection_rests_reading(world: World) -> None:
+    """One that rests must see its worker close it."""
+    connection, transport = world.connect()
+    told = Told(on_head=connection.pause)
+    connection.send(b"head", b"", told)
+    transport.feed(OK)
+    assert transport.is_reading
+    assert world.pool.take() is connection
+
+
+def test_a_head_that_is_large_is_not_copied_to_its_body(world: World) -> None:
+    connection, transport = world.connect()
+    connection.send(b"head", b"x" * (1 << 17), Told())
+    assert transport.out == b"head" + b"x" * (1 << 17)
+
+
+# the pool ----------------------------------------------------------------------------------------
+
+
+def test_engines_close_at_five_seconds_and_we_before() -> None:
+    assert ProxyOptions().pool_idle_s == 4.0
+
+
+def test_connections_rest_for_a_limited_time(world: World) -> None:
+    _, _, old = world.ask(OK)
+    world.loop.advance(3.0)
+    _, young, _ = world.ask(OK)
+    world.loop.advance(1.1)
+    assert old.end == "aborted"
+    assert world.pool.take() is young
+    assert world.pool.take() is None
+
+
+def test_a_rest_that_is_over_is_seen_before_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(FakeLoop.install(monkeypatch))
+    _, _, transport = world.ask(OK)
+    world.loop.now += 4.1  # the loop was busy: no timer has fired
+    assert world.pool.take() is None
+    assert transport.end == "aborted"
+
+
+def test_the_last_used_is_taken_first(world: World) -> None:
+    _, first, _ = world.ask(OK)
+    _, second, _ = world.ask(OK)
+    assert [world.pool.take(), world.pool.take(), world.pool.take()] == [second, first, None]
+
+
+def test_a_connection_that_the_worker_closed_is_not_taken(world: World) -> None:
+    _, first, _ = world.ask(OK)
+    _, _, transport = world.ask(OK)
+    transport.lose()
+    assert world.pool.take() is first
+
+
+def test_closing_the_pool_lets_requests_finish(world: World) -> None:
+    _, _, resting = world.ask(OK)
+    told, (connection, busy) = Told(), world.connect()
+    connection.send(b"head", b"", told)
+    world.pool.close()
+    assert (resting.end, busy.end) == ("aborted", "")
+    busy.feed(OK)
+    assert told.events == [HEAD, b"ok", "ended"]
+    world.loop.advance(0.1)
+    assert busy.end == "aborted"
+
+
+@pytest.mark.parametrize(
+    ("url", "netloc", "prefix"),
+    [("http://w:8000", "w:8000", ""), ("http://w/a/b/", "w", "/a/b"), ("http://[::1]:80", "[::1]:80", "")],
+)
+def test_urls(monkeypatch: pytest.MonkeyPatch, url: str, netloc: str, prefix: str) -> None:
+    FakeLoop.install(monkeypatch)
+    pool = Pool(url)
+    assert (pool.netloc, pool.path_prefix) == (netloc.encode(), prefix.encode())
+
+
+@pytest.mark.parametrize("url", ["w:8000", "ftp://w", "http://", ""])
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(ValueError, match="not an http|names no host"):
+        Pool(url)
