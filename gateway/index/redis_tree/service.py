@@ -45,7 +45,7 @@ NONSENSE = (ValueError, TypeError, IndexError, struct.error)
 FAILED = (Forgotten, LaneLost, LaneRefused, *NONSENSE, *LOST)
 
 OnOwner = Callable[[StreamState | None], None]
-"""Is told what the stream of a worker is known to be by who tells of it; None where nobody does."""
+"""Called with the stream state that a worker's leader published; None where there is no leader or no Redis."""
 
 
 class RadixService:
@@ -261,6 +261,8 @@ class RadixService:
         self.is_open = False
         self.index.pause()
         self._close_lanes()
+        for on_owner in self._watched.values():  # the last look may have come after the feeds lost Redis
+            on_owner(None)
 
     def _close_lanes(self) -> None:
         self._lanes.asks.close()

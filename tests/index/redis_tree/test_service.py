@@ -72,6 +72,25 @@ async def test_what_one_gateway_applies_another_finds(redis_server: Server) -> N
         assert repr(ours).startswith("RadixService(open=True, RadixIndex(")
 
 
+async def test_watchers_learn_that_redis_is_lost(redis_server: Server) -> None:
+    """Also where the last look at the leaders succeeded after everything else had timed out."""
+    states: list[StreamState | None] = []
+    async with running(redis_server, C), running(redis_server, A) as ours:
+        ours.watch(ROOT, C, "m", states.append)
+
+        async def is_seen() -> bool:
+            return states[-1:] == [StreamState.EXACT]
+
+        await until(is_seen)
+        ours._close_lanes()
+
+        async def is_lost() -> bool:
+            return None in states
+
+        await until(is_lost)
+        await until(is_seen)
+
+
 async def test_a_slow_server_delays_a_request_for_its_deadline_only(redis_server: Server) -> None:
     async with running(redis_server, A, prefix="slow") as ours:
 
