@@ -91,8 +91,8 @@ fuzz: $(VENV)/.installed-dev
 	SECONDS=$(SECONDS) SEED=$(SEED) $(BIN)/python -m tests.fuzz
 
 docs: $(VENV)/.installed-dev
-	$(BIN)/python -m gateway options > docs/options.md
-	$(BIN)/python -m tests.conformance.table > docs/http.md
+	$(BIN)/python -m gateway options > docs/reference/options.md
+	$(BIN)/python -m tests.conformance.table > docs/reference/http.md
 
 proto: $(VENV)/.installed-dev
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=gateway/proto --pyi_out=gateway/proto kvgate/v1/kv_events.proto

@@ -1,6 +1,6 @@
 """The configuration: one frozen struct, from flags, environment, file and defaults, in that order.
 
-Each field carries its unit and its reason; `--help` and `docs/options.md` are generated from them.
+Each field carries its unit and its reason; `--help` and `docs/reference/options.md` are generated from them.
 Unknown fields and wrong types are refused at start with the file and the field. Who the workers are and how
 they work together is in `fleet.py`, how they are reached in `upstream.py`, what they serve in `models.py`,
 how they come and go in `workers.py`, how one is chosen in `policy.py`, who may ask in `auth.py`, who is

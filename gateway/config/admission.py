@@ -88,7 +88,8 @@ class Flow(Choosing, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, Limits],
         option(
             'Tables [tenants.NAME], and [tenants."*"] for each that is not named: requests_per_s, '
-            "requests_at_once, tokens_per_min, max_concurrent, weight, priority, slo_ttft_s; docs/flow.md."
+            "requests_at_once, tokens_per_min, max_concurrent, weight, priority, slo_ttft_s; "
+            "docs/guides/admission-control.md."
         ),
     ] = msgspec.field(default_factory=dict)
 

@@ -16,7 +16,7 @@ class Keyed(Surface, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str,
         option(
             "File of API keys, a line of JSON each, as `kvgate key new` prints it: whoever has none is "
-            "refused with 401. Read anew when it changes and on SIGHUP; see docs/keys.md.",
+            "refused with 401. Read anew when it changes and on SIGHUP; see docs/guides/authentication.md.",
             "path",
         ),
     ] = ""

@@ -29,7 +29,7 @@ class Models(Workers, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, ModelTable],
         option(
             'Tables [models."org/name"], by a name that workers serve or by their root: tokenizer, template, '
-            "renderer, aliases; docs/models.md. A model without one is looked for by its root."
+            "renderer, aliases; docs/guides/models.md. A model without one is looked for by its root."
         ),
     ] = msgspec.field(default_factory=dict)
     hub: Annotated[

@@ -19,7 +19,7 @@ class Telling(Keyed, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         option(
             "Log a line per request, refused ones too: ids, tenant, model, worker, tokens, times, status, "
-            "who made the error (docs/operating.md). Never the prompt."
+            "who made the error (docs/operations/operating.md). Never the prompt."
         ),
     ] = False
     otlp_endpoint: Annotated[

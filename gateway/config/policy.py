@@ -13,8 +13,8 @@ class Choosing(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Annotated[
         str,
         option(
-            "How a worker is chosen: a name from docs/policies.md, of [policies.NAME], of --policy-file or "
-            "of a package. auto: the file's, else expected_ttft.",
+            "How a worker is chosen: a name from docs/guides/policies.md, of [policies.NAME], of --policy-file "
+            "or of a package. auto: the file's, else expected_ttft.",
             "name",
         ),
     ] = "auto"
@@ -22,13 +22,13 @@ class Choosing(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, Composition],
         option(
             "[policies.NAME]: policies composed of filters, weighted scorers and a picker, or of filters and "
-            "another policy; see docs/policies.md."
+            "another policy; see docs/guides/policies.md."
         ),
     ] = msgspec.field(default_factory=dict)
     policy_file: Annotated[
         str,
         option(
-            "Python file with a policy or parts of one, see docs/policies.md; --policy auto takes its "
+            "Python file with a policy or parts of one, see docs/guides/policies.md; --policy auto takes its "
             "policy. Read anew on SIGHUP; one that is broken then changes nothing.",
             "path",
         ),

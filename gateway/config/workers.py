@@ -69,7 +69,7 @@ class Workers(Telling, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, WorkerTable],
         option(
             'Tables [workers."URL"], all that is said of one worker: key_file or key_env (its API key), '
-            "server_name, engine, connector, topology, agent; docs/workers.md."
+            "server_name, engine, connector, topology, agent; docs/concepts/workers.md."
         ),
     ] = msgspec.field(default_factory=dict)
     worker_networks: Annotated[

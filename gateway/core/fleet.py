@@ -42,7 +42,7 @@ class Member:
 
     @property
     def state(self) -> str:
-        """In one word; see docs/workers.md."""
+        """In one word; see docs/concepts/workers.md."""
         if self.is_draining:
             return "draining"
         if not self.is_up:

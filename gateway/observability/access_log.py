@@ -19,7 +19,7 @@ Write = Callable[[bytes], None]
 
 
 class RequestLine(msgspec.Struct):
-    """All fields are there always; null: not known, or there was none. See docs/operating.md."""
+    """All fields are there always; null: not known, or there was none. See docs/operations/operating.md."""
 
     time: datetime
     level: str

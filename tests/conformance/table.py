@@ -1,4 +1,4 @@
-"""`make docs`: the cases and their answers as a page, `docs/http.md`."""
+"""`make docs`: the cases and their answers as a page, `docs/reference/http.md`."""
 
 import asyncio
 

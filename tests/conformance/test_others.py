@@ -67,4 +67,4 @@ def bodies(requests: list[str] | tuple[str, ...]) -> list[str]:
 
 def test_the_page_shows_what_is_true() -> None:
     """If not: `make docs`."""
-    assert (ROOT / "docs/http.md").read_text() == page()
+    assert (ROOT / "docs/reference/http.md").read_text() == page()

@@ -31,7 +31,7 @@ def test_an_alert_is_fired_by_a_test_and_has_its_line_in_the_runbook(rule: dict[
     assert any(each.get("exp_alerts") for each in asked) and not all(each.get("exp_alerts") for each in asked)
     page, _, anchor = rule["annotations"]["runbook"].partition("#")
     text = (DEPLOY.parent / page).read_text()
-    assert anchor == name.lower() and re.search(rf"^### {name}\n\n.{{60,}}", text, re.M)
+    assert anchor == name.lower() and re.search(rf"^## {name}\n\n.{{60,}}", text, re.M)
 
 
 @pytest.mark.process

@@ -17,7 +17,7 @@ from gateway.policies.framework.registry import Library
 from gateway.routing.active_policy import library_of, policy_of
 from tests import ROOT
 
-PAGE = (ROOT / "docs" / "policies.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "policies.md").read_text()
 
 
 def told(title: str) -> Config:

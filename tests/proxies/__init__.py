@@ -1,1 +1,1 @@
-"""The gateway behind the real nginx and HAProxy, as docs/behind.md configures them: `make test-proxies`."""
+"""The gateway behind the real nginx and HAProxy (`make test-proxies`), by docs/guides/reverse-proxies.md."""

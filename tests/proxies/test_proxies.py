@@ -1,4 +1,4 @@
-"""The blocks of docs/behind.md, in the real nginx and HAProxy, before a gateway."""
+"""The blocks of docs/guides/reverse-proxies.md, in the real nginx and HAProxy, before a gateway."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ from tests.support.certificates import Authority
 pytestmark = pytest.mark.proxies
 
 ROOT = Path(os.environ.get("PROXIES", ".cache/proxies")).absolute() / "root"
-BLOCKS = Path("docs/behind.md").read_text()
+BLOCKS = Path("docs/guides/reverse-proxies.md").read_text()
 LYING = (
     (b"X-Forwarded-For", b"198.51.100.9"),
     (b"Forwarded", b"for=198.51.100.9"),

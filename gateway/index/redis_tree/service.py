@@ -45,7 +45,7 @@ NONSENSE = (ValueError, TypeError, IndexError, struct.error)
 FAILED = (Forgotten, LaneLost, LaneRefused, *NONSENSE, *LOST)
 
 OnOwner = Callable[[StreamState | None], None]
-"""Called with the stream state that a worker's leader published; None where there is no leader or no Redis."""
+"""Called with the stream state that a worker's leader published; None without a leader or without Redis."""
 
 
 class RadixService:
