@@ -236,7 +236,7 @@ def reference_page() -> str:
         "Generated from `gateway/config/` by `make docs`. Flags win over the environment, the",
         "environment over the file given with `--config`, the file over the defaults. Lists are separated",
         "by commas in the environment and repeated as flags. What is live is changed by SIGHUP or",
-        "`POST /admin/config/reload` ([operating](operating.md)); the rest by a restart.",
+        "`POST /admin/config/reload` ([operating](../operations/operating.md)); the rest by a restart.",
         "",
         "| flag | file | environment | unit | default | reload | what and why |",
         "|---|---|---|---|---|---|---|",

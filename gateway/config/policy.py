@@ -13,8 +13,8 @@ class Choosing(Fleet, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Annotated[
         str,
         option(
-            "How a worker is chosen: a name from docs/guides/policies.md, of [policies.NAME], of --policy-file "
-            "or of a package. auto: the file's, else expected_ttft.",
+            "How a worker is chosen: a name from docs/guides/policies.md, of [policies.NAME], of "
+            "--policy-file or of a package. auto: the file's, else expected_ttft.",
             "name",
         ),
     ] = "auto"

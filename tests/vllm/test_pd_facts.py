@@ -1,7 +1,8 @@
 """What the gateway takes for granted of prefill and decode on separate vLLM engines, proved on running ones.
 
 No gateway here: both legs are sent straight to the engines. docs/reference/vllm-disaggregation.md has more of
-what was seen. The fleet is shared: each test has prompts of its own, and the last one kills and restarts engines.
+what was seen. The fleet is shared: each test has prompts of its own, and the last one kills and
+restarts engines.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Prefill and decode on different workers, as the real engines do it (docs/reference/engines-disaggregation.md).
+"""Prefill and decode on different workers, as real engines do (docs/reference/engines-disaggregation.md).
 
 leg         what one request is in that (pure)        leases     what lies ready to be fetched (pure)
 nixl        vLLM's kv_transfer_params                 channel    the sockets between workers
