@@ -22,7 +22,7 @@ from gateway.replication.codec import SERVICE, Request, decode_request, encode, 
 from gateway.replication.journal import Reader
 from gateway.replication.messages import VERSION, Hello
 from gateway.replication.rank_store import Rank
-from gateway.runtime.summed_log import SummedLog
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.agent")
 
@@ -50,7 +50,7 @@ class KvEvents:
         self._find = find
         self._token = f"Bearer {token}".encode() if token else None
         self._rng = random.Random()
-        self._log = SummedLog(log)
+        self._log = RateLimitedLog(log)
         self.num_readers = 0
 
     def handlers(self) -> Any:

@@ -22,6 +22,7 @@ from gateway.bookings.shared_ledger import Table
 from gateway.redis.client import LOST, open_client
 from gateway.redis.keys import turn_keys
 from gateway.redis.options import RedisOptions
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
 log = logging.getLogger("kvgate.bookings")
@@ -63,6 +64,7 @@ class Turns:
         self._client: Redis = open_client(options, max_connections=1)
         self._take = self._client.register_script(_TAKE)
         self._waiting: deque[Callable[[], None]] = deque()
+        self._log = RateLimitedLog(log)
         self._woken = asyncio.Event()
         self._last = 0
         self._is_off = False
@@ -107,7 +109,7 @@ class Turns:
         """Until Redis gives turns again."""
         self._is_off = True
         why = str(exc) or f"no answer in {ANSWER_S * 1000:g} ms"
-        log.warning("redis gives no turn (%s): gateways decide as with --booking shared", why)
+        self._log.warning("redis gives no turn (%s): gateways decide as with --booking shared", why)
         self.num_without += len(self._waiting)
         self._act()
         while self._is_off:
@@ -115,7 +117,7 @@ class Turns:
             with contextlib.suppress(*LOST):
                 self._give(await self._ask())
                 self._is_off = False
-        log.info("redis gives turns again: gateways decide one at a time")
+        self._log.info("redis gives turns again: gateways decide one at a time")
 
     def _act(self) -> None:
         """All that wait now, in the order in which they came."""

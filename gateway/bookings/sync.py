@@ -19,6 +19,7 @@ from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Histogram
 from gateway.redis.client import LOST, Refused, check, failure, open_client
 from gateway.redis.options import RedisOptions
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
 log = logging.getLogger("kvgate.bookings")
@@ -59,6 +60,7 @@ class SharedBookings:
         self.speaker = Speaker(options, channel)
         self.turns = Turns(options, place.table, self.speaker) if is_atomic else None
         self._listener = Listener(options, channel, 2 * SNAPSHOT_S)
+        self._log = RateLimitedLog(log)
         self._asked = asyncio.Event()
         self._asks = False
         self._said = (0, 0.0)
@@ -150,7 +152,7 @@ class SharedBookings:
         await self.speaker.say_answered(data)
         if self.is_lost and (self._listener.is_open or not self.hears):
             self.is_lost = False
-            log.info("redis is there again: bookings are shared")
+            self._log.info("redis is there again: bookings are shared")
 
     async def _hear(self) -> None:
         while not self.place.take_role():  # noqa: ASYNC110  the lock of a process that ends wakes nobody
@@ -208,7 +210,9 @@ class SharedBookings:
         if not self.is_lost:
             self.is_lost = True
             self.num_losses += 1
-            log.warning("redis is lost, bookings are this host's own: %s", str(exc) or type(exc).__name__)
+            self._log.warning(
+                "redis is lost, bookings are this host's own: %s", str(exc) or type(exc).__name__
+            )
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

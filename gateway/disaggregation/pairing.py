@@ -18,6 +18,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.pd_pairs import are_pair, kind_of, misfits
 from gateway.core.worker import Worker, WorkerId
 from gateway.models.token_parity import Made, disagreement, made_by
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
 
@@ -43,6 +44,7 @@ class Pairing:
         self._bans = bans
         self._post = post
         self._start = start
+        self._log = RateLimitedLog(log)
         self._made: dict[WorkerId, tuple[Worker, Made]] = {}
         """Of the first rank of each endpoint: all ranks are one server."""
         self._turn = asyncio.Semaphore(MAX_AT_ONCE)
@@ -55,7 +57,7 @@ class Pairing:
         ours = {worker.id for worker in workers}
         for prefill, decode, why in misfits(member.worker for member in self._fleet):
             if not ours.isdisjoint((prefill, decode)):
-                log.warning("workers %s and %s are no pair: %s", prefill, decode, why)
+                self._log.warning("workers %s and %s are no pair: %s", prefill, decode, why)
         if kind_of(workers[0]):
             self._start(f"compare prompts of {workers[0].id}", self._compare(workers[0]))
 
@@ -71,7 +73,7 @@ class Pairing:
         why = self._differ(one, other)
         for prefill, decode in ((one, other), (other, one)):
             if why and are_pair(prefill, decode):
-                log.error(
+                self._log.error(
                     "workers %s and %s make different prompts: %s; they are no pair until one of them is "
                     "restarted with the model and the chat template of the other",
                     prefill.id, decode.id, why,

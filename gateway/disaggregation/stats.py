@@ -12,6 +12,7 @@ from gateway.core.worker import WorkerId
 from gateway.observability.metrics import TTFT_BOUNDS_S, Histogram
 from gateway.policies.disaggregation import Disaggregation, modes_of
 from gateway.policies.transfer_speed import TransferSpeed
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.proxy")
 
@@ -40,6 +41,7 @@ class Splits:
         self.pinned: dict[str, Pinned] = {}
         self.moved_tokens = 0
         self.num_mismatches = 0
+        self._log = RateLimitedLog(log)
         self._counts_otherwise: set[WorkerId] = set()
         """Decode workers whose last prompt had another number of tokens than we had made of it."""
 
@@ -99,7 +101,7 @@ class Splits:
         """The decode worker, asked alone, took the prompt for as many tokens as that prefill worker: ours are
         others."""
         if self.policy.acquit(prefill, decision.worker.id):
-            log.warning(
+            self._log.warning(
                 "workers %s and %s make the same prompts after all (%d tokens), and others than this gateway "
                 "(%d): they are a pair again; is --tokenizer theirs?",
                 prefill, decision.worker.id, num_tokens, decision.num_tokens,
@@ -117,7 +119,7 @@ class Splits:
     def _differ(self, prefill: WorkerId, decode: WorkerId, one: int, other: int) -> None:
         self.num_mismatches += 1
         if self.policy.ban(prefill, decode, f"they made {one} and {other} tokens of one prompt"):
-            log.error(
+            self._log.error(
                 "workers %s and %s make different prompts of one request (%d and %d tokens): they are no "
                 "pair any more; compare their model, template and version",
                 prefill, decode, one, other,

@@ -17,6 +17,7 @@ from gateway.discovery.lifecycle import Standings
 from gateway.discovery.roster import Roster
 from gateway.http.address import DNS, Address
 from gateway.http.networks import Reachable
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
 
@@ -71,6 +72,7 @@ class Resolver:
         self._reachable = reachable
         self._interval_s = interval_s
         self._resolve = resolve
+        self._log = RateLimitedLog(log)
         self._wake = asyncio.Event()
         self.has_looked = asyncio.Event()
         self.names: dict[str, Name] = {}
@@ -150,5 +152,5 @@ class Resolver:
 
     def _failed(self, name: Name, why: str) -> None:
         if name.last_error != why:
-            log.warning("the name %s: %s", name.url, why)
+            self._log.warning("the name %s: %s", name.url, why)
         name.last_error = why

@@ -29,6 +29,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.outlier_detection import Conduct, Ejection, Progress, Rules
 from gateway.discovery.roster import Roster
 from gateway.observability.observers import Witnesses
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
 
@@ -95,6 +96,7 @@ class Standings:
         self.ejections: Counter[tuple[WorkerId, str]] = Counter()
         self.gone: deque[Gone] = deque(maxlen=MAX_GONE)
         self.num_gone = 0
+        self._log = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
         return f"Standings(draining={sorted(self._drains)}, warming={sorted(self._warming)})"
@@ -133,7 +135,7 @@ class Standings:
             self._eject(worker, conduct, ejection, now)
         if conduct.may_return(now):
             conduct.returned(now)
-            log.info("worker %s is let in again", worker)
+            self._log.info("worker %s is let in again", worker)
             self._fleet.eject(worker, None)
             self._warm_up(worker)
         if worker in self._warming:
@@ -251,7 +253,7 @@ class Standings:
     def _eject(self, worker: WorkerId, conduct: Conduct, ejection: Ejection, now: float) -> None:
         if model := self._fleet.is_last(worker):
             if worker not in self._kept:
-                log.warning(
+                self._log.warning(
                     "worker %s stays, as the last one for '%s'; else it were ejected: %s",
                     worker, model, ejection.reason,
                 )  # fmt: skip
@@ -262,7 +264,7 @@ class Standings:
         self._stop_ramp(worker)
         self._fleet.eject(worker, ejection.reason)
         self.ejections[worker, ejection.cause] += 1
-        log.warning("worker %s is ejected for %g s: %s", worker, seconds, ejection.reason)
+        self._log.warning("worker %s is ejected for %g s: %s", worker, seconds, ejection.reason)
         if ejection.cause == "stalled":
             self._on_ejected(worker)
 

@@ -14,6 +14,7 @@ from gateway.discovery.bounds import ranks_refusal, usable
 from gateway.discovery.engine_detection import HEALTH, METRICS, MODELS, Engines
 from gateway.discovery.probed import Facts, known_ranks
 from gateway.http.address import Address
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.upstream.control_client import ControlSession, failure, read_all
 
 log = logging.getLogger("kvgate.roster")
@@ -50,6 +51,7 @@ class Probe:
         self._session = session
         self._headers = headers
         self._events_port = events_port
+        self._log = RateLimitedLog(log)
         self._refused_models = ""
         self._num_ranks = 1
 
@@ -135,7 +137,7 @@ class Probe:
         with self._reading(MODELS):
             found = usable(engine.parse_models(body), self._num_ranks)
         if found.refusal and found.refusal != self._refused_models:
-            log.warning("worker %s: some of its models are ignored: %s", self.url, found.refusal)
+            self._log.warning("worker %s: some of its models are ignored: %s", self.url, found.refusal)
         self._refused_models = found.refusal
         return found.models
 

@@ -1,35 +1,22 @@
 """Logs what a worker reports and nothing is done with: names that no request may use, impossible figures."""
 
-import logging
 from collections.abc import Mapping
 
 from gateway.core.eligibility import summary
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.worker import Worker
-from gateway.runtime.limited_log import Limited
-
-log = logging.getLogger("kvgate.roster")
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 
-def log_unusable(fleet: Fleet, worker: Worker) -> None:
-    """One of an endpoint's: its ranks list the same names."""
+def log_unusable(log: RateLimitedLog, fleet: Fleet, worker: Worker) -> None:
+    """Names the models of a worker that no request may use; the ranks of an endpoint list the same."""
     if unusable := fleet.unusable(worker.id):
         log.warning("worker %s: not used for %s; it gets no such requests", worker.url, summary(unusable))
 
 
-class Figures:
-    """Those of metrics pages beyond their bounds (`core/bounds.py`): a line for each worker, seldom."""
-
-    def __init__(self) -> None:
-        self._logged = Limited()
-
-    def see(self, url: str, ranks: Mapping[int, EngineMetrics], now: float) -> None:
-        refused = sorted({name for metrics in ranks.values() for name in metrics.refused})
-        if refused and (num := self._logged.count(url, now)):
-            log.warning(
-                "worker %s: figures ignored (%s impossible, %d times); they count as not reported",
-                url,
-                ", ".join(refused),
-                num,
-            )
+def log_figures(log: RateLimitedLog, url: str, ranks: Mapping[int, EngineMetrics]) -> None:
+    """Names the figures of a metrics page that are beyond their bounds (`core/bounds.py`)."""
+    if refused := sorted({name for metrics in ranks.values() for name in metrics.refused}):
+        text = "worker %s: figures ignored (%s impossible); they count as not reported"
+        log.warning(text, url, ", ".join(refused))

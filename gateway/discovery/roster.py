@@ -8,7 +8,6 @@ waiting ──answers──► joined: its workers are in fleet and index, their
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,13 +33,14 @@ from gateway.discovery.endpoint import (
 )
 from gateway.discovery.probe import Probe, ProbeError, Silence
 from gateway.discovery.probed import Facts, event_source, has_changed, reported
-from gateway.discovery.refused import Figures, log_unusable
+from gateway.discovery.refused import log_figures, log_unusable
 from gateway.discovery.served_models import Names, shortened
 from gateway.http.address import Address
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.base import Feed
 from gateway.observability.metrics import Metrics
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
 log = logging.getLogger("kvgate.roster")
@@ -108,7 +108,7 @@ class Roster:
         self.said = Said() if said is None else said
         self._complete = complete
         self._endpoints: dict[str, Endpoint] = {}
-        self._tasks, self._figures = Tasks(), Figures()
+        self._tasks, self._log = Tasks(), RateLimitedLog(log)
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(list(self._endpoints.values()))
@@ -244,10 +244,10 @@ class Roster:
         may know its cache from the start, which a new subscription without replays would not."""
         facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
         if facts.is_like(known) and endpoint.feeds and all(map(has_begun_anew, streams(endpoint))):
-            log.info("worker %s: another engine process answers, as its events have told", endpoint.url)
+            self._log.info("worker %s: another engine process answers, as its events have told", endpoint.url)
             endpoint.facts, endpoint.num_resets = facts, num_resets(endpoint)
             return
-        log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
+        self._log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
         self._rejoin(endpoint, facts)
 
     async def _ask_again(self, endpoint: Endpoint, known: Facts) -> None:
@@ -256,7 +256,7 @@ class Roster:
         facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
         was_down = endpoint.num_failures >= FAILURES_TO_DOWN
         if (was_down and not endpoint.feeds) or not facts.is_like(known):
-            log.info("worker %s: it is not what it was, asking it anew", endpoint.url)
+            self._log.info("worker %s: it is not what it was, asking it anew", endpoint.url)
             self._rejoin(endpoint, facts)
 
     async def _see_one(self, endpoint: Endpoint, facts: Facts) -> None:
@@ -274,7 +274,7 @@ class Roster:
         except ProbeError as exc:
             log.debug("load of %s stays as it was: %s", endpoint.url, exc)
             return {}
-        self._figures.see(endpoint.url, ranks, time.monotonic())
+        log_figures(self._log, endpoint.url, ranks)
         return ranks
 
     def _join(self, endpoint: Endpoint, facts: Facts) -> None:
@@ -287,10 +287,10 @@ class Roster:
             for worker in endpoint.workers:
                 self._add_worker(endpoint, worker)
         names = shortened(served.name for served in endpoint.workers[0].served)
-        log.info(
+        self._log.info(
             "worker %s joined: %s, %s, %d rank(s)", endpoint.url, facts.engine, names, len(endpoint.workers)
         )
-        log_unusable(self._fleet, workers[0])
+        log_unusable(self._log, self._fleet, workers[0])
         for joined in self._on_joined:
             joined(workers)
 
@@ -313,7 +313,7 @@ class Roster:
             try:
                 feed, subscription = self._open_feed(worker, source)
             except ValueError as exc:
-                log.warning("worker %s: no events, its cache is assumed only: %s", worker.id, exc)
+                self._log.warning("worker %s: no events, its cache is assumed only: %s", worker.id, exc)
                 return
             endpoint.feeds[worker.id] = feed, subscription
             endpoint.num_resets[worker.id] = subscription.stream.counts.num_resets

@@ -13,6 +13,7 @@ from gateway.core.worker import Worker
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, served_models
 from gateway.discovery.refused import log_unusable
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
 
@@ -43,6 +44,7 @@ class Names:
         self._fleet = fleet
         self._on_renamed = on_renamed
         self._clock = clock
+        self._log = RateLimitedLog(log, clock=clock)
         self._due_s: dict[str, float] = {}
         self._num_asked = 0
         self._newest: dict[str, int] = {}
@@ -68,7 +70,7 @@ class Names:
     def _rename(self, endpoint: Endpoint, facts: Facts, models: tuple[ModelInfo, ...]) -> None:
         before = {served.name for served in endpoint.workers[0].served}
         after = {model.id for model in models}
-        log.info(
+        self._log.info(
             "worker %s answers to other names: new %s, gone %s",
             endpoint.url,
             shortened(sorted(after - before)) or "none",
@@ -80,7 +82,7 @@ class Names:
             endpoint.workers = tuple(
                 self._fleet.serve(worker.id, served) or worker for worker in endpoint.workers
             )
-        log_unusable(self._fleet, endpoint.workers[0])
+        log_unusable(self._log, self._fleet, endpoint.workers[0])
         self._on_renamed()
 
 

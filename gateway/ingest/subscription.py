@@ -18,7 +18,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets, Healed, RecoveryTarget
 from gateway.index.blind_recovery import Healing
 from gateway.ingest.chunks import PORTION_BLOCKS, portions
-from gateway.runtime.summed_log import SummedLog
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.ingest")
 
@@ -55,7 +55,7 @@ class Subscription:
         self.behind: Callable[[], None] = lambda: None
         self.on_close: Callable[[], None] = lambda: None
         self.on_cut: Callable[[], float] = lambda: 0.0
-        self._log = SummedLog(log)
+        self._log = RateLimitedLog(log)
         self._limits = limits or block_limits(None)
         self._decoding: Iterator[EventBatch | None] | None = None
         self._take: Callable[[EventBatch], list[Command]] = self.stream.live

@@ -31,6 +31,7 @@ from gateway.core.token_runs import Runs
 from gateway.models.breaker import Breaker
 from gateway.models.worker_tokens import read_tokens
 from gateway.observability.metrics import Metrics
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tls import Tls
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import MediaError, TooLong
@@ -80,7 +81,7 @@ class PromptSource:
         self._local: dict[str, Renderer | None] = dict(local)
         self._metrics = metrics
         self._clock = clock
-        self._logged: set[tuple[str, str]] = set()
+        self._log = RateLimitedLog(log)
         self._dialects: dict[Renderer, Dialect] = {}
         self.runs = Runs()
         for model, prompts in local.items():
@@ -207,11 +208,9 @@ class PromptSource:
         return Prompt(tokens if tokens[0] else (), BEFORE_MEDIA, None, behind)
 
     def failed(self, model: str, reason: str) -> Prompt:
-        """Count a prompt that stays unknown; log each model and reason once."""
+        """Count and log a prompt that stays unknown."""
         self._metrics.prompt_failures[model] += 1
-        if (model, reason) not in self._logged and len(self._logged) < 1000:
-            self._logged.add((model, reason))
-            log.warning("routing on load: prompt of model %r could not be tokenized: %s", model, reason)
+        self._log.warning("model %s: a prompt could not be tokenized, routing on load: %s", model, reason)
         return Prompt((), "failed")
 
     def _mismatched(self, model: str, template: str) -> None:
@@ -248,6 +247,7 @@ class WorkerTokenizer:
     ) -> None:
         self._timeout_s = timeout_s
         self._clock = clock
+        self._log = RateLimitedLog(log, clock=clock)
         self._session = ControlSession(tls, ways=ways)  # `ask` keeps the time
         self._cache: OrderedDict[bytes, Tokens] = OrderedDict()
         self._max_bytes = max_cache_bytes
@@ -320,7 +320,7 @@ class WorkerTokenizer:
     def _failed(self, url: str, how: str) -> None:
         self.counts[how] += 1
         if self._breaker(url).failed(self._clock()):
-            log.warning("/tokenize of %s is left alone for a while: %s", url, how)
+            self._log.warning("/tokenize of %s is left alone for a while: %s", url, how)
 
     def _refused(self, url: str, status: int) -> None:
         """What it says of one request's own fault, or of its key, is no failure of its own."""

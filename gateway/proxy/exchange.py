@@ -152,7 +152,8 @@ class InferenceExchange:
             self._attempt_failed("connecting took too long")
         except OSError as exc:
             if exc.errno in OUR_ERRNOS:
-                log.error("request %s: %s; raise the limit of open files", self._log_id, exc.strerror)
+                text = "%s; raise the limit of open files; request %s"
+                self._proxy.log.error(text, exc.strerror, self._log_id)
                 return self.fail(NoWorker("the gateway is out of connections", retry_after_s=1))
             self._attempt_failed(f"cannot connect: {exc.strerror or exc}", is_refused=True)
         else:
@@ -276,18 +277,20 @@ class InferenceExchange:
         except GatewayError:  # none is left, or the model's last worker was dropped meanwhile
             return self.fail(self._gave_up("no other is up"))
         proxy.metrics.retries["worker_failed"] += 1
-        log.info("request %s: worker %s failed (%s), trying another", self._log_id, worker, reason)
+        proxy.log.info("worker %s failed (%s); request %s goes to another", worker, reason, self._log_id)
         return None
 
     def _gave_up(self, why: str) -> WorkerFailed:
-        log.warning("request %s: no worker answered: %s; %s", self._log_id, self.tries, why)
+        text = "no worker answered (%s); request %s, tried %s"
+        self._proxy.log.warning(text, why, self._log_id, self.tries)
         return self.tries.gave_up(why)
 
     def _cut(self, reason: str, *, is_workers_fault: bool = True) -> None:
         """No more of the answer will come: a stream ends with an error event, anything else is cut."""
         decision = self._decision
         assert decision is not None and self._worker_metrics is not None
-        log.warning("request %s: answer of %s cut: %s", self._log_id, decision.worker.id, reason)
+        text = "worker %s: answer cut (%s); request %s"
+        self._proxy.log.warning(text, decision.worker.id, reason, self._log_id)
         if is_workers_fault:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)

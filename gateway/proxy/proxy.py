@@ -49,6 +49,7 @@ from gateway.routing.decision_log import Records
 from gateway.routing.prompt_limit import longest_prompt
 from gateway.routing.remote_lookup import Others
 from gateway.routing.router import Router
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 from gateway.server.body_budget import Bodies
 from gateway.server.responder import Responder
@@ -139,6 +140,8 @@ class Proxy:
     long_prompts: LongPrompts = field(init=False)
     retries: Retries = field(init=False)
     usages: Usages = field(init=False)
+    log: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(log))
+    """Lines that requests cause, alike by their first value."""
 
     def __post_init__(self) -> None:
         self.long_prompts = LongPrompts(self.prompts)

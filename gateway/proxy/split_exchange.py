@@ -159,7 +159,7 @@ class SplitExchange(InferenceExchange):
             return
         prefill = decision.prefill.id
         self._splits.failed(failure.value)
-        log.info("request %s: prefill worker %s failed: %s", self._log_id, prefill, reason)
+        proxy.log.info("prefill worker %s failed (%s); request %s", prefill, reason, self._log_id)
         if failure is not Failure.REFUSED:
             proxy.suspect(prefill, reason, failure is Failure.UNREACHABLE)
         if decision.worker.is_bound:
@@ -187,8 +187,8 @@ class SplitExchange(InferenceExchange):
         decision = self._decision
         assert decision is not None and decision.prefill is not None
         self._splits.failed("transfer")
-        log.info("request %s: %s did not get what %s computed: %s", self._log_id, decision.worker.id,
-                 decision.prefill.id, reason)  # fmt: skip
+        text = "worker %s did not get the KV blocks of %s (%s); request %s"
+        self._proxy.log.info(text, decision.worker.id, decision.prefill.id, reason, self._log_id)
         self._proxy.suspect(decision.prefill.id, reason, False)
         if decision.worker.is_bound:
             return self._pair_failed(decision)
@@ -222,7 +222,8 @@ class SplitExchange(InferenceExchange):
                     return self.fail(self._no_pair() if is_last else exc)
 
     def _no_pair(self) -> WorkerFailed:
-        log.warning("request %s: no pair answered: %r", self._log_id, self._tried)
+        text = "model %s: no pair answered request %s: %s"
+        self._proxy.log.warning(text, self._request.model, self._log_id, self._tried)
         return WorkerFailed(f"no pair answered, {self._tried.num} tried", retry_after_s=1)
 
     def _drop_legs(self) -> None:

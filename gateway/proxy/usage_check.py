@@ -9,7 +9,7 @@ from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.http.response_observer import Answer
 from gateway.observability.metrics import Metrics
-from gateway.runtime.limited_log import Limited
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.proxy")
 
@@ -19,11 +19,10 @@ class Usages:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
-        self._clock = clock
-        self._logged = Limited()
+        self._log = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
-        return f"Usages({self._logged})"
+        return f"Usages({self._log})"
 
     def of(self, answer: Answer, decision: Decision | None) -> Usage | None:
         """None where the worker reported none, or one that cannot be. Called once for each answer."""
@@ -35,6 +34,4 @@ class Usages:
     def refuse(self, worker: WorkerId, why: str) -> None:
         """Token counts of this worker are not believed."""
         self._metrics.worker(worker).num_refused_usages += 1
-        if num := self._logged.count(worker, self._clock()):
-            answers = "its answer" if num == 1 else f"{num} of its answers, the last time"
-            log.warning("worker %s: usage ignored (%s: %s); nothing is counted with it", worker, answers, why)
+        self._log.warning("worker %s: usage ignored (%s); nothing is counted with it", worker, why)

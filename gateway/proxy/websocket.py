@@ -134,7 +134,7 @@ class TunnelExchange(InferenceExchange):
         return None
 
     def _refuse(self, refused: FrameRefused) -> None:
-        log.info("request %s: WebSocket closed (%s)", self._log_id, refused.reason)
+        self._proxy.log.info("WebSocket closed (%s); request %s", refused.reason, self._log_id)
         self._close("ended")
         self._responder.data(close_frame(refused.code, refused.reason))
         self._responder.end()
@@ -181,7 +181,8 @@ class TunnelExchange(InferenceExchange):
     def _cut_off(self, reason: str, *, is_workers_fault: bool) -> None:
         decision = self._decision
         assert decision is not None and self._worker_metrics is not None
-        log.warning("request %s: WebSocket to %s cut: %s", self._log_id, decision.worker.id, reason)
+        text = "worker %s: WebSocket cut (%s); request %s"
+        self._proxy.log.warning(text, decision.worker.id, reason, self._log_id)
         if is_workers_fault:
             self._worker_metrics.num_failed += 1
             self._proxy.suspect(decision.worker.id, reason, False)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from gateway.redis.topology import is_unauthorized
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.redis")
 
@@ -25,6 +26,7 @@ class Trouble:
         self._is_lost = is_lost
         self._failures: dict[str, int] = {}
         self._said: str | None = None
+        self._log = RateLimitedLog(log)
 
     def __repr__(self) -> str:
         return f"Trouble({self._said or 'none'})"
@@ -37,7 +39,7 @@ class Trouble:
         if self._failures[name] < PATIENCE or self._said or self._is_lost() or isinstance(exc, Unusable):
             return
         self._said = str(exc) or type(exc).__name__
-        log.warning(
+        self._log.warning(
             "redis at %s does not do what it is asked, and is done without: %s",
             self._where,
             self._said + _advice(exc),
@@ -47,7 +49,7 @@ class Trouble:
         self._failures.pop(name, None)
         if self._said and not self._failures:
             self._said = None
-            log.info("redis at %s does what it is asked again", self._where)
+            self._log.info("redis at %s does what it is asked again", self._where)
 
 
 def _advice(exc: BaseException) -> str:

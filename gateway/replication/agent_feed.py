@@ -42,7 +42,7 @@ from gateway.replication.codec import (
 )
 from gateway.replication.follower import Drift, Follower, LogError
 from gateway.replication.messages import VERSION, Hello, Sample, Update
-from gateway.runtime.summed_log import SummedLog
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
 log = logging.getLogger("kvgate.ingest")
@@ -105,7 +105,7 @@ class AgentFeed:
         self._applying = Applying(worker.id, index, assumed, limits)
         self._pauses = Pauses()
         self._paused_until = 0.0
-        self._log = SummedLog(log)
+        self._log = RateLimitedLog(log)
         self._refusal = refusal
         self._open_engine = open_engine
         self._on_state = on_state
@@ -251,9 +251,9 @@ class AgentFeed:
         follower, self.has_fallen_back = self._follower, True
         try:
             self._engine = self._open_engine()
-            log.info("worker %s: its own events are read, at %s", self._worker, self.endpoint)
+            self._log.info("worker %s: its own events are read, at %s", self._worker, self.endpoint)
         except ValueError as exc:
-            log.warning("worker %s: its own events cannot be read either: %s", self._worker, exc)
+            self._log.warning("worker %s: its own events cannot be read either: %s", self._worker, exc)
         position = follower.handover
         if self._engine:
             stream = self._engine[1].stream
@@ -292,7 +292,7 @@ class AgentFeed:
         if self._engine:
             self._engine[1].replay_failed("neither its agent nor its own events can be reached")
         else:
-            log.warning("worker %s: its blocks are forgotten: its agent is gone", self._worker)
+            self._log.warning("worker %s: its blocks are forgotten: its agent is gone", self._worker)
             self._applying.reset()
             self._on_state(self._worker, StreamState.BLIND)
 
@@ -316,7 +316,7 @@ class AgentFeed:
         """Each reason once, until it is followed again."""
         if why != self._why:
             self._why = why
-            log.warning("worker %s: its agent at %s is not followed: %s", self._worker, self.agent, why)
+            self._log.warning("worker %s: its agent at %s is not followed: %s", self._worker, self.agent, why)
 
 
 def open_channel(target: str, agents: Agents) -> grpc.aio.Channel:

@@ -23,11 +23,12 @@ from gateway.replication.messages import Update
 from gateway.replication.rank_store import Rank, Shelf
 from gateway.replication.redis_log import START, Entry, Lease, WorkerLog
 from gateway.replication.takeover import Heritage, inherit
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
     from gateway.replication.session import ReplicaCounts, Shared
 
-log = logging.getLogger("kvgate.ingest")
+_log = logging.getLogger("kvgate.ingest")
 
 RELEASE_S = 0.5
 """To give a lease back when stopping; else it expires by itself."""
@@ -53,6 +54,7 @@ class Holding:
         self._worker = worker
         self._root, self._block_size = root, block_size
         self._log = log
+        self._rate_limited = RateLimitedLog(_log)
         self._shared = shared
         self._lease = lease
         self._counts = counts
@@ -166,7 +168,7 @@ class Holding:
         try:
             self._take(decode(data))
         except (DecodeError, LogError) as exc:  # what we told ourselves
-            log.error("worker %s: begun anew with its own snapshot: %s", self._worker, exc)
+            self._rate_limited.error("worker %s: begun anew with its own snapshot: %s", self._worker, exc)
             self._follower.forget()
             self._follow()
         return True

@@ -16,6 +16,7 @@ from redis.exceptions import NoPermissionError
 
 from gateway.redis.client import LOST, Client
 from gateway.replication.redis_log import Entry, entry
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.redis")
 
@@ -53,6 +54,7 @@ class Tail:
     ) -> None:
         self._client = client
         self._on_other = on_other
+        self._log = RateLimitedLog(log)
         self._met, self._run_id = 0, ""
         self.server = 0
         self._clock = clock
@@ -90,7 +92,7 @@ class Tail:
                 continue
             if self.is_lost:
                 self.is_lost = False
-                log.info("redis is there again")
+                self._log.info("redis is there again")
 
     async def _read(self) -> None:
         open_ones = [each for each in self._followed.values() if len(each.entries) < MAX_WAITING]
@@ -123,7 +125,7 @@ class Tail:
         if self._run_id not in ("", run_id):
             self.server += 1
             self._compared_at = 0.0
-            log.info("another server answers: what it knows is read anew")
+            self._log.info("another server answers: what it knows is read anew")
             if self._on_other:
                 await self._on_other()
         self._met, self._run_id = num, run_id
@@ -142,7 +144,7 @@ class Tail:
         if not self.is_lost:
             self.is_lost = True
             self.num_losses += 1
-            log.warning("redis is lost, what is known stays: %s", str(exc) or type(exc).__name__)
+            self._log.warning("redis is lost, what is known stays: %s", str(exc) or type(exc).__name__)
         for each in self._followed.values():
             each.is_there = False
             each.woken.set()

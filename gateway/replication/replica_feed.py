@@ -39,6 +39,7 @@ from gateway.replication.rank_store import Shelf
 from gateway.replication.redis_log import STATES, Entry, Lease, after_id
 from gateway.replication.redis_tail import Followed
 from gateway.replication.session import ReplicaCounts, Shared, Times
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
 log = logging.getLogger("kvgate.ingest")
@@ -88,6 +89,7 @@ class ReplicaFeed:
         self._on_state = on_state
         self._turns = turns
         self._follower = Follower(StreamCounts())
+        self._rate_limited = RateLimitedLog(log)
         self._followed: Followed | None = None
         self._server = -1  # by which what we know was told
         self._last_status: Status | None = None
@@ -240,8 +242,9 @@ class ReplicaFeed:
         is_new = now - self._again_at > times.patience_s
         self._again_at, self._pause_s = now, times.pause_s if is_new else self._pause_s * 2
         if is_new:  # where nothing was known yet, another one has just begun to write
-            level = logging.INFO if self._follower.cursor == NOWHERE else logging.WARNING
-            log.log(level, "worker %s: what lies in redis is read anew: %s", self._worker, exc)
+            is_first = self._follower.cursor == NOWHERE
+            tell = self._rate_limited.info if is_first else self._rate_limited.warning
+            tell("worker %s: its log in redis is read again from a snapshot: %s", self._worker, exc)
         self.counts.num_resyncs += 1
         self._forget()
         self._tell()
@@ -253,7 +256,7 @@ class ReplicaFeed:
         self._forget()
         self._follower.cut(reason)
         text = "worker %s: its log in redis is not read for %g s, its stream is BLIND: %s"
-        log.warning(text, self._worker, pause_s, reason)
+        self._rate_limited.warning(text, self._worker, pause_s, reason)
         self._tell()
         return pause_s
 
@@ -287,7 +290,9 @@ class ReplicaFeed:
             log.debug("worker %s: its own events are not read meanwhile: %s", self._worker, exc)
             return
         self._leave()
-        log.info("worker %s: redis is away, its own events are read at %s", self._worker, feed.endpoint)
+        self._rate_limited.info(
+            "worker %s: redis is away, its own events are read at %s", self._worker, feed.endpoint
+        )
         follower, stream = self._follower, subscription.stream
         self._alone = Alone(feed, subscription)
         stream.counts = follower.counts
@@ -321,12 +326,14 @@ class ReplicaFeed:
                 self.holding = holding
                 holding.open(self._open_engine)
             except ValueError as exc:
-                log.warning("worker %s: its events cannot be read from here: %s", self._worker, exc)
+                self._rate_limited.warning(
+                    "worker %s: its events cannot be read from here: %s", self._worker, exc
+                )
                 return await self._follow(self._times.refused_s)
             holding.tell(lambda update: self._take(update), self._turns)
             await holding.run()
         except LeaseLost:
-            log.info("worker %s: another gateway reads its events now", self._worker)
+            self._rate_limited.info("worker %s: another gateway reads its events now", self._worker)
         finally:
             holding.close()
             if self.holding is holding:

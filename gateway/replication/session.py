@@ -23,6 +23,7 @@ from gateway.redis.keys import WorkerKeys, workers_key
 from gateway.redis.options import RedisOptions
 from gateway.replication.redis_log import Lease, WorkerLog
 from gateway.replication.redis_tail import BLOCK_S, Tail
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Shared:
         self._options = options
         self._index = index
         self._assumed = assumed
-        self._turns = Turns()
+        self._turns, self._log = Turns(), RateLimitedLog(log)
         self._client = open_client(options)
         self._waiting = open_client(options, max_connections=1, block_s=BLOCK_S)
         self._gateway = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -204,6 +205,6 @@ class Shared:
         except Refused as exc:
             if self._refusal != str(exc):
                 self._refusal = str(exc)
-                log.error("%s", exc)
+                self._log.error("%s", exc)
             raise Unusable(str(exc)) from exc
         self._refusal, self._is_checked = None, True

@@ -6,12 +6,12 @@ import logging
 import socket
 from collections.abc import Callable
 
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.server.client_limit import Room
 
 log = logging.getLogger("kvgate.processes")
 
 ACCEPTS_AT_ONCE = 64
-LOG_EVERY_S = 60.0
 FULL_PAUSE_S = 0.05
 """How long clients wait where there is no room for them, until it is looked again."""
 PAUSE_S = 0.5
@@ -32,7 +32,7 @@ class Acceptor:
         self._listening = listening
         self._taker = taker
         self._room = room
-        self._logged_at: float | None = None
+        self._log = RateLimitedLog(log)
         self._is_accepting = False
         self._loop = asyncio.get_running_loop()
 
@@ -67,7 +67,8 @@ class Acceptor:
             except OSError as exc:
                 if exc.errno not in _EXHAUSTED:
                     raise
-                self._log(exc)
+                text = "no connection can be accepted (%s), tried again each %g s"
+                self._log.error(text, exc.strerror, PAUSE_S)
                 return self._pause(PAUSE_S)
             file = connection.detach()
             if self._room:
@@ -78,9 +79,3 @@ class Acceptor:
     def _pause(self, seconds: float) -> None:
         self.pause()
         self._loop.call_later(seconds, self.start)
-
-    def _log(self, exc: OSError) -> None:
-        now = self._loop.time()
-        if self._logged_at is None or now - self._logged_at >= LOG_EVERY_S:
-            self._logged_at = now
-            log.error("no connection can be accepted, tried again each %g s: %s", PAUSE_S, exc.strerror)

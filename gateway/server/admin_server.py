@@ -9,10 +9,10 @@ from aiohttp.typedefs import Handler, Middleware
 from gateway.config import Config
 from gateway.http.networks import is_literal
 from gateway.http.origins import JUDGED, AllowedHosts, Misdirected
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.admin")
 
-MAX_LOGGED = 16
 """Different refusals that are logged; a page may make up as many as it likes."""
 
 
@@ -28,16 +28,15 @@ def add_judge(app: web.Application, config: Config) -> None:
 
 
 def judging(allowed: AllowedHosts) -> Middleware:
-    logged: set[str] = set()
+    rate_limited = RateLimitedLog(log)
 
     @web.middleware
     async def judged(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             allowed.check(request.path, {name: request.headers.getall(name, []) for name in JUDGED})
         except Misdirected as exc:
-            if str(exc) not in logged and len(logged) < MAX_LOGGED:
-                logged.add(str(exc))
-                log.warning("admin port: %s %s refused: %s", request.method, request.path, exc)
+            request_line = f"{request.method} {request.path}"
+            rate_limited.warning("%s: %s refused: %s", "admin port", request_line, exc)
             body = msgspec.json.encode({"error": {"message": str(exc)}})
             return web.Response(status=exc.status, body=body, content_type="application/json")
         return await handler(request)

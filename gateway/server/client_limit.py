@@ -5,10 +5,9 @@ import os
 from collections.abc import Callable
 
 from gateway.runtime.descriptors import Descriptors
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate")
-
-LOG_EVERY_S = 60.0
 
 
 class Room:
@@ -19,9 +18,8 @@ class Room:
     ) -> None:
         self._descriptors = descriptors
         self._num_open = num_open
-        self._clock = clock
         self._is_tight = False
-        self._logged_at: float | None = None
+        self._rate_limited = RateLimitedLog(log, clock=clock)
 
     def __repr__(self) -> str:
         return f"Room({self._num_open()} of {self._descriptors.max_clients}, tight={self._is_tight})"
@@ -48,12 +46,9 @@ class Room:
         return lowest_free < self._descriptors.clients_end
 
     def _log(self) -> None:
-        now = self._clock()
-        if self._logged_at is None or now - self._logged_at >= LOG_EVERY_S:
-            self._logged_at = now
-            log.warning(
-                "new clients wait: %d connections are open, and the rest of %d open files is kept for "
-                "workers, probes and the admin port; raise the limit (ulimit -n, LimitNOFILE=, nofile)",
-                self._num_open(),
-                self._descriptors.limit,
-            )
+        self._rate_limited.warning(
+            "new clients wait: the rest of %d open files is kept for workers, probes and the admin port "
+            "(%d connections are open); raise the limit (ulimit -n, LimitNOFILE=, nofile)",
+            self._descriptors.limit,
+            self._num_open(),
+        )

@@ -7,8 +7,10 @@ from gateway.core.eligibility import Eligibility
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.worker import Served, Worker, WorkerId
-from gateway.discovery.refused import Figures, log_unusable
+from gateway.discovery.refused import log_figures, log_unusable
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
+LOG = logging.getLogger("kvgate.roster")
 BASE, ADAPTER = Served("m", "m"), Served("ad1", "m", "ad1", parent="m")
 
 
@@ -34,19 +36,20 @@ def test_a_line_where_a_name_is_not_used(
     worker = Worker(WorkerId("w:1"), "http://w:1", served, engine=engine)
     fleet.add(worker)
     with caplog.at_level(logging.INFO):
-        log_unusable(fleet, worker)
+        log_unusable(RateLimitedLog(LOG), fleet, worker)
     assert [record.message for record in caplog.records] == lines
 
 
 def test_figures_that_cannot_be_are_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
-    figures = Figures()
+    now = [0.0]
+    log = RateLimitedLog(LOG, clock=lambda: now[0])
     bad = {0: EngineMetrics(num_requests_running=-1), 1: EngineMetrics(block_size=1 << 40)}
     with caplog.at_level(logging.INFO):
-        figures.see("http://w:1", {0: EngineMetrics(num_requests_running=1)}, 0.0)
-        for now in range(61):
-            figures.see("http://w:1", bad, float(now))
+        log_figures(log, "http://w:1", {0: EngineMetrics(num_requests_running=1)})
+        for now[0] in range(61):
+            log_figures(log, "http://w:1", bad)
     assert [record.message for record in caplog.records] == [
-        f"worker http://w:1: figures ignored (block_size, num_requests_running impossible, {num} times); "
-        "they count as not reported"
-        for num in (1, 60)
+        "worker http://w:1: figures ignored (block_size, num_requests_running impossible); "
+        f"they count as not reported{more}"
+        for more in ("", " (59 more in 60 s)")
     ]

@@ -13,6 +13,7 @@ from gateway.core.worker import Worker
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, workers_of
 from gateway.discovery.served_models import ASK_EVERY_S, Names
+from gateway.runtime.rate_limited_log import EVERY_S
 
 BASE = ModelInfo("m", "root")
 ONE, OTHER = ModelInfo("one", "/a", "m"), ModelInfo("other", "/b", "m")
@@ -58,7 +59,7 @@ class World:
         self.num_renamed += 1
 
     async def ask(self, *models: ModelInfo) -> list[str]:
-        self.now += ASK_EVERY_S
+        self.now += max(ASK_EVERY_S, EVERY_S)
         self.endpoint.answers.answer = models
         await self.names.ask(self.endpoint)  # type: ignore[arg-type]
         return sorted(self.fleet.served())

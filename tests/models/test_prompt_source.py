@@ -174,7 +174,7 @@ def test_a_prompt_that_fails_is_counted_each_time_and_logged_once(caplog: pytest
     assert [prompts.tokenize(chat()), prompts.tokenize(chat())] == [Prompt((), "failed")] * 2
     assert metrics.prompt_failures == {"m": 2}
     (record,) = caplog.records
-    assert record.getMessage() == ("routing on load: prompt of model 'm' could not be tokenized: no images")
+    assert record.getMessage() == ("model m: a prompt could not be tokenized, routing on load: no images")
 
 
 def test_what_other_code_said_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,11 +190,11 @@ def test_what_other_code_said_is_not_logged(caplog: pytest.LogCaptureFixture) ->
     assert "my secret" not in caplog.records[0].getMessage()
 
 
-def test_each_model_and_reason_is_logged_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_model_is_logged_for_itself(caplog: pytest.LogCaptureFixture) -> None:
     prompts, metrics = source()
     for model, reason in [("m", "a"), ("m", "b"), ("n", "a"), ("m", "a")]:
         prompts.failed(model, reason)
-    assert len(caplog.records) == 3
+    assert len(caplog.records) == 2
     assert metrics.prompt_failures == {"m": 3, "n": 1}
 
 
@@ -202,7 +202,7 @@ def test_endless_reasons_do_not_fill_memory_or_log(caplog: pytest.LogCaptureFixt
     prompts, metrics = source()
     for i in range(1500):
         prompts.failed("m", f"reason {i}")
-    assert len(caplog.records) == 1000
+    assert len(caplog.records) == 1
     assert metrics.prompt_failures["m"] == 1500
 
 

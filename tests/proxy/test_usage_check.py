@@ -33,8 +33,8 @@ def test_what_is_refused_is_counted_and_logged_seldom(caplog: pytest.LogCaptureF
         assert usages.of(answer_of(BAD), decision()) is None
     why = "Expected `int` >= 0 - at `$.completion_tokens`"
     assert [record.message for record in caplog.records] == [
-        f"worker w:1: usage ignored (its answer: {why}); nothing is counted with it",
-        f"worker w:1: usage ignored (1000 of its answers, the last time: {why}); nothing is counted with it",
+        f"worker w:1: usage ignored ({why}); nothing is counted with it",
+        f"worker w:1: usage ignored ({why}); nothing is counted with it (999 more in 60 s)",
     ]
     assert metrics.worker(WorkerId("w:1")).num_refused_usages == 1001
 

@@ -21,6 +21,7 @@ from gateway.index.base import Applied, Losses
 from gateway.index.memory import MemoryIndex
 from gateway.index.redis_tree.tree import Forgotten, RadixTree
 from gateway.index.redis_tree.writer import Writer
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.redis")
 
@@ -39,6 +40,7 @@ class RadixIndex:
         self.writers: dict[BlockHash, Writer] = {}
         self._tree_of = tree_of
         self._on_news = on_news
+        self._log = RateLimitedLog(log)
         self._is_told = True
         self._roots: dict[WorkerId, BlockHash] = {}
         self._published: dict[WorkerId, int] = {}
@@ -90,7 +92,7 @@ class RadixIndex:
         try:
             await work(self.writers[root])
         except Forgotten as exc:
-            log.warning("%s: what our workers hold is told again", exc)
+            self._log.warning("%s: what our workers hold is told again", exc)
             self.tell_again(root)
             await self.tree(root).write(self.writers[root])
 

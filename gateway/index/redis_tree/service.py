@@ -29,6 +29,7 @@ from gateway.index.redis_tree.tree import KEEP_MS, Forgotten, Lanes, RadixTree
 from gateway.redis.client import LOST, foreign, locator
 from gateway.redis.keys import SCHEMA, schema_key, trees_key
 from gateway.redis.options import Place, RedisOptions
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.redis")
 
@@ -66,6 +67,7 @@ class RadixService:
         self._locate = locator(options)
         self._place: Place | None = None  # of several servers
         self._lanes = Lanes(Lane(), Lane())  # not open yet
+        self._log = RateLimitedLog(log)
         self._news = asyncio.Event()
         self._full_until: float | None = None
         self._stuck_at: int | None = None  # how many answers there were when one did not come
@@ -128,7 +130,7 @@ class RadixService:
             with suppress(*LOST):  # who is served needs nobody who knows by whom
                 found = await self._locate()
                 if self.is_open and self._place != found:
-                    log.info("redis: %s:%d is the master now", *found)
+                    self._log.info("redis: %s:%d is the master now", *found)
                     self._close_lanes()
 
     async def _keep_serving(self) -> None:
@@ -137,14 +139,16 @@ class RadixService:
             while True:
                 try:
                     await self._open()
-                    log.info("the index in Redis is there")
+                    self._log.info("the index in Redis is there")
                     said = ""
                     await self._serve()
                 except FAILED as exc:
                     why = str(exc) or type(exc).__name__
                     is_new = not said or (isinstance(exc, LaneRefused) and why != said)
                     if self.is_open or is_new:  # else it is lost in other words, on and on
-                        log.warning("the index in Redis is away, requests are routed without it: %s", why)
+                        self._log.warning(
+                            "the index in Redis is away, requests are routed without it: %s", why
+                        )
                     self.num_lost += self.is_open
                     said = why if is_new else said
                 self._close()
@@ -220,11 +224,13 @@ class RadixService:
         await self.index.flush()
         if self._full_until is not None and now >= self._full_until:
             self._full_until = None
-            log.info("redis has room again")
+            self._log.info("redis has room again")
 
     async def _give_up(self, exc: LaneRefused) -> None:
         if self._full_until is None:
-            log.warning("redis is full, what our workers hold is not told: raise its maxmemory: %s", exc)
+            self._log.warning(
+                "redis is full, what our workers hold is not told: raise its maxmemory: %s", exc
+            )
         self._full_until = asyncio.get_running_loop().time() + FULL_S
         self.index.pause()
         await self.index.flush()  # the slots
@@ -233,7 +239,7 @@ class RadixService:
         for tree in list(self.index.trees.values()):
             if tree.broken and (num := await tree.mend()):
                 self.num_broken += num
-                log.warning("%r: %d edges did not decode, and are told again", tree, num)
+                self._log.warning("%s: %d edges did not decode, and are written again", tree, num)
 
     async def _look(self) -> None:
         if not self._lanes.asks.is_open or (self._is_stuck and time.perf_counter() >= self._stuck_until):

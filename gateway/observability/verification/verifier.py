@@ -36,6 +36,7 @@ from gateway.observability.verification.token_check import (
     TokenCheck,
     compare,
 )
+from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.verify")
 
@@ -94,6 +95,7 @@ class Verifier:
         self._fleet = fleet
         self._index = index
         self._clock = clock
+        self._log = RateLimitedLog(log, clock=clock)
         self._on_mismatch = on_mismatch
         self._watched: dict[WorkerId, Watched] = {}
         self._counters: dict[WorkerId, EngineCounters] = {}
@@ -288,10 +290,10 @@ class Verifier:
         if watched.tokens.is_raised is not was_raised:
             self._on_mismatch(watched.worker.id, not was_raised)
         if watched.tokens.is_raised and not was_raised:
-            log.warning(
+            self._log.warning(
                 "worker %s: its prompts have other tokens than ours, so what it holds is not seen: are "
                 "tokenizer and chat template the engine's own? `kvgate check` and /admin/verify tell more",
                 watched.worker.id,
             )
         elif was_raised and not watched.tokens.is_raised:
-            log.info("worker %s: its prompts' tokens are ours again", watched.worker.id)
+            self._log.info("worker %s: its prompts' tokens are ours again", watched.worker.id)

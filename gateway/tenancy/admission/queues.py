@@ -22,6 +22,7 @@ from gateway.core.ledger import REQUEST_TOKENS, Ledger
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Histogram
+from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tenancy.admission.base import Waiter
 from gateway.tenancy.admission.drain_rate import DrainRate
 from gateway.tenancy.admission.fair_queue import NEVER, Entry, FairQueue
@@ -41,7 +42,6 @@ LOOK_S = 0.05
 """How late a deadline may be seen, and a change that nobody told of. A look costs some 0.5 us per worker."""
 DECISION_S = 0.5
 """For a decision that is made in turn with other gateways; it takes a few milliseconds."""
-SAY_EVERY_S = 60.0
 """That requests begin to wait, of one model: under load they do so many times a second."""
 OUTPUT_WEIGHT = 2
 """What a generated token counts beside one of a prompt, as in the paper on virtual token counters: it takes a
@@ -89,7 +89,6 @@ class ModelQueue:
         self.rate = DrainRate()
         self.wait_s = Histogram(WAIT_BOUNDS_S)
         self.ends: Counter[str] = Counter()
-        self.said_s = -SAY_EVERY_S
 
 
 class Lines:
@@ -112,6 +111,7 @@ class Lines:
         self._max_queued = max_queued
         self._timeout_s = timeout_s
         self._loop = loop
+        self._log = RateLimitedLog(log)
         self._num_waiting = 0
         self._freed: set[WorkerId] = set()
         self._is_due = False
@@ -310,9 +310,7 @@ class Lines:
     def _begins(self, known: ModelQueue, model: str, now: float) -> None:
         known.rate.begin(now)
         self._look_later()
-        if now - known.said_s >= SAY_EVERY_S:
-            known.said_s = now
-            log.info("requests for '%s' wait: its workers are saturated", model)
+        self._log.info("model %s: requests wait, its workers are saturated", model)
 
     def _left(self, known: ModelQueue, entry: Entry, how: str) -> None:
         assert isinstance(entry, Held)

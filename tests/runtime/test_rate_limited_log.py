@@ -5,16 +5,16 @@ import logging
 
 import pytest
 
-from gateway.runtime.summed_log import MAX_SUBJECTS, MAX_TEXT, SummedLog
+from gateway.runtime.rate_limited_log import MAX_SUBJECTS, MAX_TEXT, RateLimitedLog
 
-LOG = logging.getLogger("kvgate.test_summed")
+LOG = logging.getLogger("kvgate.test_rate_limited")
 BAD = "worker %s: bad: %s"
 
 
 class World:
     def __init__(self) -> None:
         self.now = 0.0
-        self.log = SummedLog(LOG, every_s=60.0, clock=lambda: self.now)
+        self.log = RateLimitedLog(LOG, every_s=60.0, clock=lambda: self.now)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_messages_and_subjects_are_apart(world: World, caplog: pytest.LogCapture
         world.log.warning(BAD, "b", 1)
         world.log.warning("worker %s: worse", "a")
     assert caplog.messages == ["worker a: bad: 1", "worker b: bad: 1", "worker a: worse"]
-    assert repr(world.log) == "SummedLog(kvgate.test_summed, 3 kinds)"
+    assert repr(world.log) == "RateLimitedLog(kvgate.test_rate_limited, 3 kinds)"
 
 
 def test_subjects_are_bounded_and_so_are_values(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,10 +61,18 @@ def test_subjects_are_bounded_and_so_are_values(world: World, caplog: pytest.Log
 
 
 async def test_where_a_loop_runs_sums_need_no_further_line(caplog: pytest.LogCaptureFixture) -> None:
-    log = SummedLog(LOG, every_s=0.01)
+    log = RateLimitedLog(LOG, every_s=0.01)
     log.warning(BAD, "a", 1)
     log.warning(BAD, "a", 2)
     async with asyncio.timeout(10):
         while len(caplog.messages) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     assert caplog.messages[1].startswith("worker a: bad: 2 (1 more in ")
+
+
+def test_kinds_without_lines_are_forgotten(world: World) -> None:
+    for number in range(MAX_SUBJECTS):
+        world.log.warning(BAD, number, 1)
+    world.now = 61.0
+    world.log.warning(BAD, "a", 1)
+    assert repr(world.log) == "RateLimitedLog(kvgate.test_rate_limited, 1 kinds)"
