@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := setup.py pyproject.toml $(shell find gateway engines -name '*.py')
 
-.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs proto clean
+.PHONY: run test lint check wheel test-wheel test-proxies test-vllm test-deploy bench bench-bookings bench-day-one bench-heal bench-hostile bench-index bench-pd bench-policies bench-proxy bench-redis bench-replay bench-smoke soak fuzz lock docs docs-site proto clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python -m gateway demo --port $(PORT)
@@ -94,6 +94,9 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway options > docs/reference/options.md
 	$(BIN)/python -m tests.conformance.table > docs/reference/http.md
 
+docs-site: .venv-docs/.installed # dist/site: open index.html in a browser
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+
 proto: $(VENV)/.installed-dev
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=gateway/proto --pyi_out=gateway/proto kvgate/v1/kv_events.proto
 
@@ -101,9 +104,10 @@ lock: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --python-version 3.11 --group docs -o requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) $(WHEEL_VENV) .venv-vllm .cache build dist
+	rm -rf $(VENV) $(WHEEL_VENV) .venv-docs .venv-vllm .cache build dist
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvgate needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": make PYTHON=/path/to/python3.11")'
@@ -129,6 +133,11 @@ $(WHEEL_VENV)/.installed: dist/.built requirements.lock
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
 	echo "$(CURDIR)" > "$$($(WHEEL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"
+	@touch $@
+
+.venv-docs/.installed: requirements-docs.lock
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
 	@touch $@
 
 .cache/proxies/.installed: tests/proxies/install.sh
