@@ -1,7 +1,7 @@
-"""MkDocs hooks (`hooks` in mkdocs.yml): pages of the site that lie outside docs/, where GitHub looks for them.
+"""MkDocs hooks (`hooks` in mkdocs.yml) for pages that lie outside docs/, where GitHub looks for them.
 
-Links between docs/ and those files work on GitHub as they stand and are rewritten for the site. Links to other
-files of the repository become plain text there.
+Links between docs/ and those files work on GitHub as they stand and are rewritten for the site. Links to
+other files of the repository become plain text there.
 """
 
 import re
