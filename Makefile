@@ -93,6 +93,7 @@ fuzz: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway options > docs/reference/options.md
 	$(BIN)/python -m tests.conformance.table > docs/reference/http.md
+	$(BIN)/python -m tests.pages
 
 docs-site: .venv-docs/.installed # dist/site: open index.html in a browser
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict

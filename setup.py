@@ -48,6 +48,7 @@ COMPILED = [
     "gateway/core/slow_start.py",
     "gateway/proxy/retryable.py",
     "gateway/core/requests/request.py",
+    "gateway/core/requests/routes.py",
     "gateway/proxy/retries.py",
     "gateway/core/requests/cache_salt.py",
     "gateway/tenancy/admission/saturation.py",

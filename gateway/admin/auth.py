@@ -7,14 +7,14 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.config import Config
 from gateway.core.errors import ConfigError, Forbidden, GatewayError, Unauthorized
-from gateway.http.origins import METRICS
+from gateway.core.requests.routes import METRICS
+from gateway.core.requests.routes import PROBES as OPEN
 from gateway.runtime.tasks import Tasks
 from gateway.server.admin_server import add_judge
 from gateway.tenancy.auth.admin_access import PROBES, scope_of
 from gateway.tenancy.auth.authenticator import Guard
 from gateway.tenancy.auth.credentials import Keeper
 
-OPEN = frozenset({"/health", "/ready"})
 READS = frozenset({"GET", "HEAD"})
 
 

@@ -12,14 +12,14 @@ import msgspec
 from gateway.core.decision import Prompt
 from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.request import ROUTES
+from gateway.core.requests.routes import CHAT, COMPLETIONS, ROUTES
 from gateway.http.messages import HttpRequest
 from gateway.proxy.proxy import Proxy
 from gateway.routing.decision_log import PartsOf, describe
 from gateway.tenancy.auth.authenticator import Guard
 from gateway.tokenization.prompt_encoder import PromptError
 
-PATHS: Mapping[str, str] = {"messages": "/v1/chat/completions", "prompt": "/v1/completions"}
+PATHS: Mapping[str, str] = {"messages": CHAT, "prompt": COMPLETIONS}
 """Where a body would be sent that has this field."""
 
 SHOWN = frozenset({b"authorization", b"x-api-key"})

@@ -1,8 +1,9 @@
-"""The inference APIs that clients speak: routes, bodies of each dialect, errors in each dialect's form. Pure.
+"""The inference APIs that clients speak: open paths, bodies and errors in each dialect. Pure.
 
-routes       which paths are forwarded             session       the session id of a request
-to_chat      a body of /v1/messages or /v1/responses as a chat
-anthropic    /v1/messages                          responses     /v1/responses
-response_ids ids that name the worker              error_format  OpenAI's and Anthropic's errors
-model_alias  one model under several names         multipart     forms with an upload
+routes        paths that are open: the table (core/requests/routes.py), --route and --refuse-route
+to_chat       a body of /v1/messages or /v1/responses as a chat
+anthropic     /v1/messages                          responses     /v1/responses
+response_ids  ids that name the worker              error_format  OpenAI's and Anthropic's errors
+multipart     forms with an upload                  session       the session id of a request
+large_body    bodies of 1 MiB and more              abridged      a body without its long texts
 """

@@ -1,5 +1,6 @@
-"""How an error of ours is put: as OpenAI's object, and on `/v1/messages` as Anthropic's, so that the SDK of
-whoever asks raises its own exception, with the message in it.
+"""Bodies of the gateway's errors: OpenAI's object, or Anthropic's where the table of routes says so.
+
+The client's SDK then raises its own exception, with the message in it.
 """
 
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import msgspec
 
 from gateway.core.errors import GatewayError
+from gateway.core.requests.routes import TABLE, ErrorFormat, paths
 
-MESSAGES = "/v1/messages/"
+_ANTHROPIC = paths(route for route in TABLE if route.errors is ErrorFormat.ANTHROPIC)
 
 _KINDS = {
     401: "authentication_error",
@@ -20,12 +22,13 @@ _KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""Anthropic's, by status. It has no status for a server without workers but that of an overloaded one."""
+"""Anthropic's error types by status; a server without workers counts as an overloaded one."""
 
 
 def is_anthropic(path: str) -> bool:
-    """Of a request's path; also below a base path, where a request was refused before that was taken off."""
-    return MESSAGES in path + "/"
+    """True for paths that Anthropic's SDK calls, and all below them. A base path may stand in front, since a
+    request may be rejected before that is stripped."""
+    return any(f"{known}/" in path + "/" for known in _ANTHROPIC)
 
 
 def body_of(error: GatewayError, path: str, request_id: str) -> bytes:

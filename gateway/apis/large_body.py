@@ -17,16 +17,15 @@ from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.field_types import check_messages, check_prompt
 from gateway.core.requests.model_name import decide
 from gateway.core.requests.request import (
-    ROUTES,
     SCALARS,
     STATE_FIELDS,
     InferenceRequest,
-    Kind,
     completed,
     decode_value,
     names_of,
     num_known_of,
 )
+from gateway.core.requests.routes import Kind, route_of
 
 EXACT_BYTES = 16 << 20
 """Up to this the values of a body are counted exactly, without what its strings hold: 3 ms for a megabyte."""
@@ -84,7 +83,7 @@ def parse_large(
 ) -> InferenceRequest:
     """The request of a large body, as `parse_request` makes it; what is wrong within messages or a prompt is
     left to the engine."""
-    kind, core = ROUTES.get(path, Kind.PASS), abridged(body, LONG_BYTES)
+    kind, core = route_of(path).kind, abridged(body, LONG_BYTES)
     crowded = is_crowded(core, len(body))
     if kind is Kind.PASS or kind is Kind.AGENT:
         top = _scalars(core, crowded=crowded)

@@ -13,7 +13,8 @@ import msgspec
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.field_judgement import GUARDED, XARGS
 from gateway.core.requests.model_name import MODEL, decide
-from gateway.core.requests.request import ROUTES, InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.core.requests.steering import check_adapter, check_letters, is_adapter, is_removed, value_of
 from gateway.http.messages import HttpRequest
 
@@ -38,9 +39,6 @@ _ENCODING = re.compile(
 )
 
 
-_OF_FORMS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
-JSON_ROUTES = frozenset(ROUTES) - _OF_FORMS
-"""Engines read no form there, whatever a Content-Type says."""
 _FORM_KINDS = (b"multipart/", b"application/x-www-form-urlencoded")
 
 

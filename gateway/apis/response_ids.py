@@ -20,7 +20,7 @@ import msgspec
 
 from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import MethodNotAllowed, UnknownResponse, UnknownRoute
-from gateway.core.requests.request import RESPONSES
+from gateway.core.requests.routes import RESPONSES
 from gateway.core.worker import WorkerId
 from gateway.http.sse import SseScanner
 

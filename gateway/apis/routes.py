@@ -1,27 +1,22 @@
-"""Which routes clients may ask: what goes on to workers, and why the rest does not.
+"""Open routes: which paths go on to workers, and why the others do not.
 
-    goes on        inference (`ROUTES`), responses that a worker keeps, and what --route names
-    refused, 403   what changes an engine, or tells of it, for all its clients; unless --route names it
+    forwarded      inference (the table in `core/requests/routes.py`), responses that a worker keeps, and what
+                   --route adds
+    refused, 403   paths that change an engine for all its clients, or reveal it, unless --route adds them
     unknown, 404   everything else
 
-Read from the sources of vLLM 0.32 and SGLang 0.5.9. What can hand an engine transfer parameters where we do
-not look (`/inference/v1/generate`, `/vertex_generate`) is not among inference either.
+From the sources of vLLM 0.32 and SGLang 0.5.9. Paths that can hand an engine transfer parameters where the
+gateway does not look (`/inference/v1/generate`, `/vertex_generate`) are not among inference either.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from gateway.core.errors import MethodNotAllowed, ModelMissing, RouteRefused, UnknownRoute
-from gateway.core.requests.request import ROUTES
+from gateway.core.requests.routes import OWN, ROUTES, route_of
 from gateway.core.worker import Served
 
 Methods = tuple[str, ...]
-
-NAMELESS = frozenset({"/generate", "/encode"})
-"""SGLang's, whose bodies name no model."""
-
-OWN = frozenset({"/health", "/ready", "/v1/models", "/v1/realtime"})
-"""What the gateway answers itself, or in its own way."""
 
 CONTROL = frozenset(
     path
@@ -49,14 +44,14 @@ CONTROL = frozenset(
     """.splitlines()
     for path in line.split()
 )
-"""What changes an engine for everybody, or tells about it, or steers it where we do not look."""
+"""Paths that change an engine for all clients, reveal it, or steer it where the gateway does not look."""
 
 _ENTRY = re.compile(r"(?:(GET|POST|PUT|PATCH|DELETE) )?(/[!-~]*)")
 _POST: Methods = ("POST",)
 
 
 class Routes:
-    """What is open. `added` are paths, or a method and a path; `refused` paths are closed again. Raises
+    """The open paths. `added` are paths, or a method and a path; `refused` paths are closed again. Raises
     ValueError for an entry that cannot be used."""
 
     def __init__(self, added: Iterable[str] = (), refused: Iterable[str] = ()) -> None:
@@ -80,7 +75,7 @@ class Routes:
         return path in self._open
 
     def find(self, method: str, path: str) -> bool:
-        """Whether it goes on to a worker. Raises MethodNotAllowed."""
+        """True for a path that goes on to a worker. Raises MethodNotAllowed."""
         methods = self._open.get(path)
         if methods is None:
             return False
@@ -90,7 +85,7 @@ class Routes:
         return True
 
     def why_not(self, path: str) -> UnknownRoute | RouteRefused:
-        """Of one that is not open, what its client is told."""
+        """The error for a path that is not open."""
         if path in CONTROL:
             return RouteRefused(
                 f"{path} is about the engine and not about a request: it is passed on only where the gateway "
@@ -116,7 +111,7 @@ def _read(entry: str) -> tuple[str, str]:
 def default_model(path: str, served: Mapping[str, Served]) -> str:
     """The model of a request that names none: a fleet of one model needs no name where the route has no
     place for one. Raises ModelMissing."""
-    if path in ROUTES and path not in NAMELESS:
+    if route_of(path).names_model:
         raise ModelMissing
     plain = [name for name, one in served.items() if one.adapter is None and name == one.name]
     if len({served[name].root for name in plain}) > 1:

@@ -1,4 +1,4 @@
-"""What coding agents speak, as a chat: by the route of the request. Pure.
+"""Bodies of the APIs that coding agents speak, translated to a chat. Pure.
 
 A renderer's dialect is what vLLM finds out about its template at start: see `Dialect`.
 """
@@ -14,16 +14,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from gateway.apis import anthropic, responses
 from gateway.apis.anthropic import Dialect
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.request import InferenceRequest, Kind, parse_request
+from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.requests.routes import CHAT, Kind, route_of
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.chat_template import PromptError
 
-CHAT = "/v1/chat/completions"
-FORMS: Mapping[str, Callable[[Mapping[str, Any], Dialect], dict[str, Any]]] = {
-    "/v1/messages": anthropic.chat_of,
-    "/v1/responses": responses.chat_of,
+TRANSLATORS: Mapping[str, Callable[[Mapping[str, Any], Dialect], dict[str, Any]]] = {
+    "anthropic": anthropic.chat_of,
+    "responses": responses.chat_of,
 }
-"""By route: its body's fields to those of a chat."""
+"""A body's fields to those of a chat, by the name in the table of routes (`Route.to_chat`)."""
 
 UNKNOWN = Dialect()
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -40,7 +40,8 @@ def as_chat(
     if request.is_crowded:
         raise PromptError("it holds too many values to be looked into")
     try:
-        chat = {"model": request.model, **FORMS[request.path](request.fields, dialect)}
+        translate = TRANSLATORS[route_of(request.path).to_chat]
+        chat = {"model": request.model, **translate(request.fields, dialect)}
         if len(request.body) > MAX_COPIED_BYTES:
             made = InferenceRequest(Kind.CHAT, CHAT, b"", {"model": request.model}, fields=chat)
         else:

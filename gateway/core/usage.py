@@ -16,7 +16,8 @@ import msgspec
 
 from gateway.core.decision import Decision
 from gateway.core.decoding import LARGE, UNREADABLE
-from gateway.core.requests.request import RESPONSES, InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind, route_of
 from gateway.core.worker import Worker
 
 MAX_LEN = 1 << 24
@@ -148,7 +149,7 @@ def limit_of(request: InferenceRequest, decision: Decision | None) -> UsageLimit
         num_answers = max(_num_answers(top.get("n")), _num_answers(top.get("best_of")))
         num_prompt_tokens = longest * num_prompts
         return UsageLimit(num_prompt_tokens, num_prompt_tokens * num_answers, num_answers)
-    if kind is Kind.AGENT and request.path != RESPONSES:
+    if kind is Kind.AGENT and not route_of(request.path).keeps_state:
         return UsageLimit(longest, longest)
     # A response has turns; anything else, inputs of a byte at least.
     num = MAX_TURNS if kind is Kind.AGENT else max(len(request.body), MAX_TURNS)

@@ -11,10 +11,9 @@ browser of somebody who can reach it. The Host is then that name. Addresses cann
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 
+from gateway.core.requests.routes import METRICS, PROBES
 from gateway.http.url import Url, check_host, place, shown
 
-PROBES = frozenset({"/health", "/ready"})
-METRICS = "/metrics"
 HOST, ORIGIN, SITE = "Host", "Origin", "Sec-Fetch-Site"
 JUDGED = (HOST, ORIGIN, SITE)
 _OWN_SITES = frozenset({"same-origin", "none"})

@@ -26,7 +26,8 @@ from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.decoding import UNREADABLE
 from gateway.core.multimodal import BEFORE_MEDIA, first_medium, links
-from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest, Kind
+from gateway.core.requests.request import PROMPT_FIELDS, InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.core.token_runs import Runs
 from gateway.models.breaker import Breaker
 from gateway.models.worker_tokens import read_tokens

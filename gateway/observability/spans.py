@@ -10,18 +10,12 @@ asked for the tokens, `tokenize` is all that was neither queue nor decision unti
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from gateway.core.requests.routes import route_of
 from gateway.observability.access_log import MAX_NAME_CHARS
 from gateway.observability.request_end import End, who_failed
 
 Value = str | int | float | bool
 
-OPERATIONS: Mapping[str, str] = {
-    "/v1/chat/completions": "chat",
-    "/v1/messages": "chat",
-    "/v1/responses": "chat",
-    "/v1/completions": "text_completion",
-    "/v1/embeddings": "embeddings",
-}
 ELSEWHERE = "worker"
 """Who makes tokens that are not made here (`Prompt.source`)."""
 
@@ -46,7 +40,7 @@ def name_of(end: End) -> str:
 
 def operation_of(end: End) -> str:
     route = end.route or ""
-    return OPERATIONS.get(route, route.rpartition("/")[2] or "request")
+    return route_of(route).operation or route.rpartition("/")[2] or "request"
 
 
 def attributes_of(end: End) -> dict[str, Value]:

@@ -19,23 +19,19 @@ from gateway.core.errors import (
     UpgradeRequired,
 )
 from gateway.core.fleet import RETRY_AFTER_S, Fleet
-from gateway.core.requests.request import RESPONSES
+from gateway.core.requests.routes import HEALTH, MODELS, PROBES, READY, REALTIME, RESPONSES
 from gateway.core.worker import Served
 from gateway.http.caller import usable
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import Teller, refusal, tell
 from gateway.proxy.proxy import Proxy
-from gateway.proxy.websocket import REALTIME
 from gateway.server.responder import Exchange, Responder, request_id
 from gateway.tenancy.auth.authenticator import Guard
 
 log = logging.getLogger("kvgate.api")
 
 _JSON: Header = (b"content-type", b"application/json")
-_MODELS = "/v1/models"
-_OPEN = frozenset({"/health", "/ready"})
-"""For load balancers, which have no key."""
 _STORED = RESPONSES + "/"
 
 
@@ -77,7 +73,7 @@ class Api:
         self._tell(None, None, status)
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
-        if self._guard is not None and http.path not in _OPEN:
+        if self._guard is not None and http.path not in PROBES:
             http.who = self._guard.ask(http, responder.peer if self._guard.asks_peer else None)
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
@@ -103,9 +99,9 @@ class Api:
         return self._proxy.tunnel(http, responder)
 
     def _own_routes(self, path: str) -> Callable[[HttpRequest], tuple[int, Any]] | None:
-        if path.startswith(_MODELS + "/"):
+        if path.startswith(MODELS + "/"):
             return self._model
-        return {_MODELS: self._models, "/health": self._health, "/ready": self._ready}.get(path)
+        return {MODELS: self._models, HEALTH: self._health, READY: self._ready}.get(path)
 
     def refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self._metrics.responses[error.status] += 1
@@ -133,7 +129,7 @@ class Api:
         return 200, {"object": "list", "data": data}
 
     def _model(self, http: HttpRequest) -> tuple[int, Any]:
-        name = unquote(http.path.removeprefix(_MODELS + "/"))
+        name = unquote(http.path.removeprefix(MODELS + "/"))
         served = usable(http.who, self._fleet.served())
         if name not in served:
             known = ", ".join(served)

@@ -4,19 +4,22 @@ its key."""
 from typing import TYPE_CHECKING
 
 from gateway.apis.large_body import parse_large
-from gateway.apis.multipart import JSON_ROUTES, MARK, check_no_form, form_kind, parse_form
-from gateway.apis.routes import NAMELESS, default_model
+from gateway.apis.multipart import MARK, check_no_form, form_kind, parse_form
+from gateway.apis.routes import default_model
 from gateway.apis.session import session_of
 from gateway.core.decoding import LARGE
 from gateway.core.errors import ModelMissing
 from gateway.core.requests.cache_salt import refused
 from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query
 from gateway.core.requests.request import InferenceRequest, parse_request
+from gateway.core.requests.routes import TABLE, paths, route_of
 from gateway.http.caller import usable
 from gateway.http.messages import HttpRequest
 
 if TYPE_CHECKING:
     from gateway.proxy.proxy import Proxy
+
+NAMELESS = paths(route for route in TABLE if not route.names_model)
 
 
 def request_of(proxy: "Proxy", http: HttpRequest) -> InferenceRequest:
@@ -48,7 +51,7 @@ def _parse(proxy: "Proxy", http: HttpRequest, asked: str | None, default: str | 
             raise refused(path)
         kind = form_kind(http)
         return parse_form(path, body, kind, keeps_transfer=keeps, model=asked, default=default, models=models)
-    if path not in JSON_ROUTES:
+    if route_of(path).takes_forms:
         check_no_form(http)
     parse = parse_large if len(body) >= LARGE else parse_request
     return parse(

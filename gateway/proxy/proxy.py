@@ -23,7 +23,8 @@ from gateway.core.kv_connector import Handoff
 from gateway.core.outcome import SERVER_ERROR
 from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import renamed_query
-from gateway.core.requests.request import RESPONSES, InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind, route_of
 from gateway.core.requests.steering import behind
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
@@ -175,7 +176,7 @@ class Proxy:
         is_prompt = request.kind is Kind.CHAT or request.kind is Kind.COMPLETION
         is_splittable = request.may_split or (fleet.is_bound(model) and is_prompt)
         may_split = self.splits is not None and is_splittable and fleet.has_prefills(model)
-        if request.path == RESPONSES:
+        if route_of(request.path).keeps_state:
             exchange = responses_exchange.created(self, http, responder, request)
         else:
             exchange = (SplitExchange if may_split else InferenceExchange)(self, http, responder, request)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from gateway.apis.routes import default_model
 from gateway.core.requests.cache_salt import refused
 from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query, with_query
-from gateway.core.requests.request import InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.core.worker import Served
 from gateway.http.caller import usable
 from gateway.http.headers import upgrade_to_client, upgrade_to_worker
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvgate.proxy")
 
-REALTIME = "/v1/realtime"
 FLUSH_S = 10.0
 """For a worker to take the client's last bytes; then its connection is cut."""
 

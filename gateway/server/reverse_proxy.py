@@ -7,15 +7,13 @@ from collections.abc import Callable
 
 from gateway.config import Config
 from gateway.core.errors import ConfigError, GatewayError, UnknownRoute
+from gateway.core.requests.routes import PROBES
 from gateway.http.forwarded import origin
 from gateway.http.messages import HttpRequest
 from gateway.http.networks import Trusted
 from gateway.server.responder import Exchange, Handle, Responder
 
 Refuse = Callable[[HttpRequest, Responder, GatewayError], None]
-
-ALWAYS = frozenset({"/health", "/ready"})
-"""Asked by those who stand right before us, whatever path clients see."""
 
 
 class Behind:
@@ -48,7 +46,7 @@ class Behind:
     def _strip(self, http: HttpRequest) -> bool:
         base = self._base
         if http.path != base and not http.path.startswith(base + "/"):
-            return http.path in ALWAYS
+            return http.path in PROBES  # asked by the load balancer, whatever path clients see
         rest = http.target[len(base) :]
         http.target = rest if rest[:1] == b"/" else b"/" + rest
         http.path = http.path[len(base) :] or "/"

@@ -12,7 +12,7 @@ from gateway.apis.multipart import (
     renamed_form,
 )
 from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing
-from gateway.core.requests.request import Kind
+from gateway.core.requests.routes import Kind
 from gateway.http.messages import HttpRequest
 
 KIND = b"multipart/form-data; boundary=xx"

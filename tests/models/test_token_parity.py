@@ -8,7 +8,8 @@ import pytest
 
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
-from gateway.core.requests.request import InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.models.token_parity import (
     PAIR_PROBES,
     PROBES,

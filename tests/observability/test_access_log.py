@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.core.decision import Query, Split
-from gateway.core.requests.request import InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.core.usage import read_usage
 from gateway.http.messages import HttpRequest
 from gateway.observability.access_log import JsonLines, TextLines

@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.core.errors import InvalidRequest, UnknownRoute
-from gateway.core.requests.request import InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.http.caller import Who
 from gateway.http.messages import HttpRequest
 from gateway.observability.request_end import CUT, OUT_OF_TIME, STOPPED, End, refusal, tell, who_failed

@@ -1,12 +1,8 @@
 """One inference request as routing sees it, and the body that goes on to the worker.
 
-request          the request: what routing reads of a body          chat_messages    a chat's messages, not
-yet decoded
-model_name       the model that is checked and sent                 model_alias      one model under several
-names
-field_judgement  every field of every engine, judged                steering         fields removed, checked
-or refused
-field_types      types of fields, refused by name                   cache_salt       the tenant's salt in the
-body
-session_id       session ids, kept short
+routes           the table of routes                       request          what routing reads of a body
+chat_messages    a chat's messages, not yet decoded        field_types      types of fields, rejected by name
+model_name       the model that is checked and sent        model_alias      one model under several names
+field_judgement  every field of every engine, judged       steering         fields removed or checked
+cache_salt       the tenant's salt in the body             session_id       session ids, kept short
 """

@@ -6,7 +6,6 @@ steer an engine (`field_judgement.py`, `steering.py`) and for its model, where s
 """
 
 from collections.abc import Container, Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 import msgspec
@@ -19,56 +18,9 @@ from gateway.core.requests.field_judgement import XARGS
 from gateway.core.requests.field_types import check_messages, check_prompt, json_type, typed
 from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import check_once, decide
+from gateway.core.requests.routes import ADDED, Kind, route_of
 from gateway.core.requests.session_id import short
 from gateway.core.requests.steering import has_transfer, unsteered
-
-
-class Kind(Enum):
-    """How a route is answered: CHAT and COMPLETION by prefix, AGENT by that of the chat that it comes to
-    (`apis/to_chat.py`), PASS by load alone."""
-
-    CHAT = "chat"
-    COMPLETION = "completion"
-    AGENT = "agent"
-    PASS = "pass"
-
-
-ROUTES: Mapping[str, Kind] = {
-    "/v1/chat/completions": Kind.CHAT,
-    "/v1/completions": Kind.COMPLETION,
-    "/v1/embeddings": Kind.PASS,
-    "/v1/rerank": Kind.PASS,
-    "/v2/rerank": Kind.PASS,
-    "/rerank": Kind.PASS,
-    "/v1/score": Kind.PASS,
-    "/score": Kind.PASS,
-    "/v1/responses": Kind.AGENT,
-    "/v1/messages": Kind.AGENT,
-    "/v1/messages/count_tokens": Kind.PASS,
-    "/tokenize": Kind.PASS,
-    "/detokenize": Kind.PASS,
-    "/v1/tokenize": Kind.PASS,
-    "/v1/detokenize": Kind.PASS,
-    "/v1/chat/completions/batch": Kind.PASS,
-    "/v1/chat/completions/render": Kind.PASS,
-    "/v1/completions/render": Kind.PASS,
-    "/v1/messages/render": Kind.PASS,
-    "/v1/responses/render": Kind.PASS,
-    "/v1/audio/transcriptions": Kind.PASS,
-    "/v1/audio/translations": Kind.PASS,
-    "/v2/embed": Kind.PASS,
-    "/pooling": Kind.PASS,
-    "/classify": Kind.PASS,
-    "/v1/classify": Kind.PASS,
-    "/encode": Kind.PASS,
-    "/generate": Kind.PASS,
-    "/generative_scoring": Kind.PASS,
-    "/cohere/v2/chat": Kind.PASS,
-    "/cohere/v2/chat/render": Kind.PASS,
-}
-"""Inference routes by path; all are POST. What else is forwarded is said with --route (`apis/routes.py`)."""
-
-RESPONSES = "/v1/responses"
 
 SCALARS = ("model", "stream", "cache_salt", "user", "priority", XARGS)
 PREVIOUS = "previous_response_id"
@@ -157,7 +109,8 @@ class InferenceRequest:
         self.slo_ttft_s: float | None = None
         self.queued_s = 0.0
         self.is_cut, self.is_crowded = _is_cut(top), False
-        self.may_repeat = path in ROUTES and not (path == RESPONSES and _leaves_something(top))
+        route = route_of(path)
+        self.may_repeat = route is not ADDED and not (route.keeps_state and _leaves_something(top))
         self._fields = fields
 
     def __repr__(self) -> str:
@@ -199,7 +152,7 @@ def parse_request(
     `known` has the names (see Messages) of conversations whose messages passed these checks before:
     they are not decoded again. Everything else is.
     """
-    kind = ROUTES.get(path, Kind.PASS)
+    kind = route_of(path).kind
     messages = _messages(body, known, salt) if kind is Kind.CHAT else None
     if messages is not None:
         top, fields, writes_model = messages.top, None, False
@@ -320,13 +273,13 @@ def _leaves_something(top: Mapping[str, Any]) -> bool:
 
 def _scalars(path: str, body: bytes) -> dict[str, Any]:
     """The fields that routing reads of a body that is not looked into, and the names of the others."""
-    if not body and path not in ROUTES:
+    if not body and route_of(path) is ADDED:
         body = b"{}"  # a route that was added with --route may have none
     try:
         if not body.isascii():
             body.decode()
         top: dict[str, Any] = _decode_raw(body)
-        read = (*SCALARS, *STATE_FIELDS) if path == RESPONSES else SCALARS
+        read = (*SCALARS, *STATE_FIELDS) if route_of(path).keeps_state else SCALARS
         top |= {name: _decode_any(top[name]) for name in read if name in top}
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         top = _decode(body)  # says what is wrong

@@ -16,7 +16,8 @@ from gateway.bookings.tenant_usage import Used
 from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
-from gateway.core.requests.request import ROUTES, InferenceRequest
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import TABLE, paths
 from gateway.core.usage import Usage
 from gateway.http.messages import HttpRequest
 from gateway.http.networks import Trusted
@@ -31,14 +32,8 @@ from gateway.tenancy.admission.saturation import Saturation
 from gateway.tenancy.admission.stats import Told
 from gateway.tenancy.admission.tenants import Tenant, Tenants, Ticket
 
-UNQUEUED = frozenset(
-    {
-        *[path for path in ROUTES if path.endswith(("tokenize", "/render"))],
-        "/v1/messages/count_tokens",
-        STORED,
-    }
-)
-"""What engines answer beside their work."""
+UNQUEUED = paths(route for route in TABLE if not route.is_queued) | {STORED}
+"""Paths that engines answer beside their work."""
 
 STOP_MARGIN_S = 1.0
 """For the refusals to reach their clients before connections are cut."""

@@ -1,29 +1,32 @@
-"""Which requests can be salted; how a body is, is in test_request.py."""
+"""Salts by route; how a body is salted is in test_request.py."""
 
 import pytest
 
 from gateway.core.errors import NotSupported
-from gateway.core.requests.cache_salt import SALTED, UNSALTED
-from gateway.core.requests.request import ROUTES, parse_request
+from gateway.core.requests.request import parse_request
+from gateway.core.requests.routes import TABLE, Salt, paths
 
 BODY = b'{"model":"m","input":"x"}'
 UNKNOWN = {"/v1/audio/transcriptions", "/v1/audio/translations", "/v2/embed", "/cohere/v2/chat"}
 SGLANG = {"/encode", "/generate"}
 
 
-@pytest.mark.parametrize("path", sorted(UNSALTED))
-def test_what_reads_no_cache_is_not_salted(path: str) -> None:
+def routes(how: Salt) -> list[str]:
+    return sorted(paths(route for route in TABLE if route.salt is how))
+
+
+@pytest.mark.parametrize("path", routes(Salt.NO_CACHE))
+def test_a_route_that_reads_no_cache_is_not_salted(path: str) -> None:
     assert parse_request(path, BODY, salt="OURS").body == BODY
 
 
-@pytest.mark.parametrize("path", sorted(UNKNOWN | SGLANG | {"/mine"}))
-def test_what_takes_no_salt_is_refused_rather_than_shared(path: str) -> None:
-    with pytest.raises(NotSupported, match=f"what goes to {path} cannot be salted") as caught:
+@pytest.mark.parametrize("path", [*routes(Salt.REFUSED), "/mine"])
+def test_a_route_that_takes_no_salt_is_refused_rather_than_shared(path: str) -> None:
+    with pytest.raises(NotSupported, match=f"requests to {path} cannot be salted") as caught:
         parse_request(path, BODY, salt="OURS")
     assert caught.value.status == 501
     assert parse_request(path, BODY).body == BODY
 
 
-def test_each_route_is_thought_of() -> None:
-    assert ROUTES.keys() == SALTED | UNSALTED | UNKNOWN | SGLANG
-    assert not SALTED & UNSALTED
+def test_refused_routes_are_those_that_engines_take_no_salt_on() -> None:
+    assert set(routes(Salt.REFUSED)) == UNKNOWN | SGLANG

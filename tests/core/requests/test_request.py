@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.errors import InvalidRequest, ModelMissing
-from gateway.core.requests.request import Kind, parse_request
+from gateway.core.requests.request import parse_request
+from gateway.core.requests.routes import Kind
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 

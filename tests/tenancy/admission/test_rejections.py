@@ -5,7 +5,8 @@ import json
 import pytest
 
 from gateway.core.errors import GatewayError
-from gateway.core.requests.request import InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.tenancy.admission import rejections
 
 

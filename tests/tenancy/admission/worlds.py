@@ -9,7 +9,8 @@ from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Booking, Ledger
-from gateway.core.requests.request import InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.core.speed import Pace
 from gateway.core.worker import WorkerId
 from gateway.http.messages import Header, HttpRequest

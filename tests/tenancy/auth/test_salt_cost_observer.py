@@ -7,7 +7,8 @@ import pytest
 from gateway.core.blocks import tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.fleet import Fleet
-from gateway.core.requests.request import InferenceRequest, Kind
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
 from gateway.tenancy.auth import salt_cost_observer as module
 from gateway.tenancy.auth.salt_cost import CHUNK_TOKENS, MAX_CHUNKS
 from gateway.tenancy.auth.salt_cost_observer import SaltWitness
