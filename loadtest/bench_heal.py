@@ -34,7 +34,7 @@ ENGINES: dict[str, dict[str, Any]] = {"announcing": {}, "older": {"event_wire": 
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class RecoveryIndex:
     """Of one hot prefix: requests until one was predicted rightly, and blocks of it in the index then."""
 
     num_requests: int
@@ -54,11 +54,11 @@ def main() -> None:
     publish("bench_heal", figures)
 
 
-def requests_of(healed: list[Healed]) -> list[float]:
+def requests_of(healed: list[RecoveryIndex]) -> list[float]:
     return [float(each.num_requests) for each in healed]
 
 
-async def heal(**flags: Any) -> list[Healed]:
+async def heal(**flags: Any) -> list[RecoveryIndex]:
     """Warm an engine up, start before it, and ask on in each conversation."""
     flags = {"replay_buffer": 2, "kv_blocks": 4000, "prefill_tokens_per_s": 1e6} | flags
     sim = await Sim(SimConfig(port=0, decode_tokens_per_s=2000.0, **flags)).start()
@@ -106,16 +106,16 @@ async def blind_gateway(sim: Sim) -> AsyncIterator[Gateway]:
 
 async def heal_one(
     session: aiohttp.ClientSession, gateway: Gateway, questions: list[dict[str, Any]]
-) -> Healed:
+) -> RecoveryIndex:
     worker = WorkerId(next(iter(gateway.fleet)).worker.id)
     for num, body in enumerate(questions, 1):
         num_known = known(gateway, worker, body)
         answer = await ask(session, f"http://127.0.0.1:{gateway.port}", body)
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         if cached and answer["predicted"] == cached:
-            return Healed(num, num_known, cached // 16)
+            return RecoveryIndex(num, num_known, cached // 16)
         await asyncio.sleep(PAUSE_S)
-    return Healed(MAX_REQUESTS + 1, 0, 0)
+    return RecoveryIndex(MAX_REQUESTS + 1, 0, 0)
 
 
 def known(gateway: Gateway, worker: WorkerId, body: dict[str, Any]) -> int:

@@ -29,7 +29,7 @@ from gateway.core.kv_events import BlocksStored
 from gateway.core.worker import WorkerId
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
-from gateway.index.reference import PlainIndex
+from gateway.index.reference import ReferenceIndex
 from loadtest.bench import rss_mb
 from loadtest.extent import extent
 from loadtest.report import Figure, median_of, publish
@@ -46,7 +46,7 @@ RUNS, SINGLES, LOOKUPS = extent(20, 1_000), extent(720, 10_000), extent(8, 500)
 LOOKUPS_S = 0.1
 OVERLAPS = extent(((8, (256,)),), ((8, (256, 2_048)), (64, (256, 2_048))))
 """Workers, and lengths of prompts in blocks."""
-INDEXES: dict[str, Callable[[], Index]] = {"memory": MemoryIndex, "plain": PlainIndex}
+INDEXES: dict[str, Callable[[], Index]] = {"memory": MemoryIndex, "plain": ReferenceIndex}
 
 
 def main() -> None:

@@ -26,8 +26,8 @@ from gateway.core.kv_events import BlocksRemoved
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
 from gateway.index.redis_tree.index import RadixIndex
-from gateway.index.redis_tree.pipeline import Lane, open_lane, pack
-from gateway.index.redis_tree.tree import Lanes, RadixTree
+from gateway.index.redis_tree.pipeline import Pipeline, open_pipeline, pack
+from gateway.index.redis_tree.tree import Pipelines, RadixTree
 from gateway.redis.embedded import EmbeddedServer
 from gateway.runtime import process_limits
 from loadtest.bench_index import BLOCK_SIZE, new_tokens, prompt_of
@@ -57,20 +57,20 @@ def main() -> None:
 
 
 async def _measure(path: str) -> list[Figure]:
-    lane = await open_lane({"path": path}, 5)
+    pipeline = await open_pipeline({"path": path}, 5)
     figures = [
-        *await lookup_figures(lane),
-        *await apply_figures(lane),
-        *await size_figures(lane),
-        await edge_figure(lane),
+        *await lookup_figures(pipeline),
+        *await apply_figures(pipeline),
+        *await size_figures(pipeline),
+        await edge_figure(pipeline),
     ]
-    lane.close()
+    pipeline.close()
     return figures
 
 
-async def new_index(lane: Lane, num_workers: int) -> RadixIndex:
-    await lane.ask(pack(b"FLUSHALL"))
-    index = RadixIndex(lambda root: RadixTree(Lanes(lane, lane), "kvgate", root))
+async def new_index(pipeline: Pipeline, num_workers: int) -> RadixIndex:
+    await pipeline.ask(pack(b"FLUSHALL"))
+    index = RadixIndex(lambda root: RadixTree(Pipelines(pipeline, pipeline), "kvgate", root))
     for worker in WORKERS[:num_workers]:
         index.add_worker(worker, ROOT, BLOCK_SIZE)
         index.publish(worker, 1, StreamState.EXACT)
@@ -80,8 +80,8 @@ async def new_index(lane: Lane, num_workers: int) -> RadixIndex:
 # lookups ---------------------------------------------------------------------------------------
 
 
-async def lookup_figures(lane: Lane) -> list[Figure]:
-    index = await new_index(lane, len(WORKERS))
+async def lookup_figures(pipeline: Pipeline) -> list[Figure]:
+    index = await new_index(pipeline, len(WORKERS))
     figures: list[Figure] = []
     for num, goal in ((256, 150), (2_048, 300)):
         full, ragged = new_tokens(num), new_tokens(num)
@@ -92,7 +92,7 @@ async def lookup_figures(lane: Lane) -> list[Figure]:
         for name, tokens, goals in (("", full, (goal, 100)), ("_ragged", ragged, (None, None))):
             hashes = hash_blocks(tokens, BLOCK_SIZE, ROOT)
             assert await index.trees[ROOT].overlap(hashes) == index.overlap(hashes)
-            taken = [await lookup_us(index, lane, hashes) for _ in range(ROUNDS)]
+            taken = [await lookup_us(index, pipeline, hashes) for _ in range(ROUNDS)]
             own = memory_us(index.own, hashes)
             p50s, servers = zip(*taken, strict=True)
             figures.append(median_of(f"redis.lookup{num}{name}_p50_us", "us", goals[0], p50s))
@@ -112,15 +112,17 @@ def store(index: RadixIndex, worker: WorkerId, tokens: "array[int]", *, has_hole
         index.apply(worker, BlocksRemoved([names[len(names) // 3]]))
 
 
-async def lookup_us(index: RadixIndex, lane: Lane, hashes: Sequence[BlockHash]) -> tuple[float, float]:
+async def lookup_us(
+    index: RadixIndex, pipeline: Pipeline, hashes: Sequence[BlockHash]
+) -> tuple[float, float]:
     """The median here, and the mean in the server."""
     tree, taken = index.trees[ROOT], []
-    await lane.ask(pack(b"CONFIG", b"RESETSTAT"))
+    await pipeline.ask(pack(b"CONFIG", b"RESETSTAT"))
     for _ in range(LOOKUPS):
         started = time.perf_counter()
         await tree.overlap(hashes)
         taken.append(time.perf_counter() - started)
-    told = (await lane.ask(pack(b"INFO", b"commandstats"))).decode()
+    told = (await pipeline.ask(pack(b"INFO", b"commandstats"))).decode()
     line = next(line for line in told.splitlines() if line.startswith("cmdstat_evalsha_ro:"))
     return statistics.median(taken) * 1e6, float(line.split("usec_per_call=")[1].split(",")[0])
 
@@ -135,10 +137,10 @@ def memory_us(index: MemoryIndex, hashes: Sequence[BlockHash]) -> float:
 # events ----------------------------------------------------------------------------------------
 
 
-async def apply_figures(lane: Lane) -> list[Figure]:
+async def apply_figures(pipeline: Pipeline) -> list[Figure]:
     rates, ratios = [], []
     for _ in range(ROUNDS):
-        index, memory = await new_index(lane, 1), MemoryIndex()
+        index, memory = await new_index(pipeline, 1), MemoryIndex()
         memory.add_worker(WORKERS[0], ROOT, BLOCK_SIZE)
         events = [event for _ in range(APPLIED_PROMPTS) for event in prompt_of(new_tokens(256))]
         started = time.perf_counter()
@@ -162,32 +164,32 @@ async def apply_figures(lane: Lane) -> list[Figure]:
 # size ------------------------------------------------------------------------------------------
 
 
-async def size_figures(lane: Lane) -> list[Figure]:
+async def size_figures(pipeline: Pipeline) -> list[Figure]:
     """Blocks of a worker's own, the dearest, and blocks that all hold."""
     figures = []
     for name, goal, is_shared in (("redis.bytes", 40, False), ("redis.bytes_shared", None, True)):
-        index = await new_index(lane, len(WORKERS))
+        index = await new_index(pipeline, len(WORKERS))
         await index.flush()
-        before = await used(lane)
+        before = await used(pipeline)
         for _ in range(SIZED_PROMPTS):
             tokens = new_tokens(256)
             for worker in WORKERS:
                 store(index, worker, tokens if is_shared else new_tokens(256))
             await index.flush()
         pairs = sum(index.num_blocks(worker) for worker in WORKERS)
-        figures.append(median_of(name, "bytes", goal, [(await used(lane) - before) / pairs]))
+        figures.append(median_of(name, "bytes", goal, [(await used(pipeline) - before) / pairs]))
     return figures
 
 
-async def used(lane: Lane) -> int:
-    told = (await lane.ask(pack(b"INFO", b"memory"))).decode()
+async def used(pipeline: Pipeline) -> int:
+    told = (await pipeline.ask(pack(b"INFO", b"memory"))).decode()
     return int(next(line for line in told.splitlines() if line.startswith("used_memory:")).split(":")[1])
 
 
-async def edge_figure(lane: Lane) -> Figure:
+async def edge_figure(pipeline: Pipeline) -> Figure:
     """A prefix that all share, turns of 24 blocks that are told one by one; every fourth conversation
     branches off the one before it in its middle, and the oldest lose their end."""
-    index = await new_index(lane, len(WORKERS))
+    index = await new_index(pipeline, len(WORKERS))
     prefix, before = new_tokens(32), new_tokens(0)
     ends: list[list[int]] = []
     for number in range(CONVERSATIONS):

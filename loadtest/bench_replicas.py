@@ -218,7 +218,7 @@ async def found(options: RedisOptions) -> list[float]:
         event, hashes = run_of()
         started = time.perf_counter()
         ours.index.apply(WORKER.id, event)
-        while (await theirs.others(ROOT, hashes)).get(WORKER.id) != len(hashes):  # noqa: ASYNC110
+        while (await theirs.remote_overlap(ROOT, hashes)).get(WORKER.id) != len(hashes):  # noqa: ASYNC110
             await asyncio.sleep(0.0002)
         taken.append(time.perf_counter() - started)
         await asyncio.sleep(PAUSE_S)

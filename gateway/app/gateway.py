@@ -49,7 +49,7 @@ from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
 from gateway.index.memory_sweep import keep_swept
 from gateway.ingest.base import Feed
-from gateway.ingest.blind_recovery import Healer, keep_healing
+from gateway.ingest.blind_recovery import RecoveryObserver, keep_healing
 from gateway.models.from_config import catalog_of
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
@@ -123,7 +123,7 @@ class Gateway:
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
         self.tree = shared_tree(config, self.losses)
         self.index: Index = self.tree.index if self.tree else MemoryIndex(self.losses)
-        self.healer = Healer(self.index, keep_s=config.assumed_keep_s)
+        self.healer = RecoveryObserver(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
         self.witnesses = Witnesses()
@@ -375,7 +375,7 @@ class Gateway:
             in_turn=self.bookings.in_turn if self.bookings else None,
             ask_usage=self.asking(),
             to_report=self.healer.asking,
-            others=Others(self.router, self.tree.others) if self.tree else None,
+            others=Others(self.router, self.tree.remote_overlap) if self.tree else None,
             handoffs=HANDOFFS,
             splits=self.splits,
             response_ids=self.surface.response_ids,

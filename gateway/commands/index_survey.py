@@ -16,7 +16,7 @@ from gateway.core.blocks import BlockHash
 from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
-from gateway.index.redis_tree.browse import Browser, Told
+from gateway.index.redis_tree.browse import Browser, PublishedWorker
 from gateway.index.redis_tree.tree import tree_key
 from gateway.redis.client import Refused, foreign
 from gateway.redis.keys import SCHEMA, WorkerKeys, schema_key, trees_key, workers_key
@@ -37,7 +37,7 @@ class Row:
     model: str
     root: BlockHash
     keys: WorkerKeys | None = None
-    told: Told | None = None
+    told: PublishedWorker | None = None
     stream: StreamState | None = None
     blocks: set[BlockHash] | None = None
     num_edges: int = 0
@@ -102,7 +102,7 @@ class Survey:
         elif row.keys and row.log_bytes:
             await self._inherit(row, row.keys)
 
-    async def _count(self, row: Row, told: Told) -> None:
+    async def _count(self, row: Row, told: PublishedWorker) -> None:
         """By the tree, edge by edge; what does not fit together is a fault."""
         browser = Browser(self._client, self._options.prefix, row.root)
         row.blocks = set()

@@ -41,7 +41,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     booked_tokens     uncached prompt tokens of requests sent there that have not produced a token
     num_in_flight     requests sent there and not finished, counted by us
     num_waiting, kv_usage   as the engine last reported
-    spilled           tokens of the overlap that are not on its GPU, by the media where they lie
+    offloaded         tokens of the overlap that are not on its GPU, by the media where they lie
     assumed_tokens    about how many behind the first image it was sent before; not part of the overlap
     is_exact          its event stream is EXACT: the overlap is a fact, not a guess
     confidence        the share of such overlaps that it really had lately, 1 unless it is often less
@@ -58,7 +58,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     kv_usage: float = 0.0
     is_exact: bool = False
     confidence: float = 1.0
-    spilled: Mapping[tuple[str, ...], int] = {}
+    offloaded: Mapping[tuple[str, ...], int] = {}
     assumed_tokens: int = 0
     pace: Pace = TYPICAL
     stays_s: float = math.inf

@@ -14,7 +14,7 @@ from gateway.http.address import Address
 from gateway.http.cache_report import can_report
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets, Index, Losses
-from gateway.ingest.blind_recovery import Healer
+from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.endpoints import reached
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
@@ -48,7 +48,7 @@ class Feeds:
         tasks: Tasks,
         agents: AgentFeeds | None = None,
         subscribe: Callable[..., Subscription] = Subscription,
-        healer: Healer | None = None,
+        healer: RecoveryObserver | None = None,
         shared: "Shared | None" = None,
         limits_of: Callable[[Worker], BlockLimits] = lambda worker: block_limits(worker.num_blocks),
         ways: Ways | None = None,

@@ -1,1 +1,2 @@
-"""What each worker holds: from its events (`memory.py`) and from our own decisions (`assumed.py`)."""
+"""Index of the KV blocks that each worker holds, from its events (`memory.py`) and from routing decisions
+(`assumed.py`)."""

@@ -1,11 +1,11 @@
-"""What workers should hold because of what we sent them: no event has said so (yet).
+"""Blocks that workers are assumed to hold because of requests sent to them, before or without KV events.
 
 Two uses of one mechanism:
-- a request in flight will leave its prompt's blocks at its worker: its blocks are *pinned* until it
-  ends, so that the next request, milliseconds later, sees them;
-- a worker without events is known by nothing else: its blocks are kept for `keep_s` after the
-  request, up to its cache size, the least recently sent first out and tails before heads.
-For workers with events a second is kept, time enough for the event to arrive.
+- a request in flight will leave its prompt's blocks at its worker: they are *pinned* until it ends, so
+that the next request, milliseconds later, sees them;
+- for a worker without events this is the only knowledge: its blocks are kept for `keep_s` after the
+request, up to its cache size; the least recently sent go first, tails before heads. For workers with events
+blocks are kept for a second, time enough for the event to arrive.
 """
 
 from collections import deque
@@ -19,12 +19,12 @@ from gateway.core.worker import WorkerId
 
 SWEEP_EVERY_S = 0.01
 MAX_EXPIRED = 512
-"""Blocks of one worker that a decision takes off at most, in a fraction of a millisecond."""
+"""Blocks per worker that one lookup expires at most: a fraction of a millisecond."""
 
 
 @mypyc_attr(acyclic=True)
 class _Kept:
-    """Blocks of one request that has ended, until when; those of its tail may be gone."""
+    """Blocks of one finished request and their expiry time; blocks of its tail may be gone already."""
 
     __slots__ = ("until", "blocks")
 
@@ -35,12 +35,14 @@ class _Kept:
 
 @dataclass(slots=True, eq=False)
 class _Assumed:
-    """`pins` are in flight, `again` counts the further requests that have one of them in flight. `kept`
-    has each block under the request that used it last, `ends` those requests, the one that expires
-    soonest first. Sets and dicts are changed a run at a time: a block at a time costs five times as much.
+    """Assumed blocks of one worker: pinned by requests in flight, and kept after requests have ended.
 
-    A block is never assumed without those before it in its run: runs are pinned and kept whole, and given
-    up from the tail. So how much of a prompt is assumed can be found by bisection.
+    `again` counts the further requests that pin a block. `kept` has each block under the request that used it
+    last, `ends` those requests, the one that expires soonest first. Sets and dicts are changed a run at a
+    time: a block at a time costs five times as much.
+
+    A block is never assumed without those before it in its run: runs are pinned and kept whole, and dropped
+    from the tail. So the assumed length of a prompt can be found by bisection.
     """
 
     keep_s: float
@@ -86,7 +88,7 @@ class _Assumed:
         self.ends.clear()
 
     def forget_oldest(self) -> None:
-        """A block of the request that expires next; one that a later request used too stays."""
+        """Drop the last block of the request that expires next, unless a later request used it too."""
         oldest = self.ends[0]
         if not oldest.blocks:
             self.ends.popleft()
@@ -98,7 +100,7 @@ class AssumedIndex:
     def __init__(self) -> None:
         self._workers: dict[WorkerId, _Assumed] = {}
         self._sweep_s = 0.0
-        self.resets: list[Callable[[WorkerId], None]] = []  # told of workers whose caches are gone
+        self.resets: list[Callable[[WorkerId], None]] = []  # observers of workers that lost their cache
 
     def __repr__(self) -> str:
         num_blocks = sum(len(known.kept.keys() | known.pins) for known in self._workers.values())
@@ -109,7 +111,7 @@ class AssumedIndex:
         self._workers[worker] = _Assumed(keep_s, max_blocks)
 
     def set_keep(self, worker: WorkerId, keep_s: float) -> None:
-        """From now on its blocks are kept for so long; what was to be kept for longer is forgotten."""
+        """Change how long blocks are kept from now on; a shorter time also drops what is kept already."""
         if known := self._workers.get(worker):
             if keep_s < known.keep_s:
                 known.reset()
@@ -121,7 +123,7 @@ class AssumedIndex:
                 reset(worker)
 
     def reset_worker(self, worker: WorkerId) -> None:
-        """Its engine restarted: forget all but what is in flight there now."""
+        """Forget all blocks of a restarted engine but those pinned by requests in flight."""
         self._workers[worker].reset()
         for reset in self.resets:
             reset(worker)
@@ -131,37 +133,38 @@ class AssumedIndex:
             known.pin(hashes)
 
     def unpin(self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, *, was_run: bool) -> None:
-        """The end of a `pin`. Blocks of a request that did not reach its first token are not kept."""
+        """End a `pin`. Blocks of a request that did not reach its first token are not kept."""
         if known := self._workers.get(worker):
             known.unpin(hashes)
             if was_run and hashes:
                 known.keep(hashes, now)
 
-    def extend(self, hashes: Sequence[BlockHash], held: dict[WorkerId, int], now: float) -> None:
+    def extend(self, hashes: Sequence[BlockHash], overlap: dict[WorkerId, int], now: float) -> None:
         """Lengthen each worker's overlap by the blocks that follow and are assumed to be there.
 
-        `held` is what events tell, in leading blocks; pins are of what lies behind that only.
+        `overlap` counts the leading blocks known from events and is changed in place; pins matter only behind
+        those.
         """
         if now >= self._sweep_s:
             self._sweep(now)
         num = len(hashes)
         for worker, known in self._workers.items():
             if known.pins or known.kept:
-                first = held.get(worker, 0)
+                first = overlap.get(worker, 0)
                 if first < num and known.has(hashes[first], now):
-                    held[worker] = _depth(known, hashes, first + 1, now)
+                    overlap[worker] = _depth(known, hashes, first + 1, now)
 
     def num_kept(self, worker: WorkerId) -> int:
-        """Blocks that requests which have ended left there, as far as we know."""
+        """Number of blocks that finished requests are assumed to have left at the worker."""
         return len(self._workers[worker].kept)
 
     def num_pinned(self, worker: WorkerId) -> int:
-        """Blocks of requests in flight; some may be kept as well."""
+        """Number of blocks pinned by requests in flight; some may be kept as well."""
         return len(self._workers[worker].pins)
 
     def _sweep(self, now: float) -> None:
-        """Forget what has expired, a portion at a time: what long prompts left expires all at once. A lookup
-        looks at the time itself, so this is for memory alone."""
+        """Drop expired blocks in portions, since a long prompt's expire all at once. Lookups check the time
+        themselves, so this only frees memory."""
         self._sweep_s = now + SWEEP_EVERY_S
         for known in self._workers.values():
             room = MAX_EXPIRED
@@ -171,7 +174,7 @@ class AssumedIndex:
 
 
 def _depth(known: _Assumed, hashes: Sequence[BlockHash], least: int, now: float) -> int:
-    """Leading blocks of `hashes` that are held or assumed, at least `least`."""
+    """Count the leading blocks of `hashes` that are held or assumed, at least `least`."""
     most = len(hashes)
     while least < most:
         middle = (least + most) // 2

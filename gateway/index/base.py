@@ -1,9 +1,9 @@
-"""The index: for each worker, how many leading blocks of a prompt it holds.
+"""Interfaces of the index, which counts for each worker the leading blocks of a prompt that it holds.
 
-Backends stand behind this protocol and one contract suite (`tests/index/contract.py`). Blocks are
-named by our hash (`core/blocks.py`); engine hashes are known per worker only, for parents and
-removals. An engine hash is a function of the block: no engine uses one for two blocks at a time.
-All calls are synchronous and take effect at once.
+Backends implement this protocol and pass one contract suite (`tests/index/contract.py`). Blocks are named by
+our hash (`core/blocks.py`); engine hashes are known per worker only, for parents and removals. An engine hash
+is a function of the block: no engine uses one for two blocks at a time. All calls are synchronous and take
+effect at once.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from gateway.core.worker import WorkerId
 
 @dataclass(slots=True)
 class Applied:
-    """What applying events came to, per worker and since it was added.
+    """Counters of one worker's applied KV events, since the worker was added.
 
-    `num_orphans` counts blocks whose parent is unknown (they cannot be placed), `num_unknown_removals`
-    removals of blocks that we did not know, `num_mismatched` stores whose tokens do not fit their
-    block count or whose block size is not the worker's.
+    `num_orphans` counts blocks with an unknown parent (they cannot be placed), `num_unknown_removals`
+    removals of unknown blocks, `num_mismatched` stores with tokens that do not fit their block count, or with
+    a block size other than the worker's.
     """
 
     num_stored: int = 0
@@ -33,7 +33,7 @@ class Applied:
 
 
 class BlockSets(Protocol):
-    """What events go into: an index, or what an agent keeps of its engine's ranks."""
+    """Consumer of KV events: an index, or the inventory that an agent keeps of its engine's ranks."""
 
     def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
         """Make a worker known, with no blocks; `root` is the parent of its first blocks."""
@@ -42,7 +42,7 @@ class BlockSets(Protocol):
         """Forget a worker and all its blocks; unknown workers are no error."""
 
     def reset_worker(self, worker: WorkerId) -> None:
-        """Forget its blocks, keep the worker: its engine restarted or its stream lost something."""
+        """Forget all blocks of a worker but keep the worker: its engine restarted or its stream has a gap."""
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
         """Apply one event of a known worker. Raises KeyError for a worker that was not added."""
@@ -51,13 +51,16 @@ class BlockSets(Protocol):
         """Counters of one worker; kept over resets."""
 
     def num_kept(self, worker: WorkerId, *, on_gpu: bool) -> int:
-        """Engine hashes kept of a worker, of its GPU or of all its other media, each in each place where it
-        lies, and what else grows with its events: what `core/block_limits.py` bounds. Without looking at
-        blocks."""
+        """Count the engine hashes kept of a worker (once per tier) and everything else that grows with its
+        events.
+
+        `on_gpu` selects the GPU or all other media. Costs no look at the blocks; `core/block_limits.py`
+        bounds it.
+        """
 
 
-class Healed(Protocol):
-    """What `blind_recovery.py` asks of an index, and tells it; each as below."""
+class RecoveryIndex(Protocol):
+    """Index operations that `blind_recovery.py` needs; each as in `Index`."""
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None: ...
 
@@ -68,11 +71,11 @@ class Healed(Protocol):
     def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None: ...
 
 
-class RecoveryTarget(Healed, Protocol):
-    """One worker's blocks while its BLIND stream recovers, where its events do not go into the index."""
+class RecoveryTarget(RecoveryIndex, Protocol):
+    """Blocks of one worker while its BLIND stream recovers, where its events do not go into the index."""
 
     settle: Callable[[], None]
-    """Makes a batch of what was applied; called when no event is being applied."""
+    """Flush what was applied as one batch; called when no event is being applied."""
 
     @property
     def is_frozen(self) -> bool:
@@ -81,94 +84,98 @@ class RecoveryTarget(Healed, Protocol):
 
 class Index(BlockSets, Protocol):
     def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
-        """Leading blocks of `hashes` held in any medium, for each worker that holds at least the first.
+        """Count the leading blocks of `hashes` held in any medium, for each worker that holds at least the
+        first.
 
-        Of a worker with other groups beside full attention: as many as its engine can begin with (see
+        For a worker with groups beside full attention: as many as its engine can begin with (see
         `kv_groups.py`), of no more than `most`. Here and below `hashes` are a prompt's from its first block
         on.
         """
 
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
-        """Of the blocks that `overlap` counts, how many lie in each medium; in two media, in both."""
+        """Count per worker how many of the blocks of `overlap` lie in each medium; a block in two media
+        counts in both."""
 
-    def spilled(
-        self, hashes: Sequence[BlockHash], held: Mapping[WorkerId, int]
+    def offloaded(
+        self, hashes: Sequence[BlockHash], overlap: Mapping[WorkerId, int]
     ) -> Mapping[WorkerId, Mapping[tuple[str, ...], int]]:
-        """Of the leading blocks that workers hold (`held`, as `overlap` tells) those that are not on the GPU:
-        how many lie in which media. Workers that have all there are left out; a fleet of these costs
-        nothing."""
+        """Count per worker the leading blocks that are not on the GPU, by the set of media where they lie.
+
+        `overlap` limits each worker's blocks. Workers with all blocks on the GPU are left out; a fleet of
+        these costs nothing.
+        """
 
     def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
-        """Whether a worker holds all of `hashes`; False for one that is unknown."""
+        """Return True if the worker is known and holds all of `hashes`."""
 
     def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
-        """Our hash of a block that the worker holds, in any medium, under an engine hash."""
+        """Return our hash of a block that the worker holds, in any medium, under an engine hash."""
 
     def blocks(self, worker: WorkerId) -> Iterator[BlockHash]:
-        """Its blocks, each once, in no order; not to be changed meanwhile."""
+        """Iterate over a worker's distinct blocks, in no order; the index must not change meanwhile."""
 
     def sweep(self) -> bool:
-        """Do a bounded part, a few milliseconds, of what forgetting has left to do; False if none is left."""
+        """Do a bounded part (a few milliseconds) of pending clean-up; False if none is left."""
 
     def num_blocks(self, worker: WorkerId) -> int:
         """Distinct blocks (by our hash) that the worker holds."""
 
 
 class Losses(Protocol):
-    """Is told by an index what workers no longer hold, where somebody wants to know."""
+    """Observer of blocks that workers lose."""
 
     def evict(self, block: BlockHash) -> None:
-        """A worker removed it."""
+        """A worker removed the block."""
 
     def forget(self, blocks: bytes) -> None:
-        """Packed hashes, 8 bytes each: of what workers held that were dropped or reset, some time after."""
+        """Blocks of a dropped or reset worker were swept, some time later; packed hashes of 8 bytes each."""
 
     def end(self, worker: WorkerId) -> None:
-        """All that it held is gone: it was dropped or reset, or cleared its cache."""
+        """A worker lost all its blocks: it was dropped or reset, or cleared its cache."""
 
 
 class Holdings(Protocol):
-    """Is told by an index which blocks its workers hold, each change once: what others may be told.
+    """Observer of the blocks that an index's workers hold, notified once of each change, for publication.
 
-    A holding is a number from `begin` to `end`; a worker has one at a time, and another beside it, which is
-    hidden, for blocks that it no longer holds and that an offload tier may still speak of.
+    A holding is a number from `begin` to `end`. A worker has one at a time, and a hidden one beside it for
+    blocks that it no longer holds and that an offload tier may still refer to.
     """
 
     def begin(self, holding: int, worker: WorkerId, *, is_hidden: bool) -> None:
-        """It has no blocks yet."""
+        """Start a holding without blocks."""
 
     def end(self, holding: int) -> None:
-        """All its blocks are gone."""
+        """End a holding; all its blocks are gone."""
 
     def hold(self, holding: int, blocks: Sequence[BlockHash], before: BlockHash | None) -> None:
-        """A run that it did not hold, behind the block `before` (None: not known, or the root)."""
+        """Add a run that the holding did not have, behind the block `before` (None: unknown, or the root)."""
 
     def release(self, holding: int, block: BlockHash) -> None:
-        """It no longer holds a block."""
+        """Remove one block from the holding."""
 
 
 FULL_ATTENTION = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
-"""Kinds of groups that keep all blocks of a prefix."""
+"""Kinds of KV cache groups that keep all blocks of a prefix."""
 
 
 def is_prefix_group(group_idx: int, spec_kind: str | None) -> bool:
-    """Whether prefixes are made of this group's blocks: full attention, or the only group there is."""
+    """Return True if prefixes consist of this group's blocks: full attention, or the only group there is."""
     return spec_kind in FULL_ATTENTION or (spec_kind is None and group_idx == 0)
 
 
 def is_partial(event: BlocksStored, block_size: int | None) -> bool:
-    """Whether it is the beginning of a block that some newer engines cache too: no block of ours."""
+    """Return True for the partial block that some newer engines cache too; it is no block of ours."""
     size = len(event.tokens)
     return len(event.engine_hashes) == 1 and 0 < size == event.block_size < (block_size or 0)
 
 
-MAX_LEFT = 8192
-"""Names of one worker's removed blocks by which an offload tier's store may still call them: more than what
-is on its way there at any time. Some 200 bytes each, for workers that have such a tier."""
+MAX_REMOVED = 8192
+"""Engine hashes of removed blocks kept per worker, by which an offload tier's store may still refer to them.
+More than are on their way there at any time. Some 200 bytes each, for workers with such a tier."""
 
 LINKS = -1
-"""The group, which no engine has, of blocks that a snapshot (`inventory.py`) takes away again, and of those
-whose engine hash is not known (`proofs.py`): nobody speaks of them by name later."""
+"""Pseudo group (no engine has it) of blocks without a known engine hash (`proofs.py`), and of those that a
+snapshot (`inventory.py`) removes again: no event refers to them by name later."""
 
-PLACE_COST = 16
-"""Blocks that a place counts for beside its own, where numbers are bounded: groups and media cost memory."""
+TIER_COST = 16
+"""Blocks that a tier counts for, beside its own, where numbers are bounded: groups and media cost memory."""

@@ -1,26 +1,25 @@
-"""What is known again of a worker whose stream is BLIND, although its engine never repeats itself.
+"""Recovery of a worker's blocks while its stream is BLIND, although its engine never repeats itself.
 
-    what is seen                              what it proves
+    observation                               proof
     --------------------------------------    ------------------------------------------------------------
     an answer: c tokens were cached           its prompt's first c // block size blocks are there, under
-                                              engine hashes that we do not know: credited, and forgotten
-                                              after `keep_s`. What was credited beyond is withdrawn.
+                                              unknown engine hashes: credited, and forgotten
+                                              after `keep_s`. Credit beyond these is withdrawn.
     a run with an unknown parent, stored      the parent is that prompt's block before the first computed
-    for such a request: it begins where the   one. The run and what hangs on it is placed under its own
-    cached tokens end                         engine hashes, so that removals find it.
+    for such a request: it begins where the   one. The run and its descendants are placed under their own
+    cached tokens end                         engine hashes, so that removals find them.
     a run from the root for a request that    all of the hit prefix, under its engine hashes
     asked the engine to announce its hit
 
-Blocks whose engine hash is not known are *links* (`proofs.py`), runs whose parent is not known *orphans*
-(`orphans.py`). A run is matched by our hash, of tokens and extra keys both, and only if nothing else fits:
-no other prompt that was there while it came, and no other run for this prompt. A wrong credit is worse
-than none.
+Blocks with unknown engine hashes are *links* (`proofs.py`), runs with an unknown parent *orphans*
+(`orphans.py`). A run is matched by our hash, of tokens and extra keys both, and only if nothing else fits: no
+other prompt that was there while it came, and no other run for this prompt. A wrong credit is worse than
+none.
 
-A run from the root that is stored again may be a second copy, or what a request (ours, or one of another
-process beside us) asked to have announced: they look alike. So from the first time that a stream is BLIND
-until its engine restarts (or a while after its cache was cleared), root runs are not counted twice. Too low
-a count forgets a copied block when its first copy goes, which costs a hit; too high a count would credit it
-for ever.
+A root run that is stored again may be a second copy, or an announcement that a request (ours, or one of a
+process beside us) asked for: they look alike. So from the first time that a stream is BLIND until its engine
+restarts (or a while after its cache was cleared), root runs are not counted twice. Too low a count forgets a
+copied block when its first copy goes, which costs a hit; too high a count would credit it for ever.
 """
 
 import math
@@ -39,30 +38,31 @@ from gateway.core.kv_events import (
     RunStored,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import Healed, is_prefix_group
+from gateway.index.base import RecoveryIndex, is_prefix_group
 from gateway.index.orphans import Orphan, Orphans, positions
-from gateway.index.proofs import HealCounts, Proofs, stretches
+from gateway.index.proofs import Proofs, RecoveryCounts, stretches
 
 SETTLE_S = 0.25
-"""Between an answer and the search for its run: events are on their way, and one that also fits may come."""
+"""Time between an answer and the search for its run: events are on their way, and one that also fits may
+come."""
 PATIENCE_S = 5.0
-"""How long after an answer its run may come."""
+"""Time after an answer in which its run may come."""
 FADE_S = 60.0
-"""After a clear, for requests that asked before it and run behind it."""
+"""Time after a clear for requests that asked before it and run behind it."""
 MAX_SENT = 1024
-"""Prompts that are remembered of one worker, 8 bytes a block."""
+"""Prompts remembered per worker, 8 bytes a block."""
 MAX_AWAITING = 64
-"""Requests whose run is looked for at a time."""
+"""Requests with a run to look for, at most, at a time."""
 MAX_ASKED = 4_096
 QUIET_REQUESTS = 64
-"""So many announcements in a row that told nothing: from then on one request of RARELY asks for one."""
+"""Fruitless announcements in a row after which one request of RARELY asks for one."""
 RARELY = 16
 
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """A prompt, and from when to when it was at the worker; how many of its blocks were known then under
-    their engine hashes, and how many it found."""
+    """Prompt sent to a worker: from when to when it was there, how many of its blocks were known then under
+    their engine hashes (`known`), and how many it found (`depth`)."""
 
     tokens: Tokens
     blocks: Sequence[BlockHash]
@@ -74,13 +74,13 @@ class _Sent:
     depth: int = 0
 
 
-class Healing:
-    """Of one worker in `index`. `can_report`: its engine announces a hit prefix when it is asked to."""
+class BlindRecovery:
+    """Blind recovery of one worker in `index`. `can_report`: its engine announces a hit prefix on request."""
 
     def __init__(
         self,
         worker: WorkerId,
-        index: Healed,
+        index: RecoveryIndex,
         *,
         root: BlockHash,
         block_size: int,
@@ -89,12 +89,12 @@ class Healing:
         clock: Callable[[], float],
     ) -> None:
         self.worker = worker
-        self.counts = HealCounts()
+        self.counts = RecoveryCounts()
         self.orphans = Orphans()
         self.proofs = Proofs(worker, index, root)
         self.is_blind = False
         self.was_blind = False  # since its engine started: events go through here
-        self.on_change: Callable[[Healing], None] = lambda healing: None
+        self.on_change: Callable[[BlindRecovery], None] = lambda healing: None
         self._index = index
         self._root = root
         self._size = block_size
@@ -113,7 +113,7 @@ class Healing:
         return f"Healing({self.worker}, blind={self.is_blind}, {self.proofs}, {self.orphans})"
 
     def describe(self) -> dict[str, int]:
-        """For people: what is known of a worker although its stream is BLIND."""
+        """Return counts of recovered blocks for the admin API."""
         return {
             "proven_blocks": len(self.proofs),
             "orphan_blocks": self.orphans.num_blocks,
@@ -124,8 +124,8 @@ class Healing:
 
     # the stream --------------------------------------------------------------------------------
 
-    def tell(self, *, is_blind: bool) -> None:
-        """What the stream knows, whenever it may have changed."""
+    def set_blind(self, *, is_blind: bool) -> None:
+        """Set whether the stream is BLIND; called whenever that may have changed."""
         if is_blind is not self.is_blind:
             self.is_blind = is_blind
             if not self.was_blind:
@@ -136,13 +136,13 @@ class Healing:
             self.on_change(self)
 
     def reset(self, *, is_restart: bool) -> None:
-        """Its blocks are forgotten: the index knows none any more."""
+        """Forget everything: the index has dropped the worker's blocks."""
         self._forget()
         if is_restart:
             self.was_blind = self.is_blind
 
     def apply(self, event: KvEvent) -> None:
-        """One event of a stream that is or was BLIND, to the index and to what is kept here."""
+        """Apply one event of a stream that is or was BLIND, updating orphans and proofs too."""
         match event:
             case BlocksStored():
                 self._store(event)
@@ -158,7 +158,7 @@ class Healing:
             self.was_blind = False
 
     def look_back(self, events: Iterable[KvEvent]) -> None:
-        """Events that were applied before it was known that something is missing."""
+        """Keep the orphan runs among events applied before the gap was known."""
         for event in events:
             if not isinstance(event, BlocksStored) or not self._is_run(event) or event.parent is None:
                 continue
@@ -174,7 +174,8 @@ class Healing:
         prompts: Sequence[Sequence[BlockHash]],
         reads_cache: bool = True,
     ) -> bool:
-        """A request goes there; whether it should ask for an announcement of what it finds."""
+        """Register a request sent to the worker; returns True if it should ask for an announcement of its
+        hit."""
         now = self._clock()
         known = [self._named(blocks) for blocks in prompts]
         asks = self._can_report and reads_cache and any(map(self._is_worth_asking, prompts, known))
@@ -188,7 +189,7 @@ class Healing:
         return asks
 
     def answered(self, id: str, cached_tokens: int | None) -> None:
-        """The engine told of a request's (last) prompt how much of it it held."""
+        """Use the engine's cached-token count of a request's (last) prompt as a proof."""
         sent = self._sent.get(id)
         if sent is None or sent.ended < math.inf:
             return
@@ -198,7 +199,7 @@ class Healing:
         sent.depth = min(cached_tokens // self._size, len(sent.blocks))
         if sent.asks:
             self._num_quiet = 0 if sent.depth > sent.known else self._num_quiet + 1
-            self._has_asked(sent)
+            self._note_asked(sent)
         if sent.depth < len(sent.blocks):
             self.counts.num_withdrawn += self.proofs.withdraw(sent.blocks[sent.depth])
         self.counts.num_proven += self.proofs.prove(sent.blocks[: sent.depth], now + self._keep_s)
@@ -206,8 +207,8 @@ class Healing:
             self._awaiting = [*self._awaiting[-MAX_AWAITING + 1 :], sent]
 
     def tick(self) -> bool:
-        """A portion of what is due: a proof that has expired goes, or an answer's run is looked for. Whether
-        more is due."""
+        """Do a portion of what is due: expire a proof, or look for an answer's run. Returns True if more is
+        due."""
         now = self._clock()
         if not self._due and now >= self._next_look:
             self._next_look = now + SETTLE_S
@@ -222,7 +223,7 @@ class Healing:
     def _store(self, event: BlocksStored) -> None:
         worker, is_run = self.worker, self._is_run(event)
         applied = self._index.applied(worker)
-        for part in self._unheld(event) if is_run and event.parent is None else (event,):
+        for part in self._unknown_parts(event) if is_run and event.parent is None else (event,):
             before = applied.num_orphans
             self._index.apply(worker, part)
             if is_run and applied.num_orphans > before:
@@ -231,15 +232,15 @@ class Healing:
                 self._placed(part)
 
     def _is_run(self, event: BlocksStored) -> bool:
-        """Blocks of the engine's own cache that prefixes are made of, all with their tokens."""
+        """Return True for GPU blocks with all their tokens, of a group that prefixes consist of."""
         num = len(event.engine_hashes)
         is_whole = num > 0 and event.block_size == self._size and len(event.tokens) == num * self._size
         return is_whole and event.medium == GPU and is_prefix_group(event.group_idx, event.spec_kind)
 
-    def _unheld(self, event: BlocksStored) -> Iterator[BlocksStored]:
-        """Of a run, the parts whose engine hashes are not known yet."""
+    def _unknown_parts(self, event: BlocksStored) -> Iterator[BlocksStored]:
+        """Yield the parts of a run with unknown engine hashes."""
         names, size, extra = event.engine_hashes, event.block_size, event.extra_keys
-        if not any(self._is_held(name) for name in names):
+        if not any(self._is_known(name) for name in names):
             yield event
             return
         for first, end in self._new_parts(names):
@@ -252,21 +253,22 @@ class Healing:
             )
 
     def _new_parts(self, names: Sequence[EngineHash]) -> list[tuple[int, int]]:
-        """First and end of the stretches of names that are not known."""
-        return stretches([not self._is_held(name) for name in names])
+        """Return first and end of each stretch of unknown engine hashes."""
+        return stretches([not self._is_known(name) for name in names])
 
-    def _is_held(self, name: EngineHash) -> bool:
+    def _is_known(self, name: EngineHash) -> bool:
         return self._index.find(self.worker, name) is not None
 
     def _placed(self, event: BlocksStored) -> None:
-        """A run is in the index: its blocks are no links any more, and orphans may belong behind it."""
+        """Update links and orphans after a run entered the index: its blocks are links no longer, orphans may
+        follow it."""
         self._named_now(event)
         if len(self.orphans):
             self._place_behind(event.engine_hashes)
         self._settle()
 
     def _settle(self) -> None:
-        """Requests whose run has found its place wait for no other, though it may be evicted again."""
+        """Stop awaiting runs for requests with a run that found its place, though it may be evicted again."""
         if self._awaiting:
             self._awaiting = [sent for sent in self._awaiting if not self._is_named(sent)]
 
@@ -286,18 +288,19 @@ class Healing:
     # announcements -----------------------------------------------------------------------------
 
     def _named(self, blocks: Sequence[BlockHash]) -> int:
-        """Leading blocks that the worker is known to hold under engine hashes."""
+        """Count the leading blocks that the worker is known to hold under engine hashes."""
         known = self._index.overlap(blocks).get(self.worker, 0)
         if len(self.proofs):
             return next((i for i in range(known) if blocks[i] in self.proofs), known)
         return known
 
     def _is_worth_asking(self, blocks: Sequence[BlockHash], known: int) -> bool:
-        """Whether it is not known that the first block that we do not know is not there."""
+        """Return True unless the first unknown block is known to be absent."""
         return known < len(blocks) and blocks[known] not in self._asked
 
-    def _has_asked(self, sent: _Sent) -> None:
-        """What it did not find was stored for it, or will be when it is: either is announced."""
+    def _note_asked(self, sent: _Sent) -> None:
+        """Remember the frontier blocks of a request: the engine announces them, at once or when it stores
+        them."""
         for frontier in (sent.known, sent.depth):
             if frontier < len(sent.blocks):
                 self._asked[sent.blocks[frontier]] = None
@@ -312,12 +315,12 @@ class Healing:
             self._settle()
 
     def _is_named(self, sent: _Sent) -> bool:
-        """Whether what was stored for it found its place by itself."""
+        """Return True if the run stored for the request found its place by itself."""
         known = self._index.overlap(sent.blocks).get(self.worker, 0)
         return known > sent.depth and sent.blocks[sent.depth] not in self.proofs
 
     def _find_run(self, sent: _Sent) -> bool:
-        """Place the one run that was stored for it, if it is only one; whether it is settled."""
+        """Place the run stored for a request if exactly one fits; returns True if the search is over."""
         blocks, depth = sent.blocks, sent.depth
         if self._is_named(sent):
             return True
@@ -331,14 +334,14 @@ class Healing:
             return False
         others = [other for other in self._sent.values() if other is not sent]
         if any(self._fits_elsewhere(run, other, before) for run in runs for other in others):
-            return True  # it could be another's: nobody will ever tell
+            return True  # it could be another's: no later event will show
         for run in runs:
             if run in self.orphans:  # not placed with one before
                 self._place(run, blocks, depth)
         return True
 
     def _fits_elsewhere(self, run: Orphan, other: _Sent, before: BlockHash) -> bool:
-        """Whether it could be a part of another prompt that was there when it was stored."""
+        """Return True if the run could be a part of another prompt that was there when it was stored."""
         chain = other.blocks
         if not run.was_stored(other.since, other.ended + PATIENCE_S):
             return False
@@ -348,14 +351,14 @@ class Healing:
         )
 
     def _place(self, run: Orphan, chain: Sequence[BlockHash], depth: int) -> None:
-        """Its first block is number `depth` of `chain`: into the index with it, and with all that hangs on
-        it or that it hangs on."""
+        """Place a run with number `depth` of `chain` as its first block into the index, with its orphan
+        ancestors and descendants."""
         event, parent = run.event, run.event.parent
         assert parent is not None
         if (older := self.orphans.with_name(parent)) is not None:
             first = depth - 1 - list(older.names).index(parent)
             if first >= 1 and older.continues(chain, first, chain[first - 1]):
-                self._place(older, chain, first)  # and what hangs on it
+                self._place(older, chain, first)  # and its descendants
             return
         self.orphans.drop(run)
         laid = self.proofs.lay(chain[:depth])
@@ -366,7 +369,7 @@ class Healing:
             ahead = placed[first - 1] if first else before
             link = event.engine_hashes[first - 1] if first else before
             apply(worker, RunStored(placed[first:end], event.engine_hashes[first:end], link, ahead, *place))
-        if not run.is_parent_gone and not self._is_held(parent):
+        if not run.is_parent_gone and not self._is_known(parent):
             root = chain[depth - 2] if depth > 1 else self._root
             apply(worker, RunStored([before], [parent], root if depth > 1 else None, root, *place))
         if run.gone:
@@ -376,13 +379,13 @@ class Healing:
         self._place_behind([parent, *event.engine_hashes])
 
     def _place_behind(self, names: Sequence[EngineHash]) -> None:
-        """Orphans whose parent the index knows by now, and what hangs on these."""
+        """Place orphans with a parent that the index knows by now, and their descendants."""
         todo = deque(names)
         while todo and len(self.orphans):
             for run in self.orphans.behind(todo.popleft()):
                 event = run.event
                 self.orphans.drop(run)
-                for part in self._unheld(event):
+                for part in self._unknown_parts(event):
                     self._index.apply(self.worker, part)
                 self._named_now(event)
                 if run.gone:
@@ -392,7 +395,7 @@ class Healing:
                 todo.extend(event.engine_hashes)
 
     def _forget(self) -> None:
-        """All that hangs on what the index knew; answers to what is there now prove nothing of what comes."""
+        """Forget all that depends on the index's content; answers to earlier requests prove nothing now."""
         self.proofs.clear()
         self.orphans.clear()
         self._sent.clear()

@@ -1,14 +1,14 @@
-"""Runs of blocks, packed: the edges of the prefix tree, and who holds them.
+"""Packed edges of the prefix tree: runs of blocks, and the workers that hold them.
 
     heads   first hash ─► Edge                one dict for all edges; no edge knows another
     Edge    hashes  h0 h1 h2 h3 …             8 bytes each, at most MAX_BLOCKS
             full    0b0110                    the workers that hold all of it, a bit each
             parts   {0b0011: 0b1000}          which of its blocks ─► the workers that hold just these
 
-A hash names its block and all before it, so after a block comes the next of its edge or an edge that
-begins with the prompt's next hash. Equality at one position is equality before it: an edge is compared
-by its last hash, and where it differs by bisection. An edge is never cut in two: what branches off its
-middle is an edge of its own. A block's *number* (edge number · 256 + position) stays while it is held.
+A hash identifies its block and all before it, so after a block comes the next of its edge or an edge that
+begins with the prompt's next hash. Equality at one position is equality before it: an edge is compared by its
+last hash, and where it differs by bisection. An edge is never cut in two: what branches off its middle is an
+edge of its own. A block's *number* (edge number · 256 + position) stays while it is held.
 """
 
 from array import array
@@ -28,8 +28,11 @@ MAX_EDGES = 1 << (32 - POSITION_BITS)
 
 @mypyc_attr(acyclic=True)
 class Edge:
-    """No cycle goes through it, so the garbage collector has nothing to look at: a million are no pause.
-    `branch` is how many blocks lie before the latest branch, `branch_last` the hash of the last of them."""
+    """Run of up to 256 consecutive blocks. No reference cycle goes through it, so the garbage collector skips
+    it.
+
+    `branch` counts the blocks before the latest branch, `branch_last` is the hash of the last of them.
+    """
 
     __slots__ = ("number", "hashes", "last", "num", "full", "parts", "before", "branch", "branch_last")
 
@@ -44,7 +47,7 @@ class Edge:
         self.branch = self.branch_last = 0
 
     def held(self, bit: int) -> int:
-        """Which of the blocks a worker holds, the first in the lowest bit."""
+        """Return the bitmap of the blocks that a worker holds, the first in the lowest bit."""
         if self.full & bit:
             return (1 << self.num) - 1
         for blocks, workers in (self.parts or {}).items():
@@ -53,19 +56,19 @@ class Edge:
         return 0
 
     def hold(self, bit: int, blocks: int, before: int) -> None:
-        """The worker holds `blocks` now, and held `before` until now."""
+        """Set the blocks that a worker holds from the bitmap `before` to `blocks`."""
         whole = (1 << self.num) - 1
         if before == whole:
             self.full &= ~bit
         elif before:
-            self._leave(before, bit)
+            self._drop_part(before, bit)
         if blocks == whole:
             self.full |= bit
         elif blocks:
             self.parts = self.parts or {}
             self.parts[blocks] = self.parts.get(blocks, 0) | bit
 
-    def _leave(self, blocks: int, workers: int) -> None:
+    def _drop_part(self, blocks: int, workers: int) -> None:
         assert self.parts is not None
         left = self.parts[blocks] & ~workers
         if left:
@@ -76,7 +79,7 @@ class Edge:
             del self.parts[blocks]
 
     def extend(self, packed: bytes, last: int, bit: int) -> None:
-        """Append blocks: `bit` holds them if it holds the rest, to all others they are missing."""
+        """Append blocks: `bit` holds them if it holds the rest; for all others they are missing."""
         others = self.full & ~bit
         if others:
             self.parts = self.parts or {}
@@ -87,12 +90,12 @@ class Edge:
         self.last = last
 
     def branch_at(self, position: int) -> None:
-        """Remember where the latest branch is: it is where prompts that leave the edge will mostly do so."""
+        """Remember the position of the latest branch, where most prompts will leave the edge."""
         self.branch = position
         self.branch_last = int.from_bytes(self.hashes[position * 8 - 8 : position * 8], "little")
 
     def trim(self) -> bool:
-        """Give up blocks at the end that nobody holds; True if none is left."""
+        """Drop blocks at the end that no worker holds; True if none is left."""
         if self.full:
             return False
         num = max(map(int.bit_length, self.parts)) if self.parts else 0
@@ -102,12 +105,12 @@ class Edge:
             self.branch = self.branch if self.branch <= num else 0
             whole = (1 << num) - 1
             if self.parts and (workers := self.parts.get(whole, 0)):
-                self._leave(whole, workers)
+                self._drop_part(whole, workers)
                 self.full = workers
         return num == 0
 
     def forget(self, workers: int) -> bool:
-        """These hold nothing any more; True if no block is left."""
+        """Remove these workers as holders; True if no block is left."""
         self.full &= ~workers
         if self.parts:
             left = {blocks: mask & ~workers for blocks, mask in self.parts.items() if mask & ~workers}
@@ -115,7 +118,7 @@ class Edge:
         return self.trim()
 
     def match(self, hashes: Sequence[BlockHash], first: int, position: int = 0) -> int:
-        """How many blocks from `position` on are those of `hashes` from `first` on."""
+        """Count the blocks from `position` on that equal those of `hashes` from `first` on."""
         own = memoryview(self.hashes).cast("Q")
         low, high = 0, min(len(hashes) - first, self.num - position)
         offset, middle = position - first - 1, high
@@ -128,7 +131,7 @@ class Edge:
         return low
 
     def holding(self, num: int) -> int:
-        """The workers that hold at least its first `num` blocks."""
+        """Return the workers that hold at least the first `num` blocks."""
         workers, leading = self.full, (1 << num) - 1
         if self.parts:
             for blocks, mask in self.parts.items():
@@ -137,7 +140,7 @@ class Edge:
         return workers
 
     def leading(self, workers: int) -> Iterator[tuple[int, int]]:
-        """Workers, none of which holds all, by how many of the first blocks they hold."""
+        """Yield (workers, number of leading blocks held) for `workers` that do not hold the whole edge."""
         if self.parts:
             for blocks, mask in self.parts.items():
                 if mask & workers:
@@ -159,7 +162,7 @@ class Edges:
         return len(self._heads)
 
     def at(self, block: int) -> Edge:
-        """The edge of a block number."""
+        """Return the edge of a block number."""
         return self._heads[self._head_of[block >> POSITION_BITS]]
 
     def hash_at(self, block: int) -> BlockHash:
@@ -169,7 +172,7 @@ class Edges:
     # lookup ------------------------------------------------------------------------------------
 
     def walk(self, hashes: Sequence[BlockHash], workers: int) -> list[tuple[int, int]]:
-        """Of `workers`, who holds how many leading blocks: (workers, blocks), none with 0."""
+        """Count leading blocks held by `workers`: pairs (workers, blocks), without those that hold none."""
         found: list[tuple[int, int]] = []
         heads, depth, num = self._heads, 0, len(hashes)
         get = heads.get
@@ -200,7 +203,7 @@ class Edges:
         return found
 
     def along(self, hashes: Sequence[BlockHash]) -> Iterator[tuple[int, int]]:
-        """The edges that a prompt goes through: number, and how many blocks of it from its first on."""
+        """Yield the edges along a prompt: (edge number, number of its leading blocks in the prompt)."""
         depth = 0
         while depth < len(hashes) and (edge := self._heads.get(hashes[depth])) is not None:
             num = edge.match(hashes, depth)
@@ -210,10 +213,10 @@ class Edges:
     # change ------------------------------------------------------------------------------------
 
     def store(self, bit: int, hashes: Sequence[BlockHash], parent: int | None) -> list[tuple[int, int, int]]:
-        """A worker holds a run, which follows the block number `parent`.
+        """Store a run for a worker behind the block number `parent` (None: at the root).
 
-        Returns it in parts: number of the first block, number of blocks, which of them the worker held
-        before. Known blocks are found where they are, new ones prolong their edge or make one.
+        Returns parts: (number of the first block, number of blocks, bitmap of those held before). Known
+        blocks are found where they are, new ones prolong their edge or make one.
         """
         edge, position = (None, 0) if parent is None else (self.at(parent), (parent & POSITION) + 1)
         done, num = 0, len(hashes)
@@ -237,10 +240,10 @@ class Edges:
             done, position = done + count, position + count
         if self._holdings is not None:
             before_it = None if parent is None else self.hash_at(parent)
-            self._tell(self._holdings, bit, hashes, before_it, parts)
+            self._notify_stored(self._holdings, bit, hashes, before_it, parts)
         return parts
 
-    def _tell(
+    def _notify_stored(
         self,
         holdings: Holdings,
         bit: int,
@@ -248,7 +251,7 @@ class Edges:
         before: BlockHash | None,
         parts: list[tuple[int, int, int]],
     ) -> None:
-        """Of a run, the stretches that the worker did not hold."""
+        """Notify `holdings` of the stretches of a run that the worker did not hold."""
         held = first = done = 0
         for _, count, some in parts:
             held |= some << done
@@ -266,8 +269,10 @@ class Edges:
     def _add(
         self, edge: Edge | None, position: int, hashes: Sequence[BlockHash], first: int, bit: int, last: int
     ) -> tuple[Edge, int, int, int]:
-        """New blocks behind a position, where the block `last` is, up to one that begins an edge: where they
-        are, and how many."""
+        """Add new blocks behind a position (after the block `last`), up to the next known head.
+
+        Returns the edge, the position, the bitmap held before, and the number of blocks added.
+        """
         end = len(hashes)
         if not self._heads.keys().isdisjoint(hashes[first:] if first else hashes):
             end = next(i for i in range(first, end) if hashes[i] in self._heads)
@@ -285,7 +290,7 @@ class Edges:
         return edge, position, before, end - first
 
     def release(self, bit: int, block: int) -> None:
-        """A worker no longer holds a block that it held."""
+        """Remove a worker as the holder of a block."""
         edge = self.at(block)
         before, num = edge.held(bit), edge.num
         if self._holdings is not None:
@@ -293,23 +298,24 @@ class Edges:
         edge.hold(bit, before & ~(1 << (block & POSITION)), before)
         self._trimmed(edge, num, is_empty=edge.trim())
 
-    def take(self, bit: int, block: int, num: int = 1) -> int:
-        """A worker holds `num` blocks of an edge, known ones, from this on; which of them it held before."""
+    def hold_known(self, bit: int, block: int, num: int = 1) -> int:
+        """Add a worker as holder of `num` known blocks; returns the bitmap of those held before."""
         edge, position = self.at(block), block & POSITION
         before, span = edge.held(bit), ((1 << num) - 1) << position
         if before & span != span:
             edge.hold(bit, before | span, before)
-            self._tell_known(bit, edge, span & ~before)
+            self._notify_held(bit, edge, span & ~before)
         return (before & span) >> position
 
     def grant(self, bit: int, number: int, blocks: int) -> None:
-        """A worker holds these blocks of an edge, and held none of it."""
+        """Add a worker as holder of these blocks of an edge of which it held none."""
         edge = self._heads[self._head_of[number]]
         edge.hold(bit, blocks, 0)
-        self._tell_known(bit, edge, blocks)
+        self._notify_held(bit, edge, blocks)
 
-    def _tell_known(self, bit: int, edge: Edge, blocks: int) -> None:
-        """Blocks of an edge, each by itself: it is others that are known to lie behind each other."""
+    def _notify_held(self, bit: int, edge: Edge, blocks: int) -> None:
+        """Notify `holdings` of blocks of an edge one by one, since their neighbours may be held by other
+        workers only."""
         if self._holdings is not None:
             own = memoryview(edge.hashes).cast("Q")
             while blocks:
@@ -319,7 +325,8 @@ class Edges:
                 blocks &= blocks - 1
 
     def forget(self, workers: int, first: int, num: int) -> bool:
-        """These workers hold nothing of `num` edges from number `first` on; False if that was the last."""
+        """Remove workers as holders from `num` edges starting at number `first`; False if that was the last
+        edge."""
         for head in self._head_of[first : first + num]:
             if (edge := self._heads.get(head)) is not None:
                 before = edge.num
@@ -327,7 +334,7 @@ class Edges:
         return first + num < len(self._head_of)
 
     def held_by(self, workers: int, first: int, num: int) -> Iterator[bytes]:
-        """Packed hashes that these workers hold of `num` edges from number `first` on."""
+        """Yield the packed hashes that these workers hold in `num` edges starting at number `first`."""
         for head in self._head_of[first : first + num]:
             if (edge := self._heads.get(head)) is None:
                 continue
@@ -336,9 +343,9 @@ class Edges:
             for blocks in masks:
                 yield edge.hashes[: blocks.bit_length() * 8]
 
-    def tell(self, bit: int) -> None:
-        """All that a worker holds, as if it was stored now and holes came after it: what lies behind a hole
-        is known by what lies before."""
+    def republish(self, bit: int) -> None:
+        """Notify `holdings` of all blocks of a worker again, first with the holes and then releasing them,
+        since a block behind a hole is placed by the block before."""
         assert self._holdings is not None
         holes: list[BlockHash] = []
         for edge in self._heads.values():

@@ -1,11 +1,11 @@
-"""Engine hashes of one worker: name ─► block number, 12 bytes each where a dict costs 122.
+"""Packed table of one worker's engine hashes: key ─► block number, 12 bytes each where a dict costs 122.
 
-    buckets   name mod SPLIT**n ─► bucket                  (one not yet split stands in SPLIT places)
-    bucket    name 8 bytes, number 4 bytes, name, number … searched as bytes
+    buckets   key mod SPLIT**n ─► bucket                   (one not yet split stands in SPLIT places)
+    bucket    key 8 bytes, number 4 bytes, key, number …   searched as bytes
 
-Buckets are split in turn as names come, a few hundred names at a time, so that no store pays for a
-rebuild of all and the average bucket keeps its size. A name is an engine hash that is an integer, or
-the hash of one that is bytes.
+Buckets are split one after another as keys come, a few hundred keys at a time, so that no store pays for a
+rebuild of all and the average bucket keeps its size. A key is an engine hash that is an integer, or the hash
+of one that is bytes.
 """
 
 from array import array
@@ -17,9 +17,9 @@ from xxhash import xxh3_64_intdigest
 from gateway.core.kv_events import EngineHash
 
 SPLIT = 3
-"""Odd, so that names with the same low bits, or counted up, are spread like any others."""
+"""Odd, so that keys with the same low bits, or counted up, are spread like any others."""
 AVERAGE = 96
-"""Names per bucket: fewer cost objects, more cost searching (half a microsecond for 96)."""
+"""Keys per bucket: fewer cost objects, more cost searching (half a microsecond for 96)."""
 
 _pack = Struct("<QI").pack
 _names = Struct("<Q4x").iter_unpack
@@ -29,18 +29,18 @@ _entries = Struct("12s").iter_unpack
 _WIDTH = 12
 
 
-class Names:
+class EngineHashTable:
     def __init__(self) -> None:
         self.buckets = [bytearray()] * SPLIT  # one bucket, in as many places
         self._num = 0
-        self._num_buckets = self._level = 1  # `_level` of them when this round of splits began
+        self._num_buckets = self._level = 1  # `_level`: number of buckets when this round of splits began
         self._next = 0
 
     def __len__(self) -> int:
         return self._num
 
     def add(self, names: Sequence[int], first: int) -> None:
-        """Names of consecutive blocks, none of them known."""
+        """Add the keys of consecutive blocks numbered from `first`; none of them may be known."""
         buckets, places = self.buckets, len(self.buckets)
         for number, name in enumerate(names, first):
             bucket = buckets[name % places]
@@ -93,16 +93,16 @@ class Names:
             self.buckets *= SPLIT
 
 
-def names_of(hashes: Sequence[EngineHash]) -> Sequence[int]:
-    """Engine hashes as 64-bit names; each stays the same for the same hash."""
+def keys_of(hashes: Sequence[EngineHash]) -> Sequence[int]:
+    """Map engine hashes to 64-bit keys; the same hash always has the same key."""
     try:
-        array("Q", hashes)  # type: ignore[type-var]  # the quickest look at all of them
+        array("Q", hashes)  # type: ignore[type-var]  # the quickest check of all of them
     except (TypeError, OverflowError):
-        return [name_of(each) for each in hashes]
+        return [key_of(each) for each in hashes]
     return hashes  # type: ignore[return-value]
 
 
-def name_of(engine_hash: EngineHash) -> int:
+def key_of(engine_hash: EngineHash) -> int:
     if isinstance(engine_hash, int) and 0 <= engine_hash < 1 << 64:
         return engine_hash
     return xxh3_64_intdigest(engine_hash if isinstance(engine_hash, bytes) else b"%d" % engine_hash)

@@ -1,15 +1,15 @@
-"""One worker's blocks: under which engine hashes, in which media, in how many copies.
+"""Engine hashes, media and copies of one worker's blocks.
 
-    places   (medium, group) ─► Names         what each event's engine hash means there
-    copies   (place, name) ─► count           only where a name was stored more than once
-    names    (medium, block) ─► count         only where a block has more than one name in a medium
-    spill    medium ─► edge ─► blocks         of media other than the GPU; a bit for each block
-    off_gpu  edge ─► blocks                   held, but not on the GPU
-    left     name ─► block                    removed, and may be called once more by an offload tier
-    groups                                    what groups beside full attention have; None where there is none
+    tiers    (medium, group) ─► EngineHashTable  what each event's engine hash means there
+    copies   (tier, key) ─► count            only where an engine hash was stored more than once
+    aliases  (medium, block) ─► count        only where a block has more than one engine hash in a medium
+    offload  medium ─► edge ─► blocks        of media other than the GPU; a bit for each block
+    off_gpu  edge ─► blocks                  held, but not on the GPU
+    removed  key ─► block                    removed, and an offload tier may refer to it once more
+    groups                                   blocks of groups beside full attention; None where there is none
 
-Which blocks are held at all is with the edges (`edges.py`): a worker whose events speak of the GPU only
-has nothing but one table of names.
+The edges (`edges.py`) know which blocks are held at all: a worker with GPU events only has nothing but one
+table of engine hashes here.
 """
 
 from collections import OrderedDict
@@ -19,18 +19,18 @@ from typing import TypeAlias, TypeVar
 
 from gateway.core.blocks import BlockHash
 from gateway.core.kv_events import GPU
-from gateway.index.base import LINKS, PLACE_COST, Applied
+from gateway.index.base import LINKS, TIER_COST, Applied
 from gateway.index.edges import POSITION, POSITION_BITS
-from gateway.index.engine_hashes import Names
+from gateway.index.engine_hashes import EngineHashTable
 from gateway.index.kv_groups import Groups
 
 Key = TypeVar("Key", bound=Hashable)
 
-Place: TypeAlias = tuple[str, int]
-"""(medium, group): where a copy lies; engine hashes are counted per place."""
+Tier: TypeAlias = tuple[str, int]
+"""(medium, group): where a copy lies; engine hashes are counted per tier."""
 
 Bitmaps: TypeAlias = dict[int, int]
-"""Edge number ─► its blocks that are meant; never 0."""
+"""Edge number ─► bitmap of its blocks; never 0."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,68 +40,70 @@ class Holder:
     block_size: int | None
     num_blocks: int = 0
     applied: Applied = field(default_factory=Applied)
-    places: dict[Place, Names] = field(default_factory=dict)
-    copies: dict[tuple[Place, int], int] = field(default_factory=dict)
-    names: dict[tuple[str, int], int] = field(default_factory=dict)
-    spill: dict[str, Bitmaps] = field(default_factory=dict)
+    tiers: dict[Tier, EngineHashTable] = field(default_factory=dict)
+    copies: dict[tuple[Tier, int], int] = field(default_factory=dict)
+    aliases: dict[tuple[str, int], int] = field(default_factory=dict)
+    offload: dict[str, Bitmaps] = field(default_factory=dict)
     off_gpu: Bitmaps = field(default_factory=dict)
     has_full: bool = False  # stores of full attention were placed
     has_tiers: bool = False
-    hidden: int = 0  # the bit that keeps the blocks of `left` in the tree, and that no lookup sees
-    left: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    hidden: int = 0  # the bit, unseen by lookups, that keeps the blocks of `removed` in the tree
+    removed: OrderedDict[int, int] = field(default_factory=OrderedDict)
     groups: Groups | None = None
 
     def find(self, name: int) -> int | None:
-        """The block of an engine hash, wherever it lies or lay."""
-        for names in self.places.values():
+        """Return the block number of an engine hash in any tier, or among the removed ones."""
+        for names in self.tiers.values():
             if (block := names.find(name)) is not None:
                 return block
-        return self.left.get(name) if self.left else None
+        return self.removed.get(name) if self.removed else None
 
-    def at(self, place: Place) -> Names:
-        if (names := self.places.get(place)) is None:
-            names = self.places[place] = Names()
+    def at(self, tier: Tier) -> EngineHashTable:
+        if (names := self.tiers.get(tier)) is None:
+            names = self.tiers[tier] = EngineHashTable()
         return names
 
     def num_kept(self, on_gpu: bool) -> int:
-        """See `BlockSets.num_kept`. What is proven by answers is not what it said."""
+        """Count what grows with a worker's events (see `BlockSets.num_kept`); blocks proven by answers do not
+        count."""
         num = 0
-        for place, names in self.places.items():
-            if (place[0] == GPU) is on_gpu and place[1] != LINKS:
-                num += len(names) + PLACE_COST
-        if self.copies or self.names:
-            num += len(self.copies) + len(self.names)
+        for tier, names in self.tiers.items():
+            if (tier[0] == GPU) is on_gpu and tier[1] != LINKS:
+                num += len(names) + TIER_COST
+        if self.copies or self.aliases:
+            num += len(self.copies) + len(self.aliases)
         return num if self.groups is None else num + self.groups.num_kept(on_gpu)
 
     def in_medium(self, medium: str, block: int, held: int) -> int:
-        """Which of the blocks that are held from number `block` on (bit 0 is that one) lie in `medium`."""
+        """Return which of the held blocks, numbered from `block` on (bit 0), lie in `medium`."""
         number, position = block >> POSITION_BITS, block & POSITION
         if medium == GPU:
             return held & ~(self.off_gpu.get(number, 0) >> position) if self.off_gpu else held
-        return held & (self.spill.get(medium, {}).get(number, 0) >> position)
+        return held & (self.offload.get(medium, {}).get(number, 0) >> position)
 
     def enter(self, medium: str, block: int, span: int, held: int) -> None:
-        """Blocks of `span`, numbered from `block` on, now lie in `medium`; `held` were held before."""
+        """Mark the blocks of the bitmap `span`, numbered from `block` on, as being in `medium`; `held` were
+        held before."""
         number, position = block >> POSITION_BITS, block & POSITION
         if medium == GPU:
             if self.off_gpu:
                 _clear(self.off_gpu, number, span << position)
             return
-        bitmaps = self.spill.setdefault(medium, {})
+        bitmaps = self.offload.setdefault(medium, {})
         bitmaps[number] = bitmaps.get(number, 0) | span << position
         if new := (span & ~held) << position:
             self.off_gpu[number] = self.off_gpu.get(number, 0) | new
 
     def leave(self, medium: str, block: int) -> bool:
-        """A block is no longer in `medium`; True if it was its last."""
-        if not self.spill:
+        """Remove a block from `medium`; True if that was its last medium."""
+        if not self.offload:
             return True
         number, bit = block >> POSITION_BITS, 1 << (block & POSITION)
         if medium != GPU:
-            _clear(self.spill[medium], number, bit)
+            _clear(self.offload[medium], number, bit)
             if not self.off_gpu.get(number, 0) & bit:
                 return False
-        if any(bitmaps.get(number, 0) & bit for bitmaps in self.spill.values()):
+        if any(bitmaps.get(number, 0) & bit for bitmaps in self.offload.values()):
             if medium == GPU:
                 self.off_gpu[number] = self.off_gpu.get(number, 0) | bit
             return False
@@ -109,15 +111,15 @@ class Holder:
             _clear(self.off_gpu, number, bit)
         return True
 
-    def spilled(self, edges: Iterable[tuple[int, int]]) -> dict[tuple[str, ...], int]:
-        """Of the first blocks of `edges` (number, how many), all of which it holds, those that are not on the
-        GPU: how many in which media."""
+    def offloaded(self, edges: Iterable[tuple[int, int]]) -> dict[tuple[str, ...], int]:
+        """Count blocks that are not on the GPU, by the set of media where they lie. `edges` are pairs (edge
+        number, number of leading blocks), all of them held."""
         counts: dict[tuple[str, ...], int] = {}
         for number, num in edges:
             off = self.off_gpu.get(number, 0) & ((1 << num) - 1)
             while off:
                 bit, alike, media = off & -off, off, []
-                for medium, bitmaps in self.spill.items():
+                for medium, bitmaps in self.offload.items():
                     there = bitmaps.get(number, 0)
                     if there & bit:
                         media.append(medium)
@@ -127,14 +129,14 @@ class Holder:
                 off &= ~alike
         return counts
 
-    def clear_gpu(self) -> Iterator[Names]:
-        """Give up the names of the GPU's places; what is left lies in other media."""
-        for place in [place for place in self.places if place[0] == GPU]:
-            yield self.places.pop(place)
+    def clear_gpu(self) -> Iterator[EngineHashTable]:
+        """Drop the tables of the GPU's tiers, yielding them; only blocks in other media stay."""
+        for tier in [tier for tier in self.tiers if tier[0] == GPU]:
+            yield self.tiers.pop(tier)
         self.copies = {key: count for key, count in self.copies.items() if key[0][0] != GPU}
-        self.names = {key: count for key, count in self.names.items() if key[0] != GPU}
+        self.aliases = {key: count for key, count in self.aliases.items() if key[0] != GPU}
         self.off_gpu = {}
-        for bitmaps in self.spill.values():
+        for bitmaps in self.offload.values():
             for number, blocks in bitmaps.items():
                 self.off_gpu[number] = self.off_gpu.get(number, 0) | blocks
         self.num_blocks = sum(map(int.bit_count, self.off_gpu.values()))
@@ -149,7 +151,7 @@ def _clear(bitmaps: Bitmaps, number: int, blocks: int) -> None:
 
 
 def one_more(counts: dict[Key, int], key: Key) -> None:
-    """Counts of one are not written down."""
+    """Count one more; counts of one are not stored."""
     counts[key] = counts.get(key, 1) + 1
 
 

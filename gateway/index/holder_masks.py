@@ -1,4 +1,4 @@
-"""Which workers hold a block, as one bit mask per block: a lookup walks a prompt once for all workers."""
+"""Bit masks of the workers that hold each block: a lookup walks a prompt once for all workers."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ class HolderMasks:
     def __len__(self) -> int:
         return len(self._masks)
 
-    def take_bit(self, worker: WorkerId) -> int:
-        """A bit that is free again after `free_bit`; the lowest, so that masks stay small integers."""
+    def allocate_bit(self, worker: WorkerId) -> int:
+        """Reserve the lowest free bit for a worker, so that masks stay small integers."""
         bit = 1
         while bit in self._by_bit:
             bit <<= 1
@@ -23,7 +23,7 @@ class HolderMasks:
         return bit
 
     def free_bit(self, bit: int) -> None:
-        """The caller has removed the bit from all blocks before."""
+        """Give a worker's bit back; the caller has removed it from all blocks before."""
         del self._by_bit[bit]
 
     def add(self, block: BlockHash, bit: int) -> bool:
@@ -42,7 +42,7 @@ class HolderMasks:
             del self._masks[block]
 
     def walk(self, hashes: Sequence[BlockHash]) -> dict[WorkerId, int]:
-        """Leading blocks held, for each worker that holds at least the first."""
+        """Count leading blocks for each worker that holds at least the first."""
         found: dict[WorkerId, int] = {}
         get = self._masks.get
         held = get(hashes[0], 0) if hashes else 0

@@ -1,19 +1,19 @@
-"""What one worker holds, as its agent keeps it: to be told to others, never looked up.
+"""Inventory of one worker's blocks, as its agent keeps it: for publication, never looked up.
 
     parents   block ─► the block before it        all that is held, and what lies before it
-    places    (medium, group) ─► name ─► block    what each engine hash means there
-    copies    (place, name) ─► count              only where it is not 1
-    names     block ─► count of its names         only where it is not 1; 0: not held, a link to its children
+    tiers     (medium, group) ─► key ─► block     what each engine hash means there
+    copies    (tier, key) ─► count                only where it is not 1
+    aliases   block ─► count of engine hashes     only where it is not 1; 0: not held, a link to its children
     children  block ─► count                      only where it is not 1
-    left      name ─► block                       removed, and may be called once more by an offload tier
-    others    (medium, group) ─► name ─► count    of groups beside full attention, that followers join by name
+    removed   key ─► block                        removed, and an offload tier may refer to it once more
+    others    (medium, group) ─► key ─► count     of groups beside full attention, that followers join
 
-It takes engines' events as an index does, and answers with what came of each: the same in our hashes, to
-be applied by those who follow. A snapshot is made of the same events and begins with an empty worker. A
-block that was evicted before its children (holes are real) stays as long as it has some: a follower that
-shares its tree between workers must know where they belong.
+Consumes engines' events as an index does, and returns the effect of each: the same in our hashes, for
+followers to apply. A snapshot consists of the same events and begins with an empty worker. A block that was
+evicted before its children (holes are real) stays as long as it has some: a follower that shares its tree
+between workers must know where they belong.
 
-About 200 bytes a block: an agent has one worker, where a gateway has hundreds.
+Costs about 200 bytes a block: an agent has one worker, where a gateway has hundreds.
 """
 
 import random
@@ -35,25 +35,26 @@ from gateway.core.kv_events import (
     UnknownEvent,
 )
 from gateway.index.base import LINKS as LINK_GROUP
-from gateway.index.base import MAX_LEFT, PLACE_COST, Applied, is_partial, is_prefix_group
-from gateway.index.engine_hashes import name_of, names_of
+from gateway.index.base import MAX_REMOVED, TIER_COST, Applied, is_partial, is_prefix_group
+from gateway.index.engine_hashes import key_of, keys_of
 from gateway.index.holder import one_less
 from gateway.index.kv_groups import is_followed
 
-Place: TypeAlias = tuple[str, int]
+Tier: TypeAlias = tuple[str, int]
 Kind: TypeAlias = tuple[str, int, int | None]
-"""Of a group: kind, tokens per block, tokens of its window."""
+"""(kind, tokens per block, tokens of the window) of a group."""
 
-LINKS: Place = (GPU, LINK_GROUP)
-"""Where a snapshot puts blocks that are not held and have children that are, until its end. Each is
+LINKS: Tier = (GPU, LINK_GROUP)
+"""Pseudo tier of a snapshot for blocks that are not held and have children that are, until its end. Each is
 named by its own hash there."""
-LEFT: Place = ("LEFT", -2)
-"""The same for those of `left`, under the names that they had: who removes them remembers them too."""
+REMOVED: Tier = ("LEFT", -2)
+"""Pseudo tier of a snapshot for the blocks of `removed`, under their engine hashes: followers that remove
+them remember them too."""
 PART_BLOCKS = 1024
-"""Of one event in a snapshot, as in `ingest/chunks.py`: what a follower takes in a millisecond or two."""
+"""Blocks per event of a snapshot, as in `ingest/chunks.py`: applied by a follower in a millisecond or two."""
 
 SAMPLED_FROM = 1000
-"""Blocks at each end of the table: to go further into it takes time."""
+"""Blocks at each end of the table from which samples start: going further into it takes time."""
 
 _NO_TOKENS = tokens_of(())
 
@@ -70,13 +71,13 @@ class Inventory:
 
     def reset(self) -> None:
         self._parents: dict[BlockHash, BlockHash] = {}
-        self._places: dict[Place, dict[int, BlockHash]] = {}
-        self._copies: dict[tuple[Place, int], int] = {}
-        self._names: dict[BlockHash, int] = {}
+        self._tiers: dict[Tier, dict[int, BlockHash]] = {}
+        self._copies: dict[tuple[Tier, int], int] = {}
+        self._aliases: dict[BlockHash, int] = {}
         self._children: dict[BlockHash, int] = {}
-        self._left: OrderedDict[int, BlockHash] = OrderedDict()
+        self._removed: OrderedDict[int, BlockHash] = OrderedDict()
         self._has_tiers = False
-        self._others: dict[Place, dict[int, int]] = {}
+        self._others: dict[Tier, dict[int, int]] = {}
         self._kinds: dict[int, Kind] = {}
         self.num_links = 0
 
@@ -85,46 +86,47 @@ class Inventory:
         return len(self._parents) - self.num_links
 
     def blocks(self) -> Iterator[BlockHash]:
-        """What is held, each once; not to be changed meanwhile."""
-        return (block for block in self._parents if self._names.get(block, 1))
+        """Iterate over the held blocks, each once; the inventory must not change meanwhile."""
+        return (block for block in self._parents if self._aliases.get(block, 1))
 
     def num_kept(self, on_gpu: bool) -> int:
-        num = sum(len(n) for p, n in self._places.items() if (p[0] == GPU) is on_gpu and p != LINKS)
-        num += sum(len(names) for place, names in self._others.items() if (place[0] == GPU) is on_gpu)
-        return num + len(self._copies) + PLACE_COST * (len(self._places) + len(self._kinds))
+        num = sum(len(n) for p, n in self._tiers.items() if (p[0] == GPU) is on_gpu and p != LINKS)
+        num += sum(len(names) for tier, names in self._others.items() if (tier[0] == GPU) is on_gpu)
+        return num + len(self._copies) + TIER_COST * (len(self._tiers) + len(self._kinds))
 
     def leading(self, blocks: Sequence[BlockHash]) -> int:
-        """How many of a prompt's are held, from the first on."""
-        parents, names = self._parents, self._names
+        """Count the leading blocks of a prompt that are held."""
+        parents, names = self._parents, self._aliases
         return sum(1 for _ in takewhile(lambda block: block in parents and names.get(block, 1), blocks))
 
     def find(self, name: EngineHash) -> BlockHash | None:
-        return self._find(name_of(name))
+        return self._find(key_of(name))
 
     @property
     def has_groups(self) -> bool:
-        """Beside one of full attention."""
+        """Return True if there are groups beside one of full attention."""
         return not all(map(self._is_alone, self._kinds))
 
     def proven(self) -> Iterator[BlocksRemoved]:
-        """What takes back all that lies here under our own hashes (`proofs.py`)."""
-        here = self._places.get(LINKS, {})
+        """Yield the events that remove all blocks proven under our own hashes (`proofs.py`)."""
+        here = self._tiers.get(LINKS, {})
         names = [name for name in here for _ in range(self._copies.get((LINKS, name), 1))]
         for start in range(0, len(names), PART_BLOCKS):
             yield BlocksRemoved(names[start : start + PART_BLOCKS], *LINKS)
 
     def sample(self, rng: random.Random) -> list[BlockHash]:
-        """The line from the root to one of the oldest or youngest blocks, as far as it is held."""
+        """Return the held prefix that ends at one of the oldest or youngest blocks."""
         ends = (iter, reversed)[rng.randrange(2)](self._parents)
         start = rng.randrange(min(len(self._parents), SAMPLED_FROM)) if self._parents else 0
         block, line = next(islice(ends, start, None), None), list[BlockHash]()
         while block is not None and block in self._parents:
             line.append(block)
             block = self._parents[block]
-        return list(takewhile(lambda held: self._names.get(held, 1), reversed(line)))[:PART_BLOCKS]
+        return list(takewhile(lambda held: self._aliases.get(held, 1), reversed(line)))[:PART_BLOCKS]
 
     def apply(self, event: KvEvent) -> list[KvEvent]:
-        """What it came to, for followers; nothing where it concerns no prefix or cannot be placed."""
+        """Apply an event; returns its effect as events for followers, none where it concerns no prefix or
+        cannot be placed."""
         match event:
             case BlocksStored():
                 return self._stored(event)
@@ -141,12 +143,13 @@ class Inventory:
     # events ------------------------------------------------------------------------------------
 
     def _learn(self, group: int, kind: Kind) -> list[KvEvent]:
-        """Of which kind a group is; one that is alone, and of full attention, is what its runs tell."""
+        """Learn a group's kind; returns the events that announce groups, unless a lone full-attention group's
+        runs do."""
         if group in self._kinds or group < 0:
             return []
         self._kinds[group] = kind
-        told = self._kinds if len(self._kinds) == 2 else () if self._is_alone(group) else [group]
-        return [self._grouped([], (GPU, each)) for each in told]
+        groups = self._kinds if len(self._kinds) == 2 else () if self._is_alone(group) else [group]
+        return [self._grouped([], (GPU, each)) for each in groups]
 
     def _is_alone(self, group: int) -> bool:
         return len(self._kinds) == 1 and is_prefix_group(group, self._kinds[group][0])
@@ -155,31 +158,31 @@ class Inventory:
         group, kind = event.group_idx, event.spec_kind
         known = self._kinds[group][0] if group in self._kinds else None
         if is_prefix_group(group, kind or known):
-            told = self._store(event) if event.tokens else self._copy(event)
+            effect = self._store(event) if event.tokens else self._copy(event)
             full = ("full_attention", self.block_size, None)
-            return [*self._learn(group, full), *told] if told or not event.engine_hashes else []
+            return [*self._learn(group, full), *effect] if effect or not event.engine_hashes else []
         news = self._learn(group, (kind, event.block_size, event.window)) if kind else []
         return [*news, *self._store_other(event)]
 
     def _store_other(self, event: BlocksStored) -> list[KvEvent]:
-        names = names_of(event.engine_hashes)
+        names = keys_of(event.engine_hashes)
         self.applied.num_stored += len(names)
         kind, size, _ = self._kinds.get(event.group_idx, (None, 0, None))
         if not is_followed(kind, size, self.block_size):
             return []
-        place = (event.medium, event.group_idx)
-        here = self._others.setdefault(place, {})
+        tier = (event.medium, event.group_idx)
+        here = self._others.setdefault(tier, {})
         for name in names:
-            here[name] = 1 if SHARED in place[0] else here.get(name, 0) + 1
-        return [self._grouped(names, place)]
+            here[name] = 1 if SHARED in tier[0] else here.get(name, 0) + 1
+        return [self._grouped(names, tier)]
 
-    def _grouped(self, names: Sequence[int], place: Place) -> BlocksStored:
-        kind, size, window = self._kinds[place[1]]
-        return BlocksStored(names, None, _NO_TOKENS, size or self.block_size, None, *place, kind, window)
+    def _grouped(self, names: Sequence[int], tier: Tier) -> BlocksStored:
+        kind, size, window = self._kinds[tier[1]]
+        return BlocksStored(names, None, _NO_TOKENS, size or self.block_size, None, *tier, kind, window)
 
     def _store(self, event: BlocksStored) -> list[KvEvent]:
-        names, size = names_of(event.engine_hashes), event.block_size
-        parent = None if event.parent is None else name_of(event.parent)
+        names, size = keys_of(event.engine_hashes), event.block_size
+        parent = None if event.parent is None else key_of(event.parent)
         before = self.root if parent is None else self._find(parent)
         if before is None:
             self.applied.num_orphans += len(names)
@@ -188,48 +191,48 @@ class Inventory:
             self.applied.num_mismatched += not is_partial(event, self.block_size)
             return []
         blocks = hash_blocks(event.tokens, size, before, event.extra_keys)
-        place, last = (event.medium, event.group_idx), before
+        tier, last = (event.medium, event.group_idx), before
         for name, block in zip(names, blocks, strict=True):
-            self._hold(place, name, block, last)
+            self._hold(tier, name, block, last)
             last = block
-        return [RunStored(blocks, names, parent, before, *place)] if blocks else []
+        return [RunStored(blocks, names, parent, before, *tier)] if blocks else []
 
     def _store_run(self, event: RunStored) -> list[KvEvent]:
-        """Told by another inventory, whose place this one takes, or by `blind_recovery.py`."""
-        names = names_of(event.engine_hashes)
-        parent = None if event.parent is None else name_of(event.parent)
+        """Store a run of another inventory that this one succeeds, or of `blind_recovery.py`."""
+        names = keys_of(event.engine_hashes)
+        parent = None if event.parent is None else key_of(event.parent)
         before = self.root if parent is None else self._find(parent)
         if before != event.before or len(event.blocks) != len(names):
             self.applied.num_orphans += len(names)
             return []
-        place, last = (event.medium, event.group_idx), event.before
+        tier, last = (event.medium, event.group_idx), event.before
         self._learn(event.group_idx, ("full_attention", self.block_size, None))
         for name, block in zip(names, event.blocks, strict=True):
-            self._hold(place, name, block, last)
+            self._hold(tier, name, block, last)
             last = block
-        return [RunStored(event.blocks, names, parent, event.before, *place)]
+        return [RunStored(event.blocks, names, parent, event.before, *tier)]
 
     def _copy(self, event: BlocksStored) -> list[KvEvent]:
-        """An offload tier's store without tokens: the engine hash was stored elsewhere before."""
-        place, told = (event.medium, event.group_idx), list[int]()
-        for name in names_of(event.engine_hashes):
+        """Store blocks of an offload tier without tokens: the engine hash was stored elsewhere before."""
+        tier, changed = (event.medium, event.group_idx), list[int]()
+        for name in keys_of(event.engine_hashes):
             block = self._find(name)
             if block is None:
                 self.applied.num_orphans += 1
             else:
-                self._hold(place, name, block, self._parents[block])
-                told.append(name)
-        return [_copied(told, place)] if told else []
+                self._hold(tier, name, block, self._parents[block])
+                changed.append(name)
+        return [_copied(changed, tier)] if changed else []
 
     def _remove(self, event: BlocksRemoved) -> list[KvEvent]:
-        place = (event.medium, event.group_idx)
-        here, others, told = self._places.get(place, {}), self._others.get(place, {}), list[int]()
-        for name in names_of(event.engine_hashes):
+        tier = (event.medium, event.group_idx)
+        here, others, changed = self._tiers.get(tier, {}), self._others.get(tier, {}), list[int]()
+        for name in keys_of(event.engine_hashes):
             if name in here:
-                if not one_less(self._copies, (place, name)):
+                if not one_less(self._copies, (tier, name)):
                     block = here.pop(name)
-                    if place != LINKS:
-                        self._leave(name, block)
+                    if tier != LINKS:
+                        self._remember_removed(name, block)
                     self._release(block)
             elif name in others:
                 others[name] -= 1
@@ -238,41 +241,41 @@ class Inventory:
             else:
                 self.applied.num_unknown_removals += 1
                 continue
-            told.append(name)
-        self.applied.num_removed += len(told)
-        return [BlocksRemoved(told, *place)] if told else []
+            changed.append(name)
+        self.applied.num_removed += len(changed)
+        return [BlocksRemoved(changed, *tier)] if changed else []
 
     def _clear(self, event: BlocksCleared) -> list[KvEvent]:
-        """The engine's own cache is empty; offload tiers keep theirs."""
-        for place in [place for place in self._places if place[0] == GPU]:
-            for name, block in self._places.pop(place).items():
-                self._copies.pop((place, name), None)
+        """Drop all GPU blocks (the engine cleared its own cache); offload tiers keep theirs."""
+        for tier in [tier for tier in self._tiers if tier[0] == GPU]:
+            for name, block in self._tiers.pop(tier).items():
+                self._copies.pop((tier, name), None)
                 self._release(block)
-        for place in [place for place in self._others if place[0] == GPU]:
-            del self._others[place]
+        for tier in [tier for tier in self._others if tier[0] == GPU]:
+            del self._others[tier]
         return [event]
 
     # the tree ----------------------------------------------------------------------------------
 
     def _find(self, name: int) -> BlockHash | None:
-        for names in self._places.values():
+        for names in self._tiers.values():
             if (block := names.get(name)) is not None:
                 return block
-        return self._left.get(name)
+        return self._removed.get(name)
 
-    def _hold(self, place: Place, name: int, block: BlockHash, before: BlockHash) -> None:
+    def _hold(self, tier: Tier, name: int, block: BlockHash, before: BlockHash) -> None:
         self.applied.num_stored += 1
-        self._has_tiers |= place[0] != GPU
-        here = self._places.setdefault(place, {})
+        self._has_tiers |= tier[0] != GPU
+        here = self._tiers.setdefault(tier, {})
         if name in here:
-            if SHARED not in place[0]:  # what several store there is one
-                self._copies[place, name] = self._copies.get((place, name), 1) + 1
+            if SHARED not in tier[0]:  # a shared tier has one copy, however many workers store it
+                self._copies[tier, name] = self._copies.get((tier, name), 1) + 1
             return
         here[name] = block
         if block in self._parents:
-            was_link = self._add(self._names, block, 1) == 1
+            was_link = self._add(self._aliases, block, 1) == 1
             self.num_links -= was_link
-            self._forget_left(name)
+            self._forget_removed(name)
             return
         self._parents[block] = before
         self._children[block] = 0
@@ -280,39 +283,41 @@ class Inventory:
             self._add(self._children, before, 1)
 
     def _release(self, block: BlockHash) -> None:
-        """One name of a block is gone; the block itself with its last, and the links that led to it."""
-        if self._add(self._names, block, -1):
+        """Drop one engine hash of a block; the block goes with its last one, and so do links that only led to
+        it."""
+        if self._add(self._aliases, block, -1):
             return
         self.num_links += 1
         self._prune(block)
 
     def _prune(self, block: BlockHash) -> None:
-        while not self._names.get(block, 1) and not self._children.get(block, 1):
+        while not self._aliases.get(block, 1) and not self._children.get(block, 1):
             before = self._parents.pop(block)
-            del self._names[block], self._children[block]
+            del self._aliases[block], self._children[block]
             self.num_links -= 1
             if before not in self._parents:
                 break
             self._add(self._children, before, -1)
             block = before
 
-    def _leave(self, name: int, block: BlockHash) -> None:
-        """A name is gone from one place: where it was the last, it keeps its block as a child would."""
+    def _remember_removed(self, name: int, block: BlockHash) -> None:
+        """Remember a block if its engine hash is gone from the last tier; the entry keeps the block as a
+        child would."""
         if not self._has_tiers or self._find(name) is not None:
             return
-        self._left[name] = block
+        self._removed[name] = block
         self._add(self._children, block, 1)
-        if len(self._left) > MAX_LEFT:
-            self._forget_left(next(iter(self._left)))
+        if len(self._removed) > MAX_REMOVED:
+            self._forget_removed(next(iter(self._removed)))
 
-    def _forget_left(self, name: int) -> None:
-        if (block := self._left.pop(name, None)) is not None:
+    def _forget_removed(self, name: int) -> None:
+        if (block := self._removed.pop(name, None)) is not None:
             self._add(self._children, block, -1)
             self._prune(block)
 
     @staticmethod
     def _add(counts: dict[BlockHash, int], block: BlockHash, num: int) -> int:
-        """Counts of one are not written down."""
+        """Add to a count; counts of one are not stored."""
         count = counts.pop(block, 1) + num
         if count != 1:
             counts[block] = count
@@ -321,80 +326,84 @@ class Inventory:
     # snapshot ----------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[KvEvent]:
-        """Events that make of an empty worker what this one holds: runs from the root outwards, further
-        names and copies, and last of all the links are taken away. Not to be changed meanwhile."""
-        first: dict[BlockHash, tuple[Place, int]] = {}
-        others: list[tuple[Place, int, BlockHash]] = []
-        for place, names in self._places.items():
+        """Yield events that rebuild this inventory in an empty worker: runs from the root outwards, further
+        engine hashes and copies, last the removal of all links. The inventory must not change meanwhile."""
+        first: dict[BlockHash, tuple[Tier, int]] = {}
+        others: list[tuple[Tier, int, BlockHash]] = []
+        for tier, names in self._tiers.items():
             for name, block in names.items():
-                if first.setdefault(block, (place, name)) != (place, name):
-                    others.append((place, name, block))
-        links = [block for block, count in self._names.items() if not count]
+                if first.setdefault(block, (tier, name)) != (tier, name):
+                    others.append((tier, name, block))
+        links = [block for block, count in self._aliases.items() if not count]
         first.update((block, (LINKS, block)) for block in links)
         first.update(
-            (block, (LEFT, name)) for name, block in self._left.items() if not self._names.get(block, 1)
+            (block, (REMOVED, name))
+            for name, block in self._removed.items()
+            if not self._aliases.get(block, 1)
         )
-        others += [(LEFT, name, block) for name, block in self._left.items() if first[block] != (LEFT, name)]
+        others += [
+            (REMOVED, name, block) for name, block in self._removed.items() if first[block] != (REMOVED, name)
+        ]
         yield from self._groups()
         for path in self._paths():
             yield from self._runs(path, first)
-        copied: dict[Place, list[int]] = {}
-        for place, name, block in others:
+        copied: dict[Tier, list[int]] = {}
+        for tier, name, block in others:
             if first[block][1] == name:
-                copied.setdefault(place, []).append(name)
+                copied.setdefault(tier, []).append(name)
             else:
-                yield RunStored([block], [name], *self._behind(block, first), *place)
-        for (place, name), count in self._copies.items():
-            copied.setdefault(place, []).extend([name] * (count - 1))
-        for place, again in copied.items():
+                yield RunStored([block], [name], *self._behind(block, first), *tier)
+        for (tier, name), count in self._copies.items():
+            copied.setdefault(tier, []).extend([name] * (count - 1))
+        for tier, again in copied.items():
             for start in range(0, len(again), PART_BLOCKS):
-                yield _copied(again[start : start + PART_BLOCKS], place)
-        for gone, place in ((links, LINKS), (list(self._left), LEFT)):
-            there = [block for block in gone if place == LEFT or first[BlockHash(block)][0] == LINKS]
+                yield _copied(again[start : start + PART_BLOCKS], tier)
+        for gone, tier in ((links, LINKS), (list(self._removed), REMOVED)):
+            there = [block for block in gone if tier == REMOVED or first[BlockHash(block)][0] == LINKS]
             for start in range(0, len(there), PART_BLOCKS):
-                yield BlocksRemoved(there[start : start + PART_BLOCKS], *place)
+                yield BlocksRemoved(there[start : start + PART_BLOCKS], *tier)
 
     def _groups(self) -> Iterator[KvEvent]:
-        """Of which kinds they are, where no run tells, and what those beside full attention have."""
-        held = {place[1] for place, names in self._places.items() if names}
+        """Yield the kinds of groups, where runs do not imply them, and the blocks of those beside full
+        attention."""
+        held = {tier[1] for tier, names in self._tiers.items() if names}
         if not all(group in held and self._is_alone(group) for group in self._kinds):
             yield from (self._grouped([], (GPU, group)) for group in self._kinds)
-        for place, names in self._others.items():
+        for tier, names in self._others.items():
             again = [name for name, count in names.items() for _ in range(count)]
             for start in range(0, len(again), PART_BLOCKS):
-                yield self._grouped(again[start : start + PART_BLOCKS], place)
+                yield self._grouped(again[start : start + PART_BLOCKS], tier)
 
     def _paths(self) -> Iterator[list[BlockHash]]:
-        """Every block once, in runs whose parents come before them: from the youngest up, so that runs
-        are long."""
-        told: set[BlockHash] = set()
+        """Yield every block once, in long runs (from the youngest up) that come after their parents."""
+        seen: set[BlockHash] = set()
         for block in reversed(self._parents):
             path: list[BlockHash] = []
-            while block in self._parents and block not in told:
+            while block in self._parents and block not in seen:
                 path.append(block)
                 block = self._parents[block]
             if path:
-                told.update(path)
+                seen.update(path)
                 yield path[::-1]
 
-    def _runs(self, path: list[BlockHash], first: dict[BlockHash, tuple[Place, int]]) -> Iterator[RunStored]:
+    def _runs(self, path: list[BlockHash], first: dict[BlockHash, tuple[Tier, int]]) -> Iterator[RunStored]:
         start = 0
         while start < len(path):
-            place, end = first[path[start]][0], start + 1
-            while end < min(len(path), start + PART_BLOCKS) and first[path[end]][0] == place:
+            tier, end = first[path[start]][0], start + 1
+            while end < min(len(path), start + PART_BLOCKS) and first[path[end]][0] == tier:
                 end += 1
             blocks = path[start:end]
             names = [first[block][1] for block in blocks]
-            yield RunStored(blocks, names, *self._behind(blocks[0], first), *place)
+            yield RunStored(blocks, names, *self._behind(blocks[0], first), *tier)
             start = end
 
     def _behind(
-        self, block: BlockHash, first: dict[BlockHash, tuple[Place, int]]
+        self, block: BlockHash, first: dict[BlockHash, tuple[Tier, int]]
     ) -> tuple[int | None, BlockHash]:
         before = self._parents[block]
         return (first[before][1] if before in first else None), before
 
 
-def _copied(names: list[int], place: Place) -> BlocksStored:
-    """Under names that are known: a store without tokens."""
-    return BlocksStored(names, None, _NO_TOKENS, 0, None, *place, "full_attention")
+def _copied(names: list[int], tier: Tier) -> BlocksStored:
+    """Return a store without tokens, under engine hashes that are known."""
+    return BlocksStored(names, None, _NO_TOKENS, 0, None, *tier, "full_attention")

@@ -1,13 +1,13 @@
-"""What an engine can begin a prompt with, where layers of several kinds keep blocks of their own.
+"""Prefix lengths an engine can begin with, where layers of several kinds keep blocks of their own.
 
     group      full attention: all blocks of the prefix · sliding window: those in the window before its
                end · Mamba: the state of its last block
     hit        the longest prefix for which each group has what it needs (vLLM's HybridKVCacheCoordinator)
 
 All groups name a block by one engine hash, that of full attention (a group with larger blocks takes the hash
-of their last part), and tell no more of it where blocks are masked: so they are joined by name, in whatever
-order they come. Kinds are told with stores only, and not with an offload tier's: they are learnt. A group
-of another kind (chunked attention, whose chunk is not told) bounds nothing.
+of their last part), and report nothing else about masked blocks: so they are joined by engine hash, in any
+order. Kinds come with stores only, and not with an offload tier's: they are learnt. A group of another kind
+(chunked attention, with a chunk size that events omit) bounds nothing.
 
 Only workers that have announced a second group have this.
 """
@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 from gateway.core.blocks import BlockHash
 from gateway.core.kv_events import GPU, SHARED
-from gateway.index.base import PLACE_COST, is_prefix_group
+from gateway.index.base import TIER_COST, is_prefix_group
 
-Place: TypeAlias = tuple[str, int]
+Tier: TypeAlias = tuple[str, int]
 """(medium, group)."""
 
 WINDOWED = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
@@ -28,13 +28,14 @@ WINDOWED = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Of a group, before the end of a hit: `num` blocks (None: all), each of `ratio` blocks of a prefix."""
+    """Blocks that a group needs before the end of a hit: `num` of them (None: all), each of `ratio` prefix
+    blocks."""
 
     num: int | None
     ratio: int = 1
 
     def longest(self, held: dict[BlockHash, int], hashes: Sequence[BlockHash], most: int) -> int:
-        """The longest hit of at most `most` blocks for which the group has what it needs."""
+        """Return the longest hit of at most `most` blocks for which the group has the blocks it needs."""
         if self.num is None:
             return next((i for i in range(most) if hashes[i] not in held), most)
         end = most - most % self.ratio
@@ -47,37 +48,37 @@ class Need:
                     return end
             else:
                 run = 0
-        return run * self.ratio  # shorter than the window, and all there from the first block on
+        return run * self.ratio  # shorter than the window, and complete from the first block on
 
 
 def is_followed(spec_kind: str | None, size: int, block_size: int | None) -> bool:
-    """Whether a group of this kind, in blocks of `size`, bounds a hit in a way that is known here."""
+    """Return True if a group of this kind, in blocks of `size`, bounds a hit in a known way."""
     size = size or block_size or 1
     return spec_kind in WINDOWED and not size % (block_size or size)
 
 
 def need_of(spec_kind: str | None, size: int, window: int | None, block_size: int | None) -> Need | None:
-    """What a group beside full attention needs; None where it bounds nothing that is known here."""
+    """Return the need of a group beside full attention; None where it bounds nothing that is known."""
     if not is_followed(spec_kind, size, block_size):
         return None
     size = size or block_size or 1
-    # The token that is computed next is in the window too. A window that is not told has two at least.
+    # The window includes the token that is computed next. An unreported window counts as two tokens.
     num = -(-(window - 1) // size) if window and spec_kind != "mamba" else 1
     return Need(max(num, 1), size // (block_size or size))
 
 
 @dataclass(slots=True, eq=False)
 class Groups:
-    """Of one worker. `names[place][name]` is the block that it names, None while that is not known;
-    `held[group]` counts each block's names."""
+    """KV cache groups of one worker. `names[tier][key]` is the block of an engine hash, None while unknown;
+    `held[group]` counts each block's engine hashes."""
 
     block_size: int | None
     num_full: int = 0
     needs: dict[int, Need | None] = field(default_factory=dict)
-    names: dict[Place, dict[int, BlockHash | None]] = field(default_factory=dict)
-    copies: dict[tuple[Place, int], int] = field(default_factory=dict)
+    names: dict[Tier, dict[int, BlockHash | None]] = field(default_factory=dict)
+    copies: dict[tuple[Tier, int], int] = field(default_factory=dict)
     held: dict[int, dict[BlockHash, int]] = field(default_factory=dict)
-    unknown: dict[int, list[int]] = field(default_factory=dict)  # name ─► groups that wait to know its block
+    unknown: dict[int, list[int]] = field(default_factory=dict)  # key ─► groups that wait for its block
 
     def is_prefix(self, group: int) -> bool:
         if group not in self.needs:
@@ -86,7 +87,7 @@ class Groups:
         return need is not None and need.num is None
 
     def begin(self, group: int) -> bool:
-        """A group of full attention has blocks; True if it had none before."""
+        """Register a group of full attention that has blocks; True if it was new."""
         if group in self.needs or group < 0:
             return False
         self.needs[group] = Need(None)
@@ -94,7 +95,8 @@ class Groups:
         return True
 
     def learn(self, group: int, spec_kind: str | None, size: int, window: int | None) -> bool:
-        """What kind of group a store is of, in blocks of `size`; whether prefixes are made of it."""
+        """Learn a group's kind from a store, in blocks of `size`; returns True if prefixes consist of its
+        blocks."""
         if spec_kind is None:
             return self.is_prefix(group)
         is_prefix = is_prefix_group(group, spec_kind)
@@ -102,16 +104,16 @@ class Groups:
             self.needs[group] = need_of(spec_kind, size, window, self.block_size)
         return is_prefix
 
-    def store(self, place: Place, names: Iterable[int], find: Callable[[int], BlockHash | None]) -> None:
-        """Blocks of any group that bounds a hit; `find` tells which block of full attention a name is of."""
-        group = place[1]
+    def store(self, tier: Tier, names: Iterable[int], find: Callable[[int], BlockHash | None]) -> None:
+        """Store blocks of a group that bounds a hit; `find` returns the full-attention block of a key."""
+        group = tier[1]
         if not self._bounds(self.needs.get(group)):
             return
-        here = self.names.setdefault(place, {})
+        here = self.names.setdefault(tier, {})
         for name in names:
             if name in here:
-                if SHARED not in place[0]:
-                    self.copies[place, name] = self.copies.get((place, name), 1) + 1
+                if SHARED not in tier[0]:
+                    self.copies[tier, name] = self.copies.get((tier, name), 1) + 1
                 continue
             block = here[name] = find(name)
             if block is None:
@@ -120,7 +122,7 @@ class Groups:
                 self._count(group, block, 1)
 
     def found(self, names: Iterable[int], blocks: Iterable[BlockHash]) -> None:
-        """Full attention has stored these: what other groups have under the same names is known now."""
+        """Full attention has stored these blocks: resolve the same engine hashes in other groups."""
         if not self.unknown:
             return
         for name, block in zip(names, blocks, strict=True):
@@ -131,34 +133,34 @@ class Groups:
                     here[name] = block
                     self._count(group, block, 1)
 
-    def remove(self, place: Place, names: Iterable[int]) -> int:
-        """How many of them were there."""
-        here, num = self.names.get(place, {}), 0
+    def remove(self, tier: Tier, names: Iterable[int]) -> int:
+        """Remove blocks of a tier; returns how many of them were there."""
+        here, num = self.names.get(tier, {}), 0
         for name in names:
             if name not in here:
                 continue
             num += 1
-            left = self.copies.pop((place, name), 1) - 1
+            left = self.copies.pop((tier, name), 1) - 1
             if left > 1:
-                self.copies[place, name] = left
+                self.copies[tier, name] = left
             elif not left:
-                self._forget(place[1], name, here.pop(name))
+                self._forget(tier[1], name, here.pop(name))
         return num
 
     def clear(self) -> None:
-        """The engine's own cache is empty."""
-        for place in [place for place in self.names if place[0] == GPU]:
-            for name, block in self.names.pop(place).items():
-                self.copies.pop((place, name), None)
-                self._forget(place[1], name, block)
+        """Drop all GPU blocks: the engine cleared its own cache."""
+        for tier in [tier for tier in self.names if tier[0] == GPU]:
+            for name, block in self.names.pop(tier).items():
+                self.copies.pop((tier, name), None)
+                self._forget(tier[1], name, block)
 
     def num_kept(self, on_gpu: bool) -> int:
-        """As in `Holder.num_kept`."""
-        num = sum(len(here) for place, here in self.names.items() if (place[0] == GPU) is on_gpu)
-        return num + len(self.copies) + PLACE_COST * len(self.needs)
+        """Count what grows with events, as `Holder.num_kept` does."""
+        num = sum(len(here) for tier, here in self.names.items() if (tier[0] == GPU) is on_gpu)
+        return num + len(self.copies) + TIER_COST * len(self.needs)
 
     def bound(self, hashes: Sequence[BlockHash], depth: int) -> int:
-        """How many of the leading `depth` blocks, which full attention has, a prompt can begin with."""
+        """Return how many of the leading `depth` blocks (held by full attention) a prompt can begin with."""
         before = -1
         while depth and depth != before:
             before = depth
@@ -168,7 +170,8 @@ class Groups:
         return depth
 
     def _bounds(self, need: Need | None) -> bool:
-        """What a single group of full attention has is known without this."""
+        """Return True if this table must check the group; the index itself knows a single full-attention
+        group."""
         return need is not None and (need.num is not None or self.num_full > 1)
 
     def _count(self, group: int, block: BlockHash, num: int) -> None:

@@ -1,11 +1,11 @@
-"""Drives an index's `sweep` between everything else that the event loop has to do."""
+"""Background task that sweeps an index between the event loop's other work."""
 
 import asyncio
 
 from gateway.index.base import Index
 
 SWEEP_INTERVAL_S = 0.2
-"""What is to be swept is invisible and only costs memory."""
+"""Blocks waiting for a sweep are invisible to lookups and only cost memory."""
 
 
 async def keep_swept(index: Index, interval_s: float = SWEEP_INTERVAL_S) -> None:

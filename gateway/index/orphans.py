@@ -1,14 +1,14 @@
-"""Stored runs whose parent is unknown, kept aside until something tells where they belong.
+"""Stored runs with an unknown parent, kept until something shows where they belong.
 
     by_parent   engine hash ─► runs that follow it
-    by_name     engine hash ─► the runs that it is in (a block alone, stored again, and a run around it)
+    by_name     engine hash ─► the runs that contain it (a block alone, stored again, and a run around it)
     by_tokens   first block's tokens ─► runs that begin with them
 
-An engine does not announce again what it holds: after a replay buffer that did not reach back, all that
-is stored behind an old prefix has a parent that nobody knows. Bounded in blocks, the oldest run out first.
-What the engine removes meanwhile is marked here; a run of which nothing is left still tells that another,
-which looks the same, need not be the one that is looked for. A run that is stored twice is kept once: what
-is counted too low is forgotten too early, which costs a hit; counted too high it is credited for ever.
+An engine does not announce again what it holds: after a replay buffer that did not reach back, all that is
+stored behind an old prefix has an unknown parent. Bounded in blocks, the oldest run is dropped first.
+Removals by the engine are marked here; a run without blocks left still shows that another run, which looks
+the same, need not be the one in question. A run that is stored twice is kept once: a count that is too low is
+forgotten too early, which costs a hit; one that is too high is credited for ever.
 """
 
 from collections import OrderedDict
@@ -22,17 +22,19 @@ from gateway.core.kv_events import BlocksStored, EngineHash
 Key = TypeVar("Key")
 
 MAX_BLOCKS = 16_384
-"""Of one worker: with their tokens about 2 MB at 16 tokens a block."""
+"""Blocks kept per worker: with their tokens about 2 MB at 16 tokens a block."""
 MAX_KEY_CHARS = 1024
-"""Extra keys of a block that is kept, on average over its run: adapters, salts and digests of images."""
+"""Extra keys per kept block, on average over its run: adapters, salts and digests of images."""
 MAX_TIMES = 16
-"""Of one run: how often it was stored again within a few seconds."""
+"""Store times kept per run: how often it was stored again within a few seconds."""
 
 
 @dataclass(slots=True, eq=False)
 class Orphan:
-    """A run as it was stored, at `times` (it may be evicted and stored again); `gone` are those of its
-    blocks, and `is_parent_gone` its parent, that were removed since."""
+    """Run as it was stored, at `times` (it may be evicted and stored again).
+
+    `gone` are its blocks that were removed since; `is_parent_gone` says so of its parent.
+    """
 
     event: BlocksStored
     times: list[float]
@@ -51,13 +53,13 @@ class Orphan:
         return any(first <= time <= last for time in self.times)
 
     def hashes(self, before: BlockHash) -> list[BlockHash]:
-        """Ours, if it lies behind the block `before`."""
+        """Return our hashes of the run, if it lies behind the block `before`."""
         event = self.event
         return hash_blocks(event.tokens, event.block_size, before, event.extra_keys)
 
     def continues(self, chain: Sequence[BlockHash], depth: int, before: BlockHash) -> bool:
-        """Whether it could be the blocks of `chain` from number `depth` on, which lies behind `before`: the
-        same tokens and extra keys, as far as both go. What it has beyond that is the answer's."""
+        """Return True if the run can be the blocks of `chain` from number `depth` on, behind `before`: the
+        same tokens and extra keys as far as both go. The rest of the run belongs to the answer."""
         event = self.event
         if depth >= len(chain):
             return False
@@ -69,8 +71,8 @@ class Orphan:
         first = hash_blocks(event.tokens[:size], size, before, extra[:1] if extra else None)
         if first[0] != chain[depth]:
             return False
-        told = hash_blocks(event.tokens[: num * size], size, before, extra[:num] if extra else None)
-        return told == list(chain[depth : depth + num])
+        expected = hash_blocks(event.tokens[: num * size], size, before, extra[:num] if extra else None)
+        return expected == list(chain[depth : depth + num])
 
 
 class Orphans:
@@ -101,11 +103,11 @@ class Orphans:
         return tuple(self._by_parent.get(name, ()))
 
     def beginning(self, block: Tokens) -> Sequence[Orphan]:
-        """Runs whose first block has these tokens."""
+        """Return the runs with these tokens as their first block."""
         return tuple(self._by_tokens.get(block.tobytes(), ()))
 
     def keep(self, event: BlocksStored, now: float) -> None:
-        """A run with tokens and a parent; one that cannot be kept is left as lost."""
+        """Keep a run that has tokens and a parent; one over the limits is dropped."""
         there = self._by_name.get(event.engine_hashes[0], ())
         known = next((run for run in there if run.names[0] == event.engine_hashes[0]), None)
         for name in event.engine_hashes:
@@ -135,19 +137,19 @@ class Orphans:
             self.drop(next(iter(self._runs)))
 
     def drop(self, run: Orphan) -> None:
-        """It was placed, or is the oldest."""
+        """Drop a run that was placed, or is the oldest."""
         if run not in self._runs:
             return
         del self._runs[run]
         self.num_blocks -= len(run.names)
         assert run.event.parent is not None
-        _take(self._by_parent, run.event.parent, run)
-        _take(self._by_tokens, run.beginning, run)
+        _discard(self._by_parent, run.event.parent, run)
+        _discard(self._by_tokens, run.beginning, run)
         for name in run.names:
-            _take(self._by_name, name, run)
+            _discard(self._by_name, name, run)
 
     def remove(self, names: Sequence[EngineHash]) -> None:
-        """The engine has removed these."""
+        """Mark blocks as removed by the engine."""
         for name in names if self._runs else ():
             for run in self._by_name.get(name, ()):
                 run.gone.add(name)
@@ -162,7 +164,7 @@ class Orphans:
         self.num_blocks = 0
 
 
-def _take(runs: dict[Key, list[Orphan]], key: Key, run: Orphan) -> None:
+def _discard(runs: dict[Key, list[Orphan]], key: Key, run: Orphan) -> None:
     there = runs[key]
     there.remove(run)
     if not there:
@@ -170,7 +172,7 @@ def _take(runs: dict[Key, list[Orphan]], key: Key, run: Orphan) -> None:
 
 
 def positions(block: Tokens, tokens: Tokens) -> Iterator[int]:
-    """At which numbers, but the first, a prompt has a block of these tokens."""
+    """Yield the block numbers, except 0, at which a prompt has a block of these tokens."""
     wanted, width = block.tobytes(), len(block) * block.itemsize
     data = tokens.tobytes()
     at = data.find(wanted, 1)

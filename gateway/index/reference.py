@@ -1,12 +1,12 @@
-"""The plain index: two dicts, right by inspection, and so the oracle of the packed one (`memory.py`).
+"""Reference index: two dicts, right by inspection; the oracle of the packed index (`memory.py`) in tests.
 
     masks    block hash -> bit mask of the workers that hold it
-    places   per worker: (medium, group) -> engine hash -> block hash, for parents and removals
+    tiers    per worker: (medium, group) -> engine hash -> block hash, for parents and removals
 
-A prompt's lookup walks its hashes from the first and ands the masks: a worker's overlap is where
-its bit falls out. Counts are kept only where they differ from one: an engine may hold a block in
-several physical copies and removes each under the same hash. What groups beside full attention bound
-is looked for by trying each length.
+A prompt's lookup walks its hashes from the first and ands the masks: a worker's overlap is where its bit
+falls out. Counts are kept only where they differ from one: an engine may hold a block in several physical
+copies and removes each under the same hash. Bounds of groups beside full attention are found by trying each
+length.
 """
 
 from collections import Counter, OrderedDict
@@ -27,37 +27,37 @@ from gateway.core.kv_events import (
     UnknownEvent,
 )
 from gateway.core.worker import WorkerId
-from gateway.index.base import FULL_ATTENTION, LINKS, MAX_LEFT, Applied, is_partial, is_prefix_group
+from gateway.index.base import FULL_ATTENTION, LINKS, MAX_REMOVED, Applied, is_partial, is_prefix_group
 from gateway.index.holder_masks import HolderMasks
 
-Place: TypeAlias = tuple[str, int]
+Tier: TypeAlias = tuple[str, int]
 """(medium, group): where a copy lies; engine hashes are counted per place."""
 
-_ANYWHERE: Place = ("", -1)
-"""Under this place the names of one block hash are counted."""
+_ANYWHERE: Tier = ("", -1)
+"""Pseudo tier that counts the engine hashes of one block hash."""
 
 
 @dataclass(slots=True, eq=False)
 class _Holder:
-    """One worker's blocks. `copies` holds only counts over one; `places[p][e]` is our hash."""
+    """Blocks of one worker. `copies` holds only counts over one; `tiers[t][e]` is our hash."""
 
     bit: int
     root: BlockHash
     block_size: int | None
-    places: dict[Place, dict[EngineHash, BlockHash]] = field(default_factory=dict)
-    copies: dict[tuple[Place, EngineHash], int] = field(default_factory=dict)
+    tiers: dict[Tier, dict[EngineHash, BlockHash]] = field(default_factory=dict)
+    copies: dict[tuple[Tier, EngineHash], int] = field(default_factory=dict)
     num_blocks: int = 0
     applied: Applied = field(default_factory=Applied)
     has_tiers: bool = False
-    left: OrderedDict[EngineHash, BlockHash] = field(default_factory=OrderedDict)
+    removed: OrderedDict[EngineHash, BlockHash] = field(default_factory=OrderedDict)
     kinds: dict[int, tuple[str, int, int | None]] = field(default_factory=dict)  # kind, block size, window
-    others: dict[Place, dict[EngineHash, BlockHash | None]] = field(default_factory=dict)
+    others: dict[Tier, dict[EngineHash, BlockHash | None]] = field(default_factory=dict)
 
     def is_prefix(self, group: int) -> bool:
         return is_prefix_group(group, self.kinds[group][0] if group in self.kinds else None)
 
     def begin(self, group: int) -> None:
-        """A group of full attention has blocks."""
+        """Register a group of full attention that has blocks."""
         if group >= 0:
             self.kinds.setdefault(group, ("full_attention", 0, None))
 
@@ -66,12 +66,12 @@ class _Holder:
 
     def in_group(self, group: int) -> set[BlockHash]:
         held: set[BlockHash | None] = {None}
-        for here in (self.places, self.others):
-            held.update(*(names.values() for place, names in here.items() if place[1] == group))
+        for here in (self.tiers, self.others):
+            held.update(*(names.values() for tier, names in here.items() if tier[1] == group))
         return {block for block in held if block is not None}
 
     def fits(self, hashes: Sequence[BlockHash]) -> bool:
-        """Whether a prompt can begin with all of `hashes`, which some group of full attention has."""
+        """Return True if a prompt can begin with all of `hashes`, which some group of full attention has."""
         return all(self._has(group, hashes) for group in self.kinds)
 
     def _has(self, group: int, hashes: Sequence[BlockHash]) -> bool:
@@ -90,23 +90,23 @@ class _Holder:
 
     def by_medium(self) -> dict[str, set[BlockHash]]:
         blocks: dict[str, set[BlockHash]] = {}
-        for (medium, _), names in self.places.items():
+        for (medium, _), names in self.tiers.items():
             blocks.setdefault(medium, set()).update(names.values())
         return blocks
 
 
-class PlainIndex:
+class ReferenceIndex:
     def __init__(self) -> None:
         self._workers: dict[WorkerId, _Holder] = {}
         self._sharers: list[tuple[str, _Holder]] = []
         self._masks = HolderMasks()
 
     def __repr__(self) -> str:
-        return f"PlainIndex(workers={len(self._workers)}, blocks={len(self._masks)})"
+        return f"ReferenceIndex(workers={len(self._workers)}, blocks={len(self._masks)})"
 
     def add_worker(self, worker: WorkerId, root: BlockHash, block_size: int | None) -> None:
         self.drop_worker(worker)
-        self._workers[worker] = _Holder(self._masks.take_bit(worker), root, block_size)
+        self._workers[worker] = _Holder(self._masks.allocate_bit(worker), root, block_size)
 
     def drop_worker(self, worker: WorkerId) -> None:
         if worker in self._workers:
@@ -115,10 +115,10 @@ class PlainIndex:
 
     def reset_worker(self, worker: WorkerId) -> None:
         holder = self._workers[worker]
-        for names in holder.places.values():
+        for names in holder.tiers.values():
             for block in names.values():
                 self._release(holder, block)
-        for named in (holder.places, holder.copies, holder.left, holder.kinds, holder.others):
+        for named in (holder.tiers, holder.copies, holder.removed, holder.kinds, holder.others):
             named.clear()
         holder.has_tiers = False
         self._sharers = [(medium, other) for medium, other in self._sharers if other is not holder]
@@ -156,11 +156,11 @@ class PlainIndex:
             found[worker] = {medium: count for medium, count in counts.items() if count}
         return found
 
-    def spilled(
-        self, hashes: Sequence[BlockHash], held: Mapping[WorkerId, int]
+    def offloaded(
+        self, hashes: Sequence[BlockHash], overlap: Mapping[WorkerId, int]
     ) -> Mapping[WorkerId, Mapping[tuple[str, ...], int]]:
         found: dict[WorkerId, Counter[tuple[str, ...]]] = {}
-        for worker, depth in held.items():
+        for worker, depth in overlap.items():
             media = self._workers[worker].by_medium()
             for block in hashes[:depth]:
                 if block not in media.get(GPU, ()):
@@ -188,10 +188,10 @@ class PlainIndex:
 
     def num_kept(self, worker: WorkerId, *, on_gpu: bool) -> int:
         holder, num = self._workers[worker], 0
-        for places in (holder.places, holder.others):
+        for tiers in (holder.tiers, holder.others):
             num += sum(
                 len(names)
-                for (medium, group), names in places.items()
+                for (medium, group), names in tiers.items()
                 if (medium == GPU) is on_gpu and group != LINKS
             )
         return num
@@ -227,7 +227,7 @@ class PlainIndex:
             self._place(holder, (event.medium, event.group_idx), event.engine_hashes, event.blocks)
 
     def _store_other(self, holder: _Holder, event: BlocksStored) -> None:
-        """Of another group than full attention, or one that is not known: joined by name."""
+        """Store blocks of a group that is unknown or not full attention: joined by engine hash."""
         here = holder.others.setdefault((event.medium, event.group_idx), {})
         holder.applied.num_stored += len(event.engine_hashes)
         if not _is_followed(holder.kinds.get(event.group_idx), holder.block_size):
@@ -242,21 +242,21 @@ class PlainIndex:
                 here[name] = self._find(holder, name)
 
     def _place(
-        self, holder: _Holder, place: Place, names: Sequence[EngineHash], blocks: Sequence[BlockHash]
+        self, holder: _Holder, tier: Tier, names: Sequence[EngineHash], blocks: Sequence[BlockHash]
     ) -> None:
-        holder.begin(place[1])
+        holder.begin(tier[1])
         holder.applied.num_stored += len(names)
-        for other in [holder, *self._others(holder, place[0])]:
+        for other in [holder, *self._others(holder, tier[0])]:
             for name, block in zip(names, blocks, strict=True):
-                self._hold(other, place, name, block)
+                self._hold(other, tier, name, block)
         for here in holder.others.values():
             for name, block in zip(names, blocks, strict=True):
                 if name in here and here[name] is None:
                     here[name] = block
 
     def _store_by_name(self, holder: _Holder, event: BlocksStored) -> None:
-        """An offload tier's store without tokens: the engine hash was stored elsewhere before."""
-        place = (event.medium, event.group_idx)
+        """Store blocks of an offload tier without tokens: the engine hash was stored elsewhere before."""
+        tier = (event.medium, event.group_idx)
         others = self._others(holder, event.medium)
         for name in event.engine_hashes:
             block = self._find(holder, name)
@@ -266,22 +266,22 @@ class PlainIndex:
             holder.begin(event.group_idx)
             holder.applied.num_stored += 1
             for other in [holder, *others]:
-                self._hold(other, place, name, block)
-        if not event.engine_hashes:  # an agent tells what groups there are
+                self._hold(other, tier, name, block)
+        if not event.engine_hashes:  # an agent announces its groups so
             holder.begin(event.group_idx)
 
     def _others(self, holder: _Holder, medium: str) -> list[_Holder]:
-        """Who else reaches what it stores in a shared tier: those who have spoken of it before."""
+        """Return the other workers that reach a shared tier: those with earlier events of it."""
         if SHARED not in medium:
             return []
         key = (holder.root, holder.block_size)
         known = [h for m, h in self._sharers if m == medium and (h.root, h.block_size) == key]
         if holder not in known:
             self._sharers.append((medium, holder))
-            for place, names in list(known[0].places.items()) if known else ():
+            for tier, names in list(known[0].tiers.items()) if known else ():
                 for name, block in names.items():
-                    if place[0] == medium:
-                        self._hold(holder, place, name, block)
+                    if tier[0] == medium:
+                        self._hold(holder, tier, name, block)
         return [other for other in known if other is not holder]
 
     def _parent(self, holder: _Holder, event: BlocksStored | RunStored) -> BlockHash | None:
@@ -290,19 +290,19 @@ class PlainIndex:
         return self._find(holder, event.parent)
 
     def _find(self, holder: _Holder, name: EngineHash) -> BlockHash | None:
-        for names in holder.places.values():
+        for names in holder.tiers.values():
             if (block := names.get(name)) is not None:
                 return block
-        return holder.left.get(name)
+        return holder.removed.get(name)
 
-    def _hold(self, holder: _Holder, place: Place, name: EngineHash, block: BlockHash) -> None:
-        holder.begin(place[1])
-        names = holder.places.setdefault(place, {})
-        holder.has_tiers |= place[0] != GPU
-        holder.left.pop(name, None)
+    def _hold(self, holder: _Holder, tier: Tier, name: EngineHash, block: BlockHash) -> None:
+        holder.begin(tier[1])
+        names = holder.tiers.setdefault(tier, {})
+        holder.has_tiers |= tier[0] != GPU
+        holder.removed.pop(name, None)
         if name in names:
-            if SHARED not in place[0]:  # what several store there is one
-                holder.copies[place, name] = holder.copies.get((place, name), 1) + 1
+            if SHARED not in tier[0]:  # a shared tier has one copy, however many workers store it
+                holder.copies[tier, name] = holder.copies.get((tier, name), 1) + 1
             return
         names[name] = block
         if self._masks.add(block, holder.bit):
@@ -312,54 +312,54 @@ class PlainIndex:
         holder.copies[key] = holder.copies.get(key, 1) + 1
 
     def _remove(self, holder: _Holder, event: BlocksRemoved) -> None:
-        place = (event.medium, event.group_idx)
+        tier = (event.medium, event.group_idx)
         for other in self._others(holder, event.medium):
             for name in event.engine_hashes:
-                self._remove_one(other, place, name)
+                self._remove_one(other, tier, name)
         for name in event.engine_hashes:
-            if self._remove_one(holder, place, name):
+            if self._remove_one(holder, tier, name):
                 holder.applied.num_removed += 1
             else:
                 holder.applied.num_unknown_removals += 1
 
-    def _remove_one(self, holder: _Holder, place: Place, name: EngineHash) -> bool:
-        is_prefix = holder.is_prefix(place[1]) or place[1] < 0
-        names: Any = (holder.places if is_prefix else holder.others).get(place, {})
+    def _remove_one(self, holder: _Holder, tier: Tier, name: EngineHash) -> bool:
+        is_prefix = holder.is_prefix(tier[1]) or tier[1] < 0
+        names: Any = (holder.tiers if is_prefix else holder.others).get(tier, {})
         if name not in names:
             return False
-        if not _one_less(holder.copies, (place, name)):
+        if not _one_less(holder.copies, (tier, name)):
             block = names.pop(name)
             if is_prefix:
-                if place[1] != LINKS:
-                    self._leave(holder, name, block)
+                if tier[1] != LINKS:
+                    self._remember_removed(holder, name, block)
                 self._release(holder, block)
         return True
 
-    def _leave(self, holder: _Holder, name: EngineHash, block: BlockHash) -> None:
-        """An offload tier may still speak of it."""
+    def _remember_removed(self, holder: _Holder, name: EngineHash, block: BlockHash) -> None:
+        """Remember a removed block, which an offload tier may still refer to."""
         if holder.has_tiers and self._find(holder, name) is None:
-            holder.left[name] = block
-            if len(holder.left) > MAX_LEFT:
-                holder.left.popitem(last=False)
+            holder.removed[name] = block
+            if len(holder.removed) > MAX_REMOVED:
+                holder.removed.popitem(last=False)
 
     def _release(self, holder: _Holder, block: BlockHash) -> None:
-        """One name of a block is gone; the block itself with its last name."""
+        """Drop one engine hash of a block; the block goes with its last one."""
         if not _one_less(holder.copies, (_ANYWHERE, block)):
             self._masks.remove(block, holder.bit)
             holder.num_blocks -= 1
 
     def _clear(self, holder: _Holder) -> None:
-        """The engine's own cache is empty; offload tiers keep theirs."""
-        for place in [place for place in holder.places if place[0] == GPU]:
-            for name, block in holder.places.pop(place).items():
-                holder.copies.pop((place, name), None)
+        """Drop all GPU blocks (the engine cleared its own cache); offload tiers keep theirs."""
+        for tier in [tier for tier in holder.tiers if tier[0] == GPU]:
+            for name, block in holder.tiers.pop(tier).items():
+                holder.copies.pop((tier, name), None)
                 self._release(holder, block)
-        for place in [place for place in holder.others if place[0] == GPU]:
-            for name in holder.others.pop(place):
-                holder.copies.pop((place, name), None)
+        for tier in [tier for tier in holder.others if tier[0] == GPU]:
+            for name in holder.others.pop(tier):
+                holder.copies.pop((tier, name), None)
 
 
-def _one_less(copies: dict[tuple[Place, EngineHash], int], key: tuple[Place, EngineHash]) -> bool:
+def _one_less(copies: dict[tuple[Tier, EngineHash], int], key: tuple[Tier, EngineHash]) -> bool:
     """Count one copy less; False if it was the last."""
     left = copies.get(key, 1) - 1
     if left == 0:
@@ -372,7 +372,7 @@ def _one_less(copies: dict[tuple[Place, EngineHash], int], key: tuple[Place, Eng
 
 
 def _is_followed(kind: tuple[str, int, int | None] | None, block_size: int | None) -> bool:
-    """Whether a group of this kind bounds anything."""
+    """Return True if a group of this kind bounds a hit."""
     if kind is None or kind[0] not in ("sliding_window", "sliding_window_mla", "mamba"):
         return False
     return not (kind[1] or block_size or 1) % (block_size or kind[1] or 1)

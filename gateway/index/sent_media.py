@@ -1,8 +1,8 @@
-"""Which worker was sent which images: what is assumed of prompts whose tokens are not known
+"""Images that each worker was sent, assumed to be cached, for prompts with unknown tokens
 (core/multimodal.py).
 
-The same mechanism as for blocks (`assumed.py`), apart from these: a worker with events tells of its blocks,
-and what it does not tell is forgotten in a second; of images its events tell nothing that can be looked up.
+Works like assumed blocks (`assumed.py`) but apart from them: blocks of a worker with events are confirmed by
+events and otherwise forgotten in a second, while no event reports images in a form to look up.
 """
 
 from collections.abc import Iterable
@@ -13,12 +13,12 @@ from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 
 MAX_LINKS = 8192
-"""Of one worker, some 200 bytes each: a thousand conversations."""
+"""Links kept per worker, some 200 bytes each: a thousand conversations."""
 
 
 class SentLinks:
-    """`index` pins what is in flight, and keeps what was run for `keep_s`; a worker whose blocks `assumed`
-    forgets holds no images either."""
+    """Image links sent to workers. `index` pins those in flight and keeps those that were run for `keep_s`; a
+    worker that `assumed` forgets loses its images too."""
 
     def __init__(self, assumed: AssumedIndex, keep_s: float) -> None:
         self.index = AssumedIndex()
@@ -30,7 +30,7 @@ class SentLinks:
         return f"SentLinks({self.index})"
 
     def find(self, links: Links, workers: Iterable[WorkerId], now: float) -> dict[WorkerId, int]:
-        """About how many leading tokens of `links` each worker was sent before."""
+        """Return about how many leading tokens of `links` each worker was sent before."""
         for worker in workers:
             if worker not in self._workers:
                 self._workers.add(worker)
@@ -41,6 +41,6 @@ class SentLinks:
         return {worker: before[num] for worker, num in held.items()}
 
     def _forget(self, worker: WorkerId) -> None:
-        """What is in flight there is told again by the next request for it."""
+        """Drop a worker's links; the next request for it adds it again."""
         self._workers.discard(worker)
         self.index.drop_worker(worker)

@@ -1,12 +1,12 @@
-"""Which bit of the edges' masks means which worker: taken, given up, swept off the edges, taken again."""
+"""Allocation of mask bits to workers: allocated, retired, swept off the edges, free again."""
 
 from gateway.core.worker import WorkerId
 from gateway.index.base import Holdings
 
 
-class Bits:
-    """`live` are those of workers that are known, `hidden` of blocks that are `left` (holder.py), `swept`
-    those that the sweep under way takes off the edges."""
+class WorkerBits:
+    """Bits of the edges' masks: `live` of known workers, `hidden` of blocks that are only remembered
+    (holder.py), `swept` those that the sweep under way takes off the edges."""
 
     __slots__ = ("live", "hidden", "swept", "workers", "_retired", "_holdings")
 
@@ -18,7 +18,7 @@ class Bits:
     def __repr__(self) -> str:
         return f"Bits(live={self.live:b}, hidden={self.hidden:b}, swept={self.swept:b})"
 
-    def take(self, worker: WorkerId) -> int:
+    def allocate(self, worker: WorkerId) -> int:
         bit = self._free()
         self.workers[bit] = worker
         self.live |= bit
@@ -26,8 +26,8 @@ class Bits:
             self._holdings.begin(bit, worker, is_hidden=False)
         return bit
 
-    def hide(self, worker: WorkerId) -> int:
-        """One that no lookup sees."""
+    def allocate_hidden(self, worker: WorkerId) -> int:
+        """Allocate a bit that no lookup sees."""
         bit = self._free()
         self.hidden |= bit
         if self._holdings is not None:
@@ -35,7 +35,7 @@ class Bits:
         return bit
 
     def retire(self, bit: int) -> None:
-        """A live or hidden one, or none: its blocks are to be swept."""
+        """Retire a live or hidden bit (0: none); its blocks are to be swept."""
         if bit and self._holdings is not None:
             self._holdings.end(bit)
         if bit & self.live:
@@ -45,11 +45,11 @@ class Bits:
         self._retired |= bit
 
     def begin_sweep(self) -> bool:
-        """What is retired is to be swept now; False if nothing is."""
+        """Start sweeping the retired bits; False if there are none."""
         self.swept, self._retired = self._retired, 0
         return self.swept != 0
 
     def _free(self) -> int:
-        """The lowest, so that masks stay small integers."""
+        """Return the lowest free bit, so that masks stay small integers."""
         free = ~(self.live | self.hidden | self._retired | self.swept)
         return free & -free

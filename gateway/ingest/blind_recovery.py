@@ -18,14 +18,14 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index, RecoveryTarget
-from gateway.index.blind_recovery import SETTLE_S, Healing
+from gateway.index.blind_recovery import SETTLE_S, BlindRecovery
 
 PAUSE_S = 0.01
 MAX_ASKING = 4_096
 """Requests that ask for an announcement: one that never ends is no longer sent with it elsewhere."""
 
 
-class Healer:
+class RecoveryObserver:
     """`keep_s` is how long what an answer proved is believed in. `asking` has the ids of decisions whose
     requests are to be sent with `core.report.asking`."""
 
@@ -34,8 +34,8 @@ class Healer:
         self._index = index
         self._keep_s = keep_s
         self._clock = clock
-        self._healings: dict[WorkerId, Healing] = {}
-        self._blind: dict[WorkerId, Healing] = {}
+        self._healings: dict[WorkerId, BlindRecovery] = {}
+        self._blind: dict[WorkerId, BlindRecovery] = {}
         self._shelved: dict[WorkerId, RecoveryTarget] = {}
 
     def __repr__(self) -> str:
@@ -47,12 +47,12 @@ class Healer:
         *,
         can_report: bool,
         shelve: Callable[[Index], RecoveryTarget | None] = lambda index: None,
-    ) -> Healing:
+    ) -> BlindRecovery:
         """For a worker that the index knows and whose events begin to be read; `shelve` tells where these
         go, if not there."""
         assert worker.block_size, "a worker of unknown block size has no events"
         shelved = shelve(self._index)
-        healing = Healing(
+        healing = BlindRecovery(
             worker.id,
             shelved or self._index,
             root=root_hash(worker.served[0].root),
@@ -68,17 +68,17 @@ class Healer:
             self._shelved[worker.id] = shelved
         return healing
 
-    def close(self, healing: Healing) -> None:
+    def close(self, healing: BlindRecovery) -> None:
         """Its events are read no more."""
         if self._healings.get(healing.worker) is healing:
             del self._healings[healing.worker]
             self._blind.pop(healing.worker, None)
             self._shelved.pop(healing.worker, None)
 
-    def get(self, worker: WorkerId) -> Healing | None:
+    def get(self, worker: WorkerId) -> BlindRecovery | None:
         return self._healings.get(worker)
 
-    def items(self) -> Iterable[tuple[WorkerId, Healing]]:
+    def items(self) -> Iterable[tuple[WorkerId, BlindRecovery]]:
         return self._healings.items()
 
     # requests ----------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Healer:
         """A portion for each: what expired goes, what settled is placed. Whether more is due."""
         return any([self._tick(healing) for healing in self._blind.values()])
 
-    def _learn(self, healing: Healing, id: str, cached_tokens: int | None) -> None:
+    def _learn(self, healing: BlindRecovery, id: str, cached_tokens: int | None) -> None:
         if (shelved := self._shelved.get(healing.worker)) is None:
             healing.answered(id, cached_tokens)
         elif shelved.is_frozen:  # a snapshot is made: the next request will tell as much
@@ -121,7 +121,7 @@ class Healer:
             healing.answered(id, cached_tokens)
             shelved.settle()
 
-    def _tick(self, healing: Healing) -> bool:
+    def _tick(self, healing: BlindRecovery) -> bool:
         if (shelved := self._shelved.get(healing.worker)) is None:
             return healing.tick()
         has_more = not shelved.is_frozen and healing.tick()
@@ -129,7 +129,7 @@ class Healer:
             shelved.settle()
         return has_more
 
-    def _changed(self, healing: Healing) -> None:
+    def _changed(self, healing: BlindRecovery) -> None:
         if healing.is_blind and self._healings.get(healing.worker) is healing:
             self._blind[healing.worker] = healing
         else:
@@ -138,7 +138,7 @@ class Healer:
                 self.asking.clear()
 
 
-async def keep_healing(healer: Healer, interval_s: float = SETTLE_S) -> None:
+async def keep_healing(healer: RecoveryObserver, interval_s: float = SETTLE_S) -> None:
     """A portion, a pause: requests come first."""
     while True:  # noqa: ASYNC110
         await asyncio.sleep(PAUSE_S if healer.tick() else interval_s)

@@ -6,12 +6,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.index.blind_recovery import Healing
-from gateway.ingest.blind_recovery import Healer
+from gateway.index.blind_recovery import BlindRecovery
+from gateway.ingest.blind_recovery import RecoveryObserver
 
 
 class HealerCollector(Collector):
-    def __init__(self, healer: Healer) -> None:
+    def __init__(self, healer: RecoveryObserver) -> None:
         self._healer = healer
 
     def describe(self) -> Iterable[Metric]:
@@ -26,7 +26,7 @@ class HealerCollector(Collector):
                 yield family
 
 
-_Metrics = tuple[tuple[str, str, Callable[[Healing], float]], ...]
+_Metrics = tuple[tuple[str, str, Callable[[BlindRecovery], float]], ...]
 
 _GAUGES: _Metrics = (
     ("proven_blocks", "Blocks that answers proved, whose engine hash is not known", lambda h: len(h.proofs)),

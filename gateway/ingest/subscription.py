@@ -15,8 +15,8 @@ from gateway.core.event_stream import RESTARTED, Apply, AskReplay, Command, Rese
 from gateway.core.kv_events import DecodeError, EventBatch, KvEvent, num_blocks
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets, Healed, RecoveryTarget
-from gateway.index.blind_recovery import Healing
+from gateway.index.base import BlockSets, RecoveryIndex, RecoveryTarget
+from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.chunks import PORTION_BLOCKS, portions
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
@@ -43,7 +43,7 @@ class Subscription:
         assumed: AssumedIndex,
         can_replay: bool,
         on_state: Callable[[WorkerId, StreamState], None],
-        healing: Healing | None = None,
+        healing: BlindRecovery | None = None,
         limits: BlockLimits | None = None,
     ) -> None:
         """`healing` takes the events of a stream that is or was BLIND to `index` in place of this. `limits`
@@ -157,7 +157,7 @@ class Subscription:
         """Nothing more comes."""
         self.on_close()
 
-    def shelved(self, index: Healed) -> RecoveryTarget | None:
+    def shelved(self, index: RecoveryIndex) -> RecoveryTarget | None:
         """What takes the place of `index`, our own, for healing; None: that is where events go."""
         return None
 
@@ -263,7 +263,7 @@ class Subscription:
 
     def _tell_healing(self) -> None:
         if self.healing:
-            self.healing.tell(is_blind=self.stream.blind_reason is not None)
+            self.healing.set_blind(is_blind=self.stream.blind_reason is not None)
 
     def _doubt(self, batch: EventBatch) -> None:
         """Blocks that cannot be placed: what we know of this worker is not complete.

@@ -85,8 +85,8 @@ def ttft_s(candidate: Candidate, worth: Mapping[str, float]) -> float:
     each: float = pace.token_s + num_running * pace.seq_s
     seconds: float = pace.start_s + num_running * pace.start_seq_s
     seconds += (candidate.booked_tokens + candidate.uncached_tokens) * each
-    if candidate.spilled:
-        seconds += to_load(candidate.spilled, worth) * pace.token_s
+    if candidate.offloaded:
+        seconds += to_load(candidate.offloaded, worth) * pace.token_s
     if candidate.kv_usage > FULL_KV or num_running >= pace.seats:
         seconds += until_free_s(candidate)
     return seconds
@@ -119,7 +119,7 @@ def first_parts_s(candidate: Candidate, worth: Mapping[str, float]) -> dict[str,
         "start_s": pace.start_s + candidate.num_in_flight * pace.start_seq_s,
         "ahead_s": candidate.booked_tokens * each,
         "own_s": candidate.uncached_tokens * each,
-        "fetch_s": to_load(candidate.spilled, worth) * pace.token_s,
+        "fetch_s": to_load(candidate.offloaded, worth) * pace.token_s,
         "full_s": until_free_s(candidate),
     }
 

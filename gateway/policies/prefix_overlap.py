@@ -32,18 +32,18 @@ class PrefixOverlap:
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         costs = [candidate.uncached_tokens + work_ahead(candidate) for candidate in candidates]
         for i, candidate in enumerate(candidates):
-            if candidate.spilled:
-                costs[i] += to_load(candidate.spilled, self.worth)
+            if candidate.offloaded:
+                costs[i] += to_load(candidate.offloaded, self.worth)
         index = pick_lowest(costs, rng)
         return Choice(index, _reason(candidates, index), tuple(costs))
 
 
-def to_load(spilled: Mapping[tuple[str, ...], int], worth: Mapping[str, float]) -> float:
+def to_load(offloaded: Mapping[tuple[str, ...], int], worth: Mapping[str, float]) -> float:
     """What it takes to fetch them, as tokens to compute."""
     return sum(
         [
             tokens * (1 - max([_worth_of(medium, worth) for medium in media]))
-            for media, tokens in spilled.items()
+            for media, tokens in offloaded.items()
         ]
     )
 

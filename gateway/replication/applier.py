@@ -8,7 +8,7 @@ from gateway.core.kv_events import GPU, BlocksCleared, BlocksRemoved, KvEvent, R
 from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import LINKS, BlockSets
-from gateway.index.engine_hashes import names_of
+from gateway.index.engine_hashes import keys_of
 from gateway.replication.follower import Change, LogError
 
 
@@ -75,7 +75,7 @@ class Applying:
             case RunStored(group_idx=group) if group == LINKS:
                 self._proven.update(change.blocks)
             case BlocksRemoved(group_idx=group) if group == LINKS:
-                self._proven.difference_update(names_of(change.engine_hashes))
+                self._proven.difference_update(keys_of(change.engine_hashes))
             case BlocksCleared():
                 self._proven.clear()
 

@@ -10,7 +10,7 @@ from gateway.core.blocks import BlockHash
 from gateway.core.event_stream import StreamState
 from gateway.core.kv_events import DecodeError
 from gateway.core.worker import WorkerId
-from gateway.index.blind_recovery import Healing
+from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.base import Feed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import Turns
@@ -67,7 +67,7 @@ class Holding:
         self._heritage: Heritage | None = None
         self._is_scheduled = self._is_closed = False
         self.feed: Feed | None = None
-        self.healing: Healing | None = None
+        self.healing: BlindRecovery | None = None
 
     def __repr__(self) -> str:
         return f"Holding(fence={self._lease.fence}, {self.writer})"

@@ -12,7 +12,7 @@ from gateway.core.blocks import BlockHash
 from gateway.core.event_stream import Stream, StreamState
 from gateway.core.kv_events import KvEvent
 from gateway.core.worker import WorkerId
-from gateway.index.base import Applied, Healed
+from gateway.index.base import Applied, RecoveryIndex
 from gateway.index.inventory import Inventory
 from gateway.ingest.subscription import Subscription
 from gateway.replication.journal import Journal
@@ -130,7 +130,7 @@ class ShelfSubscription(Subscription):
         self.shelf.settle(self.worker, self.stream, has_more=has_more)
         return has_more
 
-    def shelved(self, index: Healed) -> RankRecoveryTarget:
+    def shelved(self, index: RecoveryIndex) -> RankRecoveryTarget:
         return RankRecoveryTarget(self.worker, self.shelf, index, self._settle)
 
     def _settle(self) -> None:

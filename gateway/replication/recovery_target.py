@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gateway.core.blocks import BlockHash
 from gateway.core.kv_events import EngineHash, KvEvent
 from gateway.core.worker import WorkerId
-from gateway.index.base import Applied, Healed
+from gateway.index.base import Applied, RecoveryIndex
 
 if TYPE_CHECKING:
     from gateway.replication.rank_store import Rank, Shelf
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 class RankRecoveryTarget:
     """Of one worker; `settle` makes a batch of what was applied, when no event is being carried out."""
 
-    def __init__(self, worker: WorkerId, shelf: "Shelf", index: Healed, settle: Callable[[], None]) -> None:
+    def __init__(
+        self, worker: WorkerId, shelf: "Shelf", index: RecoveryIndex, settle: Callable[[], None]
+    ) -> None:
         self._worker = worker
         self._shelf = shelf
         self._index = index

@@ -24,7 +24,7 @@ from gateway.core.kv_events import DecodeError
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
-from gateway.index.blind_recovery import Healing
+from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.base import Feed
 from gateway.ingest.pauses import Pauses
 from gateway.ingest.subscription import Subscription
@@ -115,7 +115,7 @@ class ReplicaFeed:
         return self.holding.feed if self.holding else self._alone.feed if self._alone else None
 
     @property
-    def healing(self) -> Healing | None:
+    def healing(self) -> BlindRecovery | None:
         """Where its events are read here."""
         if self._alone:
             return self._alone.subscription.healing

@@ -26,13 +26,13 @@ class Lookup:
     """One group's block hashes per prompt; by worker, the blocks that its events tell of each prompt
     and the leading tokens that it holds or will hold of all of them."""
 
-    __slots__ = ("hashes", "told", "held_tokens", "spilled")
+    __slots__ = ("hashes", "told", "held_tokens", "offloaded")
 
     def __init__(self, hashes: list[list[BlockHash]]) -> None:
         self.hashes = hashes
         self.told: list[Mapping[WorkerId, int]] = []
         self.held_tokens: dict[WorkerId, int] = {}
-        self.spilled: dict[WorkerId, dict[tuple[str, ...], int]] = {}
+        self.offloaded: dict[WorkerId, dict[tuple[str, ...], int]] = {}
 
 
 class Lookups:
@@ -95,8 +95,8 @@ class Lookups:
         for tokens, blocks in zip(prompt.tokens, hashes, strict=True):
             most = max_hit_blocks(len(tokens), size)
             told = self.index.overlap(blocks, most)
-            for worker, media in self.index.spilled(blocks, told).items():
-                there = lookup.spilled.setdefault(worker, {})
+            for worker, media in self.index.offloaded(blocks, told).items():
+                there = lookup.offloaded.setdefault(worker, {})
                 for names, num in media.items():
                     there[names] = there.get(names, 0) + size * num
             if prompt.told and blocks:
@@ -120,16 +120,16 @@ class Lookups:
         num_tokens = prompt.num_tokens + (sum(links.num_tokens) if links else 0)
         candidates: list[Candidate] = []
         load_of, group, held = self._ledger.load, None, _NOTHING
-        spilled: Mapping[WorkerId, Mapping[tuple[str, ...], int]] = {}
+        offloaded: Mapping[WorkerId, Mapping[tuple[str, ...], int]] = {}
         for e in eligible:
             if e.group is not group:
                 group = e.group
                 lookup = lookups.get(group)
                 held = lookup.held_tokens if lookup else _NOTHING
-                spilled = lookup.spilled if lookup else {}
+                offloaded = lookup.offloaded if lookup else {}
             name = e.member.worker.id
             assumed = sent.get(name, 0) if sent else 0
-            there = spilled.get(name, _ON_GPU) if spilled else _ON_GPU
+            there = offloaded.get(name, _ON_GPU) if offloaded else _ON_GPU
             candidates.append(
                 _candidate(e.member, load_of(name), num_tokens, held.get(name, 0), assumed, there)
             )
@@ -142,7 +142,7 @@ def _candidate(
     num_tokens: int,
     overlap: int,
     assumed: int,
-    spilled: Mapping[tuple[str, ...], int],
+    offloaded: Mapping[tuple[str, ...], int],
 ) -> Candidate:
     worth = overlap if member.confidence == 1.0 else int(overlap * member.confidence)
     reported = member.reported
@@ -156,7 +156,7 @@ def _candidate(
         reported.kv_usage,
         member.stream is StreamState.EXACT,
         member.confidence,
-        spilled,
+        offloaded,
         assumed,
         member.pace,
         member.stays_s,

@@ -129,7 +129,7 @@ def _candidate(terms: Sequence[float], i: int, candidate: Candidate) -> dict[str
         "kv_usage": candidate.kv_usage,
         "is_exact": candidate.is_exact,
         "assumed_tokens": candidate.assumed_tokens,
-        "spilled_tokens": {"+".join(media): tokens for media, tokens in candidate.spilled.items()},
+        "offloaded_tokens": {"+".join(media): tokens for media, tokens in candidate.offloaded.items()},
         "confidence": candidate.confidence,
     }
 

@@ -11,7 +11,7 @@ from gateway.core.engine import EventSource
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.feeds import Feeds
-from gateway.ingest.blind_recovery import Healer
+from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.zmq import ZmqFeed
 from gateway.replication.agent_feed import AgentFeed
@@ -32,7 +32,7 @@ class Opened:
 
     def __init__(self) -> None:
         self.tasks, self.known = Tasks(), Known(W.id)
-        self.healer = Healer(self.known.index, keep_s=60.0)
+        self.healer = RecoveryObserver(self.known.index, keep_s=60.0)
         self._made: list[Feeds] = []
 
     def feeds(self, **more: Any) -> Feeds:

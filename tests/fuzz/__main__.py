@@ -64,10 +64,10 @@ async def with_sockets(seed: int, seconds: float) -> int:
 
 async def _alone(given: Input) -> int:
     async with sockets.running(*sockets.FLAGS) as bench:
-        lane = sockets.Lane("a")
-        bench.workers.append(await lane.worker.start())
-        await bench.gateway.join(lane.worker)
-        await lane.run(bench, given)
+        pipeline = sockets.Pipeline("a")
+        bench.workers.append(await pipeline.worker.start())
+        await bench.gateway.join(pipeline.worker)
+        await pipeline.run(bench, given)
     print("over sockets it passes")
     return 0
 

@@ -41,10 +41,10 @@ class Found(Exception):
         self.given = given
 
 
-class Lane:
+class Pipeline:
     """One worker, and the input that is under way there."""
 
-    def __init__(self, name: str, lanes: Sequence["Lane"] = ()) -> None:
+    def __init__(self, name: str, pipelines: Sequence["Pipeline"] = ()) -> None:
         self.name = name.encode()
         self.given = make(0, 0)
         self.bodies: list[bytes] = []
@@ -52,7 +52,7 @@ class Lane:
         self.late: tuple[bytes, ...] = ()
         self.takes_more = False
         self._before = b""
-        self._lanes = lanes
+        self._pipelines = pipelines
         self.fault = ""
         self.worker = FakeWorker((name,), self._answer)
 
@@ -107,12 +107,12 @@ class Lane:
     def _wrong(self) -> str:
         """Whether a worker got something else than h11 reads. It may get a request twice, one of a client
         that has left during the next input, and one whose broken model is another lane's name."""
-        lanes = [lane for lane in self._lanes if lane is not self]
+        pipelines = [pipeline for pipeline in self._pipelines if pipeline is not self]
         missing = [*self.late, *self.said.bodies]
         for body in self.bodies:
             if body in missing:
                 del missing[: missing.index(body)]
-            elif self.takes_more or any(lane.may_send(body) for lane in lanes):
+            elif self.takes_more or any(pipeline.may_send(body) for pipeline in pipelines):
                 continue
             else:
                 return f"h11 reads {self.said.bodies}, a worker got {self.bodies}"
@@ -190,11 +190,11 @@ class Run:
         self._seed = seed
         self._deadline = time.monotonic() + seconds
 
-    async def drive(self, lane: Lane) -> None:
+    async def drive(self, pipeline: Pipeline) -> None:
         while not self.found and time.monotonic() < self._deadline:
             self.num_inputs += 1
             try:
-                await lane.run(self.bench, make(self._seed, self.num_inputs))
+                await pipeline.run(self.bench, make(self._seed, self.num_inputs))
             except Found as found:
                 self.found = self.found or found
             if faults := self.bench.gateway.faults():
@@ -205,18 +205,18 @@ class Run:
 async def fuzz(seed: int, seconds: float) -> int:
     """The number of inputs tried. Raises Found, with an input made small."""
     async with running(*FLAGS) as bench:
-        lanes: list[Lane] = []
-        lanes += [Lane(name, lanes) for name in LANES]
-        for lane in lanes:
-            bench.workers.append(await lane.worker.start())
-            await bench.gateway.join(lane.worker)
+        pipelines: list[Pipeline] = []
+        pipelines += [Pipeline(name, pipelines) for name in LANES]
+        for pipeline in pipelines:
+            bench.workers.append(await pipeline.worker.start())
+            await bench.gateway.join(pipeline.worker)
         warm_up = Run(bench, seed + 1, seconds / 5)
-        await asyncio.gather(*(warm_up.drive(lane) for lane in lanes))
+        await asyncio.gather(*(warm_up.drive(pipeline) for pipeline in pipelines))
         files, memory = num_files(bench), bench.gateway.rss_bytes()
         run = Run(bench, seed, seconds * 4 / 5)
-        await asyncio.gather(*(run.drive(lane) for lane in lanes))
+        await asyncio.gather(*(run.drive(pipeline) for pipeline in pipelines))
         if found := warm_up.found or run.found:
-            raise await _made_small(bench, lanes[0], found)
+            raise await _made_small(bench, pipelines[0], found)
         await bench.nothing_in_flight()
         await until(lambda: num_clients(bench) == 0, "no client connected")
         most = files + 3 * len(LANES)  # to each worker: pooled, a probe, a prompt to tokenize
@@ -226,10 +226,10 @@ async def fuzz(seed: int, seconds: float) -> int:
         return warm_up.num_inputs + run.num_inputs
 
 
-async def _made_small(bench: Bench, lane: Lane, found: Found) -> Found:
+async def _made_small(bench: Bench, pipeline: Pipeline, found: Found) -> Found:
     async def fails(shorter: Input) -> bool:
         try:
-            await lane.run(bench, shorter)
+            await pipeline.run(bench, shorter)
         except Found as other:
             return str(other)[:25] == str(found)[:25]
         return False

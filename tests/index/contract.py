@@ -329,11 +329,11 @@ class IndexContract:
         run = prompt(range(20))
         assert index.media(run) == {A: {"GPU": 2, "CPU": 2}, B: {"GPU": 2}}
         assert index.media(run[:1]) == {A: {"GPU": 1}, B: {"GPU": 1}}
-        assert index.spilled(run, index.overlap(run)) == {A: {("CPU",): 1}}
+        assert index.offloaded(run, index.overlap(run)) == {A: {("CPU",): 1}}
         index.apply(A, copied([2, 3], "DISK"))
         index.apply(A, BlocksRemoved([2]))
-        assert index.spilled(run, index.overlap(run)) == {A: {("CPU", "DISK"): 2}}
-        assert index.spilled(run, {A: 2, B: 2}) == {A: {("CPU", "DISK"): 1}}
+        assert index.offloaded(run, index.overlap(run)) == {A: {("CPU", "DISK"): 2}}
+        assert index.offloaded(run, {A: 2, B: 2}) == {A: {("CPU", "DISK"): 1}}
         index.apply(A, BlocksRemoved([2, 3], medium="DISK"))
         index.apply(A, BlocksCleared())
         assert (index.media(run), index.num_blocks(A)) == ({B: {"GPU": 2}}, 2)

@@ -22,11 +22,11 @@ from gateway.index.blind_recovery import (
     QUIET_REQUESTS,
     RARELY,
     SETTLE_S,
-    Healing,
+    BlindRecovery,
 )
 from gateway.index.inventory import Inventory
 from gateway.index.memory import MemoryIndex
-from gateway.index.reference import PlainIndex
+from gateway.index.reference import ReferenceIndex
 from gateway.replication.codec import decode, encode
 from gateway.replication.messages import LogBatch
 
@@ -44,7 +44,7 @@ class World:
         self.index = make()
         self.now = 0.0
         self.index.add_worker(W, ROOT, SIZE)
-        self.healing = Healing(
+        self.healing = BlindRecovery(
             W,
             self.index,
             root=ROOT,
@@ -58,7 +58,7 @@ class World:
     def begin(self) -> None:
         """All that was announced until now is lost."""
         self.engine.take_events()
-        self.healing.tell(is_blind=True)
+        self.healing.set_blind(is_blind=True)
 
     def tell(self) -> None:
         for event in self.engine.take_events():
@@ -150,7 +150,7 @@ class Told(MemoryIndex):
         return found
 
 
-@pytest.fixture(params=[MemoryIndex, PlainIndex, Told])
+@pytest.fixture(params=[MemoryIndex, ReferenceIndex, Told])
 def make(request: pytest.FixtureRequest) -> Callable[[], Index]:
     made: Callable[[], Index] = request.param
     return made
@@ -231,7 +231,7 @@ def test_a_clear_takes_what_was_proven(make: Callable[[], Index]) -> None:
     assert world.engine.reset()
     world.tell()
     assert (world.index.num_blocks(W), len(world.healing.proofs)) == (0, 0)
-    world.healing.tell(is_blind=False)
+    world.healing.set_blind(is_blind=False)
     assert world.index.num_blocks(W) == 0
 
 
@@ -396,7 +396,7 @@ def test_an_announcement_is_no_second_copy(make: Callable[[], Index]) -> None:
     assert world.named() == world.held()
     world.index.reset_worker(W)
     world.healing.reset(is_restart=True)
-    world.healing.tell(is_blind=False)
+    world.healing.set_blind(is_blind=False)
     world.healing.reset(is_restart=True)
     assert not world.healing.was_blind
 
@@ -405,16 +405,16 @@ def test_a_while_after_a_clear_copies_count_again(make: Callable[[], Index]) -> 
     world = warm(make)
     assert world.engine.reset()
     world.tell()
-    world.healing.tell(is_blind=False)
+    world.healing.set_blind(is_blind=False)
     for wait_s, was_blind in ((FADE_S, True), (1.0, False)):
         world.now += wait_s
         world.run([int(wait_s)] * 8)
         world.tell()
         assert world.healing.was_blind is was_blind
-    world.healing.tell(is_blind=True)
+    world.healing.set_blind(is_blind=True)
     world.run([9] * 8)
     world.tell()
-    world.healing.tell(is_blind=False)  # by a replay of all: what was asked for is among it
+    world.healing.set_blind(is_blind=False)  # by a replay of all: what was asked for is among it
     world.run([8] * 8)
     world.tell()
     assert world.healing.was_blind
@@ -462,7 +462,7 @@ def test_changes_are_told_once(make: Callable[[], Index]) -> None:
     told: list[bool] = []
     world.healing.on_change = lambda healing: told.append(healing.is_blind)
     for is_blind in (False, True, True, False, False):
-        world.healing.tell(is_blind=is_blind)
+        world.healing.set_blind(is_blind=is_blind)
     assert told == [True, False]
 
 
@@ -483,7 +483,7 @@ def test_nothing_is_credited_under_its_name_that_the_engine_does_not_hold(
         if rng.random() < 0.3:
             how["output"] = rng.choice(pieces)
         choices.append((ids, how, rng.random() < 0.2, rng.random() < 0.9))
-    packed, plain = (World(make, num_blocks, can_report=can_report) for make in (MemoryIndex, PlainIndex))
+    packed, plain = (World(make, num_blocks, can_report=can_report) for make in (MemoryIndex, ReferenceIndex))
     assert _play(packed, choices) == _play(plain, choices)
     assert packed.named() == plain.named()
 

@@ -196,8 +196,8 @@ def test_each_change_is_told_once() -> None:
     assert told.of("release") == [(1, run[2]), (1, run[3]), (1, run[7])]
     edges.store(1, run[1:], first)
     assert told.of("hold") == [(1, run[2:4], run[1]), (1, run[7:8], run[6])]
-    edges.take(2, first, 2)
-    edges.take(2, first + 1, 2)
+    edges.hold_known(2, first, 2)
+    edges.hold_known(2, first + 1, 2)
     assert told.of("hold") == [(2, run[:1], None), (2, run[1:2], run[0]), (2, run[2:3], run[1])]
     edges.grant(4, first >> 8, 0b1010)
     assert told.of("hold") == [(4, run[1:2], run[0]), (4, run[3:4], run[2])]
@@ -222,5 +222,5 @@ def test_all_that_a_worker_holds_can_be_told_again() -> None:
     edges.store(B, stem[:1], None)
     edges.release(A, first + 2)
     told.changes.clear()
-    edges.tell(A)
+    edges.republish(A)
     assert told.changes == [("hold", A, stem, None), ("hold", A, branch, 2), ("release", A, 3)]

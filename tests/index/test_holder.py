@@ -16,7 +16,7 @@ def test_a_worker_of_gpus_only_keeps_nothing_but_names(holder: Holder) -> None:
     assert holder.in_medium("CPU", BLOCK, 0b11) == 0
     holder.enter("GPU", BLOCK, 0b111, 0b011)
     assert holder.leave("GPU", BLOCK)
-    assert (holder.spill, holder.off_gpu) == ({}, {})
+    assert (holder.offload, holder.off_gpu) == ({}, {})
 
 
 def test_a_block_has_left_when_it_left_its_last_medium(holder: Holder) -> None:
@@ -43,12 +43,12 @@ def test_a_cleared_gpu_leaves_the_other_media(holder: Holder) -> None:
     for place in (("GPU", 0), ("GPU", 2), ("CPU", 0)):
         holder.at(place).add([7], BLOCK)
         holder.copies[place, 7] = 2
-        holder.names[place[0], BLOCK] = 2
+        holder.aliases[place[0], BLOCK] = 2
     holder.enter("CPU", BLOCK, 0b101, 0b001)
     holder.num_blocks = 9
     assert [len(names) for names in holder.clear_gpu()] == [1, 1]
     assert holder.num_blocks == 2
     assert holder.off_gpu == {5: 0b101 << 3}
     assert holder.copies == {(("CPU", 0), 7): 2}
-    assert holder.names == {("CPU", BLOCK): 2}
+    assert holder.aliases == {("CPU", BLOCK): 2}
     assert holder.find(7) == BLOCK

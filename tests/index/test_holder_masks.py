@@ -5,15 +5,15 @@ from gateway.index.holder_masks import HolderMasks
 
 def test_bits_are_used_again() -> None:
     masks = HolderMasks()
-    bits = [masks.take_bit(WorkerId(str(i))) for i in range(3)]
+    bits = [masks.allocate_bit(WorkerId(str(i))) for i in range(3)]
     assert bits == [1, 2, 4]
     masks.free_bit(2)
-    assert masks.take_bit(WorkerId("new")) == 2
+    assert masks.allocate_bit(WorkerId("new")) == 2
 
 
 def test_a_walk_ends_where_nobody_is_left() -> None:
     masks = HolderMasks()
-    a, b = masks.take_bit(WorkerId("a")), masks.take_bit(WorkerId("b"))
+    a, b = masks.allocate_bit(WorkerId("a")), masks.allocate_bit(WorkerId("b"))
     for block in (1, 2, 3):
         masks.add(BlockHash(block), a)
     masks.add(BlockHash(1), b)

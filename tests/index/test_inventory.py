@@ -23,10 +23,10 @@ from gateway.core.kv_events import (
 from gateway.core.worker import WorkerId
 from gateway.index import edges, engine_hashes, inventory, memory, reference
 from gateway.index.base import Index
-from gateway.index.engine_hashes import name_of
+from gateway.index.engine_hashes import key_of
 from gateway.index.inventory import LINKS, Inventory
 from gateway.index.memory import MemoryIndex
-from gateway.index.reference import PlainIndex
+from gateway.index.reference import ReferenceIndex
 from tests.index.contract import ROOT, SIZE, A, B, prompt, stored
 
 PLACES = st.sampled_from([("GPU", 0), ("GPU", 0), ("GPU", 0), ("GPU", 2), ("CPU", 0), ("DISK", 0)])
@@ -59,8 +59,8 @@ class Followed(RuleBasedStateMachine):
         self.patch.setattr(engine_hashes, "AVERAGE", 2)
         self.patch.setattr(inventory, "PART_BLOCKS", 3)
         for module in (inventory, memory, reference):
-            self.patch.setattr(module, "MAX_LEFT", 4)
-        self.truth, self.followers = PlainIndex(), (MemoryIndex(), PlainIndex())
+            self.patch.setattr(module, "MAX_REMOVED", 4)
+        self.truth, self.followers = ReferenceIndex(), (MemoryIndex(), ReferenceIndex())
         for index in (self.truth, *self.followers):
             for worker in (A, B):
                 index.add_worker(worker, ROOT, 1)
@@ -85,10 +85,10 @@ class Followed(RuleBasedStateMachine):
                     for i in range(1, len(path) + 1):
                         removed = BlocksRemoved([name(path[:i], variant)] * 40, medium, group)
                         self.inventory.apply(removed)
-        for left in list(self.inventory._left):
-            self.inventory._forget_left(left)
+        for left in list(self.inventory._removed):
+            self.inventory._forget_removed(left)
         assert repr(self.inventory) == "Inventory(0 blocks, 0 links)"
-        assert not self.inventory._names and not self.inventory._children and not self.inventory._copies
+        assert not self.inventory._aliases and not self.inventory._children and not self.inventory._copies
         self.patch.undo()
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
@@ -268,7 +268,7 @@ def test_what_is_proven_stays_through_snapshots_until_it_is_taken_back() -> None
         RunStored(run[:3], run[:3], None, ROOT, *LINKS),
     )
     orphan = RunStored(run[3:], [b"4"], run[2], run[2])  # of that name, placed: told as all names are
-    assert known.apply(orphan) == [RunStored(run[3:], [name_of(b"4")], run[2], run[2])]
+    assert known.apply(orphan) == [RunStored(run[3:], [key_of(b"4")], run[2], run[2])]
     for _ in range(2):
         heir = filled(*known.snapshot())
         assert [known.leading(run), heir.leading(run), heir.num_blocks] == [4, 4, 4]

@@ -15,7 +15,7 @@ from gateway.core.worker import WorkerId
 from gateway.index import edges, engine_hashes, memory, reference
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
-from gateway.index.reference import PlainIndex
+from gateway.index.reference import ReferenceIndex
 from tests.index.contract import ROOT, SIZE, A, B, C, IndexContract, prompt, stored
 
 SIZES: dict[WorkerId, int | None] = {A: 2, B: 2, C: 1}
@@ -36,8 +36,8 @@ class TestMemoryIndex(IndexContract):
         return MemoryIndex()
 
 
-def spilled(index: Index, hashes: list[BlockHash]) -> list[object]:
-    found = index.spilled(hashes, index.overlap(hashes))
+def offloaded(index: Index, hashes: list[BlockHash]) -> list[object]:
+    found = index.offloaded(hashes, index.overlap(hashes))
     return sorted((worker, sorted(media.items())) for worker, media in found.items())
 
 
@@ -56,9 +56,9 @@ class Twins(RuleBasedStateMachine):
         self.patch.setattr(edges, "MAX_BLOCKS", 4)
         self.patch.setattr(engine_hashes, "AVERAGE", 2)
         self.patch.setattr(memory, "SWEEP_EDGES", 2)
-        self.patch.setattr(memory, "MAX_LEFT", 3)
-        self.patch.setattr(reference, "MAX_LEFT", 3)
-        self.plain, self.packed = PlainIndex(), MemoryIndex()
+        self.patch.setattr(memory, "MAX_REMOVED", 3)
+        self.patch.setattr(reference, "MAX_REMOVED", 3)
+        self.plain, self.packed = ReferenceIndex(), MemoryIndex()
         self.twins: tuple[Index, Index] = self.plain, self.packed
         self.paths: dict[Path, None] = {}
         for worker in SIZES:
@@ -160,7 +160,7 @@ class Twins(RuleBasedStateMachine):
             two = [index.overlap(hashes, 2) for index in self.twins]  # the router cuts the others at it
             assert len({str(sorted((w, min(d, 2)) for w, d in some.items())) for some in two}) == 1
             assert self.packed.media(hashes) == self.plain.media(hashes)
-            assert len({str(spilled(index, hashes)) for index in self.twins}) == 1
+            assert len({str(offloaded(index, hashes)) for index in self.twins}) == 1
             for worker in SIZES:
                 assert self.packed.holds(worker, hashes) == self.plain.holds(worker, hashes)
 

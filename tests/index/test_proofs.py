@@ -8,13 +8,13 @@ from gateway.core.kv_events import BlocksRemoved
 from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
 from gateway.index.proofs import Proofs, stretches
-from gateway.index.reference import PlainIndex
+from gateway.index.reference import ReferenceIndex
 from tests.index.contract import ROOT, A, copied, prompt, stored
 
 CHAIN = prompt(range(24))
 
 
-@pytest.fixture(params=[MemoryIndex, PlainIndex])
+@pytest.fixture(params=[MemoryIndex, ReferenceIndex])
 def index(request: pytest.FixtureRequest) -> Index:
     make: Callable[[], Index] = request.param
     made = make()

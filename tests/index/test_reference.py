@@ -1,8 +1,8 @@
 from gateway.index.base import Index
-from gateway.index.reference import PlainIndex
+from gateway.index.reference import ReferenceIndex
 from tests.index.contract import IndexContract
 
 
 class TestPlainIndex(IndexContract):
     def make(self) -> Index:
-        return PlainIndex()
+        return ReferenceIndex()

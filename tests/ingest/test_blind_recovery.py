@@ -10,8 +10,8 @@ from gateway.core.decision import Prompt
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage, _Details
 from gateway.core.worker import WorkerId
-from gateway.index.blind_recovery import SETTLE_S, Healing
-from gateway.ingest.blind_recovery import MAX_ASKING, Healer, keep_healing
+from gateway.index.blind_recovery import SETTLE_S, BlindRecovery
+from gateway.ingest.blind_recovery import MAX_ASKING, RecoveryObserver, keep_healing
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import BLOCK_SIZE, Known, decision, worker
 
@@ -27,11 +27,11 @@ class World:
     def __init__(self) -> None:
         self.known = Known("a", "b")
         self.now = 0.0
-        self.healer = Healer(self.known.index, keep_s=60.0, clock=lambda: self.now)
+        self.healer = RecoveryObserver(self.known.index, keep_s=60.0, clock=lambda: self.now)
         self.a, self.b = (self.open(name) for name in "ab")
         self.decided = decision("d1", "a", "b")
 
-    def open(self, name: str) -> Healing:
+    def open(self, name: str) -> BlindRecovery:
         return self.healer.open(worker(name, block_size=BLOCK_SIZE), can_report=True)
 
     def ask(self, id: str = "d1", cached: int | None = 8, request: InferenceRequest = REQUEST) -> None:
@@ -54,18 +54,18 @@ def test_where_all_is_known_nothing_is_done(world: World) -> None:
 
 
 def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
-    world.b.tell(is_blind=True)
+    world.b.set_blind(is_blind=True)
     world.ask()
     assert world.known.num_blocks("a") == 0
-    world.a.tell(is_blind=True)
+    world.a.set_blind(is_blind=True)
     world.ask()
     assert (world.known.num_blocks("a"), world.known.num_blocks("b")) == (2, 0)
-    world.a.tell(is_blind=False)
+    world.a.set_blind(is_blind=False)
     assert (world.known.num_blocks("a"), repr(world.healer)) == (0, "Healer(2 workers, 1 blind)")
 
 
 def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: World) -> None:
-    world.a.tell(is_blind=True)
+    world.a.set_blind(is_blind=True)
     world.ask()
     body = {"model": "m", "prompt": [1], "prompt_logprobs": 1}
     world.ask("d2", 0, make_request("/v1/completions", body))
@@ -79,7 +79,7 @@ def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: Wo
 
 
 def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> None:
-    world.a.tell(is_blind=True)
+    world.a.set_blind(is_blind=True)
     world.healer.decided(world.decided, PROMPT, [BLOCKS], REQUEST)
     assert "d1" in world.healer.asking
     world.healer.answered(world.decided, BLOCKS, Usage(10))
@@ -87,19 +87,19 @@ def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> No
     for i in range(MAX_ASKING + 5):
         world.healer.decided(decision(f"n{i}", "a"), PROMPT, [BLOCKS], REQUEST)
     assert len(world.healer.asking) == MAX_ASKING
-    world.a.tell(is_blind=False)
+    world.a.set_blind(is_blind=False)
     assert not world.healer.asking
 
 
 def test_a_prompt_that_is_not_known_proves_nothing(world: World) -> None:
-    world.a.tell(is_blind=True)
+    world.a.set_blind(is_blind=True)
     world.healer.decided(world.decided, Prompt(), (), REQUEST)
     world.healer.answered(world.decided, (), Usage(10, 1, _Details(8)))
     assert world.known.num_blocks("a") == 0
 
 
 async def test_what_expires_is_gone_without_a_request(world: World) -> None:
-    world.a.tell(is_blind=True)
+    world.a.set_blind(is_blind=True)
     world.ask()
     world.now = 60.0 + SETTLE_S
     tasks = Tasks()
@@ -111,10 +111,10 @@ async def test_what_expires_is_gone_without_a_request(world: World) -> None:
 
 
 def test_one_whose_events_are_read_no_more_is_left_alone(world: World) -> None:
-    world.a.tell(is_blind=True)
+    world.a.set_blind(is_blind=True)
     world.healer.close(world.a)
     world.healer.close(world.a)
     world.known.index.drop_worker(WorkerId("a"))
     world.ask()
-    world.a.tell(is_blind=False)
+    world.a.set_blind(is_blind=False)
     assert (world.healer.get(WorkerId("a")), [name for name, _ in world.healer.items()]) == (None, ["b"])

@@ -1,13 +1,13 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.ingest.blind_recovery import Healer
+from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.metrics import HealerCollector
 from tests.support.fakes import Known, worker
 
 
 def test_each_worker_has_its_figures() -> None:
     known = Known("a", "b")
-    healer = Healer(known.index, keep_s=60)
+    healer = RecoveryObserver(known.index, keep_s=60)
     healings = [healer.open(worker(name, block_size=4), can_report=True) for name in "ab"]
     healings[1].counts.num_placed = 7
     registry = CollectorRegistry()

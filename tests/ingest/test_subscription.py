@@ -6,7 +6,7 @@ from gateway.core.block_limits import BlockLimits
 from gateway.core.blocks import root_hash
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
-from gateway.index.blind_recovery import Healing
+from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.ingest.subscription import SMALL_BYTES, Subscription
 from tests.support.fakes import BLOCK_SIZE, END, FakeEngine, Known, payload, seq_frame
@@ -21,7 +21,7 @@ class World:
         self, *, can_replay: bool = True, heals: bool = False, limits: BlockLimits | None = None
     ) -> None:
         self.known = Known("w:1")
-        self.healing = Healing(
+        self.healing = BlindRecovery(
             W,
             self.known.index,
             root=root_hash("root"),

@@ -1,7 +1,7 @@
 from engines.vllm import Vllm
 from gateway.core.worker import WorkerId
 from gateway.index.memory import MemoryIndex
-from gateway.index.reference import PlainIndex
+from gateway.index.reference import ReferenceIndex
 from loadtest import bench_index as bench
 
 W = WorkerId("w0")
@@ -26,7 +26,7 @@ def test_all_events_of_the_payloads_are_placed() -> None:
 
 
 def test_prompts_are_held_as_they_are_named() -> None:
-    indexes = [MemoryIndex(), PlainIndex()]
+    indexes = [MemoryIndex(), ReferenceIndex()]
     for index in indexes:
         bench.workers_of(index, 2)
     full, ragged, half, miss, turns = bench.new_prompts(indexes, 2, 256)

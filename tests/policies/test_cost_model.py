@@ -28,8 +28,8 @@ def test_what_is_ahead_counts_as_its_own_and_more_where_answers_run() -> None:
 
 
 def test_what_lies_on_slower_media_is_fetched() -> None:
-    spilled = replace(IDLE, spilled={("CPU",): 1000, ("DISK", "CPU"): 1000})
-    assert ttft_s(spilled, {"CPU": 0.8, "DISK": 0.5}) == pytest.approx(0.51 + 400 / 10_000)
+    offloaded = replace(IDLE, offloaded={("CPU",): 1000, ("DISK", "CPU"): 1000})
+    assert ttft_s(offloaded, {"CPU": 0.8, "DISK": 0.5}) == pytest.approx(0.51 + 400 / 10_000)
 
 
 def test_a_full_worker_is_waited_for() -> None:
@@ -84,6 +84,6 @@ def test_the_price_follows_the_load_and_is_one_for_fast_and_slow() -> None:
 def test_the_parts_add_up() -> None:
     pace = replace(PACE, seats=3.0, start_seq_s=0.001)
     one = replace(IDLE, booked_tokens=300, num_in_flight=7, stays_s=100.0, kv_usage=0.98, pace=pace)
-    one = replace(one, spilled={("CPU",): 64})
+    one = replace(one, offloaded={("CPU",): 64})
     parts = parts_s(one, WORTH, 1e-4)
     assert sum(parts.values()) == pytest.approx(ttft_s(one, WORTH) + others_s(one, 1e-4))

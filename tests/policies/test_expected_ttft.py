@@ -53,9 +53,9 @@ def test_the_first_token_soonest_with_what_it_costs_the_others(
 
 
 def test_what_must_be_loaded_takes_its_time() -> None:
-    held, spilled = one("held", overlap=8000), replace(one("b", overlap=8000), spilled={("DISK",): 8000})
-    assert choose(spilled, held) == "held"
-    assert choose(spilled, one("c")) == "b"
+    held, offloaded = one("held", overlap=8000), replace(one("b", overlap=8000), offloaded={("DISK",): 8000})
+    assert choose(offloaded, held) == "held"
+    assert choose(offloaded, one("c")) == "b"
 
 
 def test_a_busy_fleet_pays_more_for_what_is_computed_twice() -> None:
@@ -86,7 +86,7 @@ def test_the_prediction_is_of_the_first_token_alone() -> None:
     "candidates",
     [
         [one("a", overlap=500, booked=300, in_flight=4), one("b", SLOW, waiting=3)],
-        [replace(one("a", overlap=500, stays_s=50.0, in_flight=2, usage=0.99), spilled={("CPU",): 100})],
+        [replace(one("a", overlap=500, stays_s=50.0, in_flight=2, usage=0.99), offloaded={("CPU",): 100})],
     ],
 )
 def test_the_explanation_adds_up_to_the_cost(candidates: list[Candidate]) -> None:

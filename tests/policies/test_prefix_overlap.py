@@ -44,8 +44,8 @@ def test_what_must_be_loaded_counts_in_part() -> None:
         (("CPU", "STORAGE"), 200),
         (("TAPE",), 400),
     ):
-        spilled = msgspec.structs.replace(held, spilled={media: 800} if media else {})
-        choice = policy.choose(Query("m", 1000), [spilled, candidate("b")], random.Random(0))
+        offloaded = msgspec.structs.replace(held, offloaded={media: 800} if media else {})
+        choice = policy.choose(Query("m", 1000), [offloaded, candidate("b")], random.Random(0))
         assert (choice.index, choice.terms) == (0, (8 + to_load, 1000))
 
 

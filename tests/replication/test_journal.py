@@ -14,7 +14,7 @@ from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, K
 from gateway.index import inventory as inventory_module
 from gateway.index.inventory import Inventory
 from gateway.index.memory import MemoryIndex
-from gateway.index.reference import PlainIndex
+from gateway.index.reference import ReferenceIndex
 from gateway.replication import journal as journal_module
 from gateway.replication.codec import decode
 from gateway.replication.follower import Cursor, Follower, LogError
@@ -70,7 +70,7 @@ class Told(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(inventory_module, "PART_BLOCKS", 2)
         self.patch.setattr(journal_module, "PART_BLOCKS", 2)
-        self.truth = PlainIndex()
+        self.truth = ReferenceIndex()
         self.truth.add_worker(A, ROOT, 4)
         self.epoch = 0
         self.history: list[KvEvent] = []

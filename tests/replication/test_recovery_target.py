@@ -13,7 +13,7 @@ from gateway.core.usage import Usage, _Details
 from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S
 from gateway.index.inventory import LINKS
-from gateway.ingest.blind_recovery import Healer
+from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.replication.applier import Applying
 from gateway.replication.codec import decode
@@ -55,7 +55,7 @@ class World(ShelfWorld):
     def __init__(self) -> None:
         super().__init__(can_replay=False)
         self.own, self.time = self.follows(), 0.0
-        self.healer = Healer(self.own.known.index, keep_s=KEEP_S, clock=lambda: self.time)
+        self.healer = RecoveryObserver(self.own.known.index, keep_s=KEEP_S, clock=lambda: self.time)
         self.healing = self.healer.open(
             worker(W, block_size=BLOCK_SIZE), can_report=False, shelve=self.subscription.shelved
         )

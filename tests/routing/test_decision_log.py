@@ -47,7 +47,7 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
                 "kv_usage": i / 10,
                 "is_exact": i == 0,
                 "assumed_tokens": 0,
-                "spilled_tokens": {},
+                "offloaded_tokens": {},
                 "confidence": 1.0,
             }
             for i, name in enumerate(["a:1", "b:1"])

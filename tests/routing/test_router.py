@@ -58,7 +58,7 @@ class World:
         records.add(decision)
         explained = records.explain(decision.id)
         assert explained is not None
-        return [candidate["spilled_tokens"] for candidate in explained["candidates"]]
+        return [candidate["offloaded_tokens"] for candidate in explained["candidates"]]
 
 
 class Seen:
@@ -213,7 +213,7 @@ def test_what_must_be_loaded_from_a_slower_medium_costs() -> None:
     world.index.apply(WorkerId("a:1"), BlocksRemoved(names[:1:-1]))
     decision = world.decide(range(100))
     assert (decision.worker.id, decision.overlap_tokens) == ("a:1", 64)
-    assert [dict(candidate.spilled) for candidate in decision.candidates] == [{("CPU",): 32}, {}]
+    assert [dict(candidate.offloaded) for candidate in decision.candidates] == [{("CPU",): 32}, {}]
     assert decision.terms == (pytest.approx(36 + 0.2 * 32), 100)
     assert world.records(decision) == [{"CPU": 32}, {}]
 

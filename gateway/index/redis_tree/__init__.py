@@ -1,7 +1,6 @@
-"""The index that lies in Redis: a prefix tree of values, walked and changed by scripts.
+"""Index in Redis: one prefix tree per model, walked and changed by Lua scripts.
 
-writer    an index's holdings as operations          lookup.lua  one walk for all workers
-pipeline  one connection, commands packed by hand    apply.lua   operations, all or none
-tree      scripts and their calls                    slots.lua   which worker has which number
-index     a gateway's own part of the index
+writer    an index's holdings as operations          lookup.lua  one walk for all workers pipeline  one
+connection, commands packed by hand    apply.lua   operations, all or none tree      scripts and their calls
+slots.lua   allocation of numbers to workers index     a gateway's own part of the index
 """

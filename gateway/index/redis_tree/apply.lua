@@ -1,12 +1,12 @@
 #!lua
--- Changes of the tree, all or none. KEYS[1] names the tree, ARGV[2] is its age as the writer knows it (of
--- another one no slot is known), ARGV[1] holds operations one after another:
+-- Applies changes to the tree, all or none. KEYS[1] names the tree, ARGV[2] is its age as the writer knows it (at
+-- another age no slot is known), ARGV[1] holds operations one after another:
 --   H slot(2) mode(1) head(8) position(2) hash(8) count(2) hashes   the slot holds a run, which lies behind the
 --                                      block (mode 1) or begins with the block (mode 2) at head and position
---   R slot(2) head(8) count(2) positions(1 each)                    it no longer holds these, the last first
---   S slot(2) count(2)                                              so many edges of a dead slot forget it
--- Answers where each block of each H lies: (head(8) position(2) count(2)) in turn; slots that are not known, of
--- which nothing was done; how many edges the slots of S have left.
+--   R slot(2) head(8) count(2) positions(1 each)                    the slot releases these, the last first
+--   S slot(2) count(2)                                              removes a dead slot from `count` edges
+-- Answers the location of each block of each H: (head(8) position(2) count(2)) in turn; unknown slots, of
+-- which nothing was done; the number of edges that the slots of S have left.
 local tree, ops = KEYS[1], ARGV[1]
 local sub, byte, char, unpack_, pack_ = string.sub, string.byte, string.char, struct.unpack, struct.pack
 local call = redis.call
@@ -39,7 +39,7 @@ local function decoded(value)
   return { size = size, hashes = sub(value, 7, 6 + size * 8), depths = depths, maps = maps }
 end
 
--- What does not decode is not there.
+-- An edge that does not decode counts as absent.
 local function load_edge(head)
   local edge = edges[head]
   if edge ~= nil then
@@ -147,7 +147,7 @@ local function match(edge, position, run, done, num)
   return low
 end
 
--- How many blocks from `done` on begin no edge; the first does not.
+-- Counts the blocks from `done` on that begin no edge; the first does not.
 local function fresh(run, done, num)
   local keys = {}
   for i = done + 1, num - 1 do

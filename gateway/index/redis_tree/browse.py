@@ -1,6 +1,6 @@
-"""A tree as people want to see it: who is told of, what lies there, what it takes. Changes nothing.
+"""Read-only view of a Redis tree for the command line: published workers, edges, sizes.
 
-By the sets that name a slot's edges, in portions: no walk of the keyspace, and no script.
+Reads the sets that list a slot's edges, in portions: no walk of the keyspace, and no script.
 """
 
 import struct
@@ -22,8 +22,8 @@ _owner = struct.Struct("<ddB")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Of one worker: its slots with the hidden one, if there is one."""
+class PublishedWorker:
+    """Published state of one worker: lease fence, stream state and slots (with the hidden one, if any)."""
 
     fence: int
     state: StreamState
@@ -31,8 +31,9 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
-    """`held`: which of the blocks a slot holds, the first in the lowest bit."""
+class StoredEdge:
+    """Edge read from Redis. `held[slot]` is the bitmap of its blocks that a slot holds, the first in the
+    lowest bit."""
 
     head: BlockHash
     blocks: tuple[BlockHash, ...]
@@ -48,22 +49,22 @@ class Browser:
     def __repr__(self) -> str:
         return f"Browser({self._key.decode()})"
 
-    async def workers(self) -> dict[WorkerId, Told]:
+    async def workers(self) -> dict[WorkerId, PublishedWorker]:
         found = await _bytes(self._client.hgetall(self._key + b"o"))
-        told: dict[WorkerId, Told] = {}
+        published: dict[WorkerId, PublishedWorker] = {}
         for name, value in found.items():
             fence, _, state = _owner.unpack_from(value)
             slots = struct.unpack(f"<{(len(value) - _owner.size) // 2}H", value[_owner.size :])
-            told[WorkerId(name.decode())] = Told(int(fence), STATES[state], slots)
-        return told
+            published[WorkerId(name.decode())] = PublishedWorker(int(fence), STATES[state], slots)
+        return published
 
     async def visible(self, slots: Sequence[int]) -> list[int]:
-        """Those that lookups tell of."""
+        """Return the slots that lookups report."""
         values = [await _bytes(self._client.hget(self._key + b"s", _slot(slot))) for slot in slots]
         return [slot for slot, value in zip(slots, values, strict=True) if value and value[8]]
 
-    async def edges(self, slot: int) -> AsyncIterator[Edge]:
-        """In which a slot holds something, as its set says."""
+    async def edges(self, slot: int) -> AsyncIterator[StoredEdge]:
+        """Yield the edges listed in a slot's set. Raises ValueError if one is missing or does not decode."""
         heads = sorted(await _bytes(self._client.smembers(self._key + b"w" + _slot(slot))))
         for first in range(0, len(heads), AT_ONCE):
             some = heads[first : first + AT_ONCE]
@@ -74,7 +75,7 @@ class Browser:
                 yield edge_of(head, value)
 
     async def blocks(self, slots: Sequence[int]) -> set[BlockHash]:
-        """What slots hold."""
+        """Return the blocks that these slots hold."""
         found: set[BlockHash] = set()
         for slot in slots:
             async for edge in self.edges(slot):
@@ -83,8 +84,8 @@ class Browser:
         return found
 
 
-def edge_of(head: bytes, value: bytes) -> Edge:
-    """As the scripts write it. Raises ValueError, also for a value that is no edge."""
+def edge_of(head: bytes, value: bytes) -> StoredEdge:
+    """Decode an edge as the scripts write it. Raises ValueError for any other value."""
     try:
         num, num_full, num_parts = struct.unpack_from("<HHH", value)
         blocks = struct.unpack_from(f"<{num}Q", value, 6)
@@ -93,7 +94,7 @@ def edge_of(head: bytes, value: bytes) -> Edge:
     except struct.error as exc:
         raise ValueError(f"edge {head.hex()} does not decode") from exc
     held = dict.fromkeys(full, (1 << num) - 1) | dict(parts)
-    return Edge(BlockHash(int.from_bytes(head, "little")), cast("Any", blocks), held, len(value))
+    return StoredEdge(BlockHash(int.from_bytes(head, "little")), cast("Any", blocks), held, len(value))
 
 
 def _parts(value: bytes, at: int, num: int) -> Iterator[tuple[int, int]]:

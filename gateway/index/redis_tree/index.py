@@ -1,13 +1,13 @@
-"""The index of a gateway that keeps its part of the truth in Redis, for all others to look up.
+"""Index of a gateway that publishes its workers' blocks in Redis for all others to look up.
 
-    own      the blocks of workers whose streams are applied here: exact at once, and all that engine hashes
-             (parents, removals, tiers, groups) need is with it
-    writers  what `own` tells of its holdings, on its way into the tree of each model
-    trees    what everybody holds
+    own      the blocks of workers with streams that are applied here: exact at once; all that engine
+             hashes need (parents, removals, tiers, groups) is here
+    writers  changes of `own`, on their way into the tree of each model
+    trees    the published blocks of all gateways
 
-Events take effect on `own` as they come. What is `published`, under the fence of the worker's lease, `flush`
-carries over; of a worker that is not, nothing is told. `overlap` answers by what is here, `others` for
-workers of other gateways, in one round trip: a decision takes both.
+Events take effect on `own` at once. `flush` carries the blocks of *published* workers over to Redis, under
+the fence of the worker's lease; unpublished workers stay local. `overlap` answers from `own`,
+`remote_overlap` for workers of other gateways, in one round trip: a decision needs both.
 """
 
 import logging
@@ -19,7 +19,7 @@ from gateway.core.kv_events import EngineHash, KvEvent
 from gateway.core.worker import WorkerId
 from gateway.index.base import Applied, Losses
 from gateway.index.memory import MemoryIndex
-from gateway.index.redis_tree.tree import Forgotten, RadixTree
+from gateway.index.redis_tree.tree import RadixTree, SlotsLost
 from gateway.index.redis_tree.writer import Writer
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
@@ -27,7 +27,8 @@ log = logging.getLogger("kvgate.redis")
 
 
 class RadixIndex:
-    """`tree_of` gives the tree of a model by its root; `on_news` is told that there is something to flush."""
+    """Redis index of one gateway. `tree_of` returns the tree of a model by its root; `on_news` is called when
+    there is something to flush."""
 
     def __init__(
         self,
@@ -41,11 +42,13 @@ class RadixIndex:
         self._tree_of = tree_of
         self._on_news = on_news
         self._log = RateLimitedLog(log)
-        self._is_told = True
+        self._is_accepting = True
         self._roots: dict[WorkerId, BlockHash] = {}
         self._published: dict[WorkerId, int] = {}
         self._states: dict[WorkerId, StreamState] = {}
-        self._untold: set[WorkerId] = set()  # whose state the tree does not know
+        self._unpublished_states: set[WorkerId] = (
+            set()
+        )  # workers with a stream state that the tree does not have yet
         self._holdings: dict[int, tuple[WorkerId, bool]] = {}
         self._writer_of: dict[int, Writer] = {}
 
@@ -54,36 +57,37 @@ class RadixIndex:
 
     @property
     def num_queued(self) -> int:
-        """Changes of blocks that are not in a tree yet."""
+        """Number of block changes that are not in a tree yet."""
         return sum(writer.num_queued for writer in self.writers.values())
 
-    # everybody's -------------------------------------------------------------------------------
+    # all gateways ------------------------------------------------------------------------------
 
-    async def others(self, root: BlockHash, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
-        """As `overlap`, of a model's workers that are not ours. Raises what a lane raises."""
-        told = await self.tree(root).overlap(hashes)
-        return {worker: depth for worker, depth in told.items() if worker not in self._published}
+    async def remote_overlap(self, root: BlockHash, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, int]:
+        """Count leading blocks of other gateways' workers of a model. Raises what a pipeline raises."""
+        found = await self.tree(root).overlap(hashes)
+        return {worker: depth for worker, depth in found.items() if worker not in self._published}
 
     async def flush(self) -> None:
-        """What was applied until now is in the trees. Not twice at a time. Raises what a lane raises."""
+        """Write everything applied until now to the trees. Must not run twice at a time. Raises what a
+        pipeline raises."""
         for root in list(self.writers):
             await self._safely(root, self.tree(root).write)
-        for worker in list(self._untold):
-            self._untold.discard(worker)
+        for worker in list(self._unpublished_states):
+            self._unpublished_states.discard(worker)
             if fence := self._published.get(worker):
                 state = self._states.get(worker, StreamState.CATCHING_UP)
-                await self.tree(self._roots[worker]).tell_state(worker, fence, state)
+                await self.tree(self._roots[worker]).publish_state(worker, fence, state)
 
     async def keep(self) -> None:
-        """What is ours goes on for a while: to be called several times in that while."""
+        """Prolong the slots of our workers; to be called several times per `KEEP_MS`."""
         for root in list(self.writers):
             await self._safely(root, self.tree(root).keep)
-            for worker in self.writers[root].refusals:
-                self._try_again(worker)
+            for worker in self.writers[root].rejected:
+                self._republish_rejected(worker)
 
-    def _try_again(self, worker: WorkerId) -> None:
-        """It may be ours all the same: a server that takes another's place may give out lower fences, and he
-        who had the higher one, which it never heard of, has written in it before it could tell him."""
+    def _republish_rejected(self, worker: WorkerId) -> None:
+        """Publish a rejected worker again, which may be ours: a server that takes over may give out lower
+        fences, and an earlier leader with a higher one may have written in it before learning of its end."""
         fence, state = self._published[worker], self._states[worker]
         self.withdraw(worker)
         self.publish(worker, fence, state)
@@ -91,69 +95,68 @@ class RadixIndex:
     async def _safely(self, root: BlockHash, work: Callable[[Writer], Awaitable[None]]) -> None:
         try:
             await work(self.writers[root])
-        except Forgotten as exc:
-            self._log.warning("%s: what our workers hold is told again", exc)
-            self.tell_again(root)
+        except SlotsLost as exc:
+            self._log.warning("%s: publishing the blocks of our workers again", exc)
+            self.republish(root)
             await self.tree(root).write(self.writers[root])
 
-    def tell_again(self, root: BlockHash) -> None:
-        """From the beginning: what the server has of ours is unknown."""
-        fresh = self._begin_anew(root)
+    def republish(self, root: BlockHash) -> None:
+        """Publish all blocks of a model again, since the server's copy is unknown."""
+        fresh = self._restart_writer(root)
         for holding in fresh.holdings:
-            self.own.tell(holding)
+            self.own.republish(holding)
 
     def pause(self) -> None:
-        """The server is away: nothing is queued for it, since all will be told again."""
-        self._is_told = False
+        """Stop queueing changes while Redis is away; `resume` publishes everything again."""
+        self._is_accepting = False
         for root in self.writers:
-            self._begin_anew(root)
+            self._restart_writer(root)
 
     def resume(self) -> None:
-        self._is_told = True
+        self._is_accepting = True
         for root in self.writers:
-            self.tell_again(root)
+            self.republish(root)
 
-    def _begin_anew(self, root: BlockHash) -> Writer:
-        fresh = self.writers[root] = self.writers[root].anew()
+    def _restart_writer(self, root: BlockHash) -> Writer:
+        fresh = self.writers[root] = self.writers[root].restarted()
         for holding in fresh.holdings:
             self._writer_of[holding] = fresh
-            self._untold.add(self._holdings[holding][0])
+            self._unpublished_states.add(self._holdings[holding][0])
         return fresh
 
     async def sweep_trees(self) -> bool:
-        """A bounded part of what forgotten workers left, ours and others'; False if none is left."""
+        """Sweep a bounded part of the edges of closed slots, ours and others'; False if none is left."""
         swept = [await tree.sweep() for tree in list(self.trees.values())]
         return any(swept)
 
-    # whose is whose ----------------------------------------------------------------------------
+    # publication -------------------------------------------------------------------------------
 
     def publish(self, worker: WorkerId, fence: int, state: StreamState) -> None:
-        """What `own` has of a worker is what all are to know, as long as nobody does so under a newer fence;
-        and what its stream is."""
+        """Publish a worker's blocks and stream state, unless another gateway does so under a newer fence."""
         if self._states.get(worker) is not state:
             self._states[worker] = state
-            self._untold.add(worker)
+            self._unpublished_states.add(worker)
             self._on_news()
         if self._published.get(worker) == fence:
             return
         self.withdraw(worker)
         self._published[worker], self._states[worker] = fence, state
-        self._untold.add(worker)
-        for holding, (whose, is_hidden) in self._holdings.items():
-            if whose == worker:
+        self._unpublished_states.add(worker)
+        for holding, (owner, is_hidden) in self._holdings.items():
+            if owner == worker:
                 self._begin(holding, worker, is_hidden)
-                if self._is_told:
-                    self.own.tell(holding)
+                if self._is_accepting:
+                    self.own.republish(holding)
 
     def is_published(self, worker: WorkerId) -> bool:
         return worker in self._published
 
     def withdraw(self, worker: WorkerId) -> None:
-        """It is another's to tell of."""
+        """Stop publishing a worker, which another gateway publishes."""
         if self._published.pop(worker, None) is not None:
             self._states.pop(worker, None)
-            for holding, (whose, _) in self._holdings.items():
-                if whose == worker:
+            for holding, (owner, _) in self._holdings.items():
+                if owner == worker:
                     self._writer_of.pop(holding).end(holding)
 
     # ours --------------------------------------------------------------------------------------
@@ -188,10 +191,10 @@ class RadixIndex:
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
         return self.own.media(hashes)
 
-    def spilled(
-        self, hashes: Sequence[BlockHash], held: Mapping[WorkerId, int]
+    def offloaded(
+        self, hashes: Sequence[BlockHash], overlap: Mapping[WorkerId, int]
     ) -> Mapping[WorkerId, Mapping[tuple[str, ...], int]]:
-        return self.own.spilled(hashes, held)
+        return self.own.offloaded(hashes, overlap)
 
     def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
         return self.own.holds(worker, hashes)
@@ -208,7 +211,7 @@ class RadixIndex:
     def sweep(self) -> bool:
         return self.own.sweep()
 
-    # what `own` tells --------------------------------------------------------------------------
+    # the Holdings observer of `own` ------------------------------------------------------------
 
     def begin(self, holding: int, worker: WorkerId, *, is_hidden: bool) -> None:
         self._holdings[holding] = worker, is_hidden
@@ -222,12 +225,12 @@ class RadixIndex:
             self._on_news()
 
     def hold(self, holding: int, blocks: Sequence[BlockHash], before: BlockHash | None) -> None:
-        if self._is_told and (writer := self._writer_of.get(holding)):
+        if self._is_accepting and (writer := self._writer_of.get(holding)):
             writer.hold(holding, blocks, before)
             self._on_news()
 
     def release(self, holding: int, block: BlockHash) -> None:
-        if self._is_told and (writer := self._writer_of.get(holding)):
+        if self._is_accepting and (writer := self._writer_of.get(holding)):
             writer.release(holding, block)
             self._on_news()
 
@@ -237,7 +240,7 @@ class RadixIndex:
         self._on_news()
 
     def tree(self, root: BlockHash) -> RadixTree:
-        """Of a model."""
+        """Return the tree of a model, made on first use."""
         if (tree := self.trees.get(root)) is None:
             tree = self.trees[root] = self._tree_of(root)
         return tree

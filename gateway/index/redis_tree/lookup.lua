@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Which workers hold how many leading blocks of a prompt: one walk along its edges, for all at once.
+-- Lookup: counts the leading blocks of a prompt for all workers in one walk along its edges.
 -- KEYS[1] names the tree; ARGV: packed hashes, most edges to visit, the workers left from a call before ('' in
 -- the first). Answers: blocks walked, the workers left ('' at the end), first block of an edge that does not
 -- decode ('' where there is none; the walk ends before it), then worker and depth in turn.
@@ -14,7 +14,7 @@ local function ended(slot, depth)
   end
 end
 
--- How many blocks of an edge are those of the prompt: equal at one position is equal before it.
+-- Counts the blocks of an edge that equal the prompt's: equal at one position is equal before it.
 local function match(edge, size)
   local low, high = 1, math.min(size, num - at)
   local middle = high
@@ -29,7 +29,7 @@ local function match(edge, size)
   return low
 end
 
--- Who of those alive holds the first `count` blocks of an edge too; the others end in it.
+-- Returns the slots among those alive that hold the first `count` blocks of an edge too; the others end in it.
 local function narrowed(edge, size, num_full, num_parts, full, count)
   local leading, order = {}, {}
   for i = 1, num_full * 2, 2 do
@@ -90,7 +90,7 @@ while at < num and visited < most do
   end
   at, visited = at + count, visited + 1
 end
-if visited < most or at == num then -- no cursor: whoever is left ends here
+if visited < most or at == num then -- no cursor: the slots left end here
   for i = 1, #alive, 2 do
     ended(sub(alive, i, i + 1), at)
   end

@@ -1,7 +1,7 @@
-"""One connection to Redis for what is asked often: commands packed by hand, answers parsed by hiredis.
+"""Pipelined connection to Redis for frequent commands: packed by hand, answers parsed by hiredis.
 
-Commands are answered in the order in which they were sent, so many may be under way at once. A lane that is
-lost fails all of them and stays lost: whoever owns it opens another.
+Commands are answered in the order in which they were sent, so many may be under way at once. A pipeline that
+is lost fails all of them and stays lost: its user opens another.
 """
 
 import asyncio
@@ -13,19 +13,18 @@ from typing import Any, cast
 import hiredis
 
 ELSEWHERE = ("READONLY", "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "LOADING")
-"""Errors of a server that is not, or not yet, the one to be asked: whoever is may be elsewhere."""
+"""Errors of a server that is not, or not yet, the master."""
 
 
-class LaneLost(ConnectionError):
-    """The connection is gone, or leads to a server that does not do it; what was under way may or may not
-    have been done."""
+class PipelineLost(ConnectionError):
+    """Redis connection lost, or the server cannot serve; commands under way may or may not have been done."""
 
 
-class LaneRefused(Exception):
-    """The server's own error; the command did nothing."""
+class PipelineRejected(Exception):
+    """Redis answered with an error; the command did nothing."""
 
 
-class Lane(asyncio.Protocol):
+class Pipeline(asyncio.Protocol):
     def __init__(self) -> None:
         self._reader = hiredis.Reader()
         self._waiting: deque[asyncio.Future[Any]] = deque()
@@ -38,14 +37,14 @@ class Lane(asyncio.Protocol):
 
     @property
     def num_waiting(self) -> int:
-        """Answers that are still to come, also those for which nobody waits any more."""
+        """Number of answers still to come, also of commands that were given up."""
         return len(self._waiting)
 
     def ask(self, packed: bytes) -> "asyncio.Future[Any]":
-        """Raises LaneLost, or LaneRefused with what the server said."""
+        """Send a packed command. The future may raise PipelineLost or PipelineRejected (an error of Redis)."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._transport is None or not self.is_open:
-            answer.set_exception(LaneLost("not connected"))
+            answer.set_exception(PipelineLost("not connected"))
         else:
             self._waiting.append(answer)
             self._transport.write(packed)
@@ -56,16 +55,16 @@ class Lane(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # what the loop calls -----------------------------------------------------------------------
+    # asyncio.Protocol --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is no subclass
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
         try:
             self._take(data)
-        except (hiredis.ProtocolError, IndexError):  # no Redis, or an answer to nothing
+        except (hiredis.ProtocolError, IndexError):  # not Redis, or an answer to nothing
             self.close()
 
     def _take(self, data: bytes) -> None:
@@ -76,10 +75,10 @@ class Lane(asyncio.Protocol):
             is_elsewhere = isinstance(found, Exception) and str(found).startswith(ELSEWHERE)
             if is_elsewhere:
                 self.close()
-            if answer.done():  # nobody waits any more
+            if answer.done():  # given up
                 continue
             if isinstance(found, Exception):
-                answer.set_exception((LaneLost if is_elsewhere else LaneRefused)(str(found)))
+                answer.set_exception((PipelineLost if is_elsewhere else PipelineRejected)(str(found)))
             else:
                 answer.set_result(found)
 
@@ -87,12 +86,12 @@ class Lane(asyncio.Protocol):
         self.is_open = False
         for answer in self._waiting:
             if not answer.done():
-                answer.set_exception(LaneLost(str(exc or "closed")))
+                answer.set_exception(PipelineLost(str(exc or "closed")))
         self._waiting.clear()
 
 
 def pack(*words: bytes | int) -> bytes:
-    """A command as the server reads it."""
+    """Encode a command in the Redis protocol."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if isinstance(word, bytes) else b"%d" % word
@@ -100,29 +99,31 @@ def pack(*words: bytes | int) -> bytes:
     return b"".join(parts)
 
 
-async def open_lane(connection: Mapping[str, Any], timeout_s: float) -> Lane:
-    """`connection` is as parse_url of redis-py gives it. Raises OSError, TimeoutError, LaneLost or
-    LaneRefused."""
+async def open_pipeline(connection: Mapping[str, Any], timeout_s: float) -> Pipeline:
+    """Open a pipeline to Redis. `connection` is as parse_url of redis-py returns it.
+
+    Raises OSError, TimeoutError, PipelineLost or PipelineRejected.
+    """
     async with asyncio.timeout(timeout_s):
-        lane = await _connect(connection)
+        pipeline = await _connect(connection)
         try:
             if password := connection.get("password"):
                 user = str(connection.get("username") or "default")
-                await lane.ask(pack(b"AUTH", user.encode(), str(password).encode()))
+                await pipeline.ask(pack(b"AUTH", user.encode(), str(password).encode()))
             if database := connection.get("db"):
-                await lane.ask(pack(b"SELECT", int(database)))
+                await pipeline.ask(pack(b"SELECT", int(database)))
         except BaseException:
-            lane.close()
+            pipeline.close()
             raise
-    return lane
+    return pipeline
 
 
-async def _connect(connection: Mapping[str, Any]) -> Lane:
+async def _connect(connection: Mapping[str, Any]) -> Pipeline:
     loop = asyncio.get_running_loop()
     if path := connection.get("path"):
-        return (await loop.create_unix_connection(Lane, path))[1]
+        return (await loop.create_unix_connection(Pipeline, path))[1]
     host, port = connection.get("host", "127.0.0.1"), connection.get("port", 6379)
-    return (await loop.create_connection(Lane, host, port, ssl=_tls(connection)))[1]
+    return (await loop.create_connection(Pipeline, host, port, ssl=_tls(connection)))[1]
 
 
 def _tls(connection: Mapping[str, Any]) -> ssl.SSLContext | None:

@@ -1,20 +1,21 @@
 #!lua flags=allow-oom
--- A slot is what a worker's holdings are written under, from its first block to when it is forgotten, and never
--- twice at a time: who has lost its slot writes nothing. KEYS[1] names the tree; ARGV[1] says what to do:
---   open worker ttl fence hidden first   a slot of its own (no lookup tells of a hidden one); answers its number
---                        and the tree's age, by which a tree is known that was begun anew. All slots of that
---                        worker under an older fence are closed, and with `first` (1 or 0) all others too: who
---                        opens it does not know them. Number -1 where the worker has slots under a newer fence
---   keep ttl slots age   these go on for so many milliseconds; answers those that are not known
---   close slots age      no lookup tells of these any more; their edges are to be swept
---   state worker fence state   of the worker's stream, for those who ask; nothing under another fence
---   owners               worker, state, fence in turn, of workers that somebody keeps
---   broken head          an edge that does not decode: it is dropped, and so are the slots that are in it, so that
---                        who has them tells all again
---   dead                 answers slots to be swept, those among them that nobody has kept
---   swept slots          nothing of these is left
--- A slot's value: until when it is kept (milliseconds of the server's clock, a double), 1 or 0 where it is
--- hidden, worker. A worker's: fence and until when it is kept (doubles), state, its slots (2 bytes each).
+-- Allocation of slots. A slot is the number under which a worker's holdings are written, from its first block
+-- until it is closed or expires; a gateway that has lost its slot writes nothing. KEYS[1] names the tree;
+-- ARGV[1] is the command:
+--   open worker ttl fence hidden first   allocates a slot (lookups skip hidden ones); answers its number and the
+--                        tree's age, which differs after the tree was lost. Closes all slots of the worker under
+--                        an older fence, and with `first` (1 or 0) all others too: the caller does not know them.
+--                        Number -1 where the worker has slots under a newer fence
+--   keep ttl slots age   prolongs slots by `ttl` milliseconds; answers those that are not known
+--   close slots age      hides slots from lookups; their edges are to be swept
+--   state worker fence state   sets the state of the worker's stream; ignored under another fence
+--   owners               answers worker, state, fence in turn, of workers that are published
+--   broken head          drops an edge that does not decode, and the slots in it, so that their gateways
+--                        publish all their blocks again
+--   dead                 answers the slots to be swept, expired ones included
+--   swept slots          frees slots without edges
+-- A slot's value: expiry time (milliseconds of the server's clock, a double), 1 where it is hidden or 0,
+-- worker. A worker's: fence and expiry time (doubles), state, its slots (2 bytes each).
 local tree, verb = KEYS[1], ARGV[1]
 local sub, pack_, unpack_, call = string.sub, struct.pack, struct.unpack, redis.call
 local time = call('TIME')
@@ -74,7 +75,7 @@ local function age_of()
   return age
 end
 
--- The worker as this fence may write it; nil where a newer one does.
+-- The worker's value if this fence may write it; nil where a newer fence does.
 local function taken(worker, fence, is_first)
   local owner = owner_of(worker)
   if owner and owner.fence > fence and owner.till > now then

@@ -1,11 +1,11 @@
-"""What an index tells of its holdings, as operations for `apply.lua`; pure, and all in order.
+"""Writer of a Redis tree: an index's holdings as operations for `apply.lua`; pure, and all in order.
 
     hold, release ─► queue ─ plan ─► batch (bytes) ─ server ─► where each block lies ─ done ─► Slot.where
 
-A block stays where the tree has put it as long as its slot holds it, so the writer keeps the place of each
-(13 bytes) and names the place, not the path, in what it says next. A run behind the run before it in the
-queue is one operation with it: blocks that come one at a time cost as much as runs. What depends on an
-answer that is not there yet waits for the next batch.
+A block stays where the tree has put it as long as its slot holds it, so the writer keeps the location of each
+(13 bytes) and later operations name the location, not the path. A run behind the run before it in the queue
+is one operation with it: blocks that come one at a time cost as much as runs. What depends on an answer that
+is not there yet waits for the next batch.
 """
 
 from collections import deque
@@ -16,16 +16,16 @@ from typing import TypeAlias
 
 from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
-from gateway.index.engine_hashes import Names
+from gateway.index.engine_hashes import EngineHashTable
 
 BATCH_BLOCKS = 4096
-"""Of one call: some two milliseconds of the server, in which it does nothing else."""
+"""Blocks per call: some two milliseconds of the server, in which it does nothing else."""
 BATCH_OPERATIONS = 512
 RUN_BLOCKS = 1024
-"""The longest run that is one operation."""
+"""Blocks of the longest run that is one operation."""
 
 UNPLACED, BEHIND, AT = range(3)
-"""What the place in a hold is of: none, the block before the run, its first block."""
+"""Reference block of a hold's location: none, the block before the run, or its first block."""
 
 _hold = Struct("<cHBQHQH")
 _release = Struct("<cHQH")
@@ -34,16 +34,19 @@ _hashes = Struct("<Q").pack
 
 
 class Slot:
-    """A worker's holdings under one number of the server's. `where` is the place of each block: which of
-    `heads`, the first blocks of edges, and how many blocks behind."""
+    """Holdings of a worker under one number of the server.
+
+    `where` is the location of each block: which of `heads`, the first blocks of edges, and how many blocks
+    behind.
+    """
 
     def __init__(self, worker: WorkerId, fence: int, *, is_hidden: bool) -> None:
         self.worker = worker
         self.fence = fence
         self.is_hidden = is_hidden
-        self.is_refused = False  # another gateway tells of this worker, under a newer fence
+        self.is_rejected = False  # another gateway publishes this worker, under a newer fence
         self.number: int | None = None
-        self.where = Names()
+        self.where = EngineHashTable()
         self._heads: list[int] = []
         self._counts: list[int] = []
         self._edge_of: dict[int, int] = {}
@@ -57,7 +60,7 @@ class Slot:
         return len(self._edge_of)
 
     def place(self, block: int) -> tuple[int, int] | None:
-        """First block of the edge where a block lies, and its position."""
+        """Return the first block of the edge where a block lies, and the block's position."""
         found = self.where.find(block)
         return None if found is None else (self._heads[found >> 8], found & 255)
 
@@ -108,7 +111,7 @@ Operation: TypeAlias = Hold | Release | End
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """`packed` is for the script, `holds` in the order in which it answers."""
+    """Operations of one script call: `packed` for the script, `holds` in the order of its answers."""
 
     packed: bytes
     holds: list[Hold]
@@ -136,17 +139,19 @@ class _Plan:
 
 
 class Writer:
-    """Of one tree. It is an index's `Holdings` for the workers of one model."""
+    """Writer of one tree: an index's `Holdings` observer for the workers of one model."""
 
     def __init__(self) -> None:
         self._slots: dict[int, Slot] = {}
-        self._ended: dict[Slot, None] = {}  # still places of blocks that others take over
+        self._ended: dict[Slot, None] = {}  # still location hints for blocks that other slots take over
         self._queue: deque[Operation] = deque()
         self._tails: dict[Slot, Hold] = {}
         self.age = b""  # of the tree in which slots were opened
         self.unopened: list[Slot] = []
         self.unclosed: list[Slot] = []
-        self.unknown: set[WorkerId] = set()  # whose other slots, if any, end when the next is opened
+        self.unknown: set[WorkerId] = (
+            set()
+        )  # workers with earlier slots, if any, that end when the next is opened
         self.num_queued = 0
 
     def __repr__(self) -> str:
@@ -157,17 +162,17 @@ class Writer:
         return list(self._slots.values())
 
     @property
-    def refusals(self) -> set[WorkerId]:
-        """Workers that another gateway tells of, under a newer fence."""
-        return {slot.worker for slot in self._slots.values() if slot.is_refused}
+    def rejected(self) -> set[WorkerId]:
+        """Workers that another gateway publishes, under a newer fence."""
+        return {slot.worker for slot in self._slots.values() if slot.is_rejected}
 
     @property
     def holdings(self) -> Sequence[int]:
         return list(self._slots)
 
-    def anew(self) -> "Writer":
-        """One that knows of no place: what is held is told to it again, and other slots of these workers are
-        closed, whatever their numbers: to a server that took another's place this one's may be others'."""
+    def restarted(self) -> "Writer":
+        """Return a writer without locations, for all blocks to be written again. Earlier slots of these
+        workers are closed, whatever their numbers: on a server that took over, our numbers may be others'."""
         fresh = Writer()
         fresh.age = self.age
         for holding, slot in self._slots.items():
@@ -180,7 +185,7 @@ class Writer:
         fresh.unknown = {slot.worker for slot in fresh.unopened}
         return fresh
 
-    # what the index tells ----------------------------------------------------------------------
+    # Holdings observer -------------------------------------------------------------------------
 
     def begin(self, holding: int, worker: WorkerId, fence: int, *, is_hidden: bool) -> None:
         slot = self._slots[holding] = Slot(worker, fence, is_hidden=is_hidden)
@@ -191,12 +196,12 @@ class Writer:
         self._ended[slot] = None
         self._tails.pop(slot, None)
         self._queue.append(End(slot))
-        if not slot.is_refused:
+        if not slot.is_rejected:
             self.unclosed.append(slot)
 
     def hold(self, holding: int, blocks: Sequence[BlockHash], before: BlockHash | None) -> None:
         slot = self._slots[holding]
-        if slot.is_refused:
+        if slot.is_rejected:
             return
         self.num_queued += len(blocks)
         tail = self._tails.get(slot)
@@ -208,14 +213,14 @@ class Writer:
 
     def release(self, holding: int, block: BlockHash) -> None:
         slot = self._slots[holding]
-        if slot.is_refused:
+        if slot.is_rejected:
             return
         self.num_queued += 1
         self._tails.pop(slot, None)  # a run must not grow to before this
         self._queue.append(Release(slot, block))
 
     def opened(self, slot: Slot, number: int, age: bytes) -> bool:
-        """A slot has its number, in a tree of this age; False where others have theirs in an older one."""
+        """Set a slot's number in a tree of this age; False where other slots have numbers of an older one."""
         if age != self.age:
             if any(other.number is not None for other in self._slots.values()):
                 return False
@@ -226,16 +231,17 @@ class Writer:
         self.unopened.remove(slot)
         return True
 
-    def refused(self, slot: Slot) -> None:
-        """Another gateway tells of its worker: nothing of it is written."""
-        slot.is_refused = True
+    def reject(self, slot: Slot) -> None:
+        """Stop writing a slot with a worker that another gateway publishes."""
+        slot.is_rejected = True
         self.unopened.remove(slot)
         self.unclosed = [other for other in self.unclosed if other is not slot]
 
-    # what is written ---------------------------------------------------------------------------
+    # writing -----------------------------------------------------------------------------------
 
     def plan(self) -> Batch | None:
-        """The next operations whose places are known; None where nothing is queued. All slots are open."""
+        """Return the next operations with known locations; None where nothing is queued. All slots must be
+        open."""
         plan, queue = _Plan(), self._queue
         while queue and plan.has_room and self._encode(plan, queue[0]):
             queue.popleft()
@@ -245,7 +251,7 @@ class Writer:
         return Batch(b"".join(plan.parts), plan.holds, plan.num_blocks) if plan.parts else None
 
     def done(self, batch: Batch, placed: bytes, gone: Sequence[int]) -> list[Slot]:
-        """Take the answer; which slots the server did not know, so that nothing of theirs was written."""
+        """Apply the script's answer; returns the slots unknown to the server: nothing of them was written."""
         parts, lost = _place.iter_unpack(placed), set(gone)
         for hold in batch.holds:
             done = 0
@@ -257,8 +263,8 @@ class Writer:
         return [slot for slot in self._slots.values() if slot.number in lost]
 
     def _encode(self, plan: _Plan, operation: Operation) -> bool:
-        """False where it must wait for the answer to what is planned already."""
-        if operation.slot.is_refused and not isinstance(operation, End):
+        """Encode an operation; False where it must wait for the answer to what is planned already."""
+        if operation.slot.is_rejected and not isinstance(operation, End):
             self.num_queued -= len(operation.blocks) if isinstance(operation, Hold) else 1
             return True
         match operation:
@@ -286,8 +292,11 @@ class Writer:
         return True
 
     def _place_of(self, hold: Hold) -> tuple[int, tuple[int, int], int]:
-        """Behind its own block, as runs are stored. Single blocks that are known from elsewhere (an offload
-        tier's) may lie behind one that the slot does not hold."""
+        """Return mode, location and reference block of a hold.
+
+        Runs lie behind their own block. Single blocks that are known from elsewhere (an offload tier's) may
+        lie behind one that the slot does not hold.
+        """
         before, first = hold.before, hold.blocks[0]
         if before is not None and (place := hold.slot.place(before)):
             return BEHIND, place, before

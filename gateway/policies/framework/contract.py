@@ -57,7 +57,7 @@ def candidate(name: str, rng: random.Random | None = None, num_tokens: int = 100
         kv_usage=rng.choice([0.0, 1.0, rng.random()]),
         is_exact=rng.random() < 0.5,
         confidence=rng.choice([1.0, 0.5]),
-        spilled={("CPU",): overlap // 2} if overlap and rng.random() < 0.5 else {},
+        offloaded={("CPU",): overlap // 2} if overlap and rng.random() < 0.5 else {},
         assumed_tokens=0,
         pace=Pace(token_s=rng.choice([1 / 8000, 1 / 4000])),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from gateway.index.redis_tree.pipeline import Lane, LaneLost, LaneRefused, open_lane, pack
+from gateway.index.redis_tree.pipeline import Pipeline, PipelineLost, PipelineRejected, open_pipeline, pack
 from tests.redis.encrypting import encrypted
 from tests.redis.serving import Server, redis_server, serving
 from tests.support.certificates import Authority
@@ -21,23 +21,23 @@ def test_a_command_is_packed_as_the_server_reads_it() -> None:
 
 
 async def test_answers_come_in_the_order_of_their_commands(redis_server: Server) -> None:
-    lane = await open_lane({"path": str(redis_server.socket)}, 5)
-    asked = [lane.ask(pack(b"ECHO", b"%d" % i)) for i in range(100)]
+    pipeline = await open_pipeline({"path": str(redis_server.socket)}, 5)
+    asked = [pipeline.ask(pack(b"ECHO", b"%d" % i)) for i in range(100)]
     asked[3].cancel()  # nobody waits for it any more
     assert [await answer for i, answer in enumerate(asked) if i != 3] == [
         b"%d" % i for i in range(100) if i != 3
     ]
-    assert repr(lane) == "Lane(open=True, waiting=0)"
-    lane.close()
+    assert repr(pipeline) == "Lane(open=True, waiting=0)"
+    pipeline.close()
 
 
 def test_it_runs_on_the_gateways_own_loop(redis_server: Server) -> None:
     async def ask() -> Any:
-        lane = await open_lane({"path": str(redis_server.socket)}, 5)
+        pipeline = await open_pipeline({"path": str(redis_server.socket)}, 5)
         try:
-            return await lane.ask(pack(b"PING"))
+            return await pipeline.ask(pack(b"PING"))
         finally:
-            lane.close()
+            pipeline.close()
 
     assert uvloop.run(ask()) == b"PONG"
 
@@ -46,18 +46,18 @@ async def test_by_tls(redis_server: Server, tmp_path: Path) -> None:
     ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
     async with encrypted(redis_server.port, ours.issue().context()) as port:
         url = f"rediss://127.0.0.1:{port}"
-        lane = await open_lane(redis_server.options(redis=url, redis_ca_file=ours.file).connection, 5)
-        assert await lane.ask(pack(b"PING")) == b"PONG"
-        lane.close()
+        pipeline = await open_pipeline(redis_server.options(redis=url, redis_ca_file=ours.file).connection, 5)
+        assert await pipeline.ask(pack(b"PING")) == b"PONG"
+        pipeline.close()
         with pytest.raises(ssl.SSLCertVerificationError):
-            await open_lane(redis_server.options(redis=url, redis_ca_file=others.file).connection, 5)
+            await open_pipeline(redis_server.options(redis=url, redis_ca_file=others.file).connection, 5)
 
 
 async def test_the_servers_error_is_told(redis_server: Server) -> None:
-    lane = await open_lane({"path": str(redis_server.socket)}, 5)
-    with pytest.raises(LaneRefused, match="unknown command"):
-        await lane.ask(pack(b"NOVELTY"))
-    lane.close()
+    pipeline = await open_pipeline({"path": str(redis_server.socket)}, 5)
+    with pytest.raises(PipelineRejected, match="unknown command"):
+        await pipeline.ask(pack(b"NOVELTY"))
+    pipeline.close()
 
 
 ERRORS = {
@@ -81,35 +81,35 @@ async def test_one_that_leads_to_a_server_that_is_not_the_one_is_lost(name: str)
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as others:
         host, port = others.sockets[0].getsockname()
-        lane = await open_lane({"host": host, "port": port}, 5)
-        with pytest.raises(LaneLost, match=ERRORS[name].partition(" ")[0]):
-            await lane.ask(pack(b"PING"))
-        assert not lane.is_open
-        with pytest.raises(LaneLost, match="not connected"):
-            await lane.ask(pack(b"PING"))
+        pipeline = await open_pipeline({"host": host, "port": port}, 5)
+        with pytest.raises(PipelineLost, match=ERRORS[name].partition(" ")[0]):
+            await pipeline.ask(pack(b"PING"))
+        assert not pipeline.is_open
+        with pytest.raises(PipelineLost, match="not connected"):
+            await pipeline.ask(pack(b"PING"))
         await asyncio.sleep(0)
 
 
 async def test_a_real_replica_does_not_write(redis_server: Server) -> None:
     with serving("--replicaof", f"127.0.0.1 {redis_server.port}") as replica:
-        lane = await open_lane({"path": str(replica.socket)}, 5)
-        with pytest.raises(LaneLost, match="READONLY"):
-            await lane.ask(pack(b"SET", b"a", b"b"))
+        pipeline = await open_pipeline({"path": str(replica.socket)}, 5)
+        with pytest.raises(PipelineLost, match="READONLY"):
+            await pipeline.ask(pack(b"SET", b"a", b"b"))
         await asyncio.sleep(0)
 
 
 async def test_a_lane_that_is_lost_fails_all_that_is_under_way() -> None:
     with serving() as server:
-        lane = await open_lane({"host": "127.0.0.1", "port": server.port}, 5)
+        pipeline = await open_pipeline({"host": "127.0.0.1", "port": server.port}, 5)
         with server.paused():
-            answer = lane.ask(pack(b"PING"))
-            lane.close()
-        with pytest.raises(LaneLost):
+            answer = pipeline.ask(pack(b"PING"))
+            pipeline.close()
+        with pytest.raises(PipelineLost):
             await answer
-    with pytest.raises(LaneLost, match="not connected"):
-        await lane.ask(pack(b"PING"))
-    with pytest.raises(LaneLost, match="not connected"):
-        await Lane().ask(pack(b"PING"))
+    with pytest.raises(PipelineLost, match="not connected"):
+        await pipeline.ask(pack(b"PING"))
+    with pytest.raises(PipelineLost, match="not connected"):
+        await Pipeline().ask(pack(b"PING"))
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ async def test_a_lane_that_is_lost_fails_all_that_is_under_way() -> None:
 async def test_passwords_and_databases(login: dict[str, Any], is_let_in: bool) -> None:
     with serving("--requirepass", "secret") as server:
         if not is_let_in:
-            with pytest.raises(LaneRefused, match="WRONGPASS"):
-                await open_lane({"path": str(server.socket), **login}, 5)
+            with pytest.raises(PipelineRejected, match="WRONGPASS"):
+                await open_pipeline({"path": str(server.socket), **login}, 5)
             return
-        lane = await open_lane({"path": str(server.socket), **login}, 5)
-        assert b" db=%d " % login.get("db", 0) in await lane.ask(pack(b"CLIENT", b"INFO"))
-        lane.close()
+        pipeline = await open_pipeline({"path": str(server.socket), **login}, 5)
+        assert b" db=%d " % login.get("db", 0) in await pipeline.ask(pack(b"CLIENT", b"INFO"))
+        pipeline.close()
 
 
 async def test_a_server_that_does_not_answer_is_not_waited_for(redis_server: Server) -> None:
     with redis_server.paused(), pytest.raises(TimeoutError):
-        await open_lane({"path": str(redis_server.socket), "password": "any"}, 0.05)
+        await open_pipeline({"path": str(redis_server.socket), "password": "any"}, 0.05)
     await asyncio.sleep(0)
 
 
@@ -151,11 +151,11 @@ async def test_a_server_that_is_no_redis_is_lost(answer: bytes) -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as other:
         port = other.sockets[0].getsockname()[1]
-        lane = await open_lane({"host": "127.0.0.1", "port": port}, 5)
-        first = lane.ask(pack(b"PING"))
-        with suppress(LaneLost):
+        pipeline = await open_pipeline({"host": "127.0.0.1", "port": port}, 5)
+        first = pipeline.ask(pack(b"PING"))
+        with suppress(PipelineLost):
             assert await first == b"PONG"
-        with pytest.raises(LaneLost):
-            await lane.ask(pack(b"PING"))
-        assert not lane.is_open
+        with pytest.raises(PipelineLost):
+            await pipeline.ask(pack(b"PING"))
+        assert not pipeline.is_open
         await has_ended.wait()

@@ -11,7 +11,7 @@ from gateway.commands.index_survey import Survey
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.redis_tree import service
-from gateway.index.redis_tree.pipeline import LaneLost, pack
+from gateway.index.redis_tree.pipeline import PipelineLost, pack
 from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import open_client
 from gateway.redis.options import Place
@@ -53,20 +53,20 @@ async def running(
 
 async def test_what_one_gateway_applies_another_finds(redis_server: Server) -> None:
     async with running(redis_server, A) as ours, running(redis_server, C) as theirs:
-        assert await ours.others(ROOT, path_hashes(PATH)) == {}  # before it is open
+        assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}  # before it is open
         assert ours.failed_lookups["away"] == 1
         ours.index.apply(A, stored(PATH, 0))  # before it is open
         theirs.index.apply(C, stored(PATH[:9], 0))
 
         async def is_told() -> bool:
-            told = [dict(await each.others(ROOT, path_hashes(PATH))) for each in (ours, theirs)]
+            told = [dict(await each.remote_overlap(ROOT, path_hashes(PATH))) for each in (ours, theirs)]
             return told == [{C: 9}, {A: 40}]
 
         await until(is_told)
         theirs.index.drop_worker(C)
 
         async def is_gone() -> bool:
-            return await ours.others(ROOT, path_hashes(PATH)) == {}
+            return await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
 
         await until(is_gone)
         assert repr(ours).startswith("RadixService(open=True, RadixIndex(")
@@ -82,7 +82,7 @@ async def test_watchers_learn_that_redis_is_lost(redis_server: Server) -> None:
             return states[-1:] == [StreamState.EXACT]
 
         await until(is_seen)
-        ours._close_lanes()
+        ours._close_pipelines()
 
         async def is_lost() -> bool:
             return None in states
@@ -100,17 +100,17 @@ async def test_a_slow_server_delays_a_request_for_its_deadline_only(redis_server
         await until(is_open)
         with redis_server.paused():
             for _ in range(3):  # those behind it do not wait
-                assert await ours.others(ROOT, path_hashes(PATH)) == {}
+                assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
             assert (ours.failed_lookups["timeout"], ours.failed_lookups["away"]) == (1, 2)
         ours.index.withdraw(A)
 
         async def is_answered() -> bool:
-            await ours.others(ROOT, path_hashes(PATH))
+            await ours.remote_overlap(ROOT, path_hashes(PATH))
             return ours.num_lookups == sum(ours.failed_lookups.values()) + 1
 
         await until(is_answered)
-        ours._stuck_at = ours._lanes.asks.num_answered  # the answer came as the time was over
-        assert await ours.others(ROOT, path_hashes(PATH)) == {}
+        ours._stuck_at = ours._pipelines.asks.num_answered  # the answer came as the time was over
+        assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
         assert ours.num_lookups == sum(ours.failed_lookups.values()) + 2
 
 
@@ -119,7 +119,7 @@ async def test_a_server_that_comes_back_empty_is_told_all_again(caplog: pytest.L
         async with running(first, A) as ours, running(first, C) as theirs:
 
             async def is_told() -> bool:
-                return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+                return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
             ours.index.apply(A, stored(PATH[:30], 0))
             await until(lambda: asyncio.sleep(0, ours.is_open and theirs.is_open))
@@ -127,12 +127,12 @@ async def test_a_server_that_comes_back_empty_is_told_all_again(caplog: pytest.L
             first.process.wait()  # type: ignore[union-attr]
             await until(lambda: asyncio.sleep(0, not ours.is_open and not theirs.is_open))
             ours.index.apply(A, stored(PATH, 30))
-            assert await ours.others(ROOT, path_hashes(PATH)) == {}
+            assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
             assert [writer.num_queued for writer in ours.index.writers.values()] == [0]
             first.start()
             await until(is_told)
             assert ours.num_lost == theirs.num_lost == 1
-    assert caplog.text.count("the index in Redis is away, requests are routed without it") == 2
+    assert caplog.text.count("index in Redis unavailable") == 2
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ async def test_an_edge_that_does_not_decode_is_told_again(
         ours.index.apply(A, stored(PATH, 0))
 
         async def is_told() -> bool:
-            return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+            return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
         await until(is_told)
         head = path_hashes(PATH)[0].to_bytes(8, "little")
@@ -156,7 +156,7 @@ async def test_an_edge_that_does_not_decode_is_told_again(
             server.ask("LPUSH", key, "x")
         else:
             server.ask("SET", key, value.replace(b"HEAD", head))
-        assert await theirs.others(ROOT, path_hashes(PATH)) == {}
+        assert await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {}
         await until(is_told)
         assert theirs.num_broken >= 1
         assert theirs.failed_lookups["error"] == ours.num_lost == theirs.num_lost == 0
@@ -195,7 +195,7 @@ async def test_of_several_servers_the_one_that_is_the_master_is_asked_and_told(
             ours.index.apply(A, stored(PATH, 0))
 
             async def is_told() -> bool:
-                return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+                return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
             await until(is_told)
             who.is_mute = True
@@ -217,7 +217,7 @@ async def test_one_that_is_connected_to_a_replica_is_not_open() -> None:
         master.ask("SET", "s:schema", "kvgate:1")
         await until(lambda: asyncio.to_thread(lambda: "s:schema" in replica.names()))
         async with running(replica, A, redis_timeout_s=10) as ours:
-            with pytest.raises(LaneLost, match="READONLY"):
+            with pytest.raises(PipelineLost, match="READONLY"):
                 await ours._open()
             assert not ours.is_open
             replica.ask("REPLICAOF", "NO", "ONE")
@@ -230,18 +230,18 @@ async def test_the_connection_for_lookups_is_lost_alone(server: Server, how: str
         ours.index.apply(A, stored(PATH, 0))
 
         async def is_told() -> bool:
-            return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+            return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
         await until(is_told)
-        lane = theirs._lanes.asks
+        pipeline = theirs._pipelines.asks
         if how == "closed":
-            server.ask("CLIENT", "KILL", "ID", await lane.ask(pack(b"CLIENT", b"ID")))
+            server.ask("CLIENT", "KILL", "ID", await pipeline.ask(pack(b"CLIENT", b"ID")))
         else:  # an answer that does not come
-            theirs._stuck_at = lane.num_answered
-            lane._waiting.append(asyncio.get_running_loop().create_future())
+            theirs._stuck_at = pipeline.num_answered
+            pipeline._waiting.append(asyncio.get_running_loop().create_future())
         await until(lambda: asyncio.sleep(0, theirs.num_lost == 1))
         await until(is_told)
-        assert theirs._lanes.asks is not lane
+        assert theirs._pipelines.asks is not pipeline
 
 
 async def test_an_error_of_the_server_is_counted(server: Server) -> None:
@@ -250,7 +250,7 @@ async def test_an_error_of_the_server_is_counted(server: Server) -> None:
         await until(lambda: asyncio.sleep(0, ours.is_open and not ours.index.num_queued))
         server.ask("DEL", f"s:{{{ROOT:016x}}}:s")
         server.ask("SET", f"s:{{{ROOT:016x}}}:s", "x")
-        assert await ours.others(ROOT, path_hashes(PATH)) == {}
+        assert await ours.remote_overlap(ROOT, path_hashes(PATH)) == {}
         assert ours.failed_lookups["error"] + ours.failed_lookups["away"] == 1
 
 
@@ -265,13 +265,13 @@ async def test_a_server_whose_memory_is_full_is_looked_up_in_and_told_when_there
             ours.index.apply(A, stored(PATH, 0))
 
             async def is_known() -> bool:
-                return await ours.others(ROOT, path_hashes(PATH)) == {C: 9}
+                return await ours.remote_overlap(ROOT, path_hashes(PATH)) == {C: 9}
 
             async def is_told() -> bool:
-                return await theirs.others(ROOT, path_hashes(PATH)) == {A: 40}
+                return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {A: 40}
 
             async def is_given_up() -> bool:
-                return await theirs.others(ROOT, path_hashes(PATH)) == {}
+                return await theirs.remote_overlap(ROOT, path_hashes(PATH)) == {}
 
             await until(is_known)
             await until(is_told)
@@ -282,7 +282,7 @@ async def test_a_server_whose_memory_is_full_is_looked_up_in_and_told_when_there
             server.ask("CONFIG", "SET", "maxmemory", "0")
             await until(is_told)
             assert ours.num_lost == 0
-    assert caplog.text.count("redis is full, what our workers hold is not told") == 1
+    assert caplog.text.count("redis is out of memory") == 1
 
 
 async def test_the_rights_that_the_documentation_names_are_enough(server: Server) -> None:

@@ -9,9 +9,9 @@ from gateway.core.blocks import BlockHash, hash_blocks, root_hash, tokens_of
 from gateway.core.event_stream import StreamState
 from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored
 from gateway.core.worker import WorkerId
-from gateway.index.redis_tree.pipeline import LaneRefused
-from gateway.index.redis_tree.tree import Forgotten, Owner, RadixTree
-from gateway.index.reference import PlainIndex
+from gateway.index.redis_tree.pipeline import PipelineRejected
+from gateway.index.redis_tree.tree import Owner, RadixTree, SlotsLost
+from gateway.index.reference import ReferenceIndex
 from tests.index.redis_tree.through import Radix, Through, radix, redis_server
 from tests.redis.serving import Server
 
@@ -73,7 +73,7 @@ class TestEqualToTheOracle:
     @given(data=st.data())
     def test_equal_to_plain_dicts(self, radix: Radix, data: st.DataObject) -> None:
         """Stores, removals anywhere, clears, resets and drops, written now and then by two gateways."""
-        plain, (ours, theirs) = PlainIndex(), pair(radix)
+        plain, (ours, theirs) = ReferenceIndex(), pair(radix)
         for worker in (A, B, C):
             plain.add_worker(worker, ROOT, 1)
         all_paths, held = data.draw(paths()), {worker: set[BlockHash]() for worker in (A, B, C)}
@@ -208,7 +208,7 @@ def test_a_slot_that_nobody_keeps_expires_and_its_edges_are_swept(radix: Radix) 
     ours.apply(A, stored(path, 0))
     theirs.apply(C, stored(path[:10], 0))
     theirs.told([])
-    tree = RadixTree(radix.lanes, ours.prefix, ROOT, keep_ms=0)
+    tree = RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0)
     assert ours.told(path_hashes(path)) == {A: 40, C: 10}
     radix.run(tree.keep(ours.writers[ROOT]))  # for no time at all
     assert theirs.told(path_hashes(path)) == {C: 10}
@@ -223,14 +223,14 @@ def test_who_has_lost_its_slot_writes_nothing_and_is_told(radix: Radix) -> None:
     path = [7] * 40
     ours.apply(A, stored(path[:20], 0))
     ours.told([])
-    tree, writer = RadixTree(radix.lanes, ours.prefix, ROOT, keep_ms=0), ours.writers[ROOT]
+    tree, writer = RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0), ours.writers[ROOT]
     radix.run(tree.keep(writer))
     while radix.run(theirs.sweep_trees()):
         pass
     ours.apply(A, stored(path, 20))
     ours.apply(A, removed(path, [0]))
     for call in (tree.write, tree.keep):
-        with pytest.raises(Forgotten, match="has forgotten"):
+        with pytest.raises(SlotsLost, match="lost"):
             radix.run(call(writer))
     assert sizes(radix, ours.prefix) == []
 
@@ -257,7 +257,7 @@ def test_what_was_forgotten_is_told_again(radix: Radix, call: str, caplog: pytes
         assert told.told(path_hashes(branch)) == {A: 3, B: 35, C: 12}
     ours.apply(A, stored(path[:4], 3))
     assert ours.told(path_hashes(path)) == {A: 35, B: 30, C: 12}
-    assert "told again" in caplog.text
+    assert "publishing the blocks of our workers again" in caplog.text
 
 
 def test_a_server_that_knows_an_earlier_tree_is_told_what_is_now(
@@ -273,7 +273,7 @@ def test_a_server_that_knows_an_earlier_tree_is_told_what_is_now(
     assert theirs.told(path_hashes(path)) == {A: 40, B: 30, C: 10}
     earlier = dump(radix, ours.prefix)
     for index in (ours, theirs):
-        index.tell_again(ROOT)
+        index.republish(ROOT)
     ours.apply(A, removed(path, [39]))
     theirs.apply(C, stored(path[:12], 10))
     for index in (ours, theirs):
@@ -289,7 +289,7 @@ def test_a_server_that_knows_an_earlier_tree_is_told_what_is_now(
         radix.run(index.keep())
         assert index.told(path_hashes(path)) == {A: 39, C: 12}
         assert index.told(path_hashes(branch)) == {A: 30, C: 12}
-    assert "told again" not in caplog.text
+    assert "publishing the blocks" not in caplog.text
 
 
 def dump(radix: Radix, prefix: str) -> dict[bytes, bytes]:
@@ -317,7 +317,7 @@ def test_who_was_refused_tries_again_as_long_as_its_lease_says_so(radix: Radix) 
     assert ours.told(path_hashes(path)) == {A: 9}
     radix.run(ours.keep())
     assert ours.told(path_hashes(path)) == {A: 9}
-    radix.run(RadixTree(radix.lanes, ours.prefix, ROOT, keep_ms=0).keep(other.writers[ROOT]))
+    radix.run(RadixTree(radix.pipelines, ours.prefix, ROOT, keep_ms=0).keep(other.writers[ROOT]))
     radix.run(ours.keep())
     assert ours.told(path_hashes(path)) == {A: 40}
 
@@ -335,7 +335,7 @@ def test_what_the_server_refuses_is_told(radix: Radix) -> None:
     radix.server.ask("SET", f"{ours.prefix}:{{{ROOT:016x}}}:s", "no hash")
     try:
         radix.run(ours.keep())
-    except LaneRefused as exc:
+    except PipelineRejected as exc:
         assert "WRONGTYPE" in str(exc)
     else:
         raise AssertionError("it was taken")
@@ -347,7 +347,7 @@ def test_a_lookup_is_read_only(radix: Radix, redis_server: Server) -> None:
     ours.apply(A, stored([7] * 4, 0))
     ours.told([])
     redis_server.ask("CONFIG", "RESETSTAT")
-    assert radix.run(ours.others(ROOT, path_hashes([7] * 4))) == {}  # A is ours
+    assert radix.run(ours.remote_overlap(ROOT, path_hashes([7] * 4))) == {}  # A is ours
     with redis_server.direct() as client:
         assert set(client.info("commandstats")) >= {"cmdstat_evalsha_ro", "cmdstat_get"}  # type: ignore[arg-type]
         assert not {"cmdstat_evalsha", "cmdstat_keys", "cmdstat_scan"} & set(client.info("commandstats"))  # type: ignore[arg-type]
@@ -385,7 +385,7 @@ def test_who_tells_of_a_worker_and_what_its_stream_is(radix: Radix) -> None:
         B: Owner(1, StreamState.BLIND),
         C: Owner(1, StreamState.EXACT),
     }
-    radix.run(tree.tell_state(A, 0, StreamState.BLIND))  # not its
+    radix.run(tree.publish_state(A, 0, StreamState.BLIND))  # not its
     ours.withdraw(B)
     radix.run(ours.flush())
     assert radix.run(tree.owners()) == {

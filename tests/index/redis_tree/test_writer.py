@@ -144,7 +144,7 @@ def test_one_that_begins_anew_knows_no_number_any_more() -> None:
     """A server that took another's place may have given it to others: old slots are ended by their worker."""
     writer = opened(1, 2)
     writer.hold(1, blocks(1, 2), None)
-    fresh = writer.anew()
+    fresh = writer.restarted()
     assert (fresh.holdings, fresh.num_queued, fresh.unclosed, fresh.unknown) == ([1, 2], 0, [], {A})
     assert [slot.number for slot in fresh.slots] == [None, None]
     fresh.end(1)
@@ -162,7 +162,7 @@ def test_a_slot_that_was_not_closed_yet_is_opened_once_more_for_that() -> None:
     assert writer.opened(writer.unopened[0], 7, b"1.0")
     writer.end(2)
     for _ in range(2):  # it may be lost again meanwhile
-        writer = writer.anew()
+        writer = writer.restarted()
         assert [(slot.worker, slot.fence, slot.number) for slot in writer.unclosed] == [(B, 5, None)]
         assert writer.unopened == [*writer.slots, *writer.unclosed]
         assert writer.unknown == {A, B}
@@ -176,8 +176,8 @@ def test_of_a_worker_that_is_refused_nothing_is_written() -> None:
         writer.hold(holding, blocks(1, 2), None)
         writer.release(holding, BlockHash(2))
     first, second = writer.unopened
-    writer.refused(first)
-    assert writer.refusals == {A}
+    writer.reject(first)
+    assert writer.rejected == {A}
     assert writer.opened(second, 7, b"1.0")
     writer.hold(1, blocks(3), None)
     writer.release(1, BlockHash(1))

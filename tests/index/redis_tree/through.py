@@ -13,8 +13,8 @@ from gateway.core.blocks import BlockHash, root_hash
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.redis_tree.index import RadixIndex
-from gateway.index.redis_tree.pipeline import open_lane
-from gateway.index.redis_tree.tree import MOST_EDGES, Lanes, RadixTree
+from gateway.index.redis_tree.pipeline import open_pipeline
+from gateway.index.redis_tree.tree import MOST_EDGES, Pipelines, RadixTree
 from tests.redis.serving import Server, redis_server
 
 __all__ = ["Radix", "Through", "radix", "redis_server"]
@@ -28,7 +28,9 @@ class Radix:
     def __init__(self, server: Server) -> None:
         self.server = server
         self._runner = asyncio.Runner()
-        self.lanes = Lanes(*(self.run(open_lane({"path": str(server.socket)}, 5)) for _ in range(2)))
+        self.pipelines = Pipelines(
+            *(self.run(open_pipeline({"path": str(server.socket)}, 5)) for _ in range(2))
+        )
         self._num = 0
 
     def run(self, work):  # type: ignore[no-untyped-def]
@@ -39,8 +41,8 @@ class Radix:
         return Through(self, f"t{self._num}", most_edges)
 
     def close(self) -> None:
-        self.lanes.asks.close()
-        self.lanes.writes.close()
+        self.pipelines.asks.close()
+        self.pipelines.writes.close()
         self.run(asyncio.sleep(0))
         self._runner.close()
 
@@ -49,7 +51,7 @@ class Through(RadixIndex):
     """What its own part says is held against what the tree says, in each lookup."""
 
     def __init__(self, radix: Radix, prefix: str, most_edges: int = MOST_EDGES) -> None:
-        super().__init__(lambda root: RadixTree(radix.lanes, prefix, root))
+        super().__init__(lambda root: RadixTree(radix.pipelines, prefix, root))
         self.radix, self.prefix, self.most_edges = radix, prefix, most_edges
         self.fence = 1
 
