@@ -41,7 +41,7 @@ class Pipeline(asyncio.Protocol):
         return len(self._waiting)
 
     def ask(self, packed: bytes) -> "asyncio.Future[Any]":
-        """Send a packed command. The future may raise PipelineLost or PipelineRejected (an error of Redis)."""
+        """Send a packed command. The future may raise PipelineLost or PipelineRejected (an error)."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._transport is None or not self.is_open:
             answer.set_exception(PipelineLost("not connected"))
