@@ -22,7 +22,7 @@ import msgspec
 
 from gateway.app import bundled_tokenizer
 from gateway.tenancy.auth.api_keys import ID_DIGITS, NUM_SALT_BYTES, NUM_SECRET_BYTES, make_key
-from gateway.tenancy.auth.key_format import line_of
+from gateway.tenancy.auth.key_format import format_key_record
 from loadtest.contenders import GatewayContender, fake_workers, gateway
 from loadtest.extent import extent
 from loadtest.fleet import GATEWAY
@@ -68,7 +68,7 @@ def made_in(directory: Path) -> tuple[str, str, str]:
     """One key of a thousand, their file, and a file with a secret."""
     keys = [make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES)) for _ in range(NUM_KEYS)]
     file, secret = directory / "keys", directory / "secret"
-    lines = (line_of(key, os.urandom(NUM_SALT_BYTES), f"t{n}", ["m"]) for n, key in enumerate(keys))
+    lines = (format_key_record(key, os.urandom(NUM_SALT_BYTES), f"t{n}", ["m"]) for n, key in enumerate(keys))
     file.write_text("\n".join(lines))
     secret.write_text(os.urandom(32).hex())
     return keys[NUM_KEYS // 2].decode(), str(file), str(secret)

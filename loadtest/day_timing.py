@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 from gateway.app import bundled_tokenizer
 from gateway.tenancy.auth.api_keys import ID_DIGITS, NUM_SALT_BYTES, NUM_SECRET_BYTES, make_key
-from gateway.tenancy.auth.key_format import line_of
+from gateway.tenancy.auth.key_format import format_key_record
 from loadtest.extent import extent
 from loadtest.fleet import simulated_fleet
 from loadtest.report import Figure, best_of, publish
@@ -84,7 +84,9 @@ def attack(*, is_salted: bool, seed: int = 1) -> Iterator[Attack]:
         keys = [make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES)) for _ in range(2)]
         file, secret = Path(directory) / "keys", Path(directory) / "secret"
         lines = zip(keys, ("victim", "attacker"), strict=True)
-        file.write_text("\n".join(line_of(key, os.urandom(NUM_SALT_BYTES), name) for key, name in lines))
+        file.write_text(
+            "\n".join(format_key_record(key, os.urandom(NUM_SALT_BYTES), name) for key, name in lines)
+        )
         secret.write_text(os.urandom(32).hex())
         flags = ["--tokenizer", str(bundled_tokenizer()), "--key-file", str(file)]
         if is_salted:

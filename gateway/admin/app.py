@@ -54,7 +54,7 @@ class Admin:
         losses: CacheLoss,
         describe_tokenizer: Callable[[], Mapping[str, Any]],
         describe_verify: Callable[[], Mapping[str, Any]],
-        describe_flow: Callable[[], Mapping[str, Any]],
+        describe_admission: Callable[[], Mapping[str, Any]],
         policies: Choosing,
         preview: Preview,
         reload: Callable[[], Awaitable[Mapping[str, Any]]],
@@ -68,7 +68,7 @@ class Admin:
         self._losses = losses
         self._describe_tokenizer = describe_tokenizer
         self._describe_verify = describe_verify
-        self._describe_flow = describe_flow
+        self._describe_flow = describe_admission
         self._policies = policies
         self._preview = preview
         self._reload = reload

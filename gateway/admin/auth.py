@@ -12,8 +12,8 @@ from gateway.core.requests.routes import PROBES as OPEN
 from gateway.runtime.tasks import Tasks
 from gateway.server.admin_server import add_judge
 from gateway.tenancy.auth.admin_access import PROBES, scope_of
-from gateway.tenancy.auth.authenticator import Guard
-from gateway.tenancy.auth.credentials import Keeper
+from gateway.tenancy.auth.authenticator import Authenticator
+from gateway.tenancy.auth.credentials import Credentials
 
 READS = frozenset({"GET", "HEAD"})
 
@@ -21,7 +21,7 @@ READS = frozenset({"GET", "HEAD"})
 ADAPTERS = "/admin/adapters"
 
 
-def guarding(guards: Sequence[Guard], scope: str) -> Middleware:
+def guarding(authenticators: Sequence[Authenticator], scope: str) -> Middleware:
     """Asks for a key with admin scope, which one of `guards` knows, for what `--admin-key` says, and for
     changes of adapters."""
 
@@ -36,7 +36,7 @@ def guarding(guards: Sequence[Guard], scope: str) -> Middleware:
         }
         if not is_free[scope] and request.path not in OPEN:
             try:
-                _check(request, guards)
+                _check(request, authenticators)
             except (Unauthorized, Forbidden) as exc:
                 answer = _refusal(exc)
                 if exc.status == 401:
@@ -47,13 +47,13 @@ def guarding(guards: Sequence[Guard], scope: str) -> Middleware:
     return guarded
 
 
-def _check(request: web.Request, guards: Sequence[Guard]) -> None:
+def _check(request: web.Request, authenticators: Sequence[Authenticator]) -> None:
     """Raises Unauthorized or Forbidden, of two the one that says more: that the key is known."""
     shown = [_bytes(request.headers.get(name)) for name in ("authorization", "x-api-key")]
     errors: list[Unauthorized | Forbidden] = []
-    for guard in guards:
+    for authenticator in authenticators:
         try:
-            guard.check_admin(*shown)
+            authenticator.check_admin(*shown)
         except (Unauthorized, Forbidden) as exc:
             errors.append(exc)
         else:
@@ -73,44 +73,44 @@ async def probes_only(request: web.Request, handler: Handler) -> web.StreamRespo
     return _refusal(Forbidden(message, code="admin_closed"))
 
 
-def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Keeper:
+def keeper_before(app: web.Application, config: Config, tasks: Tasks) -> Credentials:
     """Of a process that answers for others, which ask nobody who they are: it alone has a port."""
-    keeper = Keeper(config)
-    add_guard(app, keeper, config)
-    keeper.start(tasks)
-    return keeper
+    credentials = Credentials(config)
+    add_guard(app, credentials, config)
+    credentials.start(tasks)
+    return credentials
 
 
-def add_guard(app: web.Application, keeper: Keeper, config: Config) -> None:
+def add_guard(app: web.Application, credentials: Credentials, config: Config) -> None:
     """The Host and the Origin are judged first, then the key."""
     add_judge(app, config)
-    scope, guards = scope_of(config), keeper.admin_guards
+    scope, authenticators = scope_of(config), credentials.admin_authenticators
     if scope == PROBES:
         app.middlewares.append(probes_only)
-    elif guards and (scope != "off" or config.load_adapters):
-        app.middlewares.append(guarding(guards, scope))
+    elif authenticators and (scope != "off" or config.load_adapters):
+        app.middlewares.append(guarding(authenticators, scope))
 
 
-def add_routes(app: web.Application, keeper: Keeper) -> None:
+def add_routes(app: web.Application, credentials: Credentials) -> None:
     async def show(request: web.Request) -> web.Response:
-        return web.json_response(describe(keeper))
+        return web.json_response(describe(credentials))
 
     async def reload(request: web.Request) -> web.Response:
         """JSON only: a page in an operator's browser cannot send it here unasked."""
         if request.content_type != "application/json":
             return _refusal(GatewayError("send application/json, as in {}"), 415)
         try:
-            await keeper.reload()
+            await credentials.reload()
         except ConfigError as exc:
             return _refusal(GatewayError(str(exc)), 400)
-        return web.json_response(describe(keeper))
+        return web.json_response(describe(credentials))
 
     app.add_routes([web.get("/admin/keys", show), web.post("/admin/keys/reload", reload)])
 
 
-def describe(keeper: Keeper) -> dict[str, object]:
+def describe(credentials: Credentials) -> dict[str, object]:
     """No key and no hash."""
-    ring = keeper.file.ring if keeper.file else None
+    ring = credentials.file.ring if credentials.file else None
     entries = [(id.decode(), entry.who) for id, entry in ring.entries.items()] if ring else []
     return {
         "keys": [
@@ -125,7 +125,7 @@ def describe(keeper: Keeper) -> dict[str, object]:
             if who is not None
         ],
         "groups": dict(ring.groups) if ring else {},
-        "file": keeper.file.path if keeper.file else None,
+        "file": credentials.file.path if credentials.file else None,
     }
 
 

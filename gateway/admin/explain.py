@@ -16,7 +16,7 @@ from gateway.core.requests.routes import CHAT, COMPLETIONS, ROUTES
 from gateway.http.messages import HttpRequest
 from gateway.proxy.proxy import Proxy
 from gateway.routing.decision_log import PartsOf, describe
-from gateway.tenancy.auth.authenticator import Guard
+from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tokenization.prompt_encoder import PromptError
 
 PATHS: Mapping[str, str] = {"messages": CHAT, "prompt": COMPLETIONS}
@@ -26,9 +26,9 @@ SHOWN = frozenset({b"authorization", b"x-api-key"})
 
 
 class Preview:
-    def __init__(self, proxy: Proxy, parts_of: PartsOf, guard: Guard | None = None) -> None:
+    def __init__(self, proxy: Proxy, parts_of: PartsOf, authenticator: Authenticator | None = None) -> None:
         """Where there is a `guard`, whoever shows a key is told what would be done for its tenant."""
-        self._guard = guard
+        self._authenticator = authenticator
         self._proxy = proxy
         self._parts_of = parts_of
 
@@ -39,11 +39,13 @@ class Preview:
         http = HttpRequest("POST", (path or _path_of(body)).encode(), some, body)
         if http.path not in ROUTES:
             raise InvalidRequest(f"'{http.path}' is none of {', '.join(ROUTES)}", param="path")
-        if self._guard is not None and (SHOWN & {name for name, _ in some} or not self._guard.wants_key):
-            http.who = self._guard.ask(http, None)
+        if self._authenticator is not None and (
+            SHOWN & {name for name, _ in some} or not self._authenticator.wants_key
+        ):
+            http.who = self._authenticator.ask(http, None)
         request, note, flow = self._proxy.request_of(http), None, None
         if gate := self._proxy.gate:
-            flow = gate.foresee(request, gate.identify(http, request, gate.now(), is_trusted=True))
+            flow = gate.preview(request, gate.identify(http, request, gate.now(), is_trusted=True))
         try:
             prompt = await self._proxy.prompt_of(request, http.header(b"authorization"))
         except PromptError as exc:

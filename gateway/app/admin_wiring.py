@@ -24,7 +24,7 @@ from gateway.proxy.retry_metrics import RetriesCollector
 from gateway.replication.tree_metrics import TreeCollector
 from gateway.routing.active_policy import PolicyCollector
 from gateway.routing.trial_metrics import TrialsCollector
-from gateway.tenancy.admission.stats import FlowCollector, describe_flow
+from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
 from gateway.tenancy.auth.metrics import KeysCollector
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _Flow(RegistryCollector):
 
     def collect(self) -> Iterator[Metric]:
         if gate := self._gateway.proxy.gate:
-            yield from FlowCollector(gate).collect()
+            yield from AdmissionCollector(gate).collect()
 
 
 def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
@@ -68,7 +68,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
         TrialsCollector(gateway.choosing.trials),
         _Flow(gateway),
-        KeysCollector(gateway.keeper),
+        KeysCollector(gateway.credentials),
         *gateway.collectors,
     )
 
@@ -87,15 +87,15 @@ def admin_of(gateway: "Gateway") -> web.Application:
             "asked_of_workers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
-        describe_flow=lambda: describe_flow(gateway.proxy.gate),
+        describe_admission=lambda: describe_admission(gateway.proxy.gate),
         reload=gateway.reload,
         policies=gateway.choosing,
-        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.keeper.guard),
+        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.credentials.authenticator),
     ).app()
-    add_routes(app, gateway.keeper)
+    add_routes(app, gateway.credentials)
     app.add_routes(_adapters_of(gateway).routes())
     if gateway.config.processes == 1:  # else the supervisor asks who it is
-        add_guard(app, gateway.keeper, gateway.config)
+        add_guard(app, gateway.credentials, gateway.config)
     return app
 
 

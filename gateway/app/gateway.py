@@ -80,7 +80,7 @@ from gateway.server.reverse_proxy import behind, trusted_of
 from gateway.server.socket_set import Sockets
 from gateway.tenancy.admission.gate import gate_of
 from gateway.tenancy.admission.request_identity import trusted_peers
-from gateway.tenancy.auth.credentials import Keeper
+from gateway.tenancy.auth.credentials import Credentials
 from gateway.upstream.access import ways_of, with_tables
 from gateway.upstream.control_client import ControlSession
 
@@ -137,7 +137,7 @@ class Gateway:
         self._sockets: Sockets | None = None
         trusted_of(config)
         self._tls = listening_tls(config.tls_cert_file, config.tls_key_file)
-        self.keeper = Keeper(config)
+        self.credentials = Credentials(config)
         self.surface = surface_of(config)
         self._read_workers()
         self._join(place)
@@ -184,8 +184,8 @@ class Gateway:
         self.catalog.open(self._tasks.start, ask, self.worker_tokenizer)
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
-        tellers, guard = self.telling.tellers, self.keeper.guard
-        self.api = Api(self.proxy, self.fleet, self.metrics, routes_of(config), tellers, guard)
+        tellers, authenticator = self.telling.tellers, self.credentials.authenticator
+        self.api = Api(self.proxy, self.fleet, self.metrics, routes_of(config), tellers, authenticator)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -197,7 +197,7 @@ class Gateway:
         if serve:
             self._sockets = Sockets(config)
             await self.listen(self._sockets.traffic, self._sockets.admin)
-        self.keeper.start(self._tasks, self.router)
+        self.credentials.start(self._tasks, self.router)
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
         self._tasks.start("heal streams", keep_healing(self.healer))

@@ -58,13 +58,13 @@ def _swap(
     proxy.take(proxy_options(config))
     proxy.ask_usage = gateway.asking()
     if proxy.gate is not None:
-        proxy.gate.take(config)
-        follow(gateway.router, proxy.gate.lines)
+        proxy.gate.reconfigure(config)
+        follow(gateway.router, proxy.gate.queues)
     else:
         proxy.open_gate(gate_of(config, gateway.router, gateway.used_of))
     gateway.api.routes = routes_of(config)
     gateway.surface.bodies.max_bytes = config.max_bodies_bytes
-    gateway.keeper.take(config)
+    gateway.credentials.reconfigure(config)
     gateway.front.take(config)
     gateway.roster.look_every(config.probe_interval_s)
     gateway.telling.take(config)

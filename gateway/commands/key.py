@@ -1,5 +1,5 @@
-"""`kvgate key new`: makes a key, and the line by which a gateway knows it.
-`kvgate key import`: such a line for each key that was handed out before.
+"""`kvgate key new`: makes a key, and the line by which a gateway knows it. `kvgate key import`: such a line
+for each key that was handed out before.
 
 Lines go to standard output, for `>> keys.jsonl`; a new key to standard error, once: no file has it. Keys that
 are imported are read from a file or standard input, never from the command line, which others can see, and
@@ -25,7 +25,7 @@ from gateway.tenancy.auth.api_keys import (
     is_ours,
     make_key,
 )
-from gateway.tenancy.auth.key_format import line_of, ring_of
+from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
 
 _DAYS = re.compile(r"([0-9]{1,5})d")
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         lines = [_imported(args, number, key) for number, key in _given(args.file)]
         if not lines:
             raise ConfigError("import: there is no key in it")
-        ring_of("\n".join(lines), "import")  # no key twice
+        parse_key_file("\n".join(lines), "import")  # no key twice
         print("\n".join(lines))
         return 0
     key = make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES))
@@ -75,7 +75,9 @@ def _line(args: argparse.Namespace, key: bytes, new_id: bytes = b"") -> str:
     if args.models is not None and not models:  # an unset variable, perhaps: not all of them
         raise ValueError("models: name one or more, or leave the option out for all")
     expires = expiry(args.expires, time.time())
-    return line_of(key, os.urandom(NUM_SALT_BYTES), args.tenant, models, expires, args.admin, new_id)
+    return format_key_record(
+        key, os.urandom(NUM_SALT_BYTES), args.tenant, models, expires, args.admin, new_id
+    )
 
 
 def _given(file: str) -> Sequence[tuple[int, bytes]]:

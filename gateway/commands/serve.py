@@ -94,7 +94,7 @@ class Alone:
 
     async def reload_keys(self) -> None:
         with contextlib.suppress(ConfigError):  # which it has logged
-            await self._gateway.keeper.reload()
+            await self._gateway.credentials.reload()
 
     async def stop(self, drain_s: float | None = None) -> None:
         await self._gateway.stop(drain_s)

@@ -27,7 +27,7 @@ from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import Teller, refusal, tell
 from gateway.proxy.proxy import Proxy
 from gateway.server.responder import Exchange, Responder, request_id
-from gateway.tenancy.auth.authenticator import Guard
+from gateway.tenancy.auth.authenticator import Authenticator
 
 log = logging.getLogger("kvgate.api")
 
@@ -46,7 +46,7 @@ class Api:
         metrics: Metrics,
         routes: Routes | None = None,
         tellers: list[Teller] | None = None,
-        guard: Guard | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
         self.routes = Routes() if routes is None else routes
@@ -54,7 +54,7 @@ class Api:
         self._tellers = [] if tellers is None else tellers
         self._fleet = fleet
         self._metrics = metrics
-        self._guard = guard
+        self._authenticator = authenticator
         self.is_stopping = False
 
     def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
@@ -73,8 +73,10 @@ class Api:
         self._tell(None, None, status)
 
     def _route(self, http: HttpRequest, responder: Responder) -> Exchange | None:
-        if self._guard is not None and http.path not in PROBES:
-            http.who = self._guard.ask(http, responder.peer if self._guard.asks_peer else None)
+        if self._authenticator is not None and http.path not in PROBES:
+            http.who = self._authenticator.ask(
+                http, responder.peer if self._authenticator.asks_peer else None
+            )
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
         if self.routes.find(http.method, http.path):

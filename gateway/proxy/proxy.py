@@ -161,7 +161,7 @@ class Proxy:
         """What has begun without one ends without it."""
         self.gate = gate
         if gate is not None:
-            gate.lines.go = self.go
+            gate.queues.go = self.go
 
     def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
         """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
@@ -392,7 +392,7 @@ def _route(exchange: Waiter, prompt: Prompt, gate: Gate | None) -> None:
     except Exception:  # noqa: BLE001  see _failed
         _failed(exchange)
     if gate is not None:
-        gate.lines.decided()
+        gate.queues.decided()
 
 
 def _failed(exchange: Waiter) -> None:

@@ -99,7 +99,7 @@ class Admined:
             losses=CacheLoss(lambda model, tokens: None),
             describe_tokenizer=lambda: {"models": [{"model": "m", "encoder": "fake"}]},
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
-            describe_flow=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
+            describe_admission=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.choosing,
             preview=Preview(cast(Proxy, None), lambda decision: ()),
             reload=self._reload,

@@ -12,15 +12,15 @@ from gateway.admin.auth import add_guard, add_routes, keeper_before
 from gateway.config import Config
 from gateway.runtime.tasks import Tasks
 from gateway.tenancy.auth.api_keys import make_key
-from gateway.tenancy.auth.credentials import Keeper
-from gateway.tenancy.auth.key_format import line_of
+from gateway.tenancy.auth.credentials import Credentials
+from gateway.tenancy.auth.key_format import format_key_record
 
 pytestmark = pytest.mark.process
 
 ROOT, PLAIN = (make_key(bytes([n] * 6), bytes(32)) for n in range(2))
 LINES = [
-    line_of(ROOT, bytes(16), "ops", admin=True),
-    line_of(PLAIN, bytes(16), "acme", ["m"], "1970-01-02"),
+    format_key_record(ROOT, bytes(16), "ops", admin=True),
+    format_key_record(PLAIN, bytes(16), "acme", ["m"], "1970-01-02"),
     '{"group":"g","tenants":["acme"]}',
 ]
 
@@ -36,7 +36,7 @@ async def hello(request: web.Request) -> web.Response:
 
 
 def client(
-    keeper: Keeper, scope: Any = "off", loads: bool = False
+    credentials: Credentials, scope: Any = "off", loads: bool = False
 ) -> "TestClient[web.Request, web.Application]":
     app = web.Application()
     app.add_routes(
@@ -45,8 +45,8 @@ def client(
             for path in ("/health", "/ready", "/metrics", "/admin/x", "/admin/adapters/a")
         ]
     )
-    add_routes(app, keeper)
-    add_guard(app, keeper, Config(admin_key=scope, load_adapters=loads))
+    add_routes(app, credentials)
+    add_guard(app, credentials, Config(admin_key=scope, load_adapters=loads))
     return TestClient(TestServer(app))
 
 
@@ -66,9 +66,9 @@ def client(
 async def test_where_adapters_are_loaded_that_wants_an_admin_whatever_else_does(
     tmp_path: Path, scope: str, method: str, path: str, key: bytes | None, status: int
 ) -> None:
-    keeper = Keeper(config(tmp_path, scope))
+    credentials = Credentials(config(tmp_path, scope))
     headers = {"authorization": f"Bearer {key.decode()}"} if key else {}
-    async with client(keeper, scope, loads=True) as asking:
+    async with client(credentials, scope, loads=True) as asking:
         assert (await asking.request(method, URL(path, encoded=True), headers=headers)).status == status
 
 
@@ -92,7 +92,7 @@ async def test_what_wants_an_admins_key(
     tmp_path: Path, scope: str, method: str, path: str, key: bytes | None, status: int
 ) -> None:
     headers = {"Authorization": f"Bearer {key.decode()}"} if key else {}
-    async with client(Keeper(config(tmp_path)), scope) as asking:
+    async with client(Credentials(config(tmp_path)), scope) as asking:
         answer = await asking.request(method, path, headers=headers)
         assert answer.status == status
         assert answer.headers.get("WWW-Authenticate") == ("Bearer" if status == 401 else None)
@@ -101,15 +101,15 @@ async def test_what_wants_an_admins_key(
 
 
 async def test_another_key_has_no_business_here(tmp_path: Path) -> None:
-    keeper = Keeper(config(tmp_path), clock=lambda: 0.0)
-    async with client(keeper, "all") as asking:
+    credentials = Credentials(config(tmp_path), clock=lambda: 0.0)
+    async with client(credentials, "all") as asking:
         answer = await asking.get("/admin/x", headers={"x-api-key": PLAIN.decode()})
         assert (answer.status, (await answer.json())["error"]["code"]) == (403, "admin_scope_required")
 
 
 async def test_keys_are_told_without_what_they_are(tmp_path: Path) -> None:
-    keeper = Keeper(config(tmp_path))
-    async with client(keeper) as asking:
+    credentials = Credentials(config(tmp_path))
+    async with client(credentials) as asking:
         text = await (answer := await asking.get("/admin/keys")).text()
         told = await answer.json()
     assert told["keys"] == [
@@ -117,19 +117,19 @@ async def test_keys_are_told_without_what_they_are(tmp_path: Path) -> None:
         {"id": "010101010101", "tenant": "acme", "models": ["m"], "expires_s": 86400.0, "is_admin": False},
     ]
     assert told["groups"] == {"acme": "g"}
-    assert keeper.file
-    for entry in keeper.file.ring.entries.values():
+    assert credentials.file
+    for entry in credentials.file.ring.entries.values():
         assert entry.digest.hex() not in text
 
 
 async def test_where_there_are_none(tmp_path: Path) -> None:
-    async with client(Keeper(Config()), "all") as asking:
+    async with client(Credentials(Config()), "all") as asking:
         assert await (await asking.get("/admin/keys")).json() == {"keys": [], "groups": {}, "file": None}
 
 
 async def test_they_are_read_anew_when_asked(tmp_path: Path) -> None:
     made = config(tmp_path)
-    async with client(Keeper(made)) as asking:
+    async with client(Credentials(made)) as asking:
         Path(made.key_file).write_text(LINES[0])
         assert (await asking.post("/admin/keys/reload")).status == 415
         answer = await asking.post("/admin/keys/reload", json={})
@@ -143,8 +143,8 @@ async def test_they_are_read_anew_when_asked(tmp_path: Path) -> None:
 async def test_one_that_answers_for_others_asks_for_a_key_itself(tmp_path: Path) -> None:
     app, tasks = web.Application(), Tasks()
     app.add_routes([web.get("/admin/x", hello)])
-    keeper = keeper_before(app, config(tmp_path, "all"), tasks)
-    assert keeper.guard and len(tasks) == 1
+    credentials = keeper_before(app, config(tmp_path, "all"), tasks)
+    assert credentials.authenticator and len(tasks) == 1
     async with TestClient(TestServer(app)) as asking:
         assert (await asking.get("/admin/x")).status == 401
     await tasks.stop()

@@ -8,10 +8,10 @@ from gateway.config import Config
 from gateway.config.tenant_limits import Limits
 from gateway.core.errors import Forbidden, InvalidRequest, Unauthorized, UnknownModel
 from gateway.http.networks import Trusted
-from gateway.tenancy.admission.request_identity import Names
+from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth.api_keys import make_key
-from gateway.tenancy.auth.authenticator import Guard
-from gateway.tenancy.auth.key_format import line_of, ring_of
+from gateway.tenancy.auth.authenticator import Authenticator
+from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
 from gateway.tokenization.prompt_encoder import PromptError
 from tests.support.exchanges import World
 
@@ -78,14 +78,14 @@ async def test_it_is_told_who_asks_and_whether_it_would_wait(monkeypatch: pytest
     world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
     body: dict[str, Any] = {"model": "m", "prompt": "x"}
     record = await told(world, body, **{"x-kvgate-tenant": "acme"})
-    expected = {"tenant": "acme", "priority": 3, "slo_ttft_s": None, "fate": "goes on", "why": None}
+    expected = {"tenant": "acme", "priority": 3, "slo_ttft_s": None, "fate": "admitted", "why": None}
     assert record["flow"] == expected
     exchange, _ = world.ask()
-    assert (await told(world, body))["flow"]["fate"] == "waits"
+    assert (await told(world, body))["flow"]["fate"] == "queued"
     late = await told(world, body, **{"x-kvgate-slo-ttft-ms": "1"})
     assert late["flow"]["slo_ttft_s"] == 0.001
     exchange.cancel("the end of the test")
-    assert world.is_clean() and not world.proxy.gate.told.requests["acme"]  # type: ignore[union-attr]
+    assert world.is_clean() and not world.proxy.gate.stats.requests["acme"]  # type: ignore[union-attr]
 
 
 async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> None:
@@ -95,16 +95,16 @@ async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> No
 
 
 async def test_whoever_shows_a_key_is_told_what_would_be_done_for_its_tenant(world: World) -> None:
-    names = Names(b"x-tenant", b"x-priority", b"x-slo")
-    guard = Guard(
+    names = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
+    authenticator = Authenticator(
         clock=lambda: 0.0,
         names=names,
         trusted=Trusted((), "--trust-headers-from"),
         salt_of=lambda tenant: None,
     )
     key = make_key(bytes(6), bytes(32))
-    guard.set_ring(ring_of(line_of(key, bytes(16), "acme", ["other"]), "keys"))
-    preview, body = Preview(world.proxy, lambda decision: (), guard), b'{"model":"m","prompt":"x"}'
+    authenticator.set_ring(parse_key_file(format_key_record(key, bytes(16), "acme", ["other"]), "keys"))
+    preview, body = Preview(world.proxy, lambda decision: (), authenticator), b'{"model":"m","prompt":"x"}'
     assert (await preview.explain(body, None, {}))["worker"] == "w:1"  # an operator's question
     with pytest.raises(Forbidden):
         await preview.explain(body, None, {"X-Api-Key": key.decode()})

@@ -84,14 +84,14 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "place": ("rack1", lambda g: g.choosing._made.library._place, "rack1"),
     "session_header": ("x-talk", lambda g: options(g).session_header, b"x-talk"),
     "session_cookie": ("talk", lambda g: options(g).session_cookie, b"talk"),
-    "queue_above_ttft_s": (2.0, lambda g: gate(g).lines.rule.above_ttft_s, 2.0),
+    "queue_above_ttft_s": (2.0, lambda g: gate(g).queues.rule.above_ttft_s, 2.0),
     "max_in_flight_per_worker": (
         3,
-        lambda g: (gate(g).lines.rule.max_in_flight, bounded(g)),
+        lambda g: (gate(g).queues.rule.max_in_flight, bounded(g)),
         (3, True),
     ),
-    "max_queued": (5, lambda g: gate(g).lines._max_queued, 5),
-    "queue_timeout_s": (6.0, lambda g: gate(g).lines._timeout_s, 6.0),
+    "max_queued": (5, lambda g: gate(g).queues._max_queued, 5),
+    "queue_timeout_s": (6.0, lambda g: gate(g).queues._timeout_s, 6.0),
     "tenants": (
         {"t": {"max_concurrent": 4}},
         most_at_once,
@@ -171,17 +171,17 @@ def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: objec
         ({"policy": "best"}, "no policy"),
         ({"max_bodies_bytes": 1000}, "no room for one"),
         ({"policy_file": "/none/such.py"}, "cannot be read"),
-        ({"mask_cached_tokens": True, "expose_headers": True}, "tells clients what it hides"),
+        ({"mask_cached_tokens": True, "expose_headers": True}, "discloses the hidden counts"),
         ({"prefill": ["http://a:1"], "decode": ["http://a:1"]}, "given as --prefill too"),
     ],
 )
 async def test_what_is_refused_changes_nothing(change: dict[str, Any], words: str) -> None:
     async with running(**WITH_A_GATE) as gateway:
-        before = (gateway.config, gateway.proxy.options, policy(gateway), gate(gateway).lines.rule)
+        before = (gateway.config, gateway.proxy.options, policy(gateway), gate(gateway).queues.rule)
         config = msgspec.structs.replace(gateway.config, max_attempts=9, max_in_flight_per_worker=7, **change)
         with pytest.raises(ConfigError, match=words):
             await prepare(gateway, config)
-        assert before == (gateway.config, gateway.proxy.options, policy(gateway), gate(gateway).lines.rule)
+        assert before == (gateway.config, gateway.proxy.options, policy(gateway), gate(gateway).queues.rule)
 
 
 async def test_workers_that_go_and_stay() -> None:
@@ -198,4 +198,4 @@ async def test_turning_flow_control_off_lets_all_in() -> None:
     async with running(**WITH_A_GATE) as gateway:
         (await prepare(gateway, Config()))()
         await asyncio.sleep(0)
-        assert not gate(gateway).lines.rule.is_on and most_at_once(gateway) == 0
+        assert not gate(gateway).queues.rule.is_on and most_at_once(gateway) == 0

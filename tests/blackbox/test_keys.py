@@ -26,7 +26,7 @@ from tests.blackbox.harness import (
     until,
     wire,
 )
-from tests.blackbox.test_responses import Keeper, body
+from tests.blackbox.test_responses import Credentials, body
 from tests.tenancy.auth import issuers
 
 CANARY = "canary-4711"
@@ -120,7 +120,9 @@ async def test_keys_are_read_anew_when_the_file_changes_and_on_sighup(tmp_path: 
 
         def refusals() -> list[str]:
             return [
-                line for line in bench.gateway.log if f"{file}:2: " in line and "those before stay" in line
+                line
+                for line in bench.gateway.log
+                if f"{file}:2: " in line and "keeping the previous keys" in line
             ]
 
         await until(lambda: len(refusals()) >= num, "all refuse it")
@@ -259,7 +261,7 @@ async def test_what_a_worker_keeps_for_one_tenant_is_unknown_to_another(tmp_path
     keys.write_text(one_line + two_line)
     secret.write_text("s" * 40)
     async with running("--key-file", str(keys), "--response-key-file", str(secret)) as bench:
-        await bench.worker(script=Keeper().script)
+        await bench.worker(script=Credentials().script)
         kept = await bench.ask(post(body(store=True), bearer(one), target="/v1/responses"))
         assert kept.status == 200
         path = f"/v1/responses/{kept.json['id']}"

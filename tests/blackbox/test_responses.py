@@ -23,7 +23,7 @@ from tests.blackbox.harness import (
 RESPONSES = "/v1/responses"
 
 
-class Keeper:
+class Credentials:
     """A worker that keeps responses, as vLLM with VLLM_ENABLE_RESPONSES_API_STORE does."""
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ class Keeper:
         return json.dumps(fields, separators=(",", ":")).encode()
 
 
-async def keepers(bench: Bench, num: int = 3) -> tuple[list[Keeper], list[FakeWorker]]:
-    some = [Keeper() for _ in range(num)]
-    return some, [await bench.worker(script=keeper.script) for keeper in some]
+async def keepers(bench: Bench, num: int = 3) -> tuple[list[Credentials], list[FakeWorker]]:
+    some = [Credentials() for _ in range(num)]
+    return some, [await bench.worker(script=credentials.script) for credentials in some]
 
 
 def body(**fields: object) -> bytes:
@@ -77,7 +77,7 @@ async def test_each_is_found_where_it_was_made(bench: Bench) -> None:
     some, workers = await keepers(bench)
     for _ in range(6):
         made = (await bench.ask(post(body(store=True), target=RESPONSES))).json
-        at = next(i for i, keeper in enumerate(some) if own_of(made["id"]) in keeper.kept)
+        at = next(i for i, credentials in enumerate(some) if own_of(made["id"]) in credentials.kept)
         for ask in (
             request("GET", f"{RESPONSES}/{made['id']}?include=x"),
             request("DELETE", f"{RESPONSES}/{made['id']}"),
@@ -96,7 +96,7 @@ async def test_each_is_found_where_it_was_made(bench: Bench) -> None:
 async def test_one_goes_on_where_the_one_before_is(bench: Bench, stream: bool) -> None:
     some, workers = await keepers(bench)
     made = (await bench.ask(post(body(), target=RESPONSES))).json
-    at = next(i for i, keeper in enumerate(some) if own_of(made["id"]) in keeper.kept)
+    at = next(i for i, credentials in enumerate(some) if own_of(made["id"]) in credentials.kept)
     for _ in range(4):
         sent = body(previous_response_id=made["id"], stream=stream)
         answer = await bench.ask(post(sent, target=RESPONSES))

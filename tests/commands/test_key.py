@@ -8,7 +8,7 @@ import pytest
 from gateway import cli
 from gateway.commands.key import expiry
 from gateway.core.errors import ConfigError
-from gateway.tenancy.auth.key_format import ring_of
+from gateway.tenancy.auth.key_format import parse_key_file
 
 
 def made(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
@@ -19,21 +19,21 @@ def made(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]
 
 def test_the_line_knows_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     line, key = made(capsys, "--tenant", "acme", "--models", "m, org/n", "--expires", "2027-01-01", "--admin")
-    who = ring_of(line, "line").find(key.encode())
+    who = parse_key_file(line, "line").find(key.encode())
     assert who and (who.tenant, who.models, who.expires_s) == ("acme", {"m", "org/n"}, 1798761600.0)
     assert who.is_admin and key not in line and line.count("\n") == 1
 
 
 def test_no_two_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [made(capsys, "--tenant", "a")[0] for _ in range(20)]
-    assert len(ring_of("".join(lines), "lines").entries) == 20
+    assert len(parse_key_file("".join(lines), "lines").entries) == 20
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--tenant", "*"], "--tenant: '*' means something else"),
-        (["--tenant", "a", "--expires", "tomorrow"], "--expires: 'tomorrow' is no date"),
+        (["--tenant", "*"], "--tenant: '*' is reserved"),
+        (["--tenant", "a", "--expires", "tomorrow"], "--expires: 'tomorrow' is not a date"),
         (["--tenant", "a", "--models", ""], "--models: name one or more"),
         (["--tenant", "a", "--models", " , "], "--models: name one or more"),
     ],
@@ -70,7 +70,7 @@ def test_keys_that_clients_have_are_imported_from_a_file(
     flags = ("--tenant", "acme", "--models", "m", "--expires", "2027-01-01", "--admin")
     code, lines, said = imported(capsys, *flags, str(file))
     assert (code, lines.count("\n"), said) == (0, 3, "")
-    ring = ring_of(lines, "lines")
+    ring = parse_key_file(lines, "lines")
     for key in (OLD, OTHER, ours):
         who = ring.find(key.encode())
         assert who and (who.tenant, who.models, who.is_admin) == ("acme", {"m"}, True)
@@ -82,7 +82,7 @@ def test_keys_that_clients_have_are_imported_from_a_file(
 def test_or_from_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(OLD.encode() + b"\n")))
     code, lines, _ = imported(capsys, "--tenant", "acme")
-    assert code == 0 and ring_of(lines, "lines").find(OLD.encode())
+    assert code == 0 and parse_key_file(lines, "lines").find(OLD.encode())
 
 
 def test_or_typed_without_being_shown(
@@ -95,16 +95,16 @@ def test_or_typed_without_being_shown(
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("gateway.commands.key.getpass", lambda prompt: OLD)
     code, lines, said = imported(capsys, "--tenant", "acme", "-")
-    assert code == 0 and ring_of(lines, "lines").find(OLD.encode()) and OLD not in said
+    assert code == 0 and parse_key_file(lines, "lines").find(OLD.encode()) and OLD not in said
 
 
 @pytest.mark.parametrize(
     ("text", "flags", "words"),
     [
         (f"{OLD}\nhunter2\n", (), "import: line 2: it could be guessed from its hash"),
-        (f"{OLD}\n{OLD}\n", (), "import:2: find: this key is on an earlier line too"),
+        (f"{OLD}\n{OLD}\n", (), "import:2: find: this key repeats an earlier line"),
         ("\n", (), "import: there is no key in it"),
-        (OLD, ("--expires", "soon"), "--expires: 'soon' is no date"),
+        (OLD, ("--expires", "soon"), "--expires: 'soon' is not a date"),
     ],
 )
 def test_what_cannot_be_imported_is_said_without_the_key_and_nothing_is_printed(

@@ -16,10 +16,10 @@ from gateway.observability.request_end import End, Teller
 from gateway.proxy.api import Api
 from gateway.proxy.proxy import Proxy
 from gateway.server.responder import Exchange, Responder
-from gateway.tenancy.admission.request_identity import Names
+from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth.api_keys import make_key
-from gateway.tenancy.auth.authenticator import Guard
-from gateway.tenancy.auth.key_format import line_of, ring_of
+from gateway.tenancy.auth.authenticator import Authenticator
+from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
 from tests.support.fakes import worker
 
 
@@ -57,7 +57,7 @@ class FakeProxy:
 
 
 class World:
-    def __init__(self, guard: Guard | None = None) -> None:
+    def __init__(self, authenticator: Authenticator | None = None) -> None:
         self.fleet, self.metrics, self.proxy = Fleet(), Metrics(), FakeProxy()
         served = (
             Served("org/name", "root", max_model_len=4096),
@@ -66,7 +66,9 @@ class World:
         self.member = self.fleet.add(worker("w:1", *served))
         self.told: list[End] = []
         tellers: list[Teller] = [self.told.append]
-        self.api = Api(cast(Proxy, self.proxy), self.fleet, self.metrics, tellers=tellers, guard=guard)
+        self.api = Api(
+            cast(Proxy, self.proxy), self.fleet, self.metrics, tellers=tellers, authenticator=authenticator
+        )
 
     def ask(self, method: str, target: str, *headers: Header, is_upgrade: bool = False) -> Kept:
         kept = Kept()
@@ -176,15 +178,15 @@ KEY = make_key(bytes(6), bytes(32))
 
 @pytest.fixture
 def guarded() -> World:
-    names = Names(b"x-tenant", b"x-priority", b"x-slo")
-    guard = Guard(
+    names = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
+    authenticator = Authenticator(
         clock=lambda: 0.0,
         names=names,
         trusted=Trusted((), "--trust-headers-from"),
         salt_of=lambda tenant: None,
     )
-    guard.set_ring(ring_of(line_of(KEY, bytes(16), "acme", ["tuned"]), "keys"))
-    return World(guard)
+    authenticator.set_ring(parse_key_file(format_key_record(KEY, bytes(16), "acme", ["tuned"]), "keys"))
+    return World(authenticator)
 
 
 @pytest.mark.parametrize(
@@ -222,21 +224,21 @@ def test_with_a_key_one_sees_what_it_may_use(guarded: World) -> None:
 
 
 def test_the_peer_is_looked_at_only_where_it_says_something() -> None:
-    names = Names(b"x-tenant", b"x-priority", b"x-slo")
+    names = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
     told = []
 
     def salt_of(tenant: str) -> str:
         told.append(tenant)
         return "s"
 
-    trusting = Guard(
+    trusting = Authenticator(
         clock=lambda: 0.0,
         names=names,
         trusted=Trusted(["127.0.0.1"], "--trust-headers-from"),
         salt_of=salt_of,
     )
     World(trusting).ask("GET", "/v1/models", (b"x-tenant", b"acme"))
-    others = Guard(
+    others = Authenticator(
         clock=lambda: 0.0, names=names, trusted=Trusted((), "--trust-headers-from"), salt_of=salt_of
     )
     World(others).ask("GET", "/v1/models", (b"x-tenant", b"acme"))

@@ -99,7 +99,7 @@ def test_a_client_that_leaves_while_it_waits(monkeypatch: pytest.MonkeyPatch) ->
     second.client_gone()
     assert answered.events == [] and world.metrics.responses[499] == 1
     gate = world.proxy.gate
-    assert gate and len(gate.lines.models["m"].queue) == 0
+    assert gate and len(gate.queues.models["m"].queue) == 0
     first.client_gone()
     world.loop.advance(1.0)
     assert world.is_clean() and not gate.tenants.of("anonymous", 0.0).num_active

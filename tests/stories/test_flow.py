@@ -80,7 +80,7 @@ class Story:
 
     def waiting(self) -> int:
         gate = self.gateway.proxy.gate
-        return sum(len(known.queue) for known in gate.lines.models.values()) if gate else 0
+        return sum(len(known.queue) for known in gate.queues.models.values()) if gate else 0
 
     def in_flight(self) -> list[int]:
         ledger = self.gateway.router.ledger
@@ -102,14 +102,14 @@ class Story:
     def turns(self) -> list[str]:
         """Names of tenants as they are let go from now on."""
         gate = self.gateway.proxy.gate
-        assert gate and gate.lines.go
-        go, turns = gate.lines.go, list[str]()
+        assert gate and gate.queues.go
+        go, turns = gate.queues.go, list[str]()
 
         def noted(waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
             turns.append(str(request.tenant))
             return go(waiter, request, prompt)
 
-        gate.lines.go = noted
+        gate.queues.go = noted
         return turns
 
     async def fill(self, num_answer: int = 60) -> None:

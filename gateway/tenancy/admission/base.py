@@ -9,10 +9,10 @@ from gateway.tenancy.admission.tenants import Ticket
 
 class Waiter(Protocol):
     ticket: Ticket | None
-    """The admission of its request, until that has ended."""
+    """Admission ticket of the request, or None once its exchange has ended."""
 
     def route_or_fail(self, prompt: Prompt | None) -> None:
-        """Decide and send, or answer why not."""
+        """Decide and send, or answer with the error."""
 
     def fail(self, error: GatewayError) -> None:
         """Answer with this; nothing was sent to a worker."""

@@ -1,29 +1,31 @@
-"""How fast a queue drains: what leaves it in a second in which something waits. Later ones count more."""
+"""Drain rate of a queue: tokens released per second of waiting, recent seconds weighted most."""
 
 import math
 
 from mypy_extensions import mypyc_attr
 
 MEMORY_S = 20.0
-"""Long enough to see several requests of a busy fleet leave, short enough to follow a worker that joins."""
+"""Seconds: long enough to see several requests of a busy fleet leave, short enough to follow a worker that
+joins."""
 ENOUGH_S = 0.5
-"""Of waiting that was seen, before it is believed."""
+"""Observed waiting, in seconds, that the measured rate needs before it replaces the prior."""
 
 
 @mypyc_attr(acyclic=True)
 class DrainRate:
-    """Between `begin` and `end` something waits; other time does not count."""
+    """Moving average of the tokens that leave a queue per second; only the time between `begin` and `end`
+    counts."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
         self._seconds = 0.0
-        self._at_s: float | None = None  # while something waits
+        self._at_s: float | None = None  # time of the last update while something waits
 
     def __repr__(self) -> str:
         return f"DrainRate({self._tokens:.0f} tokens in {self._seconds:.1f} s)"
 
     def begin(self, now: float) -> None:
-        """From now on something waits."""
+        """Start the clock: the queue is no longer empty."""
         if self._at_s is None:
             self._at_s = now
 
@@ -32,12 +34,13 @@ class DrainRate:
         self._at_s = None
 
     def left(self, num_tokens: int, now: float) -> None:
-        """So much has left to be served."""
+        """Count tokens that left the queue to be served."""
         self._advance(now)
         self._tokens += num_tokens
 
     def per_s(self, prior: float, now: float) -> float:
-        """Tokens per second: as seen, or `prior`. Never 0, also where all stands still."""
+        """Tokens per second: the measured rate, or `prior` until enough was seen. At least 1, even while
+        nothing moves."""
         self._advance(now)
         return max(self._tokens / self._seconds, 1.0) if self._seconds >= ENOUGH_S else prior
 

@@ -1,13 +1,14 @@
-"""Requests that wait for one model, and whose turn it is: bounded, by priority, fair between tenants.
+"""Fair queue of the requests that wait for one model: bounded, by priority, fair between tenants.
 
-    push ─► band (priority: lower goes first, as in vLLM)
-              └─ line of a tenant: first come, first served ─► pop: the line that was served least
-    full: the newest of the longest line of the last band gives way, or who came does
-    remove: its client is gone        expire: its deadline is over
+push ─► band (priority: lower goes first, as in vLLM)
+             └─ queue of a tenant: first come, first served ─► pop: from the least-served tenant
+full: the newest request of the longest tenant queue in the last band is displaced, or the new one rejected
+remove: its client disconnected      expire: its deadline has passed
 
-Fair by tokens, as virtual token counters are: a line has a counter of what was served to it, by its weight;
-a tenant that comes (back) begins where the one served last stood, so that nobody saves up. While two tenants
-wait, what they are served differs by no more than one request of each. All in O(log n); time is given.
+Fair by tokens, as virtual token counters are: a tenant queue counts the tokens served to it, divided by its
+weight; a tenant that comes (back) starts at the counter of the one served last, so idle time earns no credit.
+While two tenants wait, the work served to them differs by at most one request of each. All operations take
+O(log n); time is a parameter.
 """
 
 from bisect import bisect_left, insort
@@ -17,14 +18,14 @@ from heapq import heapify, heappop, heappush, heapreplace
 NEVER = float("inf")
 
 MAX_BANDS_KEPT = 64
-"""Bands of which counters are kept when nobody waits there: clients may name any priority."""
+"""Empty bands that keep their counters: clients may name any priority."""
 
 MIN_KEPT = 64
-"""Lines without requests, and deadlines of requests that are gone, that are not worth a clean-up."""
+"""Empty tenant queues, or deadlines of removed requests, that are too few to be worth a clean-up."""
 
 
-class Entry:
-    """A request that waits. `num_tokens` is its work, `deadline_s` when it is answered at the latest."""
+class QueueEntry:
+    """Waiting request: `num_tokens` is its work, `deadline_s` the loop time by which it must be answered."""
 
     __slots__ = ("tenant", "priority", "num_tokens", "weight", "arrived_s", "deadline_s", "number")
 
@@ -44,127 +45,130 @@ class Entry:
         self.weight = weight
         self.arrived_s = arrived_s
         self.deadline_s = deadline_s
-        self.number = 0  # in the order of arrival, while it waits
+        self.number = 0  # in order of arrival; 0 while it is not waiting
 
     def __repr__(self) -> str:
-        return f"Entry({self.tenant!r}, priority={self.priority}, {self.num_tokens} tokens)"
+        return f"QueueEntry({self.tenant!r}, priority={self.priority}, {self.num_tokens} tokens)"
 
 
-class Line:
-    """One tenant's requests of one band. `served` is its counter."""
+class TenantQueue:
+    """Waiting requests of one tenant in one band; `served` is its virtual token counter."""
 
     __slots__ = ("tenant", "entries", "num_tokens", "served", "is_listed")
 
     def __init__(self, tenant: str, served: float) -> None:
         self.tenant = tenant
-        self.entries: OrderedDict[int, Entry] = OrderedDict()
+        self.entries: OrderedDict[int, QueueEntry] = OrderedDict()
         self.num_tokens = 0
         self.served = served
         self.is_listed = False
 
 
 class Band:
-    """All that wait with one priority. A line is in `_turns` once, under a counter that may be outdated: they
-    only grow, so it is set right when it comes up."""
+    """Waiting requests of one priority, queued by tenant. A tenant queue is in `_turns` once, under a counter
+    that may be outdated: counters only grow, so it is corrected when it comes up."""
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.num_waiting = 0
-        self.num_lines = 0
+        self.num_queues = 0
         self.num_tokens = 0
-        self._lines: dict[str, Line] = {}
-        self._turns: list[tuple[float, int, Line]] = []
-        self._by_length: list[dict[str, Line]] = [{}]
-        self._now = 0.0  # the counter of the line that was served last
+        self._queues: dict[str, TenantQueue] = {}
+        self._turns: list[tuple[float, int, TenantQueue]] = []
+        self._by_length: list[dict[str, TenantQueue]] = [{}]
+        self._now = 0.0  # the counter of the tenant queue served last
 
     def __repr__(self) -> str:
-        return f"Band({self.priority}, waiting={self.num_waiting}, lines={self.num_lines})"
+        return f"Band({self.priority}, waiting={self.num_waiting}, queues={self.num_queues})"
 
-    def line(self, tenant: str) -> Line | None:
-        return self._lines.get(tenant)
+    def queue(self, tenant: str) -> TenantQueue | None:
+        return self._queues.get(tenant)
 
-    def add(self, entry: Entry) -> None:
-        line = self._lines.get(entry.tenant)
-        if line is None:
-            if len(self._lines) > 2 * self.num_lines + MIN_KEPT:
+    def add(self, entry: QueueEntry) -> None:
+        queue = self._queues.get(entry.tenant)
+        if queue is None:
+            if len(self._queues) > 2 * self.num_queues + MIN_KEPT:
                 self._forget()
-            line = self._lines[entry.tenant] = Line(entry.tenant, self._now)
-        if not line.entries:
-            self.num_lines += 1
-            line.served = max(line.served, self._now)
-        line.entries[entry.number] = entry
-        if not line.is_listed:
-            line.is_listed = True
-            heappush(self._turns, (line.served, entry.number, line))
-        self._count(line, entry, 1)
+            queue = self._queues[entry.tenant] = TenantQueue(entry.tenant, self._now)
+        if not queue.entries:
+            self.num_queues += 1
+            queue.served = max(queue.served, self._now)
+        queue.entries[entry.number] = entry
+        if not queue.is_listed:
+            queue.is_listed = True
+            heappush(self._turns, (queue.served, entry.number, queue))
+        self._count(queue, entry, 1)
 
-    def next(self) -> Entry:
-        """Whose turn it is. Some request waits."""
+    def next(self) -> QueueEntry:
+        """Next request to serve, from the least-served tenant. The band must not be empty."""
         turns = self._turns
         while True:
-            served, number, line = turns[0]
-            if not line.entries:
+            served, number, queue = turns[0]
+            if not queue.entries:
                 heappop(turns)
-                line.is_listed = False
+                queue.is_listed = False
                 continue
-            first = next(iter(line.entries))
-            if (served, number) == (line.served, first):
-                return line.entries[first]
-            heapreplace(turns, (line.served, first, line))
+            first = next(iter(queue.entries))
+            if (served, number) == (queue.served, first):
+                return queue.entries[first]
+            heapreplace(turns, (queue.served, first, queue))
 
-    def serve(self, entry: Entry) -> None:
-        line = self._lines[entry.tenant]
-        self._now = max(self._now, line.served)
+    def serve(self, entry: QueueEntry) -> None:
+        queue = self._queues[entry.tenant]
+        self._now = max(self._now, queue.served)
         self.remove(entry)
-        line.served += entry.num_tokens / entry.weight
+        queue.served += entry.num_tokens / entry.weight
 
-    def remove(self, entry: Entry) -> None:
-        line = self._lines[entry.tenant]
-        del line.entries[entry.number]
-        if not line.entries:
-            self.num_lines -= 1
-        self._count(line, entry, -1)
+    def remove(self, entry: QueueEntry) -> None:
+        queue = self._queues[entry.tenant]
+        del queue.entries[entry.number]
+        if not queue.entries:
+            self.num_queues -= 1
+        self._count(queue, entry, -1)
 
     def charge(self, tenant: str, num_tokens: float) -> None:
-        """What its requests cost beyond what was known before."""
-        if line := self._lines.get(tenant):
-            line.served += num_tokens
-            if not self.num_waiting:  # nobody was kept from anything by it
-                self._now = max(self._now, line.served)
+        """Add cost that was not known when the tenant's request was served."""
+        if queue := self._queues.get(tenant):
+            queue.served += num_tokens
+            if not self.num_waiting:  # the tenant delayed no other by it
+                self._now = max(self._now, queue.served)
 
-    def newest_of_longest(self) -> Entry:
-        line = next(iter(self._by_length[-1].values()))
-        return line.entries[next(reversed(line.entries))]
+    def newest_of_longest(self) -> QueueEntry:
+        queue = next(iter(self._by_length[-1].values()))
+        return queue.entries[next(reversed(queue.entries))]
 
     def num_of(self, tenant: str) -> int:
-        line = self._lines.get(tenant)
-        return len(line.entries) if line else 0
+        queue = self._queues.get(tenant)
+        return len(queue.entries) if queue else 0
 
     @property
     def longest(self) -> int:
         return len(self._by_length) - 1
 
-    def _count(self, line: Line, entry: Entry, change: int) -> None:
+    def _count(self, queue: TenantQueue, entry: QueueEntry, change: int) -> None:
         self.num_waiting += change
         self.num_tokens += change * entry.num_tokens
-        line.num_tokens += change * entry.num_tokens
-        length, by_length = len(line.entries), self._by_length
+        queue.num_tokens += change * entry.num_tokens
+        length, by_length = len(queue.entries), self._by_length
         if length - change:
-            del by_length[length - change][line.tenant]
+            del by_length[length - change][queue.tenant]
         if length == len(by_length):
             by_length.append({})
         if length:
-            by_length[length][line.tenant] = line
+            by_length[length][queue.tenant] = queue
         while len(by_length) > 1 and not by_length[-1]:
             by_length.pop()
 
     def _forget(self) -> None:
-        """Lines that would begin at `_now` as new ones do. Those that are ahead of it are few, or wait."""
-        self._lines = {t: line for t, line in self._lines.items() if line.entries or line.served > self._now}
+        """Drop empty tenant queues that would start at `_now` as new ones do. Few are ahead of it without
+        waiting."""
+        self._queues = {
+            t: queue for t, queue in self._queues.items() if queue.entries or queue.served > self._now
+        }
         self._turns = [turn for turn in self._turns if turn[2].entries]
         heapify(self._turns)
-        for line in self._lines.values():
-            line.is_listed = bool(line.entries)
+        for queue in self._queues.values():
+            queue.is_listed = bool(queue.entries)
 
 
 class FairQueue:
@@ -172,7 +176,7 @@ class FairQueue:
         self.max_waiting = max_waiting
         self._bands: dict[int, Band] = {}
         self._order: list[int] = []  # priorities of bands with requests
-        self._deadlines: list[tuple[float, int, Entry]] = []
+        self._deadlines: list[tuple[float, int, QueueEntry]] = []
         self._number = 0
         self._num_waiting = 0
 
@@ -187,14 +191,15 @@ class FairQueue:
         return sum([self._bands[priority].num_tokens for priority in self._order])
 
     def bands(self) -> list[Band]:
-        """Those with requests, the first to be served first."""
+        """Bands with requests, in the order in which they are served."""
         return [self._bands[priority] for priority in self._order]
 
-    def push(self, entry: Entry) -> Entry | None:
-        """Let it wait. Who gives way where the queue is full: it, or one that waited; else None."""
+    def push(self, entry: QueueEntry) -> QueueEntry | None:
+        """Queue a request. Returns the request that has to leave a full queue (the new one or a displaced
+        one), else None."""
         out = None
         if self._num_waiting >= self.max_waiting:
-            out = self._gives_way(entry)
+            out = self._displaced(entry)
             if out is entry:
                 return out
             self.remove(out)
@@ -214,11 +219,11 @@ class FairQueue:
         return out
 
     def has_room(self, tenant: str, priority: int) -> bool:
-        """For a request that comes now."""
+        """True if a request that arrives now would be queued."""
         return self._num_waiting < self.max_waiting or self._victim(tenant, priority) is not None
 
-    def pop(self) -> Entry | None:
-        """Whose turn it is, served from now on."""
+    def pop(self) -> QueueEntry | None:
+        """Take out the next request, which counts as served from now on; None if the queue is empty."""
         if not self._order:
             return None
         band = self._bands[self._order[0]]
@@ -227,8 +232,8 @@ class FairQueue:
         self._removed(band, entry)
         return entry
 
-    def remove(self, entry: Entry) -> bool:
-        """It waits no more; False if it did not wait."""
+    def remove(self, entry: QueueEntry) -> bool:
+        """Take a request out; False if it was not waiting."""
         if not entry.number:
             return False
         band = self._bands[entry.priority]
@@ -236,9 +241,9 @@ class FairQueue:
         self._removed(band, entry)
         return True
 
-    def expire(self, now: float) -> list[Entry]:
-        """Take out those whose deadlines are over."""
-        over: list[Entry] = []
+    def expire(self, now: float) -> list[QueueEntry]:
+        """Take out the requests with expired deadlines."""
+        over: list[QueueEntry] = []
         while self._deadlines and self._deadlines[0][0] <= now:
             _, number, entry = heappop(self._deadlines)
             if entry.number == number:
@@ -247,13 +252,13 @@ class FairQueue:
         return over
 
     def charge(self, tenant: str, priority: int, num_tokens: float) -> None:
-        """What a request that was served cost beyond what was known before, divided by its weight."""
+        """Add cost that was not known when a request was served, already divided by its tenant's weight."""
         if band := self._bands.get(priority):
             band.charge(tenant, num_tokens)
 
     def ahead(self, tenant: str, priority: int, num_tokens: int) -> int:
-        """About how many tokens would be served before a request, and its own: all of the earlier bands, and
-        of its own band as much from each line as from its own."""
+        """Estimate of the tokens served up to and including a new request: all earlier bands, and from each
+        tenant of its own band as much as from its own tenant."""
         tokens = 0
         for each in self._order:
             if each > priority:
@@ -262,17 +267,17 @@ class FairQueue:
             if each < priority:
                 tokens += band.num_tokens
             else:
-                line = band.line(tenant)
-                own = (line.num_tokens if line else 0) + num_tokens
-                others = band.num_lines - (1 if line and line.entries else 0)
+                queue = band.queue(tenant)
+                own = (queue.num_tokens if queue else 0) + num_tokens
+                others = band.num_queues - (1 if queue and queue.entries else 0)
                 tokens += min(band.num_tokens, own * (others + 1) - num_tokens)
         return tokens + num_tokens
 
-    def _gives_way(self, entry: Entry) -> Entry:
+    def _displaced(self, entry: QueueEntry) -> QueueEntry:
         return self._victim(entry.tenant, entry.priority) or entry
 
-    def _victim(self, tenant: str, priority: int) -> Entry | None:
-        """Nobody keeps others out by what it lets wait."""
+    def _victim(self, tenant: str, priority: int) -> QueueEntry | None:
+        """Request to displace so that no tenant keeps others out by its own queue; None if there is none."""
         if not self._order or self._order[-1] < priority:
             return None
         last = self._bands[self._order[-1]]
@@ -280,13 +285,13 @@ class FairQueue:
             return None
         return last.newest_of_longest()
 
-    def _removed(self, band: Band, entry: Entry) -> None:
+    def _removed(self, band: Band, entry: QueueEntry) -> None:
         entry.number = 0
         self._num_waiting -= 1
         if not band.num_waiting:
             del self._order[bisect_left(self._order, band.priority)]
 
-    def _keep_deadline(self, entry: Entry) -> None:
+    def _keep_deadline(self, entry: QueueEntry) -> None:
         if len(self._deadlines) > 2 * self._num_waiting + MIN_KEPT:
             self._deadlines = [each for each in self._deadlines if each[2].number == each[1]]
             heapify(self._deadlines)

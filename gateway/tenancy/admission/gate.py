@@ -1,10 +1,10 @@
-"""What each request passes before it is decided where it goes.
+"""Admission gate: the checks that a request passes before its routing decision.
 
-    parsed ─ admit: who asks; its tenant's requests; room in the queue ─► prompt ─ route: its tenant's tokens;
-    saturated? wait, else go ─► … ─ ended: what it cost
+    parsed ─ admit: tenant, its request limits, room in the queue ─► prompt ─ route: its tenant's token limit;
+      saturated? wait, else go ─► … ─ ended: settle the cost
 
-What is refused is refused with 429, Retry-After and why, as early as it is known. Where nothing is configured
-there is no gate.
+A rejected request gets 429 with Retry-After and the reason, as early as it is known. Without limits, queues
+or trusted proxies there is no gate.
 """
 
 import asyncio
@@ -25,18 +25,24 @@ from gateway.http.response_observer import Answer
 from gateway.routing.router import Router
 from gateway.server.responder import Responder
 from gateway.tenancy.admission.base import Waiter
-from gateway.tenancy.admission.queues import Lines, tokens_of
-from gateway.tenancy.admission.rejections import unreachable
-from gateway.tenancy.admission.request_identity import Names, header_names, said, tenant_of_key, trusted_peers
+from gateway.tenancy.admission.queues import ModelQueues, tokens_of
+from gateway.tenancy.admission.rejections import slo_unreachable
+from gateway.tenancy.admission.request_identity import (
+    HeaderNames,
+    declared_identity,
+    header_names,
+    tenant_of_key,
+    trusted_peers,
+)
 from gateway.tenancy.admission.saturation import Saturation
-from gateway.tenancy.admission.stats import Told
+from gateway.tenancy.admission.stats import AdmissionStats
 from gateway.tenancy.admission.tenants import Tenant, Tenants, Ticket
 
 UNQUEUED = paths(route for route in TABLE if not route.is_queued) | {STORED}
-"""Paths that engines answer beside their work."""
+"""Paths that engines answer without occupying a sequence: never queued."""
 
 STOP_MARGIN_S = 1.0
-"""For the refusals to reach their clients before connections are cut."""
+"""Seconds left for rejections to reach their clients before connections are closed."""
 
 Tokenize = Callable[[InferenceRequest], Prompt]
 
@@ -44,59 +50,59 @@ Tokenize = Callable[[InferenceRequest], Prompt]
 class Gate:
     def __init__(
         self,
-        lines: Lines,
+        queues: ModelQueues,
         tenants: Tenants,
         *,
-        names: Names,
+        names: HeaderNames,
         trusted: Trusted,
         tokenize: Tokenize,
-        told: Told,
+        stats: AdmissionStats,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.lines = lines
+        self.queues = queues
         self.tenants = tenants
-        self.told = told
+        self.stats = stats
         self.now = loop.time
         self._names = names
         self._trusted = trusted
         self._is_trusting = bool(trusted)
         self._tokenize = tokenize
-        self._queues = lines.rule.is_on
-        lines.on_refused = self._waited_in_vain
+        self._is_queueing = queues.rule.is_on
+        queues.on_refused = self._rejected
 
     def __repr__(self) -> str:
-        return f"Gate({self.lines}, {self.tenants})"
+        return f"Gate({self.queues}, {self.tenants})"
 
-    def take(self, config: Config) -> None:
-        """Other rules, for requests that come from now on; what waits goes on waiting. Raises ConfigError,
-        with nothing changed, for networks that are none."""
+    def reconfigure(self, config: Config) -> None:
+        """Apply changed limits to new requests; requests already queued stay queued. Raises ConfigError, with
+        nothing changed, for invalid networks."""
         trusted = trusted_peers(config)
         self._trusted, self._is_trusting, self._names = trusted, bool(trusted), header_names(config)
-        self.lines.take(config)
-        self._queues = self.lines.rule.is_on
+        self.queues.reconfigure(config)
+        self._is_queueing = self.queues.rule.is_on
         self.tenants.limit(config.tenants, self.now())
 
     def admit(self, http: HttpRequest, request: InferenceRequest, responder: Responder) -> Ticket:
-        """Admit a request, until its exchange has `ended`. Raises TooManyRequests, with nothing taken."""
+        """Admit a request until its exchange has `ended`. Raises TooManyRequests, with nothing counted."""
         now = self.now()
         is_trusted = self._is_trusting and self._trusted.trusts(responder.peer)
         tenant = self.identify(http, request, now, is_trusted=is_trusted)
         try:
-            if self._queues:
-                self.lines.check_room(request.model, tenant.name, request.priority or 0)
+            if self._is_queueing:
+                self.queues.check_room(request.model, tenant.name, request.priority or 0)
             tenant.admit(now)
         except TooManyRequests as error:
-            self.told.refuse(request, tenant, error, http)
+            self.stats.reject(request, tenant, error, http)
             error.request = request
             raise
         finally:
             if tenant.has_limits:
                 responder.more_headers = tenant.headers(now)
-        self.told.requests[tenant.label] += 1
+        self.stats.requests[tenant.label] += 1
         return Ticket(tenant, http, now, responder.more_headers)
 
     def route(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> None:
-        """Let it go on to its decision, now or when it is its turn."""
+        """Pass a request on to its decision, now or when its turn in the queue comes."""
         ticket = waiter.ticket
         assert ticket is not None, "it was admitted"
         try:
@@ -105,12 +111,12 @@ class Gate:
                 self._take_tokens(request, prompt, ticket)
             if self._must_wait(request):
                 prompt = self._tokenize(request) if prompt is None else prompt
-                return self.lines.wait(waiter, request, prompt, ticket)
+                return self.queues.wait(waiter, request, prompt, ticket)
         except GatewayError as error:
-            self._waited_in_vain(waiter, request, error)
+            self._rejected(waiter, request, error)
             return waiter.fail(error)
-        assert self.lines.go is not None, "set by the proxy"
-        self.lines.go(waiter, request, prompt)
+        assert self.queues.go is not None, "set by the proxy"
+        self.queues.go(waiter, request, prompt)
         return None
 
     def ended(
@@ -122,7 +128,7 @@ class Gate:
         *,
         was_sent: bool = True,
     ) -> None:
-        """However it did, also before any worker got it. Nothing happens where it was told before."""
+        """Settle a request's token usage and release it, however it ended. Later calls do nothing."""
         ticket = waiter.ticket
         if ticket is None:
             return
@@ -130,30 +136,30 @@ class Gate:
         tenant = ticket.tenant
         tenant.ended()
         if ticket.entry is not None:
-            self.lines.leave(request, ticket.entry)
+            self.queues.leave(request, ticket.entry)
         if ticket.entry is not None or not was_sent:
             self._give_back(ticket)
         num_output = usage.completion_tokens if usage else answer.num_pieces if answer else 0
         num_prompt = usage.prompt_tokens if usage else 0
         if num_output:
-            self.lines.charge(request, ticket, num_output)
-            self.told.tokens[tenant.label, "generated"] += num_output
+            self.queues.charge(request, ticket, num_output)
+            self.stats.tokens[tenant.label, "generated"] += num_output
         if num_prompt:
-            self.told.tokens[tenant.label, "prompt"] += num_prompt
+            self.stats.tokens[tenant.label, "prompt"] += num_prompt
         if tenant.tokens is not None:
             more = num_prompt - ticket.num_tokens if num_prompt else 0
             tenant.correct_tokens(more + (num_output or 0), self.now())
 
-    def foresee(self, request: InferenceRequest, tenant: Tenant) -> dict[str, Any]:
-        """What would be done with a request that came now, tenants' limits left out; nothing is taken."""
-        fate, why = "goes on", None
+    def preview(self, request: InferenceRequest, tenant: Tenant) -> dict[str, Any]:
+        """Preview admission of a request that came now, tenants' limits left out; nothing is counted."""
+        fate, why = "admitted", None
         try:
-            if self._queues:
-                self.lines.check_room(request.model, tenant.name, request.priority or 0)
+            if self._is_queueing:
+                self.queues.check_room(request.model, tenant.name, request.priority or 0)
             if self._must_wait(request):
-                fate = "waits"
+                fate = "queued"
         except TooManyRequests as error:
-            fate, why = "refused", error.message
+            fate, why = "rejected", error.message
         return {
             "tenant": tenant.name,
             "priority": request.priority or 0,
@@ -163,9 +169,9 @@ class Gate:
         }
 
     def stop(self, drain_s: float) -> None:
-        """The gateway stops, and what has begun has so long to end: what waits goes on in its turn until
-        shortly before, and is then sent elsewhere, with an answer."""
-        self.lines.stop_at(self.now() + drain_s - min(STOP_MARGIN_S, drain_s / 4))
+        """Stop queueing: requests leave their queue in turn until shortly before `drain_s` is over; the rest
+        are then rejected so that clients retry elsewhere."""
+        self.queues.stop_at(self.now() + drain_s - min(STOP_MARGIN_S, drain_s / 4))
 
     def needs_usage(self, ticket: Ticket | None) -> bool:
         """True where the tenant has a limit on tokens: the answer must report its usage."""
@@ -174,40 +180,41 @@ class Gate:
     def identify(
         self, http: HttpRequest, request: InferenceRequest, now: float, *, is_trusted: bool
     ) -> Tenant:
-        """Who asks, and for what; its headers are believed if it `is_trusted`."""
-        told = said(http.headers, self._names) if is_trusted else None
+        """Set the request's tenant, priority and SLO; the client's headers count only if it `is_trusted`."""
+        declared = declared_identity(http.headers, self._names) if is_trusted else None
         if http.who is not None:
-            name: str | None = http.who.tenant  # shown, not said
+            name: str | None = http.who.tenant  # authenticated, not declared
         else:
-            name = told.tenant if told else None
+            name = declared.tenant if declared else None
         tenant = self.tenants.of(name or tenant_of_key(http.headers), now)
         limits = tenant.limits
-        if told is not None and told.priority is not None:
-            request.priority = told.priority
+        if declared is not None and declared.priority is not None:
+            request.priority = declared.priority
         elif request.priority is None or request.priority < limits.priority:
             request.priority = limits.priority
-        slo_s = told.slo_ttft_s if told else None
+        slo_s = declared.slo_ttft_s if declared else None
         request.slo_ttft_s = slo_s or limits.slo_ttft_s or None
         request.tenant = tenant.name
         return tenant
 
     def _must_wait(self, request: InferenceRequest) -> bool:
-        """Raises TooManyRequests where it need not wait and would come too late all the same."""
+        """True if the request has to be queued. Raises TooManyRequests if it need not wait but cannot meet
+        its SLO."""
         model = request.model
         try:
             if request.path in UNQUEUED:
                 return False
-            if self._queues and self.lines.must_wait(model):
+            if self._is_queueing and self.queues.must_wait(model):
                 return True
             if request.slo_ttft_s is None:
                 return False
-            first_s = self.lines.best_ttft_s(model)
+            first_s = self.queues.best_ttft_s(model)
         except TooManyRequests:
             raise
         except GatewayError:
-            return False  # said where it is decided
+            return False  # the decision will report it
         if first_s > request.slo_ttft_s:
-            raise unreachable(request, first_s)
+            raise slo_unreachable(request, first_s)
         return False
 
     def _take_tokens(self, request: InferenceRequest, prompt: Prompt, ticket: Ticket) -> None:
@@ -216,34 +223,34 @@ class Gate:
         ticket.num_tokens = num_tokens
         ticket.headers[:] = ticket.tenant.headers(now)
 
-    def _waited_in_vain(self, waiter: Waiter, request: InferenceRequest, error: GatewayError) -> None:
+    def _rejected(self, waiter: Waiter, request: InferenceRequest, error: GatewayError) -> None:
         if ticket := waiter.ticket:
             self._give_back(ticket)
-            self.told.refuse(request, ticket.tenant, error, ticket.http)
+            self.stats.reject(request, ticket.tenant, error, ticket.http)
 
     def _give_back(self, ticket: Ticket) -> None:
-        """Its prompt was not computed."""
+        """Refund the prompt tokens of a request that was not computed."""
         ticket.tenant.correct_tokens(-ticket.num_tokens, self.now())
         ticket.num_tokens = 0
 
 
-def follow(router: Router, lines: Lines) -> None:
-    """Saturated workers are left out, and freed ones are told of."""
-    if lines.rule.is_on:
-        router.spare, router.on_freed = lines.spare, lines.freed
+def follow(router: Router, queues: ModelQueues) -> None:
+    """Connect a router to the queues: it skips saturated workers and reports freed ones."""
+    if queues.rule.is_on:
+        router.spare, router.on_freed = queues.spare, queues.freed
 
 
 def gate_of(
     config: Config, router: Router, used_of: Callable[[str], Used | None] | None = None
 ) -> Gate | None:
-    """None where nothing is configured that it would do. `used_of` tells what other processes of this host
-    let a tenant use. Raises ConfigError."""
+    """Admission gate of a configuration, or None where nothing that it does is configured. `used_of` returns
+    a tenant's usage in the other processes of this host. Raises ConfigError."""
     rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
     trusted = trusted_peers(config)
     if not (rule.is_on or trusted or config.tenants):
         return None
     loop = asyncio.get_running_loop()
-    lines = Lines(
+    queues = ModelQueues(
         router.fleet,
         router.ledger,
         rule,
@@ -251,13 +258,13 @@ def gate_of(
         timeout_s=config.queue_timeout_s,
         loop=loop,
     )
-    follow(router, lines)
+    follow(router, queues)
     return Gate(
-        lines,
+        queues,
         Tenants(config.tenants, used_of=used_of),
         names=header_names(config),
         trusted=trusted,
         tokenize=router.tokenize,
-        told=Told(),
+        stats=AdmissionStats(),
         loop=loop,
     )

@@ -1,12 +1,13 @@
-"""Where requests wait while their model's workers are saturated: a queue per model, and when it moves.
+"""Queues of requests while their model's workers are saturated: one per model.
 
     wait ─► queue ─► a worker has room: go ─► the decision, as of any request
-              ├─► its deadline or the longest wait is over, it gives way in a full queue, we stop: refused
-              └─► its client is gone: out at once
+              ├─► its deadline or the longest wait has passed, it is displaced from a full queue, shutdown:
+              rejected
+              └─► its client disconnected: removed at once
 
-Moved when a first token or an end frees a worker (`freed`), and looked at every LOOK_S while something waits:
-workers join, other gateways' requests end, and what workers tell of themselves changes, without a word to us.
-Each gateway lets its own requests wait; loads are of all that it hears of.
+Queues move when a first token or an end frees a worker (`freed`), and every LOOK_S while something waits:
+workers join, other gateways' requests end and workers' own load reports change without a notification here.
+Each gateway queues its own requests; loads include the bookings of the other gateways.
 """
 
 import asyncio
@@ -25,13 +26,13 @@ from gateway.observability.metrics import Histogram
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.tenancy.admission.base import Waiter
 from gateway.tenancy.admission.drain_rate import DrainRate
-from gateway.tenancy.admission.fair_queue import NEVER, Entry, FairQueue
+from gateway.tenancy.admission.fair_queue import NEVER, FairQueue, QueueEntry
 from gateway.tenancy.admission.rejections import (
-    no_room,
+    queue_full,
+    queue_timeout,
+    slo_missed,
+    slo_unreachable,
     stopping,
-    unreachable,
-    waited_in_vain,
-    waited_too_long,
 )
 from gateway.tenancy.admission.saturation import Saturation, ttft_s
 from gateway.tenancy.admission.tenants import Ticket
@@ -39,22 +40,24 @@ from gateway.tenancy.admission.tenants import Ticket
 log = logging.getLogger("kvgate.flow")
 
 LOOK_S = 0.05
-"""How late a deadline may be seen, and a change that nobody told of. A look costs some 0.5 us per worker."""
+"""Seconds: the delay with which a deadline or an unannounced change is noticed. A look costs some 0.5 us per
+worker."""
 DECISION_S = 0.5
-"""For a decision that is made in turn with other gateways; it takes a few milliseconds."""
-"""That requests begin to wait, of one model: under load they do so many times a second."""
+"""Longest wait, in seconds, for a decision that takes turns with other gateways; usually a few
+milliseconds."""
 OUTPUT_WEIGHT = 2
-"""What a generated token counts beside one of a prompt, as in the paper on virtual token counters: it takes a
-step of its own."""
+"""Weight of a generated token relative to a prompt token, as in the paper on virtual token counters: each
+takes a step of its own."""
 WAIT_BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 Go = Callable[[Waiter, InferenceRequest, Prompt | None], bool]
-"""Has a request decided and sent. False if that is done later: what it books is not to be seen yet."""
+"""Decides and sends a request. Returns False if the decision comes later: its bookings are not visible
+yet."""
 OnRefused = Callable[[Waiter, InferenceRequest, GatewayError], None]
 
 
-class Held(Entry):
-    """A request in a queue, and what goes on with it."""
+class QueuedRequest(QueueEntry):
+    """Request in a queue, with the exchange and the prompt that it continues with."""
 
     __slots__ = ("waiter", "request", "prompt")
 
@@ -82,7 +85,7 @@ class Held(Entry):
 
 
 class ModelQueue:
-    """What waits for one model, and what became of what waited."""
+    """Queue of one model, with its drain rate and counts by outcome."""
 
     def __init__(self, max_queued: int) -> None:
         self.queue = FairQueue(max_queued)
@@ -91,7 +94,7 @@ class ModelQueue:
         self.ends: Counter[str] = Counter()
 
 
-class Lines:
+class ModelQueues:
     def __init__(
         self,
         fleet: Fleet,
@@ -116,14 +119,14 @@ class Lines:
         self._freed: set[WorkerId] = set()
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._stop_s = 0.0  # when we stop; 0: not yet
-        self._deciding_s = 0.0  # until then one is decided that has not booked yet
+        self._stop_s = 0.0  # when the gateway stops; 0: not stopping
+        self._deciding_s = 0.0  # until then a decision is pending that has not booked yet
 
     def __repr__(self) -> str:
-        return f"Lines({self._num_waiting} waiting, {self.rule})"
+        return f"ModelQueues({self._num_waiting} waiting, {self.rule})"
 
-    def take(self, config: Config) -> None:
-        """Other bounds, also for what waits already."""
+    def reconfigure(self, config: Config) -> None:
+        """Apply changed bounds, also to requests that already wait."""
         self.rule = Saturation(config.queue_above_ttft_s, config.max_in_flight_per_worker)
         self._max_queued, self._timeout_s = config.max_queued, config.queue_timeout_s
         for known in self.models.values():
@@ -138,20 +141,21 @@ class Lines:
         return self.rule.is_full(self._ledger.load(member.worker.id), member.pace, member.reported)
 
     def spare(self, eligible: list[Eligible]) -> list[Eligible]:
-        """Those with room; all where none has."""
+        """Workers with room; all of them where none has."""
         for each in eligible:
             if self.is_full(each):
                 return [other for other in eligible if not self.is_full(other)] or eligible
         return eligible
 
     def must_wait(self, model: str) -> bool:
-        """Whether a request that comes now has to. Raises UnknownModel or NoWorker."""
+        """True if a request that comes now has to be queued. Raises UnknownModel or NoWorker."""
         known = self.models.get(model)
         return (known is not None and len(known.queue) > 0) or self._is_saturated(model)
 
     def best_ttft_s(self, model: str) -> float:
-        """Of a request that went where the least work is ahead, its own prompt left out; 0 where a worker has
-        none: it is tried there, whatever is believed of its pace. Raises UnknownModel or NoWorker."""
+        """Predicted TTFT, in seconds, at the worker with the least work ahead, without the request's own
+        prompt. 0 if a worker has none: it is tried there, whatever its speed model predicts. Raises
+        UnknownModel or NoWorker."""
         best_s = NEVER
         for each in self._fleet.eligible(model):
             load = self._ledger.load(each.member.worker.id)
@@ -173,14 +177,14 @@ class Lines:
     # waiting -----------------------------------------------------------------------------------
 
     def check_room(self, model: str, tenant: str, priority: int) -> None:
-        """Before anything is done for a request. Raises TooManyRequests."""
+        """Check for room in the queue before any work is done for a request. Raises TooManyRequests."""
         known = self.models.get(model)
         if known is not None and len(known.queue) and not known.queue.has_room(tenant, priority):
             known.ends["full"] += 1
             raise self._full(known, model)
 
     def wait(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt, ticket: Ticket) -> None:
-        """Let it wait for its turn. Raises TooManyRequests if it would come to nothing."""
+        """Queue a request. Raises TooManyRequests if the queue is full or its SLO cannot be met."""
         model, now = request.model, self._loop.time()
         known = self.models.get(model)
         if known is None:
@@ -190,55 +194,55 @@ class Lines:
         if request.slo_ttft_s is not None:
             self._check_slo(known, request, ticket, num_tokens, now)
             deadline_s = min(deadline_s, ticket.arrived_s + request.slo_ttft_s)
-        held = Held(waiter, request, prompt, ticket, num_tokens, now, deadline_s)
+        queued = QueuedRequest(waiter, request, prompt, ticket, num_tokens, now, deadline_s)
         was_empty = not len(known.queue)
-        out = known.queue.push(held)
-        if out is held:
+        out = known.queue.push(queued)
+        if out is queued:
             known.ends["full"] += 1
             raise self._full(known, model)
-        ticket.entry = held
+        ticket.entry = queued
         self._num_waiting += 1
         if was_empty:
             self._begins(known, model, now)
         if out is not None:
             self._refuse(known, out, "displaced", self._full(known, model))
 
-    def leave(self, request: InferenceRequest, entry: Entry) -> None:
-        """Its client is gone, or it was answered: it waits no more."""
+    def leave(self, request: InferenceRequest, entry: QueueEntry) -> None:
+        """Take out a request that was answered, or lost its client."""
         known = self.models[request.model]
         if known.queue.remove(entry):
             self._left(known, entry, "client_gone")
 
     def charge(self, request: InferenceRequest, ticket: Ticket, num_tokens: int) -> None:
-        """What it generated."""
+        """Charge generated tokens to the tenant's share."""
         if known := self.models.get(request.model):
             cost = OUTPUT_WEIGHT * num_tokens / ticket.tenant.limits.weight
             known.queue.charge(ticket.tenant.name, request.priority or 0, cost)
 
     def wait_s(self, known: ModelQueue, model: str, num_tokens: int) -> float:
-        """Until so many tokens have left the queue, as it drains."""
+        """Seconds until `num_tokens` have left the queue, at its drain rate."""
         return num_tokens / known.rate.per_s(self._prior(model), self._loop.time())
 
     def stop_at(self, when_s: float) -> None:
-        """What waits then is told to go elsewhere."""
+        """Reject at `when_s` all requests that still wait."""
         self._stop_s = when_s
         self._look()
 
     # moving ------------------------------------------------------------------------------------
 
     def freed(self, worker: WorkerId) -> None:
-        """It has less ahead."""
+        """Note that a worker has less work ahead, and release requests if it has room."""
         if self._num_waiting:
             self._freed.add(worker)
             self._soon()
 
     def decided(self) -> None:
-        """What was to be decided later has been."""
+        """Continue after a decision that was pending."""
         self._deciding_s = 0.0
         self._soon()
 
     def _soon(self) -> None:
-        """Behind what goes on now: a request that ends has not been closed yet."""
+        """Run the release after the current callback: a request that ends has not been closed yet."""
         if self._num_waiting and not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._move_if_freed)
@@ -254,9 +258,9 @@ class Lines:
         return member is None or not self._is_full(member)
 
     def _look(self) -> None:
-        """From time to time, while something waits."""
+        """Expire deadlines and release requests; repeats while something waits."""
         if self._timer is not None:
-            self._timer.cancel()  # asked for before its time
+            self._timer.cancel()  # called before its time
             self._timer = None
         now = self._loop.time()
         for known in list(self.models.values()):
@@ -272,7 +276,7 @@ class Lines:
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _move(self) -> None:
-        """Let go whom there is room for; models that share workers take turns."""
+        """Release requests while there is room; models that share workers take turns."""
         has_moved = True
         while has_moved:
             has_moved = False
@@ -288,22 +292,22 @@ class Lines:
         try:
             return self._is_saturated(model)
         except GatewayError:
-            return False  # its workers are gone: whoever waits is told so where it is decided
+            return False  # its workers are gone: the decision will report it
 
     def _release(self, known: ModelQueue) -> None:
-        held = known.queue.pop()
-        assert isinstance(held, Held)
+        queued = known.queue.pop()
+        assert isinstance(queued, QueuedRequest)
         now = self._loop.time()
-        held.request.queued_s = now - held.arrived_s
-        known.rate.left(held.num_tokens, now)
-        self._left(known, held, "served")
+        queued.request.queued_s = now - queued.arrived_s
+        known.rate.left(queued.num_tokens, now)
+        self._left(known, queued, "served")
         try:
             assert self.go is not None, "set by the proxy"
-            if not self.go(held.waiter, held.request, held.prompt):
+            if not self.go(queued.waiter, queued.request, queued.prompt):
                 self._deciding_s = now + DECISION_S
-        except Exception:  # noqa: BLE001  a bug must not cost the others their turn, nor leave its client waiting
-            log.exception("%r failed", held.waiter)
-            held.waiter.fail(GatewayError("the gateway failed on this request; see its log"))
+        except Exception:  # noqa: BLE001  a bug must neither block the queue nor leave the client waiting
+            log.exception("%r: release from the queue failed", queued.waiter)
+            queued.waiter.fail(GatewayError("internal error in the gateway; retry the request"))
 
     # ends --------------------------------------------------------------------------------------
 
@@ -312,8 +316,8 @@ class Lines:
         self._look_later()
         self._log.info("model %s: requests wait, its workers are saturated", model)
 
-    def _left(self, known: ModelQueue, entry: Entry, how: str) -> None:
-        assert isinstance(entry, Held)
+    def _left(self, known: ModelQueue, entry: QueueEntry, how: str) -> None:
+        assert isinstance(entry, QueuedRequest)
         now = self._loop.time()
         known.wait_s.observe(now - entry.arrived_s)
         known.ends[how] += 1
@@ -323,8 +327,8 @@ class Lines:
         if not len(known.queue):
             known.rate.end(now)
 
-    def _refuse(self, known: ModelQueue, entry: Entry, how: str, error: GatewayError) -> None:
-        assert isinstance(entry, Held)
+    def _refuse(self, known: ModelQueue, entry: QueueEntry, how: str, error: GatewayError) -> None:
+        assert isinstance(entry, QueuedRequest)
         self._left(known, entry, how)
         self.on_refused(entry.waiter, entry.request, error)
         entry.waiter.fail(error)
@@ -334,20 +338,20 @@ class Lines:
             while (entry := known.queue.pop()) is not None:
                 self._refuse(known, entry, "stopping", stopping())
 
-    def _expired(self, known: ModelQueue, entry: Entry, now: float) -> None:
-        assert isinstance(entry, Held)
+    def _expired(self, known: ModelQueue, entry: QueueEntry, now: float) -> None:
+        assert isinstance(entry, QueuedRequest)
         request, waited_s = entry.request, now - entry.arrived_s
         wait_s = self.wait_s(known, request.model, known.queue.num_tokens)
         if waited_s >= self._timeout_s:
-            how, error = "timeout", waited_too_long(request, waited_s, wait_s)
+            how, error = "timeout", queue_timeout(request, waited_s, wait_s)
         else:
-            how, error = "deadline", waited_in_vain(request, waited_s, wait_s)
+            how, error = "deadline", slo_missed(request, waited_s, wait_s)
         self._refuse(known, entry, how, error)
 
     def _check_slo(
         self, known: ModelQueue, request: InferenceRequest, ticket: Ticket, num_tokens: int, now: float
     ) -> None:
-        """Early, where it is predicted that it cannot be met. Raises TooManyRequests."""
+        """Reject early where the SLO is predicted to be missed. Raises TooManyRequests."""
         assert request.slo_ttft_s is not None
         ahead = known.queue.ahead(ticket.tenant.name, request.priority or 0, num_tokens) - num_tokens
         wait_s = now - ticket.arrived_s + self.wait_s(known, request.model, ahead)
@@ -357,13 +361,14 @@ class Lines:
             return
         if first_s > request.slo_ttft_s:
             known.ends["slo"] += 1
-            raise unreachable(request, first_s)
+            raise slo_unreachable(request, first_s)
 
     def _full(self, known: ModelQueue, model: str) -> TooManyRequests:
-        return no_room(model, self.wait_s(known, model, known.queue.num_tokens))
+        return queue_full(model, self.wait_s(known, model, known.queue.num_tokens))
 
     def _prior(self, model: str) -> float:
-        """Prompt tokens that its workers compute in a second, before anything was seen to drain."""
+        """Prompt tokens per second that the model's workers compute, as the rate before any drain was
+        measured."""
         try:
             eligible: Sequence[Eligible] = self._fleet.eligible(model)
         except GatewayError:
@@ -372,11 +377,11 @@ class Lines:
 
 
 BYTES_PER_TOKEN = 4
-"""Of a prompt that is not tokenized here."""
+"""Bytes per token of a prompt that is not tokenized here."""
 
 
 def tokens_of(request: InferenceRequest, prompt: Prompt) -> int:
-    """Of its prompt, or about so many."""
+    """Tokens of the prompt, estimated from the body where it is not tokenized."""
     return prompt.num_tokens or len(request.body) // BYTES_PER_TOKEN
 
 

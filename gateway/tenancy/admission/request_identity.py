@@ -1,13 +1,14 @@
-"""Who asks, and what for: tenant, priority, and within what time the first token is wanted.
+"""Identity of a request for admission: tenant, priority and TTFT SLO, and which clients may declare them.
 
-    tenant     a header, from whom we trust; else a hash of the API key (x-api-key, or behind Bearer); else
-               "anonymous"
-    priority   a header, from whom we trust; else the tenant's, or the body's where that is later: anybody may
-               step back
-    SLO        a header, from whom we trust; else the tenant's
+tenant     a header from a trusted client; else a hash of the API key (x-api-key, or behind Bearer); else
+           "anonymous"
+priority   a header from a trusted client; else the tenant's, or the body's where that is later: any client
+may
+           lower its own priority
+SLO        a header from a trusted client; else the tenant's
 
-Headers steer, so they are believed only from networks that are named. A body is never believed to step ahead:
-a proxy that we trust passes on what its clients wrote there.
+The headers steer, so they count only from the configured networks. A body never raises a priority: a trusted
+proxy passes on the body that its client wrote.
 """
 
 from collections.abc import Iterable
@@ -25,16 +26,16 @@ MAX_KEY_BYTES = 256
 KEY_DIGITS = 10
 
 
-class Said(NamedTuple):
-    """What headers say; None where they do not."""
+class DeclaredIdentity(NamedTuple):
+    """Values of the identity headers; None where a header is missing or invalid."""
 
     tenant: str | None
     priority: int | None
     slo_ttft_s: float | None
 
 
-class Names(NamedTuple):
-    """Of the headers, in lower case."""
+class HeaderNames(NamedTuple):
+    """HeaderNames of the identity headers, in lower case."""
 
     tenant: bytes
     priority: bytes
@@ -42,17 +43,17 @@ class Names(NamedTuple):
 
 
 def trusted_peers(config: Config) -> Trusted:
-    """Whose headers are believed. Raises ConfigError."""
+    """Networks with clients that may declare an identity. Raises ConfigError."""
     return Trusted(config.trust_headers_from, "--trust-headers-from")
 
 
-def header_names(config: Config) -> Names:
+def header_names(config: Config) -> HeaderNames:
     names = [config.tenant_header, config.priority_header, config.slo_header]
-    return Names(*[name.lower().encode() for name in names])
+    return HeaderNames(*[name.lower().encode() for name in names])
 
 
-def said(headers: Iterable[Header], names: Names) -> Said | None:
-    """None where no such header is there. What cannot be read says nothing."""
+def declared_identity(headers: Iterable[Header], names: HeaderNames) -> DeclaredIdentity | None:
+    """Parse the identity headers; None where there are none. An invalid value counts as missing."""
     tenant: str | None = None
     priority: int | None = None
     slo_s: float | None = None
@@ -65,11 +66,12 @@ def said(headers: Iterable[Header], names: Names) -> Said | None:
         elif name == names.slo_ttft_ms:
             number, is_said = _integer(value), True
             slo_s = number / 1000 if number is not None and number > 0 else None
-    return Said(tenant, priority, slo_s) if is_said else None
+    return DeclaredIdentity(tenant, priority, slo_s) if is_said else None
 
 
 def tenant_of_key(headers: Iterable[Header]) -> str:
-    """A name for whoever has the same key. The key itself goes nowhere."""
+    """Tenant name derived from a hash of the client's key, so that requests with one key share it. The key
+    itself is not kept."""
     for name, value in headers:
         if name == b"authorization":
             scheme, _, key = value.partition(b" ")
@@ -80,7 +82,7 @@ def tenant_of_key(headers: Iterable[Header]) -> str:
 
 
 def _named(key: bytes) -> str:
-    """Only keys as they are made are remembered: whoever sends longer ones must not fill the memory."""
+    """Cache the hash of keys of usual length only: longer ones must not fill the memory."""
     return _hashed(key) if len(key) <= MAX_KEY_BYTES else _hashed.__wrapped__(key)
 
 

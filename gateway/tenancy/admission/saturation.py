@@ -1,11 +1,11 @@
-"""When a worker takes no more for now, by what is known of it at this moment.
+"""Saturation rule: when a worker takes no more requests for now.
 
-    in flight there      ours and of all who tell us (the ledger), against a bound
-    work booked there    by its pace: when a request that comes now would have its first token
-    its seats            where as many answers run as it runs at once, some have to end before
-    its KV cache         full, and requests wait for it already (as it said last)
+    in flight there       bookings of this gateway and of the others, against a bound
+    work booked there     by its speed model: the predicted TTFT of a request that comes now
+    its concurrency limit once it runs as many sequences as fit, some have to end first
+    its KV cache          full while requests wait for it (as last reported)
 
-One that has nothing in flight always takes a request, so that nobody waits for nothing.
+A worker with nothing in flight always takes a request, so that none waits without a cause.
 """
 
 from mypy_extensions import mypyc_attr
@@ -17,7 +17,8 @@ from gateway.core.worker import FULL_KV, Reported
 
 @mypyc_attr(acyclic=True)
 class Saturation:
-    """0 means no bound; with neither nothing is ever saturated."""
+    """Bounds above which a worker is saturated; 0 means no bound, and with neither no worker is ever
+    saturated."""
 
     def __init__(self, above_ttft_s: float = 0.0, max_in_flight: int = 0) -> None:
         self.above_ttft_s = above_ttft_s
@@ -45,8 +46,8 @@ class Saturation:
 
 
 def ttft_s(load: Load, pace: Pace) -> float:
-    """Until the first token of a request that comes now, its own prompt left out: `Pace.ttft_s`, written
-    out: it is asked of each worker for each request."""
+    """Predicted seconds until the first token of a request that comes now, without its own prompt: the body
+    of `Pace.ttft_s`, inlined because it runs for each worker and request."""
     num = load.num_in_flight
     seat_s = pace.seat_s(num) if num >= pace.seats else 0.0
     start_s = pace.start_s + num * pace.start_seq_s

@@ -1,6 +1,6 @@
-"""What is told of flow control: counts, the latest refusals with their reasons, metrics and the admin API.
+"""Statistics of admission control: counts, recent rejections with their reasons, metrics and the admin API.
 
-Of tenants that are not configured, so many have metrics of their own; the others are one.
+A bounded number of unconfigured tenants have metrics of their own; the others share one label.
 """
 
 from collections import Counter, deque
@@ -25,8 +25,8 @@ MAX_REFUSALS = 100
 MAX_TENANTS_SHOWN = 200
 
 
-class Told:
-    """By tenant's label."""
+class AdmissionStats:
+    """Admission counts, keyed by the tenant's metric label."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
@@ -34,7 +34,7 @@ class Told:
         self.tokens: Counter[tuple[str, str]] = Counter()  # and kind
         self.latest: deque[dict[str, Any]] = deque(maxlen=MAX_REFUSALS)
 
-    def refuse(
+    def reject(
         self, request: InferenceRequest, tenant: Tenant, error: GatewayError, http: HttpRequest
     ) -> None:
         request_id = (http.header(b"x-request-id") or b"")[:128].decode("latin-1")
@@ -55,17 +55,17 @@ class Told:
         )
 
 
-def describe_flow(gate: "Gate | None") -> dict[str, Any]:
-    """For `/admin/flow`."""
+def describe_admission(gate: "Gate | None") -> dict[str, Any]:
+    """Admission state for `/admin/flow`."""
     if gate is None:
         return {"is_on": False, "queues": [], "tenants": [], "refusals": []}
     now = gate.now()
     tenants = sorted(gate.tenants.known(), key=lambda tenant: -tenant.num_active)
     return {
         "is_on": True,
-        "queues": [_queue(gate, model, known, now) for model, known in sorted(gate.lines.models.items())],
+        "queues": [_queue(gate, model, known, now) for model, known in sorted(gate.queues.models.items())],
         "tenants": [_tenant(tenant, now) for tenant in tenants[:MAX_TENANTS_SHOWN]],
-        "refusals": list(reversed(gate.told.latest)),
+        "refusals": list(reversed(gate.stats.latest)),
     }
 
 
@@ -74,7 +74,7 @@ def _queue(gate: "Gate", model: str, known: "ModelQueue", now: float) -> dict[st
         "model": model,
         "queued": len(known.queue),
         "queued_tokens": known.queue.num_tokens,
-        "drained_in_s": round(gate.lines.wait_s(known, model, known.queue.num_tokens), 3),
+        "drained_in_s": round(gate.queues.wait_s(known, model, known.queue.num_tokens), 3),
         "bands": [
             {"name": str(band.priority), "queued": band.num_waiting, "queued_tokens": band.num_tokens}
             for band in known.queue.bands()
@@ -93,7 +93,7 @@ def _tenant(tenant: Tenant, now: float) -> dict[str, Any]:
     }
 
 
-class FlowCollector(Collector):
+class AdmissionCollector(Collector):
     def __init__(self, gate: "Gate") -> None:
         self._gate = gate
 
@@ -101,18 +101,24 @@ class FlowCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._queues()
+        yield from self._is_queueing()
         yield from self._tenants()
 
-    def _queues(self) -> Iterator[Metric]:
-        models = sorted(self._gate.lines.models.items())
-        waiting = GaugeMetricFamily("kvgate_queue_requests", "Requests that wait here", labels=["model"])
-        tokens = GaugeMetricFamily("kvgate_queue_tokens", "Their prompt tokens", labels=["model"])
+    def _is_queueing(self) -> Iterator[Metric]:
+        models = sorted(self._gate.queues.models.items())
+        waiting = GaugeMetricFamily(
+            "kvgate_queue_requests", "Requests queued in this gateway", labels=["model"]
+        )
+        tokens = GaugeMetricFamily(
+            "kvgate_queue_tokens", "Prompt tokens of the queued requests", labels=["model"]
+        )
         wait = HistogramMetricFamily(
-            "kvgate_queue_wait_seconds", "How long requests waited here, however it ended", labels=["model"]
+            "kvgate_queue_wait_seconds",
+            "Time that requests were queued, whatever the outcome",
+            labels=["model"],
         )
         ends = CounterMetricFamily(
-            "kvgate_queue_ends", "Requests that had to wait, by how it ended", labels=["model", "how"]
+            "kvgate_queue_ends", "Requests that were queued, by outcome", labels=["model", "how"]
         )
         for model, known in models:
             waiting.add_metric([model], len(known.queue))
@@ -123,23 +129,25 @@ class FlowCollector(Collector):
         yield from (waiting, tokens, wait, ends)
 
     def _tenants(self) -> Iterator[Metric]:
-        told = self._gate.told
-        requests = CounterMetricFamily("kvgate_tenant_requests", "Requests let in", labels=["tenant"])
-        for tenant, num in sorted(told.requests.items()):
+        stats = self._gate.stats
+        requests = CounterMetricFamily("kvgate_tenant_requests", "Requests admitted", labels=["tenant"])
+        for tenant, num in sorted(stats.requests.items()):
             requests.add_metric([tenant], num)
-        refused = CounterMetricFamily("kvgate_tenant_refused", "Requests refused", labels=["tenant", "code"])
-        for (tenant, code), num in sorted(told.refused.items()):
+        refused = CounterMetricFamily("kvgate_tenant_refused", "Requests rejected", labels=["tenant", "code"])
+        for (tenant, code), num in sorted(stats.refused.items()):
             refused.add_metric([tenant, code], num)
         tokens = CounterMetricFamily(
-            "kvgate_tenant_tokens", "Tokens of what was let in", labels=["tenant", "kind"]
+            "kvgate_tenant_tokens", "Tokens of admitted requests", labels=["tenant", "kind"]
         )
-        for (tenant, kind), num in sorted(told.tokens.items()):
+        for (tenant, kind), num in sorted(stats.tokens.items()):
             tokens.add_metric([tenant, kind], num)
         active: Counter[str] = Counter()
         for each in self._gate.tenants.known():
             active[each.label] += each.num_active
         in_flight = GaugeMetricFamily(
-            "kvgate_tenant_requests_in_flight", "Requests under way, those that wait too", labels=["tenant"]
+            "kvgate_tenant_requests_in_flight",
+            "Requests admitted and not yet ended, including queued ones",
+            labels=["tenant"],
         )
         for tenant, num in sorted(active.items()):
             in_flight.add_metric([tenant], num)

@@ -1,10 +1,10 @@
-"""Who asks, and how much of it is let in: requests per second, tokens per minute, requests at once.
+"""Rate limits by tenant: requests per second, tokens per minute, concurrent requests.
 
-    admit ─► a request more is under way ─► took tokens (its prompt, once it is counted) ─► ended (its answer)
-      └─► TooManyRequests: nothing was taken
+    admit ─► one more request in flight ─► take tokens (its prompt, once counted) ─► ended (its answer)
+      └─► TooManyRequests: nothing was counted
 
-Tenants that are configured are known by name. Others have the limits of `"*"`, each for itself; so many of
-them are kept, and the rest is one tenant together.
+Configured tenants are known by name. Others each have the limits of `"*"`; a bounded number of them is kept,
+and the rest count as one tenant together.
 """
 
 import math
@@ -16,24 +16,24 @@ from gateway.bookings.tenant_usage import GIVEN, NO_REQUESTS, NO_TOKENS, REQUEST
 from gateway.config.tenant_limits import NO_LIMITS, Limits, is_limited
 from gateway.core.errors import TooManyRequests
 from gateway.http.messages import Header, HttpRequest
-from gateway.tenancy.admission.fair_queue import Entry
-from gateway.tenancy.admission.token_bucket import Bucket, duration
+from gateway.tenancy.admission.fair_queue import QueueEntry
+from gateway.tenancy.admission.token_bucket import TokenBucket, duration
 
-EVERYBODY = "*"
+DEFAULT = "*"
 ANONYMOUS = "anonymous"
 OTHERS = "(others)"
 
 MAX_TENANTS = 10_000
 MAX_LABELS = 100
-"""Tenants that are not configured and have metrics of their own: a page of metrics must stay readable."""
+"""Unconfigured tenants with metrics of their own: a page of metrics must stay readable."""
 BUSY_S = 1.0
-"""To tell a client when one of its own requests will have ended is a guess."""
+"""Seconds to suggest in Retry-After at the concurrency limit: a guess of when a request will have ended."""
 
 
 @mypyc_attr(acyclic=True)
 class Tenant:
-    """One tenant's limits and what is left of them. `label` is its name in metrics, `used` what other
-    processes let it use."""
+    """Limits of one tenant and its remaining quota. `label` is its name in metrics, `used` its usage in the
+    other processes of this host."""
 
     __slots__ = ("name", "label", "limits", "requests", "tokens", "num_active", "_used")
 
@@ -53,7 +53,7 @@ class Tenant:
         return f"Tenant({self.name!r}, active={self.num_active}, {self.requests}, {self.tokens})"
 
     def limit(self, limits: Limits, now: float, used: Used | None) -> None:
-        """Other limits from now on. The share that was left of the old ones is left of these."""
+        """Change the limits. The share of quota that was left of the old limits is left of the new ones."""
         shares = [
             1.0 if each is None else each.level(now) / each.capacity for each in (self.requests, self.tokens)
         ]
@@ -67,13 +67,13 @@ class Tenant:
             used.set_active(self.num_active)
 
     def admit(self, now: float) -> None:
-        """One more of its requests is under way, until `ended`. Raises TooManyRequests."""
+        """Count one more request in flight, until `ended`. Raises TooManyRequests."""
         num_active = self.num_active
         if self._used is not None:
-            num_active += self._hear(self._used, now)
+            num_active += self._take_remote_usage(self._used, now)
         most = self.limits.max_concurrent
         if most and num_active >= most:
-            raise self._refused("requests", f"at most {most} at once, {num_active} are under way", BUSY_S)
+            raise self._refused("requests", f"at most {most} at once, {num_active} are in flight", BUSY_S)
         if self.tokens is not None and self.tokens.level(now) <= 0:
             self._check_tokens(1, now)
         if self.requests is not None:
@@ -85,7 +85,7 @@ class Tenant:
         if self._used is not None:
             self._used.took(REQUESTS, 1)
             self._used.set_active(self.num_active)
-            self._tell(self._used, now)
+            self._publish_missing(self._used, now)
 
     def ended(self) -> None:
         self.num_active -= 1
@@ -93,51 +93,51 @@ class Tenant:
             self._used.set_active(self.num_active)
 
     def take_tokens(self, num_tokens: int, now: float) -> None:
-        """Those of a prompt. Raises TooManyRequests."""
+        """Take the tokens of a prompt from the quota. Raises TooManyRequests."""
         if self.tokens is not None:
             self._check_tokens(num_tokens, now)
             self.correct_tokens(num_tokens, now)
 
     def correct_tokens(self, num_tokens: int, now: float) -> None:
-        """More than was taken before, as is known now; less than 0: less."""
+        """Correct the tokens taken by a difference that is known now; a negative number refunds."""
         if self.tokens is not None:
             self.tokens.take(num_tokens, now)
             if self._used is not None:
                 self._used.took(TOKENS if num_tokens > 0 else GIVEN, abs(num_tokens))
-                self._tell(self._used, now)
+                self._publish_missing(self._used, now)
 
     @property
     def has_limits(self) -> bool:
-        """That are told with each answer."""
+        """True if the tenant has rate limits, which are reported with each answer."""
         return self.requests is not None or self.tokens is not None
 
     def is_idle(self, now: float) -> bool:
-        """Another one made in its place would be the same."""
+        """True if the tenant has nothing in flight and its full quota, so that it need not be remembered."""
         if self.num_active:
             return False
         return all([not each or each.level(now) >= each.capacity for each in (self.requests, self.tokens)])
 
     def headers(self, now: float) -> list[Header]:
-        """What is left, as OpenAI tells it."""
-        told: list[Header] = []
+        """Rate-limit headers with the remaining quota, in OpenAI's format."""
+        result: list[Header] = []
         for name, bucket in ((b"requests", self.requests), (b"tokens", self.tokens)):
             if bucket is not None:
                 left = max(math.floor(bucket.level(now) + 1e-6), 0)
-                told.append((b"x-ratelimit-limit-" + name, b"%d" % bucket.capacity))
-                told.append((b"x-ratelimit-remaining-" + name, b"%d" % left))
-                told.append((b"x-ratelimit-reset-" + name, duration(bucket.full_in_s(now)).encode()))
-        return told
+                result.append((b"x-ratelimit-limit-" + name, b"%d" % bucket.capacity))
+                result.append((b"x-ratelimit-remaining-" + name, b"%d" % left))
+                result.append((b"x-ratelimit-reset-" + name, duration(bucket.full_in_s(now)).encode()))
+        return result
 
-    def _hear(self, used: Used, now: float) -> int:
-        """What the others have taken, and how many of its requests they have under way."""
+    def _take_remote_usage(self, used: Used, now: float) -> int:
+        """Take the usage in other processes from the quota. Returns their requests in flight."""
         if self.requests is not None:
             self.requests.take(used.grown_elsewhere(REQUESTS), now)
         if self.tokens is not None:
             self.tokens.take(used.grown_elsewhere(TOKENS) - used.grown_elsewhere(GIVEN), now)
         return used.num_active_elsewhere()
 
-    def _tell(self, used: Used, now: float) -> None:
-        """To a process that has not met it."""
+    def _publish_missing(self, used: Used, now: float) -> None:
+        """Publish the quota used so far, for a process that meets the tenant later."""
         num_requests = self.requests.capacity - self.requests.level(now) if self.requests else 0.0
         num_tokens = self.tokens.capacity - self.tokens.level(now) if self.tokens else 0.0
         used.tell_missing(num_requests, num_tokens, now)
@@ -146,7 +146,8 @@ class Tenant:
         assert self.tokens is not None
         if wait_s := self.tokens.wait_s(num_tokens, now):
             left = max(math.floor(self.tokens.level(now)), 0)
-            what = f"at most {self.limits.tokens_per_min} per minute, {left} are left and it has {num_tokens}"
+            most = f"at most {self.limits.tokens_per_min} per minute"
+            what = f"{most}, {left} are left and the request needs {num_tokens}"
             raise self._refused("tokens", what, wait_s)
 
     def _refused(self, kind: str, what: str, wait_s: float) -> TooManyRequests:
@@ -154,16 +155,16 @@ class Tenant:
         return TooManyRequests(message, code="rate_limit_exceeded", kind=kind, wait_s=wait_s)
 
 
-def _buckets(limits: Limits, now: float) -> tuple[Bucket | None, Bucket | None]:
-    """Of requests and of tokens."""
+def _buckets(limits: Limits, now: float) -> tuple[TokenBucket | None, TokenBucket | None]:
+    """Token buckets for requests and for tokens; None where unlimited."""
     rate, at_once, per_min = limits.requests_per_s, limits.requests_at_once, limits.tokens_per_min
-    requests = Bucket(rate, at_once or max(1, math.ceil(rate)), now) if rate else None
-    return requests, Bucket(per_min / 60, per_min, now) if per_min else None
+    requests = TokenBucket(rate, at_once or max(1, math.ceil(rate)), now) if rate else None
+    return requests, TokenBucket(per_min / 60, per_min, now) if per_min else None
 
 
 class Ticket:
-    """A request that was let in. `headers` go with its answer; `num_tokens` are those that its tenant has
-    paid for; `entry` is there while it waits."""
+    """Admission of one request. `headers` go with its answer; `num_tokens` are the prompt tokens charged to
+    its tenant; `entry` is set while it is queued."""
 
     __slots__ = ("tenant", "http", "arrived_s", "headers", "num_tokens", "entry")
 
@@ -173,12 +174,12 @@ class Ticket:
         self.arrived_s = arrived_s
         self.headers = headers
         self.num_tokens = 0
-        self.entry: Entry | None = None
+        self.entry: QueueEntry | None = None
 
 
 class Tenants:
-    """All that were heard of. `limits` by name, with those of everybody else under "*"; `used_of` is what
-    other processes of this host let a tenant use."""
+    """Tenants seen so far. `limits` by name, with the default under "*"; `used_of` returns a tenant's usage
+    in the other processes of this host."""
 
     def __init__(
         self,
@@ -188,11 +189,11 @@ class Tenants:
         used_of: Callable[[str], Used | None] | None = None,
     ) -> None:
         self._limits = limits
-        self._others = limits.get(EVERYBODY, NO_LIMITS)
+        self._others = limits.get(DEFAULT, NO_LIMITS)
         self._max_tenants = max_tenants
         self._used_of = used_of
         self._tenants: dict[str, Tenant] = {}
-        self._labels = {name for name in limits if name != EVERYBODY}
+        self._labels = {name for name in limits if name != DEFAULT}
         self._num_labels = 0
         self._swept_s = -math.inf
 
@@ -200,20 +201,20 @@ class Tenants:
         return f"Tenants({len(self._tenants)}, configured={sorted(self._limits)})"
 
     def limit(self, limits: Mapping[str, Limits], now: float) -> None:
-        """Other limits, for those that are known already too."""
-        self._limits, self._others = limits, limits.get(EVERYBODY, NO_LIMITS)
-        self._labels |= {name for name in limits if name != EVERYBODY}
+        """Change the limits, also of tenants already known."""
+        self._limits, self._others = limits, limits.get(DEFAULT, NO_LIMITS)
+        self._labels |= {name for name in limits if name != DEFAULT}
         for name, tenant in self._tenants.items():
             if (new := limits.get(name, self._others)) != tenant.limits:
                 tenant.limit(new, now, self._used(name, new))
 
     def of(self, name: str, now: float) -> Tenant:
-        return self._tenants.get(name) or self._meet(name, now)
+        return self._tenants.get(name) or self._add(name, now)
 
     def known(self) -> list[Tenant]:
         return list(self._tenants.values())
 
-    def _meet(self, name: str, now: float) -> Tenant:
+    def _add(self, name: str, now: float) -> Tenant:
         if len(self._tenants) >= self._max_tenants and name not in self._limits:
             self._sweep(now)
             if len(self._tenants) >= self._max_tenants:
@@ -238,7 +239,7 @@ class Tenants:
         return name
 
     def _sweep(self, now: float) -> None:
-        """It costs milliseconds, so not for each that comes."""
+        """Forget idle tenants, at most once a second: a sweep costs milliseconds."""
         if now - self._swept_s >= 1.0:
             self._swept_s = now
             self._tenants = {name: t for name, t in self._tenants.items() if not t.is_idle(now)}

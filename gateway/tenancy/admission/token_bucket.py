@@ -1,7 +1,7 @@
-"""A limit per time: so much may be taken at once, and comes back at a steady rate.
+"""Token bucket: a burst capacity that refills at a steady rate.
 
-What a request costs is not all known when it is let in, so that a bucket can be in debt: nothing is let in
-until the debt has come back. A request that costs more than the bucket holds is let in by a full one.
+The cost of a request is not fully known when it is admitted, so a bucket may be overdrawn: nothing more is
+admitted until it has refilled. A request that costs more than the capacity is admitted by a full bucket.
 """
 
 import math
@@ -10,8 +10,9 @@ from mypy_extensions import mypyc_attr
 
 
 @mypyc_attr(acyclic=True)
-class Bucket:
-    """`rate` per second; holds `capacity`, and begins full. Time is given, and never goes back."""
+class TokenBucket:
+    """Bucket that refills by `rate` per second up to `capacity`, and starts full. Time is a parameter and
+    monotonic."""
 
     __slots__ = ("capacity", "rate", "_level", "_at_s")
 
@@ -22,23 +23,23 @@ class Bucket:
         self._at_s = now
 
     def __repr__(self) -> str:
-        return f"Bucket({self._level:.1f} of {self.capacity:g}, {self.rate:g}/s)"
+        return f"TokenBucket({self._level:.1f} of {self.capacity:g}, {self.rate:g}/s)"
 
     def level(self, now: float) -> float:
-        """What is left; below 0 in debt."""
-        if now > self._at_s:  # who looked at the clock before another one asked changes nothing
+        """Remaining amount; below 0 while overdrawn."""
+        if now > self._at_s:  # a caller with an older reading of the clock changes nothing
             self._level = min(self.capacity, self._level + (now - self._at_s) * self.rate)
             self._at_s = now
         return self._level
 
     def wait_s(self, cost: float, now: float) -> float:
-        """Seconds until so much can be taken; 0: now."""
-        # A share of a millionth is what sums of floats may lose.
+        """Seconds until `cost` can be taken; 0 if it can be now."""
+        #  Rounding in sums of floats may lose a millionth.
         missing = min(cost, self.capacity) - self.level(now)
         return missing / self.rate if missing > 1e-6 * self.capacity else 0.0
 
     def take(self, cost: float, now: float) -> None:
-        """Whether there is enough or not."""
+        """Take `cost`, even if it overdraws the bucket."""
         self._level = self.level(now) - cost
 
     def full_in_s(self, now: float) -> float:
@@ -46,7 +47,7 @@ class Bucket:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it, which is Go's: 6m0s, 1.5s, 12ms."""
+    """Format a duration as OpenAI's headers do, which is Go's format: 6m0s, 1.5s, 12ms."""
     if (milliseconds := math.ceil(seconds * 1000)) < 1000:
         return f"{milliseconds}ms"
     tenths = math.ceil(seconds * 10)

@@ -1,10 +1,10 @@
-"""Who asks, by what they show: each request's first question, where it matters.
+"""Authentication of each request by its API key or JWT, where keys or salts are configured.
 
     Authorization: Bearer KEY  ─┐                  ┌─► Who: tenant, models, salt; the key goes no further
     x-api-key: KEY             ─┴─► file, or JWT ──┴─► 401 missing, unknown, expired; 403 of another tenant
 
-Where no keys are configured but tenants' caches are kept apart, the tenant is what it is to flow control:
-said by whom we trust, else named after the key that goes to the worker.
+Where no keys are configured but tenants' caches are kept apart, the tenant is the one of admission control:
+declared by a trusted client, else named after the key that goes to the worker.
 """
 
 from collections import Counter
@@ -15,31 +15,32 @@ from gateway.core.errors import Forbidden, Unauthorized
 from gateway.http.caller import Who
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
-from gateway.tenancy.admission.request_identity import Names, said, tenant_of_key
-from gateway.tenancy.auth.api_keys import Ring
+from gateway.tenancy.admission.request_identity import HeaderNames, declared_identity, tenant_of_key
+from gateway.tenancy.auth.api_keys import KeyRing
 
-MAX_UNSHOWN = 4096
-"""Tenants without a key of ours whose salt is remembered."""
+MAX_UNAUTHENTICATED = 4096
+"""Cached salts of unauthenticated tenants."""
 
 SaltOf = Callable[[str], str | None]
 
 Verify = Callable[[bytes], Who]
-"""Says whose token it is that others issued, or raises Unauthorized."""
+"""Returns the caller of a JWT, or raises Unauthorized."""
 
 
-class Guard:
-    """`ring` is None where there is no key file; `clock` is seconds since 1970."""
+class Authenticator:
+    """Authenticates requests by API key or JWT. `ring` is None without a key file; `clock` is seconds since
+    1970."""
 
     def __init__(
         self,
         *,
         clock: Callable[[], float],
-        names: Names,
+        names: HeaderNames,
         trusted: Trusted,
         salt_of: SaltOf,
         passes_key: bool = False,
     ) -> None:
-        self.ring: Ring | None = None
+        self.ring: KeyRing | None = None
         self.jwt: Verify | None = None
         self.refusals: Counter[str] = Counter()
         self._clock = clock
@@ -47,10 +48,10 @@ class Guard:
         self._trusted = trusted
         self._salt_of = salt_of
         self._passes_key = passes_key
-        self._unshown: dict[str, Who] = {}
+        self._unauthenticated: dict[str, Who] = {}
 
     def __repr__(self) -> str:
-        return f"Guard({self.ring!r}, jwt={self.jwt is not None}, refusals={dict(self.refusals)})"
+        return f"Authenticator({self.ring!r}, jwt={self.jwt is not None}, refusals={dict(self.refusals)})"
 
     @property
     def wants_key(self) -> bool:
@@ -58,22 +59,22 @@ class Guard:
 
     @property
     def asks_peer(self) -> bool:
-        """Whether the client's address says anything."""
+        """True if the client's address matters."""
         return not self.wants_key and bool(self._trusted)
 
-    def believe(self, names: Names, trusted: Trusted) -> None:
-        """Whose headers say which tenant."""
+    def believe(self, names: HeaderNames, trusted: Trusted) -> None:
+        """Replace the identity headers and the networks that may send them."""
         self._names, self._trusted = names, trusted
 
-    def set_ring(self, ring: Ring | None) -> None:
+    def set_ring(self, ring: KeyRing | None) -> None:
         self.ring = ring
-        self._unshown.clear()
+        self._unauthenticated.clear()
 
     def ask(self, http: HttpRequest, peer: str | None) -> Who:
-        """Raises Unauthorized or Forbidden. What was shown is taken out of the request's headers, so that it
-        reaches neither a worker nor a log."""
+        """Authenticate a request. Its credentials are removed from the headers, so that they reach neither a
+        worker nor a log. Raises Unauthorized or Forbidden."""
         if self.ring is None and self.jwt is None:
-            return self._of_unshown(http, peer)
+            return self._unauthenticated_caller(http, peer)
         bearer: bytes | None = None
         key: bytes | None = None
         declared: bytes | None = None
@@ -94,21 +95,21 @@ class Guard:
         if declared is not None and declared.decode("utf-8", "replace").strip() != who.tenant:
             raise self._refused(
                 Forbidden(
-                    f"key '{who.name}' is of the tenant '{who.tenant}', and the request names another",
+                    f"key '{who.name}' belongs to tenant '{who.tenant}', but the request names another",
                     code="tenant_mismatch",
                 )
             )
         return who
 
     def who(self, authorization: bytes | None, api_key: bytes | None) -> Who:
-        """Of the two headers' values. Raises Unauthorized."""
+        """Caller of the two headers' values. Raises Unauthorized."""
         shown = api_key
         if authorization is not None and authorization[:7].lower() == b"bearer ":
             shown = authorization[7:].strip()
         if not shown:
             raise self._refused(
                 Unauthorized(
-                    "you sent no API key; send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+                    "API key missing; send 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
                     code="missing_api_key",
                 )
             )
@@ -119,7 +120,7 @@ class Guard:
                 raise self._refused(error) from None
         who = self.ring.find(shown) if self.ring is not None else None
         if who is None:
-            raise self._refused(Unauthorized("the API key is not known", code="invalid_api_key"))
+            raise self._refused(Unauthorized("unknown API key", code="invalid_api_key"))
         if who.expires_s and who.expires_s <= self._clock():
             when = datetime.fromtimestamp(who.expires_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             message = f"the API key '{who.name}' expired on {when}; ask for a new one"
@@ -127,21 +128,21 @@ class Guard:
         return who
 
     def check_admin(self, authorization: bytes | None, api_key: bytes | None) -> Who:
-        """Raises Unauthorized or Forbidden."""
+        """Authenticate a request to the admin API. Raises Unauthorized or Forbidden."""
         who = self.who(authorization, api_key)
         if not who.is_admin:
-            message = f"key '{who.name}' has no admin scope (`kvgate key new --admin`)"
+            message = f"key '{who.name}' has no admin scope; use a key with admin scope"
             raise self._refused(Forbidden(message, code="admin_scope_required"))
         return who
 
-    def _of_unshown(self, http: HttpRequest, peer: str | None) -> Who:
-        told = said(http.headers, self._names) if self._trusted.trusts(peer) else None
-        tenant = (told.tenant if told else None) or tenant_of_key(http.headers)
-        who = self._unshown.get(tenant)
+    def _unauthenticated_caller(self, http: HttpRequest, peer: str | None) -> Who:
+        declared = declared_identity(http.headers, self._names) if self._trusted.trusts(peer) else None
+        tenant = (declared.tenant if declared else None) or tenant_of_key(http.headers)
+        who = self._unauthenticated.get(tenant)
         if who is None:
-            if len(self._unshown) >= MAX_UNSHOWN:
-                self._unshown.clear()
-            who = self._unshown[tenant] = Who(tenant, salt=self._salt_of(tenant))
+            if len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
+                self._unauthenticated.clear()
+            who = self._unauthenticated[tenant] = Who(tenant, salt=self._salt_of(tenant))
         return who
 
     def _refused(self, error: Unauthorized | Forbidden) -> Unauthorized | Forbidden:

@@ -1,8 +1,8 @@
-"""What the guard goes by, made of the configuration and kept as new as its files are.
+"""Credentials: the authenticators made from the configuration, kept in step with their files.
 
-key file ──► Ring ──┐
-secret ──► salts ───┼──► Guard ──► each request
-JWKS ──► Jwt ───────┘
+key file ──► KeyRing ─┐
+secret ──► salts ─────┼──► Authenticator ──► each request
+JWKS ──► Jwt ─────────┘
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from gateway.core.errors import ConfigError
 from gateway.runtime.tasks import Tasks
 from gateway.tenancy.admission.request_identity import header_names, trusted_peers
 from gateway.tenancy.auth.admin_access import has_keys
-from gateway.tenancy.auth.api_keys import Ring
-from gateway.tenancy.auth.authenticator import Guard
+from gateway.tenancy.auth.api_keys import KeyRing
+from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tenancy.auth.key_file import KeyFile
 from gateway.tenancy.auth.tenant_salt import MIN_SECRET_CHARS, Salts
 
@@ -26,118 +26,122 @@ if TYPE_CHECKING:
     from gateway.routing.router import Router
     from gateway.tenancy.auth.jwks import Jwks
     from gateway.tenancy.auth.jwt import Jwt
-    from gateway.tenancy.auth.salt_cost_observer import SaltWitness
+    from gateway.tenancy.auth.salt_cost_observer import SaltCostObserver
 
 log = logging.getLogger("kvgate.keys")
 
 LOOK_INTERVAL_S = 1.0
-"""Between two looks at the file."""
+"""Seconds between two checks of the key file."""
 
 _NO_GROUPS: Mapping[str, str] = {}
 
 
-class Keeper:
-    """`guard` is None where it does not matter who asks."""
+class Credentials:
+    """Authenticators of the data and the admin port; `authenticator` is None where no caller needs to be
+    known."""
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
-        """Raises ConfigError."""
+        """Read the files of the configuration. Raises ConfigError."""
         check(config)
         self._salts = _salts(config)
         self._clock = clock
         self.file = KeyFile(config.key_file, self._salt_in) if config.key_file else None
         self.admin_file = KeyFile(config.admin_api_keys, _no_salt) if config.admin_api_keys else None
-        self._warn_if_closed(config)
-        self.witness: SaltWitness | None = None
-        self.guard: Guard | None = None
-        self.admin_guard: Guard | None = None
+        self._warn_if_inaccessible(config)
+        self.salt_observer: SaltCostObserver | None = None
+        self.authenticator: Authenticator | None = None
+        self.admin_authenticator: Authenticator | None = None
         self.jwt: Jwt | None = None
         self.jwks: Jwks | None = None
         if self.file or config.jwt_keys or self._salts:
-            self.guard = guard = Guard(
+            self.authenticator = authenticator = Authenticator(
                 clock=clock,
                 names=header_names(config),
                 trusted=trusted_peers(config),
                 salt_of=self._salt_of,
                 passes_key=config.pass_client_key,
             )
-            guard.set_ring(self.file.ring if self.file else None)
+            authenticator.set_ring(self.file.ring if self.file else None)
             if config.jwt_keys:
-                self._take_tokens(config, guard)
+                self._take_tokens(config, authenticator)
         if self.admin_file:
-            self.admin_guard = Guard(
+            self.admin_authenticator = Authenticator(
                 clock=clock, names=header_names(config), trusted=trusted_peers(config), salt_of=_no_salt
             )
-            self.admin_guard.set_ring(self.admin_file.ring)
+            self.admin_authenticator.set_ring(self.admin_file.ring)
 
     def __repr__(self) -> str:
-        return f"Keeper({self.guard!r})"
+        return f"Credentials({self.authenticator!r})"
 
     def start(self, tasks: Tasks, router: "Router | None" = None) -> None:
-        """Keep it new, until the tasks end; and count what salts cost of what a router decides."""
+        """Start the tasks that follow the files, and the count of the cost of salts for a router's
+        decisions."""
         if self._salts and router:
-            from gateway.tenancy.auth.salt_cost_observer import (  # a supervisor does without
-                SaltWitness,
-                keep_counted,
+            from gateway.tenancy.auth.salt_cost_observer import (  # not loaded in a supervisor
+                SaltCostObserver,
+                count_salt_cost,
             )
 
-            self.witness = SaltWitness(router.fleet)
-            router.witnesses.decided.append(self.witness.decided)
-            tasks.start("count what salts cost", keep_counted(self.witness))
-        if self.jwks and router:  # whoever asks a supervisor has a key
+            self.salt_observer = SaltCostObserver(router.fleet)
+            router.witnesses.decided.append(self.salt_observer.decided)
+            tasks.start("count what salts cost", count_salt_cost(self.salt_observer))
+        if self.jwks and router:  # requests to a supervisor have a key
             tasks.start("fetch keys for tokens", self.jwks.keep())
-        if self.file and self.guard:
-            tasks.start("follow keys", self._follow(self.file, self.guard))
-        if self.admin_file and self.admin_guard:
-            tasks.start("follow admin keys", self._follow(self.admin_file, self.admin_guard))
+        if self.file and self.authenticator:
+            tasks.start("follow keys", self._follow(self.file, self.authenticator))
+        if self.admin_file and self.admin_authenticator:
+            tasks.start("follow admin keys", self._follow(self.admin_file, self.admin_authenticator))
 
     @property
-    def admin_guards(self) -> list[Guard]:
-        """Each knows keys that may have admin scope."""
-        wanted = self.guard if self.guard and self.guard.wants_key else None
-        return [guard for guard in (self.admin_guard, wanted) if guard]
+    def admin_authenticators(self) -> list[Authenticator]:
+        """Authenticators that know keys which may have admin scope."""
+        wanted = self.authenticator if self.authenticator and self.authenticator.wants_key else None
+        return [authenticator for authenticator in (self.admin_authenticator, wanted) if authenticator]
 
-    def _warn_if_closed(self, config: Config) -> None:
+    def _warn_if_inaccessible(self, config: Config) -> None:
         files = [file for file in (self.file, self.admin_file) if file]
         if files and config.admin_key not in ("auto", "off") and not any(file.has_admin for file in files):
             log.warning(
-                "admin_key is %s, and no key in %s has admin scope: %s",
+                "admin_key is %s but no key in %s has admin scope: %s",
                 config.admin_key,
                 " or ".join(file.path for file in files),
                 "make one with `kvgate key new --tenant NAME --admin`",
             )
 
-    def take(self, config: Config) -> None:
-        """What is live of the configuration."""
-        if self.guard:
-            self.guard.believe(header_names(config), trusted_peers(config))
+    def reconfigure(self, config: Config) -> None:
+        """Apply the live options of a changed configuration."""
+        if self.authenticator:
+            self.authenticator.believe(header_names(config), trusted_peers(config))
 
     async def reload(self) -> None:
-        """Read the keys anew, whether they seem changed or not. Raises ConfigError, with nothing changed."""
-        if self.admin_file and self.admin_guard:
-            self._use(self.admin_guard, await asyncio.to_thread(self.admin_file.reload))
-        if self.file and self.guard:
-            self._use(self.guard, await asyncio.to_thread(self.file.reload))
+        """Reload the key files, even if they seem unchanged. Raises ConfigError, with nothing changed."""
+        if self.admin_file and self.admin_authenticator:
+            self._use(self.admin_authenticator, await asyncio.to_thread(self.admin_file.reload))
+        if self.file and self.authenticator:
+            self._use(self.authenticator, await asyncio.to_thread(self.file.reload))
 
-    async def _follow(self, file: KeyFile, guard: Guard) -> None:
-        """In a thread: it may lie on a network."""
+    async def _follow(self, file: KeyFile, authenticator: Authenticator) -> None:
+        """Follow changes of a key file. Reads run in a thread: the file may lie on a network."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             if ring := await asyncio.to_thread(file.look):
-                self._use(guard, ring)
+                self._use(authenticator, ring)
 
-    def _use(self, guard: Guard, ring: Ring) -> None:
-        guard.set_ring(ring)
+    def _use(self, authenticator: Authenticator, ring: KeyRing) -> None:
+        authenticator.set_ring(ring)
         if self.jwt:
-            self.jwt.forget()  # the groups of their tenants
+            self.jwt.forget()  # the groups of their tenants may have changed
 
-    def _take_tokens(self, config: Config, guard: Guard) -> None:
-        """Raises ConfigError."""
-        from gateway.tenancy.auth.jwks import Jwks  # and their libraries
+    def _take_tokens(self, config: Config, authenticator: Authenticator) -> None:
+        """Accept JWTs. Raises ConfigError."""
+        from gateway.tenancy.auth.jwks import Jwks  # with their libraries
         from gateway.tenancy.auth.jwt import DEFAULT_ALGORITHMS, Jwt
 
         for name, value in (("jwt_issuer", config.jwt_issuer), ("jwt_audience", config.jwt_audience)):
             if not value:
-                raise ConfigError(f"jwt_keys: needs {name}, or tokens for others would be taken")
+                raise ConfigError(
+                    f"jwt_keys: needs {name}; without it, tokens issued for other services would be accepted"
+                )
         self.jwt = Jwt(
             algorithms=config.jwt_algorithms or DEFAULT_ALGORITHMS,
             issuer=config.jwt_issuer,
@@ -150,7 +154,7 @@ class Keeper:
         )
         self.jwks = Jwks(config.jwt_keys, self.jwt.use, refresh_s=config.jwt_refresh_s)
         self.jwt.want_keys = self.jwks.want
-        guard.jwt = self.jwt.who
+        authenticator.jwt = self.jwt.who
 
     def _salt_of(self, tenant: str) -> str | None:
         return self._salt_in(tenant, self.file.ring.groups if self.file else _NO_GROUPS)
@@ -160,15 +164,15 @@ class Keeper:
 
 
 def check(config: Config) -> None:
-    """What goes together and what does not. Raises ConfigError."""
+    """Check options that need or exclude each other. Raises ConfigError."""
     if config.admin_key in ("changes", "all") and not has_keys(config):
         raise ConfigError("admin_key: needs admin_api_keys or key_file, with a key that has admin scope")
     if config.mask_cached_tokens and config.expose_headers:
-        raise ConfigError("mask_cached_tokens: expose_headers tells clients what it hides; choose one")
+        raise ConfigError("mask_cached_tokens: expose_headers discloses the hidden counts; choose one")
 
 
 def _no_salt(tenant: str, groups: Mapping[str, str] | None = None) -> None:
-    """Keys of admins send no prompts."""
+    """Stand-in for tenants' salts with admin keys, which send no prompts."""
 
 
 def _salts(config: Config) -> Salts | None:

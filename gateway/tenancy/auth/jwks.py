@@ -1,8 +1,8 @@
-"""Public keys of whoever issues tokens: a JWKS (RFC 7517), from a file or a URL, fetched beside the traffic.
+"""Public keys of a token issuer: a JWKS (RFC 7517) from a file or a URL, fetched in the background.
 
-    now, then every `refresh_s`, and sooner where a token names a key that is not known ─► `use(text)`
+    now, then every `refresh_s`, and sooner where a token names an unknown key ─► `use(text)`
 
-What cannot be had or used leaves the keys before in use, and is logged once until it is well again.
+On a failure the previous keys stay in use; it is logged once until a fetch succeeds again.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = logging.getLogger("kvgate.keys")
 
 FETCH_TIMEOUT_S = 10.0
 MIN_INTERVAL_S = 5.0
-"""Between two fetches, whatever tokens name: nobody has us ask the issuer as often as they like."""
+"""Seconds between two fetches: unknown key ids in tokens cannot make the gateway poll the issuer faster."""
 MAX_BYTES = 1 << 20
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -30,12 +30,12 @@ UNUSABLE = (OSError, aiohttp.ClientError, ValueError, TypeError, ArithmeticError
 """Errors of an issuer's answer: a list where a name belongs is a TypeError, a TimeoutError is an OSError."""
 
 Use = Callable[[bytes], None]
-"""Takes a JWKS, or raises ValueError in words."""
+"""Parses and applies a JWKS, or raises ValueError with the reason."""
 
 
 class Jwks:
     def __init__(self, source: str, use: Use, *, refresh_s: float) -> None:
-        """A file is read at once. Raises ConfigError."""
+        """Check the source; a file is read at once. Raises ConfigError."""
         self.source = source
         self.fetches: Counter[str] = Counter()
         self._use = use
@@ -55,11 +55,11 @@ class Jwks:
         return f"Jwks({self.source}, {dict(self.fetches)})"
 
     def want(self) -> None:
-        """A token names a key that is not known: look again soon."""
+        """Request an early fetch: a token names an unknown key."""
         self._wanted.set()
 
     async def keep(self) -> None:
-        """Fetch for ever."""
+        """Fetch periodically until cancelled."""
         while True:
             self._wanted.clear()
             await self.fetch()
@@ -74,12 +74,12 @@ class Jwks:
         except UNUSABLE as exc:
             self.fetches["failed"] += 1
             if self._was_well:
-                log.error("%s: no keys from there, those before stay: %s", self.source, _words(exc))
+                log.error("JWKS %s: fetch failed, keeping the previous keys: %s", self.source, _words(exc))
             self._was_well = False
         else:
             self.fetches["fetched"] += 1
             if not self._was_well:
-                log.info("%s: keys are there again", self.source)
+                log.info("JWKS %s: fetch succeeded again", self.source)
             self._was_well = True
 
     def _read(self) -> bytes:
@@ -92,26 +92,26 @@ class Jwks:
             aiohttp.ClientSession(timeout=timeout) as session,
             session.get(self.source, headers={"Accept": "application/json"}, allow_redirects=False) as answer,
         ):
-            if answer.status in REDIRECTS:  # it might lead to a place without TLS, or to another network
-                raise ValueError(f"it answers {answer.status}, a redirect; name the URL that it leads to")
+            if answer.status in REDIRECTS:  # it might lead to a URL without TLS, or to another network
+                raise ValueError(f"status {answer.status}, a redirect; configure the URL that it leads to")
             if answer.status != 200:
-                raise ValueError(f"it answers {answer.status}")
+                raise ValueError(f"status {answer.status}")
             body = b""
             async for part in answer.content.iter_any():
                 body += part
                 if len(body) > MAX_BYTES:
-                    raise ValueError(f"its answer is over {MAX_BYTES} bytes")
+                    raise ValueError(f"response larger than {MAX_BYTES} bytes")
             return body
 
 
 def _check(source: str) -> None:
-    """Raises ConfigError."""
+    """Check that keys of a URL cannot be tampered with on their way. Raises ConfigError."""
     try:
         url = Url.of(source)
     except ValueError as exc:
         raise ConfigError(f"jwt_keys: {exc}") from exc
     if url.scheme == "http" and url.host not in LOOPBACK:
-        raise ConfigError(f"jwt_keys: {source}: keys that come without TLS can be anybody's; use https")
+        raise ConfigError(f"jwt_keys: {source}: keys fetched without TLS can be forged; use https")
 
 
 def _words(exc: BaseException) -> str:

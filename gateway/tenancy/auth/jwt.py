@@ -1,13 +1,12 @@
-"""Tokens that others issued (JWT), in place of keys of ours: verified with their public keys.
+"""JWT verification with the public keys of other issuers, as an alternative to API keys.
 
     header ─ an allowed algorithm, a known key ─► signature, exp, nbf, iss, aud ─► claims ─► Who
 
-An algorithm belongs to a kind of key: RSA keys verify RS* and PS*, EC keys ES*, Ed25519 keys EdDSA, and what
-a key says of itself (`alg`, `use`) narrows that. Keys are never shared secrets, so HS* and "none" cannot be
-meant.
+An algorithm belongs to a kind of key: RSA keys verify RS* and PS*, EC keys ES*, Ed25519 keys EdDSA; a key's
+own `alg` and `use` narrow that. Keys are never shared secrets, so HS* and "none" cannot be meant.
 
-To verify costs 100 us or more, once for each token: afterwards it is known by a digest of it, until it
-expires or the keys change. The digest is keyed by what this process drew at its start.
+Verification costs 100 us or more, once per token: afterwards the token is recognized by a digest of it, until
+it expires or the keys change. The digest is keyed by a secret that this process drew at its start.
 """
 
 import os
@@ -28,12 +27,12 @@ from gateway.tenancy.auth.key_format import check_tenant
 
 MAX_TOKEN_BYTES = 16 << 10
 MAX_KNOWN = 4096
-"""Tokens, some 600 bytes each."""
+"""Verified tokens to remember, some 600 bytes each."""
 MAX_KEYS = 100
-"""Of an issuer, who has a few: each costs some 0.1 ms of the event loop for each algorithm."""
+"""Keys of one issuer; usual ones have a few: each costs some 0.1 ms of the event loop per algorithm."""
 MIN_RSA_BITS = 2048
 DEFAULT_ALGORITHMS = ("RS256", "ES256")
-"""What identity providers sign with unless they are told otherwise."""
+"""Algorithms that identity providers sign with by default."""
 FITTING: Mapping[tuple[str, str], Collection[str]] = {
     ("RSA", ""): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     ("EC", "P-256"): ("ES256",),
@@ -51,7 +50,7 @@ class _Jwks(msgspec.Struct):
 
 
 class Jwt:
-    """`want_keys` is called where a token names a key that is not known."""
+    """Verifies JWTs and caches the result. `want_keys` is called where a token names an unknown key."""
 
     def __init__(
         self,
@@ -87,27 +86,27 @@ class Jwt:
         return len({kid for kid, _ in self._keys})
 
     def use(self, text: bytes) -> None:
-        """A JWKS, in place of the one before. Raises ValueError, with nothing changed."""
+        """Replace the keys by those of a JWKS. Raises ValueError, with nothing changed."""
         try:
             given = msgspec.json.decode(text, type=_Jwks).keys
         except UNREADABLE as exc:
-            raise ValueError(f"it is no JWKS: {exc}") from exc
+            raise ValueError(f"not a JWKS: {exc}") from exc
         if len(given) > MAX_KEYS:
-            raise ValueError(f"it lists {len(given)} keys, at most {MAX_KEYS} are used")
+            raise ValueError(f"{len(given)} keys, at most {MAX_KEYS} are allowed")
         keys = {name: key for each in given for name, key in self._usable(each)}
         if not keys:
             allowed = ", ".join(sorted(self._algorithms))
-            raise ValueError(f"it has no public key for {allowed}")
+            raise ValueError(f"no public key for {allowed}")
         if {n: k._jwk_data for n, k in keys.items()} != {n: k._jwk_data for n, k in self._keys.items()}:
             self._keys = keys
             self.forget()
 
     def forget(self) -> None:
-        """Verify each token anew: what they stand for may have changed."""
+        """Forget verified tokens, so that each is verified again: their tenants' groups may have changed."""
         self._known.clear()
 
     def who(self, token: bytes) -> Who:
-        """Raises Unauthorized, which does not show the token."""
+        """Caller of a token. Raises Unauthorized, without the token in its text."""
         if len(token) > MAX_TOKEN_BYTES:
             raise _refused("the token is too long")
         digest = blake2s(token, key=self._salt).digest()
@@ -123,7 +122,7 @@ class Jwt:
         return who
 
     def _usable(self, given: Mapping[str, Any]) -> list[tuple[tuple[str | None, str], pyjwt.PyJWK]]:
-        """By id and algorithm; none of those that sign, encrypt, are secret or are short."""
+        """Usable keys of a JWK by id and algorithm: none that sign, encrypt, are secret or are too short."""
         kind = str(given.get("kty")), "" if given.get("kty") == "RSA" else str(given.get("crv"))
         fitting = {given["alg"]} & set(FITTING.get(kind, ())) if "alg" in given else FITTING.get(kind, ())
         if given.get("use", "sig") != "sig" or "d" in given:
@@ -154,22 +153,22 @@ class Jwt:
             raise Unauthorized("the token has expired", code="expired_token") from exc
         except pyjwt.PyJWTError as exc:
             raise _refused(_why(exc)) from None
-        except UNREADABLE:  # in what its parts hold
+        except UNREADABLE:  # in the parts of the token
             raise _refused("the token cannot be read") from None
         return self._who(claims)
 
     def _key_of(self, header: Mapping[str, Any]) -> pyjwt.PyJWK:
-        """Raises Unauthorized."""
+        """Public key that a token's header names. Raises Unauthorized."""
         name, kid = header.get("alg"), header.get("kid")
         if name not in self._algorithms:
             allowed = ", ".join(sorted(self._algorithms))
-            raise _refused(f"the token is signed in a way that is not allowed; {allowed} is")
+            raise _refused(f"the token's signature algorithm is not allowed; use {allowed}")
         if kid is None and self.num_keys == 1:
             (kid,) = {each for each, _ in self._keys}
         key = self._keys.get((kid, name))
         if key is None:
             self.want_keys()
-            raise _refused("the token is signed with a key that is not known (yet: try again in seconds)")
+            raise _refused("the token's signing key is unknown; if it is new, retry in a few seconds")
         return key
 
     def _who(self, claims: Mapping[str, Any]) -> Who:
@@ -181,7 +180,7 @@ class Jwt:
         except ValueError as exc:
             raise _refused(f"the token's claim '{self._tenant_claim}': {exc}") from exc
         if isinstance(models, str):
-            models = models.split()  # as `scope` is written
+            models = models.split()  # space-separated, as in `scope`
         is_list = isinstance(models, list) and all(isinstance(each, str) for each in models)
         if self._models_claim in claims and not (is_list and models):  # null would mean all
             raise _refused(f"the token's claim '{self._models_claim}' lists no models")

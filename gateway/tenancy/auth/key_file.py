@@ -1,7 +1,7 @@
-"""The key file: read as a whole, and anew when it changes.
+"""Key file: read as a whole, and reloaded when it changes.
 
-What cannot be used leaves the keys before in use, and is logged once. A change counts once it was seen
-twice: an editor, or a copy, may be half-way through.
+An unusable file leaves the previous keys in use, and is logged once. A change counts once it was seen twice:
+an editor, or a copy, may be half-way through.
 """
 
 import logging
@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 from gateway.core.errors import ConfigError
-from gateway.tenancy.auth.api_keys import Ring
-from gateway.tenancy.auth.key_format import SaltOf, ring_of
+from gateway.tenancy.auth.api_keys import KeyRing
+from gateway.tenancy.auth.key_format import SaltOf, parse_key_file
 
 log = logging.getLogger("kvgate.keys")
 
@@ -19,10 +19,10 @@ _Fingerprint = tuple[int, int, int] | None
 
 
 class KeyFile:
-    """`ring` is what it held when it could last be used."""
+    """API keys of a file that is followed; `ring` has those of the last usable version."""
 
     def __init__(self, path: str, salt_of: SaltOf) -> None:
-        """Raises ConfigError."""
+        """Read the file. Raises ConfigError."""
         self.path = path
         self._salt_of = salt_of
         self._loaded = self._seen = _fingerprint(path)
@@ -38,41 +38,41 @@ class KeyFile:
     def has_admin(self) -> bool:
         return any(entry.who is not None and entry.who.is_admin for entry in self.ring.entries.values())
 
-    def look(self) -> Ring | None:
-        """What it holds now, if it has changed and was the same at the last look."""
+    def look(self) -> KeyRing | None:
+        """Reload the file if it has changed and is the same as at the last look; None otherwise."""
         before, self._seen = self._seen, _fingerprint(self.path)
         if self._seen == self._loaded or self._seen != before:
             return None
         try:
             return self.reload()
-        except ConfigError:  # which is logged
+        except ConfigError:  # already logged
             return None
 
-    def reload(self) -> Ring:
-        """Raises ConfigError, with the keys before in use."""
+    def reload(self) -> KeyRing:
+        """Read the file now. Raises ConfigError, with the previous keys in use."""
         self._loaded = self._seen = _fingerprint(self.path)
         try:
             self.ring = self._read()
         except ConfigError as exc:
             self.loads["refused"] += 1
-            log.error("the keys changed and cannot be used, those before stay: %s", exc)
+            log.error("key file changed but cannot be used, keeping the previous keys: %s", exc)
             raise
         self.loads["loaded"] += 1
-        log.info("%s was read anew: %d keys", self.path, len(self.ring.entries))
+        log.info("key file %s: reloaded, %d keys", self.path, len(self.ring.entries))
         return self.ring
 
-    def _read(self) -> Ring:
+    def _read(self) -> KeyRing:
         try:
             text = Path(self.path).expanduser().read_text()
         except OSError as exc:
             raise ConfigError(f"key_file: {self.path} cannot be read: {exc.strerror}") from exc
         except UnicodeDecodeError as exc:
-            raise ConfigError(f"key_file: {self.path} is no text: {exc}") from exc
-        return ring_of(text, f"key_file: {self.path}", self._salt_of)
+            raise ConfigError(f"key_file: {self.path} is not text: {exc}") from exc
+        return parse_key_file(text, f"key_file: {self.path}", self._salt_of)
 
 
 def _fingerprint(path: str) -> _Fingerprint:
-    """What changes with its content, behind any symbolic links; None where it is missing."""
+    """Inode, time and size of the file behind any symbolic links; None where it is missing."""
     try:
         found = os.stat(os.path.expanduser(path))
     except OSError:

@@ -1,9 +1,10 @@
-"""What keeping tenants' caches apart costs: tokens that would have been cached if all shared one.
+"""Cost of keeping tenants' caches apart: tokens that would have been cached if all shared one cache.
 
-An estimate, from what was sent: prompts in chunks of CHUNK_TOKENS, named without their salt, each with the
-salt under which it came; the least used are forgotten, as in one cache of the fleet's size. What a prompt has
-in common with one of another salt, less what is cached for itself, is what its salt gave up. It counts whole
-chunks, so rather too little; and as if a request could always go where its prefix lies, so rather too much.
+An estimate from the prompts sent: prompts in chunks of CHUNK_TOKENS, named without their salt, each with the
+salt under which it came; the least recently used are forgotten, as in one cache of the fleet's size. The
+prefix that a prompt shares with one of another salt, less its own cached prefix, is the cost of its salt.
+Only whole chunks count, which underestimates; and every request is assumed to reach its prefix, which
+overestimates.
 """
 
 from collections import OrderedDict
@@ -18,11 +19,11 @@ CHUNK_TOKENS = 256
 MAX_CHUNKS = 1 << 16
 """16 M tokens, some 13 MB."""
 MANY = ""
-"""In place of a salt: a chunk came under more than one."""
+"""In place of a salt: a chunk that came under more than one."""
 
 
-class GivenUp:
-    """`capacity` is in chunks, and may be set at any time."""
+class SaltCost:
+    """Estimator of the tokens lost to salts. `capacity` is in chunks, and may be set at any time."""
 
     def __init__(self) -> None:
         self.capacity = MAX_CHUNKS
@@ -31,14 +32,14 @@ class GivenUp:
         self._chunks: OrderedDict[int, str] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"GivenUp({self.num_tokens} of {self.num_seen} tokens, {len(self._chunks)} chunks)"
+        return f"SaltCost({self.num_tokens} of {self.num_seen} tokens, {len(self._chunks)} chunks)"
 
     def set_capacity(self, num_tokens: int) -> None:
-        """Of all caches together; 0: nobody knows."""
+        """Set the capacity to the size of all caches together; 0 if unknown."""
         self.capacity = min(max(num_tokens // CHUNK_TOKENS, 1), MAX_CHUNKS) if num_tokens else MAX_CHUNKS
 
     def see(self, model: str, prompts: Sequence[Tokens], salt: str, num_cached: int) -> None:
-        """A request, with how many of its tokens were expected to be cached."""
+        """Count a request; `num_cached` is its predicted number of cached tokens."""
         num_known = 0
         for tokens in prompts:
             num_known += min(self._known(model, tokens, salt), max(len(tokens) - 1, 0))
@@ -46,7 +47,7 @@ class GivenUp:
         self.num_tokens += max(num_known - num_cached, 0)
 
     def _known(self, model: str, tokens: Tokens, salt: str) -> int:
-        """Leading tokens that came under another salt; and from now on under this one."""
+        """Leading tokens that came under another salt; records them under this one."""
         chunks, num_known, is_known = self._chunks, 0, True
         name = xxh3_64_intdigest(model.encode())
         data = memoryview(tokens).cast("B")

@@ -1,4 +1,5 @@
-"""Sees each decision, and counts aside what its tenant's salt has cost (`tenancy/auth/salt_cost.py`)."""
+"""Observer of decisions that estimates the cost of tenants' salts in the background
+(`tenancy/auth/salt_cost.py`)."""
 
 import asyncio
 import time
@@ -9,29 +10,29 @@ from gateway.core.blocks import BlockHash, Tokens
 from gateway.core.decision import Decision, Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.requests.request import InferenceRequest
-from gateway.tenancy.auth.salt_cost import GivenUp
+from gateway.tenancy.auth.salt_cost import SaltCost
 
 MAX_QUEUED = 1_000
 MAX_QUEUED_TOKENS = 1 << 20
 PAUSE_S = 0.05
 PORTION_S = 0.001
-"""A fiftieth of a core at most; what comes faster is left out, and counted."""
+"""A fiftieth of a core at most; requests beyond that are skipped and counted."""
 
 _Seen = tuple[str, Sequence[Tokens], str, int]
 
 
-class SaltWitness:
-    """One of `Router.witnesses`: on the data path a request is only queued, less than 1 us."""
+class SaltCostObserver:
+    """Decision observer: on the data path a request is only queued, less than 1 us."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self.given_up = GivenUp()
+        self.salt_cost = SaltCost()
         self.num_left_out = 0
         self._fleet = fleet
         self._queue: deque[_Seen] = deque()
         self._num_queued_tokens = 0
 
     def __repr__(self) -> str:
-        return f"SaltWitness({self.given_up!r}, {len(self._queue)} queued)"
+        return f"SaltCostObserver({self.salt_cost!r}, {len(self._queue)} queued)"
 
     def decided(
         self,
@@ -49,25 +50,25 @@ class SaltWitness:
         self._queue.append((decision.model, prompt.tokens, request.cache_salt, decision.overlap_tokens))
 
     def step(self) -> bool:
-        """Look at one that is queued; False if none is."""
+        """Examine one queued request; False if there is none."""
         if not self._queue:
             return False
         seen = self._queue.popleft()
         self._num_queued_tokens -= sum(map(len, seen[1]))
-        self.given_up.see(*seen)
+        self.salt_cost.see(*seen)
         return True
 
     def measure_fleet(self) -> None:
         blocks = [member.worker.num_blocks or 0 for member in self._fleet]
         sizes = [member.worker.block_size or 0 for member in self._fleet]
-        self.given_up.set_capacity(sum(num * size for num, size in zip(blocks, sizes, strict=True)))
+        self.salt_cost.set_capacity(sum(num * size for num, size in zip(blocks, sizes, strict=True)))
 
 
-async def keep_counted(witness: SaltWitness) -> None:
-    """A portion, a pause: whatever comes, requests come first."""
+async def count_salt_cost(salt_observer: SaltCostObserver) -> None:
+    """Work off the queue in short portions with pauses, so that requests come first."""
     while True:
         await asyncio.sleep(PAUSE_S)
-        witness.measure_fleet()
+        salt_observer.measure_fleet()
         end = time.perf_counter() + PORTION_S
-        while witness.step() and time.perf_counter() < end:
+        while salt_observer.step() and time.perf_counter() < end:
             pass

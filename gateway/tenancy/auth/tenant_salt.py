@@ -1,11 +1,11 @@
-"""Salts that keep tenants' caches apart: HMAC of the tenant with a secret, the same in each gateway that
-has it.
+r"""Salts that keep tenants' caches apart: HMAC of the tenant with a secret, the same in each gateway that has
+it.
 
 An engine mixes `cache_salt` into the hash of a prompt's first block, so that prompts of two tenants have no
-block in common however equal they are. Whoever does not know the secret cannot make another's salt;
-requests bring no salt of their own (`core/requests/request.py` replaces it).
+block in common however equal they are. Without the secret, another tenant's salt cannot be made; salts sent
+by clients are replaced (`core/requests/request.py`).
 
-A salt is 43 characters of base64url: vLLM takes 128 at most, and none of "@/\\\\" and NUL.
+A salt is 43 characters of base64url: vLLM takes 128 at most, and none of "@/\\" and NUL.
 """
 
 from base64 import urlsafe_b64encode
@@ -20,7 +20,7 @@ class Salts:
         self._secret = secret
 
     def of(self, tenant: str, groups: Mapping[str, str]) -> str:
-        """Of a tenant, or of the group that it is in: a group's name is no tenant's."""
+        """Salt of a tenant, or of the group that it is in; a group's name never equals a tenant's."""
         group = groups.get(tenant)
         name = f"tenant:{tenant}" if group is None else f"group:{group}"
         raw = digest(self._secret, name.encode("utf-8", "surrogatepass"), "sha256")

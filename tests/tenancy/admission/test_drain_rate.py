@@ -1,4 +1,4 @@
-"""How fast it drains: only while something waits, and lately more than long ago."""
+"""Drain rate of a queue: measured only while something waits, recent seconds weighted most."""
 
 import pytest
 

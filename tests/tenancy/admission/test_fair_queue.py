@@ -1,4 +1,4 @@
-"""Whose turn it is: priority, fairness by tokens, order of arrival; and who gives way in a full queue."""
+"""Fair queue: priority, fairness by tokens, order of arrival, and displacement from a full queue."""
 
 import random
 from collections import Counter, deque
@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tenancy.admission.fair_queue import MAX_BANDS_KEPT, MIN_KEPT, Entry, FairQueue
+from gateway.tenancy.admission.fair_queue import MAX_BANDS_KEPT, MIN_KEPT, FairQueue, QueueEntry
 
 
-def filled(*entries: Entry, max_waiting: int = 1000) -> FairQueue:
+def filled(*entries: QueueEntry, max_waiting: int = 1000) -> FairQueue:
     queue = FairQueue(max_waiting)
     for entry in entries:
         assert queue.push(entry) is None
     return queue
 
 
-def of(tenant: str, tokens: int = 10, priority: int = 0, weight: float = 1.0) -> Entry:
-    return Entry(tenant, tokens, 0.0, priority=priority, weight=weight)
+def of(tenant: str, tokens: int = 10, priority: int = 0, weight: float = 1.0) -> QueueEntry:
+    return QueueEntry(tenant, tokens, 0.0, priority=priority, weight=weight)
 
 
 def served(queue: FairQueue, num: int = 1000) -> str:
-    """Tenants in the order of their turns."""
+    """Tenants in the order in which they are served."""
     turns = []
     while len(turns) < num and (entry := queue.pop()):
         turns.append(entry.tenant)
     return "".join(turns)
 
 
-def test_an_empty_queue_has_nobody() -> None:
+def test_an_empty_queue_has_no_next_request() -> None:
     queue = FairQueue(3)
     assert queue.pop() is None and len(queue) == 0 and queue.num_tokens == 0
     assert queue.expire(1e9) == [] and not queue.remove(of("a"))
@@ -63,7 +63,7 @@ def test_weight_is_a_share() -> None:
     assert Counter(served(queue, 40)) == {"a": 30, "b": 10}
 
 
-def test_nobody_saves_up_turns_by_staying_away() -> None:
+def test_idle_time_earns_no_credit() -> None:
     queue = filled(*[of("a") for _ in range(50)])
     served(queue, 40)
     for _ in range(10):
@@ -76,11 +76,11 @@ def test_what_an_answer_cost_counts_later() -> None:
     served(queue, 2)
     queue.charge("a", 0, 30)
     assert served(queue, 4) == "bbba"
-    queue.charge("nobody", 0, 30)
+    queue.charge("unknown", 0, 30)
     queue.charge("a", 7, 30)
 
 
-def test_what_was_used_while_nobody_waited_is_no_debt() -> None:
+def test_use_while_none_waited_is_no_debt() -> None:
     queue = filled(of("a"), of("b"))
     served(queue)
     queue.charge("a", 0, 2_000_000)
@@ -90,17 +90,17 @@ def test_what_was_used_while_nobody_waited_is_no_debt() -> None:
     assert Counter(served(queue, 30)) == {"a": 15, "b": 15}
 
 
-# who gives way --------------------------------------------------------------------------------------
+# displacement -----------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_who_comes() -> None:
+def test_a_full_queue_rejects_the_newest() -> None:
     queue = filled(of("a"), of("a"), max_waiting=2)
     late = of("a")
     assert not queue.has_room("a", 0)
     assert queue.push(late) is late and len(queue) == 2
 
 
-def test_the_longest_line_gives_way_to_a_shorter_one() -> None:
+def test_the_longest_tenant_queue_gives_way_to_a_shorter_one() -> None:
     entries = [of("a") for _ in range(4)]
     queue = filled(*entries, max_waiting=4)
     assert queue.has_room("b", 0)
@@ -121,15 +121,15 @@ def test_the_last_band_gives_way_to_an_earlier_one() -> None:
     assert queue.push(late) is late
 
 
-def test_a_queue_for_nobody() -> None:
+def test_a_queue_without_room() -> None:
     queue, entry = FairQueue(0), of("a")
     assert not queue.has_room("a", 0) and queue.push(entry) is entry
 
 
-# those who leave --------------------------------------------------------------------------------------
+# removal ------------------------------------------------------------------------------------------------
 
 
-def test_who_is_gone_is_served_no_more() -> None:
+def test_removed_requests_are_not_served() -> None:
     entries = [of("a"), of("a"), of("b")]
     queue = filled(*entries)
     assert queue.remove(entries[0]) and not queue.remove(entries[0])
@@ -137,8 +137,8 @@ def test_who_is_gone_is_served_no_more() -> None:
     assert [queue.pop(), queue.pop(), queue.pop()] == [entries[1], entries[2], None]
 
 
-def test_deadlines_take_out_whose_time_is_over() -> None:
-    one, two, three = (Entry("a", 1, 0.0, deadline_s=at) for at in (3.0, 2.0, 2.5))
+def test_deadlines_remove_expired_requests() -> None:
+    one, two, three = (QueueEntry("a", 1, 0.0, deadline_s=at) for at in (3.0, 2.0, 2.5))
     queue = filled(one, two, three, of("a"))
     queue.remove(three)
     assert queue.expire(1.9) == []
@@ -147,20 +147,20 @@ def test_deadlines_take_out_whose_time_is_over() -> None:
 
 
 def test_what_is_gone_is_not_kept() -> None:
-    """Clients that come and leave while nobody is served."""
+    """Clients that come and leave while none is served."""
     queue = filled(of("waits"))
     for i in range(5000):
-        entry = Entry(f"t{i}", 1, 0.0, deadline_s=1e9, priority=i % 500)
+        entry = QueueEntry(f"t{i}", 1, 0.0, deadline_s=1e9, priority=i % 500)
         queue.push(entry)
         queue.remove(entry)
     assert len(queue._deadlines) <= 2 * MIN_KEPT + 2
     assert len(queue._bands) <= MAX_BANDS_KEPT + 1
     for i in range(5000):
-        entry = Entry(f"t{i}", 1, 0.0)
+        entry = QueueEntry(f"t{i}", 1, 0.0)
         queue.push(entry)
         queue.remove(entry)
     (band,) = queue.bands()
-    assert len(band._lines) <= 2 * MIN_KEPT + 4 and len(band._turns) <= 2 * MIN_KEPT + 4
+    assert len(band._queues) <= 2 * MIN_KEPT + 4 and len(band._turns) <= 2 * MIN_KEPT + 4
     assert served(queue) == "waits"
 
 
@@ -188,12 +188,12 @@ DOING = st.one_of(
 
 @dataclass
 class Waiting:
-    """What waits, written down without any cleverness."""
+    """Reference model of the queue: the waiting requests, without any cleverness."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[QueueEntry] = field(default_factory=list)
 
-    def may_be_next(self, entry: Entry) -> bool:
-        """No earlier band, nor an earlier request of its own line."""
+    def may_be_next(self, entry: QueueEntry) -> bool:
+        """True if neither an earlier band nor an earlier request of its own tenant waits."""
         first = next(e for e in self.entries if e.tenant == entry.tenant and e.priority == entry.priority)
         return first is entry and entry.priority == min(e.priority for e in self.entries)
 
@@ -205,7 +205,7 @@ def test_nothing_is_lost_nor_served_twice_nor_out_of_order(
     queue, waiting, ended = FairQueue(most), Waiting(), set[int]()
     now = 0.0
 
-    def end(entry: Entry) -> None:
+    def end(entry: QueueEntry) -> None:
         assert id(entry) not in ended
         ended.add(id(entry))
         waiting.entries.remove(entry)
@@ -215,7 +215,7 @@ def test_nothing_is_lost_nor_served_twice_nor_out_of_order(
         now += 1.0
         if what == "push":
             tenant, priority, tokens, patience = how
-            entry = Entry(str(tenant), int(str(tokens)), now, priority=int(str(priority)),
+            entry = QueueEntry(str(tenant), int(str(tokens)), now, priority=int(str(priority)),
                           deadline_s=now + int(str(patience)))  # fmt: skip
             kept.append(entry)
             has_room = queue.has_room(entry.tenant, entry.priority)
@@ -256,7 +256,7 @@ def test_nothing_is_lost_nor_served_twice_nor_out_of_order(
 def test_tenants_that_wait_are_served_alike(
     coming: list[tuple[str, int]], weights: tuple[float, float, float]
 ) -> None:
-    """In any span in which two of them wait, what they are served, by their weights, differs by no more than
+    """In any span in which two tenants wait, the work served to them, by their weights, differs by at most
     one request of each (start-time fair queuing)."""
     weight = dict(zip("abc", weights, strict=True))
     queue = filled(*[of(tenant, tokens, weight=weight[tenant]) for tenant, tokens in coming])
@@ -275,7 +275,7 @@ def test_tenants_that_wait_are_served_alike(
 
 def test_first_come_first_served_at_random() -> None:
     rng = random.Random(3)
-    queue, lines = FairQueue(10_000), {t: deque[Entry]() for t in "abcdefgh"}
+    queue, lines = FairQueue(10_000), {t: deque[QueueEntry]() for t in "abcdefgh"}
     for _ in range(5000):
         if rng.random() < 0.6:
             entry = of(rng.choice("abcdefgh"), rng.randint(1, 100))

@@ -1,4 +1,4 @@
-"""Who is let in, on whose word, and what it costs whom."""
+"""Admission gate: identity of requests, limits, and the settlement of their cost."""
 
 import asyncio
 from typing import Any
@@ -24,29 +24,29 @@ def refused(world: World, *args: Any, **more: Any) -> TooManyRequests:
     return caught.value
 
 
-# who asks ---------------------------------------------------------------------------------------------
+# identity ---------------------------------------------------------------------------------------------
 
 
-def test_what_a_trusted_peer_says_is_what_policies_see() -> None:
+def test_headers_of_a_trusted_peer_reach_policies() -> None:
     world = World(NO_QUEUE)
     request = world.ask("acme", priority=-2, slo_ms=1500).request
     assert (request.tenant, request.priority, request.slo_ttft_s) == ("acme", -2, 1.5)
 
 
-def test_what_was_shown_goes_before_what_is_said() -> None:
+def test_an_authenticated_tenant_overrides_a_declared_one() -> None:
     world = World(NO_QUEUE, tenants={"shown": Limits(priority=-3)})
     request = world.ask("acme", slo_ms=1500, who=Who("shown")).request
     assert (request.tenant, request.priority, request.slo_ttft_s) == ("shown", -3, 1.5)
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "", None])
-def test_what_others_say_is_not_believed(peer: str | None) -> None:
+def test_headers_of_other_peers_are_ignored(peer: str | None) -> None:
     world = World(NO_QUEUE)
     request = world.ask("acme", priority=-2, slo_ms=1500, peer=peer).request
     assert (request.tenant, request.priority, request.slo_ttft_s) == ("anonymous", 0, None)
 
 
-def test_where_nobody_is_trusted_headers_are_not_looked_at() -> None:
+def test_without_trusted_peers_headers_are_not_read() -> None:
     world = World(NO_QUEUE, trusts=())
     assert world.ask("acme", priority=-2).request.tenant == "anonymous"
 
@@ -55,8 +55,8 @@ def test_where_nobody_is_trusted_headers_are_not_looked_at() -> None:
     ("of_tenant", "in_header", "in_body", "priority"),
     [
         (0, None, None, 0),
-        (0, None, 5, 5),  # anybody may step back
-        (0, None, -5, 0),  # and nobody ahead
+        (0, None, 5, 5),  # any client may lower its priority
+        (0, None, -5, 0),  # and none may raise it
         (-3, None, None, -3),
         (-3, None, -9, -3),
         (-3, None, 0, 0),
@@ -90,15 +90,15 @@ def test_requests_beyond_their_rate_are_refused_with_what_is_left() -> None:
     assert world.ask("another").more_headers == []
     world.loop.advance(0.5)
     world.ask()
-    told = world.gate.told
-    assert (told.requests["t"], told.refused["t", "rate_limit_exceeded"]) == (3, 1)
-    assert told.latest[-1]["request_id"] == "7" and "at most 2 per second" in told.latest[-1]["reason"]
+    stats = world.gate.stats
+    assert (stats.requests["t"], stats.refused["t", "rate_limit_exceeded"]) == (3, 1)
+    assert stats.latest[-1]["request_id"] == "7" and "at most 2 per second" in stats.latest[-1]["reason"]
 
 
 def test_those_that_wait_are_under_way_too() -> None:
     world = World(ONE_EACH, "a:1", tenants={"t": Limits(max_concurrent=2)})
     one, two = world.ask(), world.ask()
-    assert "2 are under way" in refused(world).message
+    assert "2 are in flight" in refused(world).message
     world.end(two)
     three = world.ask()
     world.end(one)
@@ -115,7 +115,7 @@ def test_tokens_are_taken_when_counted_and_set_right_at_the_end() -> None:
     assert late.events == ["429 rate_limit_exceeded"] and late.error and late.error.kind == "tokens"
     world.end(asked, Usage(prompt_tokens=410, completion_tokens=90))
     assert world.gate.tenants.of("t", world.loop.now).tokens.level(world.loop.now) == 500  # type: ignore[union-attr]
-    assert dict(world.gate.told.tokens) == {("t", "prompt"): 410, ("t", "generated"): 90}
+    assert dict(world.gate.stats.tokens) == {("t", "prompt"): 410, ("t", "generated"): 90}
     assert not world.gate.needs_usage(world.ask("another").ticket)
 
 
@@ -124,7 +124,7 @@ def test_what_was_not_computed_costs_no_tokens() -> None:
         Saturation(max_in_flight=1), "a:1", tenants={"t": Limits(tokens_per_min=1000)}, timeout_s=1.0
     )
     world.ask("another")
-    world.ask("t", 300, slo_ms=1)  # refused by what is predicted
+    world.ask("t", 300, slo_ms=1)  # rejected by the prediction
     gone, late = world.ask("t", 300), world.ask("t", 300)
     world.end(gone)
     world.loop.advance(1.1)
@@ -142,7 +142,7 @@ def test_what_no_worker_got_costs_no_tokens(was_sent: bool, left: int) -> None:
     assert tokens is not None and tokens.level(world.loop.now) == left
 
 
-def test_who_generates_more_has_fewer_turns() -> None:
+def test_generated_tokens_cost_turns() -> None:
     world = World(ONE_EACH, "a:1")
     running = world.ask("talks")
     for tenant in ("talks", "talks", "brief", "brief", "brief"):
@@ -154,7 +154,7 @@ def test_who_generates_more_has_fewer_turns() -> None:
     assert turns == ["brief", "brief", "brief", "talks", "talks"]
 
 
-# what does not wait ------------------------------------------------------------------------------------
+# requests that are not queued ---------------------------------------------------------------------------
 
 
 def test_what_engines_answer_beside_their_work_does_not_wait() -> None:
@@ -171,7 +171,7 @@ def test_an_slo_is_kept_without_a_queue() -> None:
     asked = world.ask(slo_ms=2000)
     assert asked.events == ["429 slo_unreachable"]
     assert world.ask().events == ["routed"]
-    assert world.gate.told.refused == {("t", "slo_unreachable"): 1}
+    assert world.gate.stats.refused == {("t", "slo_unreachable"): 1}
 
 
 def test_a_worker_without_work_ahead_is_tried_whatever_is_wanted() -> None:
@@ -181,12 +181,12 @@ def test_a_worker_without_work_ahead_is_tried_whatever_is_wanted() -> None:
     assert world.ask(slo_ms=1).events == ["429 slo_unreachable"]
 
 
-def test_an_unknown_model_is_said_where_it_is_decided() -> None:
+def test_an_unknown_model_is_reported_by_the_decision() -> None:
     world = World(ONE_EACH)
-    assert world.ask(model="nobody's", slo_ms=100).events == ["routed", "404 model_not_found"]
+    assert world.ask(model="unknown", slo_ms=100).events == ["routed", "404 model_not_found"]
 
 
-def test_an_end_is_told_once() -> None:
+def test_an_end_counts_once() -> None:
     world = World(NO_QUEUE)
     asked = world.ask()
     world.gate.ended(asked, asked.request, None, None)
@@ -204,7 +204,7 @@ async def test_where_nothing_is_configured_there_is_no_gate() -> None:
     assert gate_of(Config(), world) is None
     assert world.spare is None
     gate = gate_of(Config(tenants={"a": Limits()}), world)
-    assert gate is not None and world.spare is None and not gate.lines.rule.is_on
+    assert gate is not None and world.spare is None and not gate.queues.rule.is_on
     gate = gate_of(Config(max_in_flight_per_worker=3), world)
-    assert gate is not None and world.spare == gate.lines.spare and world.on_freed == gate.lines.freed
+    assert gate is not None and world.spare == gate.queues.spare and world.on_freed == gate.queues.freed
     assert gate_of(Config(trust_headers_from=["10.0.0.0/8"]), world) is not None

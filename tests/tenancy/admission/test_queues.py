@@ -1,4 +1,4 @@
-"""What waits, when it moves, and how it ends otherwise."""
+"""Queues: waiting requests, their release, and the other ways in which they end."""
 
 import pytest
 
@@ -29,15 +29,15 @@ def test_they_wait_while_none_has_and_go_when_one_ends() -> None:
     assert third.request.queued_s == pytest.approx(2.0)
     world.end(third)
     assert fourth.events == ["routed"]
-    known = world.lines.models["m"]
+    known = world.queues.models["m"]
     assert known.ends == {"served": 2} and known.wait_s.sum == pytest.approx(4.0)
 
 
-def test_who_comes_does_not_pass_those_who_wait() -> None:
+def test_new_requests_do_not_pass_waiting_ones() -> None:
     world = World(ONE_EACH, "a:1")
     first, second = world.ask(), world.ask()
     assert first.booking
-    world.ledger.release(first.booking)  # and nobody has heard of it yet
+    world.ledger.release(first.booking)  # before any notification of it
     third = world.ask()
     assert (second.events, third.events) == ([], [])
     world.loop.advance(LOOK_S)
@@ -75,12 +75,12 @@ def test_priority_goes_first_then_turns_of_tenants() -> None:
 def test_full_workers_are_left_out_of_decisions_while_another_has_room() -> None:
     world = World(ONE_EACH, "a:1", "b:1", "c:1")
     eligible = world.fleet.eligible("m")
-    assert world.lines.spare(eligible) is eligible
+    assert world.queues.spare(eligible) is eligible
     world.ledger.book(WorkerId("b:1"), 1, 1)
-    assert [each.member.worker.id for each in world.lines.spare(eligible)] == ["a:1", "c:1"]
+    assert [each.member.worker.id for each in world.queues.spare(eligible)] == ["a:1", "c:1"]
     world.ledger.book(WorkerId("a:1"), 1, 1)
     world.ledger.book(WorkerId("c:1"), 1, 1)
-    assert world.lines.spare(eligible) == eligible
+    assert world.queues.spare(eligible) == eligible
 
 
 def test_a_worker_that_joins_takes_what_waits() -> None:
@@ -108,7 +108,7 @@ def test_a_worker_whose_cache_is_full_is_looked_at_again() -> None:
     assert second.events == ["routed"]
 
 
-def test_where_the_last_worker_is_gone_each_is_told_so_by_its_decision() -> None:
+def test_without_workers_each_decision_reports_it() -> None:
     world = World(ONE_EACH, "a:1")
     world.ask()
     waiting = [world.ask() for _ in range(3)]
@@ -124,11 +124,11 @@ def test_a_client_that_leaves_is_out_at_once() -> None:
     first, gone, third = (world.ask() for _ in range(3))
     world.end(gone)
     assert world.num_waiting() == 1
-    world.end(gone)  # told twice
+    world.end(gone)  # a second time
     world.end(first)
     assert third.events == ["routed"] and gone.events == []
     world.end(third)
-    assert world.is_clean() and world.lines.models["m"].ends == {"client_gone": 1, "served": 1}
+    assert world.is_clean() and world.queues.models["m"].ends == {"client_gone": 1, "served": 1}
     world.loop.advance(1.0)
     assert world.loop.timers == []  # nothing waits, nothing looks
 
@@ -141,7 +141,7 @@ def test_the_longest_wait_ends_with_429() -> None:
     assert asked.events == []
     world.loop.advance(0.2)
     assert asked.events == ["429 queue_timeout"]
-    assert asked.error and "it waited 5" in asked.error.message
+    assert asked.error and "queue timeout after 5" in asked.error.message
     assert asked.error.retry_after_s and asked.error.retry_after_s >= 1
 
 
@@ -150,14 +150,14 @@ def test_what_cannot_have_its_first_token_in_time_is_refused_at_once() -> None:
     world.ask(num_tokens=3000)
     asked = world.ask(slo_ms=2000)
     assert asked.events == ["429 slo_unreachable"] and asked.error
-    assert "in about 3 s, and is wanted in 2 s" in asked.error.message
+    assert "of about 3 s exceeds the SLO of 2 s" in asked.error.message
     assert asked.error.retry_after_s == 1
-    assert world.lines.models["m"].ends == {"slo": 1}
+    assert world.queues.models["m"].ends == {"slo": 1}
     patient = world.ask(slo_ms=8000)
     assert patient.events == [] and world.num_waiting() == 1
 
 
-def test_what_waits_beyond_its_deadline_is_told_so() -> None:
+def test_requests_past_their_deadline_are_rejected() -> None:
     world = World(ONE_EACH, "a:1")
     world.ask()
     asked = world.ask(slo_ms=2000)
@@ -165,7 +165,7 @@ def test_what_waits_beyond_its_deadline_is_told_so() -> None:
     assert asked.events == []
     world.loop.advance(0.2)
     assert asked.events == ["429 slo_unreachable"] and asked.error
-    assert "wanted its first token in 2 s" in asked.error.message
+    assert "past the TTFT SLO of 2 s" in asked.error.message
 
 
 def test_a_full_queue_refuses_before_anything_is_done() -> None:
@@ -175,10 +175,10 @@ def test_a_full_queue_refuses_before_anything_is_done() -> None:
     with pytest.raises(TooManyRequests, match="the queue is full") as caught:
         world.ask("many")
     assert caught.value.code == "queue_full" and caught.value.retry_after_s
-    assert world.lines.models["m"].ends == {"full": 1}
+    assert world.queues.models["m"].ends == {"full": 1}
 
 
-def test_the_longest_line_gives_way_and_is_told_so() -> None:
+def test_a_displaced_request_is_rejected() -> None:
     world = World(ONE_EACH, "a:1", max_queued=2)
     _, first, second = (world.ask("many") for _ in range(3))
     few = world.ask("few")
@@ -244,10 +244,10 @@ def test_where_decisions_are_made_in_turn_one_goes_at_a_time() -> None:
     world.end(first)
     world.end(second)
     assert third.events == ["routed"] and fourth.events == []  # the third is not booked yet
-    world.lines.decided()
+    world.queues.decided()
     world.loop.advance(0.0)
     assert fourth.events == ["routed"] and fifth.events == []
-    world.loop.advance(1.0)  # and one that is never decided stops nobody
+    world.loop.advance(1.0)  # a decision that never comes blocks no other
     assert fifth.events == ["routed"]
 
 

@@ -1,4 +1,4 @@
-"""What clients are told: status, code, reason, and when to ask again."""
+"""Rejections as clients see them: status, code, reason, and Retry-After."""
 
 import json
 
@@ -19,27 +19,27 @@ def request() -> InferenceRequest:
 @pytest.mark.parametrize(
     ("error", "status", "code", "retry_after_s", "words"),
     [
-        (rejections.no_room("m", 7.21), 429, "queue_full", 8, "full: about 7.21 s of work"),
-        (rejections.no_room("m", 1e9), 429, "queue_full", 60, "full"),
+        (rejections.queue_full("m", 7.21), 429, "queue_full", 8, "full: retry in about 7.21 s"),
+        (rejections.queue_full("m", 1e9), 429, "queue_full", 60, "full"),
         (
-            rejections.waited_too_long(request(), 50.0, 3.0),
+            rejections.queue_timeout(request(), 50.0, 3.0),
             429,
             "queue_timeout",
             3,
-            "it waited 50 s",
+            "queue timeout after 50 s",
         ),
-        (rejections.waited_in_vain(request(), 1.5, 0.2), 429, "slo_unreachable", 1, "first token in 1.5 s"),
+        (rejections.slo_missed(request(), 1.5, 0.2), 429, "slo_unreachable", 1, "TTFT SLO of 1.5 s"),
         (
-            rejections.unreachable(request(), 4.0),
+            rejections.slo_unreachable(request(), 4.0),
             429,
             "slo_unreachable",
             3,
-            "4 s, and is wanted in 1.5 s",
+            "4 s exceeds the SLO of 1.5 s",
         ),
-        (rejections.stopping(), 503, "no_worker", 1, "the gateway is stopping"),
+        (rejections.stopping(), 503, "no_worker", 1, "the gateway is shutting down"),
     ],
 )
-def test_a_refusal_says_why_and_when_to_ask_again(
+def test_a_rejection_has_reason_and_retry_after(
     error: GatewayError, status: int, code: str, retry_after_s: int, words: str
 ) -> None:
     assert (error.status, error.code, error.retry_after_s) == (status, code, retry_after_s)

@@ -1,4 +1,4 @@
-"""Who asks, and who is believed."""
+"""Identity of a request from headers and keys, and the networks that may declare it."""
 
 from hashlib import sha256
 
@@ -7,30 +7,35 @@ import pytest
 from gateway.core.errors import ConfigError
 from gateway.http.messages import Header
 from gateway.http.networks import Trusted
-from gateway.tenancy.admission.request_identity import Names, Said, said, tenant_of_key
+from gateway.tenancy.admission.request_identity import (
+    DeclaredIdentity,
+    HeaderNames,
+    declared_identity,
+    tenant_of_key,
+)
 
-NAMES = Names(b"x-kvgate-tenant", b"x-kvgate-priority", b"x-kvgate-slo-ttft-ms")
+NAMES = HeaderNames(b"x-kvgate-tenant", b"x-kvgate-priority", b"x-kvgate-slo-ttft-ms")
 
 
 @pytest.mark.parametrize(
-    ("headers", "told"),
+    ("headers", "expected"),
     [
         ([], None),
         ([(b"host", b"a"), (b"x-kvgate-other", b"1")], None),
-        ([(b"x-kvgate-tenant", b" acme ")], Said("acme", None, None)),
-        ([(b"x-kvgate-tenant", b"")], Said(None, None, None)),
-        ([(b"x-kvgate-tenant", b"a\x00b")], Said(None, None, None)),
-        ([(b"x-kvgate-tenant", b"x" * 100)], Said("x" * 64, None, None)),
-        ([(b"x-kvgate-priority", b"-5")], Said(None, -5, None)),
-        ([(b"x-kvgate-priority", b"high")], Said(None, None, None)),
-        ([(b"x-kvgate-priority", b"9" * 30)], Said(None, None, None)),
-        ([(b"x-kvgate-slo-ttft-ms", b"1500")], Said(None, None, 1.5)),
-        ([(b"x-kvgate-slo-ttft-ms", b"0")], Said(None, None, None)),
-        ([(b"x-kvgate-slo-ttft-ms", b"-1")], Said(None, None, None)),
+        ([(b"x-kvgate-tenant", b" acme ")], DeclaredIdentity("acme", None, None)),
+        ([(b"x-kvgate-tenant", b"")], DeclaredIdentity(None, None, None)),
+        ([(b"x-kvgate-tenant", b"a\x00b")], DeclaredIdentity(None, None, None)),
+        ([(b"x-kvgate-tenant", b"x" * 100)], DeclaredIdentity("x" * 64, None, None)),
+        ([(b"x-kvgate-priority", b"-5")], DeclaredIdentity(None, -5, None)),
+        ([(b"x-kvgate-priority", b"high")], DeclaredIdentity(None, None, None)),
+        ([(b"x-kvgate-priority", b"9" * 30)], DeclaredIdentity(None, None, None)),
+        ([(b"x-kvgate-slo-ttft-ms", b"1500")], DeclaredIdentity(None, None, 1.5)),
+        ([(b"x-kvgate-slo-ttft-ms", b"0")], DeclaredIdentity(None, None, None)),
+        ([(b"x-kvgate-slo-ttft-ms", b"-1")], DeclaredIdentity(None, None, None)),
     ],
 )
-def test_what_headers_say(headers: list[Header], told: Said | None) -> None:
-    assert said(headers, NAMES) == told
+def test_identity_headers_are_parsed(headers: list[Header], expected: DeclaredIdentity | None) -> None:
+    assert declared_identity(headers, NAMES) == expected
 
 
 def test_a_key_is_known_by_its_hash_however_it_is_sent() -> None:
@@ -61,7 +66,7 @@ def test_a_key_is_known_by_its_hash_however_it_is_sent() -> None:
         (["10.0.0.0/8"], "no address", False),
     ],
 )
-def test_who_is_believed(networks: list[str], peer: str | None, is_trusted: bool) -> None:
+def test_trusted_networks(networks: list[str], peer: str | None, is_trusted: bool) -> None:
     trusted = Trusted(networks, "--trust-headers-from")
     assert trusted.trusts(peer) is trusted.trusts(peer) is is_trusted
     assert bool(trusted) is bool(networks)

@@ -1,4 +1,4 @@
-"""When a worker takes no more for now: a table."""
+"""Saturation of a worker: a table."""
 
 import pytest
 from msgspec.structs import replace
@@ -23,7 +23,8 @@ PACE = Pace(start_s=0.1, token_s=0.001, seq_s=0.0001)
         (Saturation(1.0), Load(1, 0), Reported(5, 2, 0.99), True),
         (Saturation(1.0), Load(1, 0), Reported(5, 0, 0.99), False),
         (Saturation(1.0), Load(1, 0), Reported(5, 2, 0.9), False),
-        (Saturation(1.0), Load(0, 0), Reported(5, 2, 0.99), False),  # idle: whoever waits could wait for ever
+        # idle: a queued request might wait for ever
+        (Saturation(1.0), Load(0, 0), Reported(5, 2, 0.99), False),
         (Saturation(0.01, 1), Load(0, 0), Reported(), False),
     ],
 )

@@ -1,4 +1,4 @@
-"""What operators see: the admin page and the metrics."""
+"""Admission statistics for operators: the admin page and the metrics."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.config.tenant_limits import Limits
 from gateway.tenancy.admission.saturation import Saturation
-from gateway.tenancy.admission.stats import FlowCollector, describe_flow
+from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
 from tests.tenancy.admission.worlds import World
 
 
@@ -26,7 +26,7 @@ def busy() -> World:
 
 
 def test_the_page_shows_queues_tenants_and_why_requests_were_refused() -> None:
-    page = describe_flow(busy().gate)
+    page = describe_admission(busy().gate)
     (queue,) = page["queues"]
     assert (queue["model"], queue["queued"], queue["queued_tokens"]) == ("m", 2, 278)
     assert [(band["name"], band["queued"]) for band in queue["bands"]] == [("0", 1), ("3", 1)]
@@ -38,14 +38,14 @@ def test_the_page_shows_queues_tenants_and_why_requests_were_refused() -> None:
     assert "saturated" in refusal["reason"]
 
 
-def test_without_a_gate_it_says_so() -> None:
-    page: dict[str, Any] = describe_flow(None)
+def test_without_a_gate_the_page_is_off() -> None:
+    page: dict[str, Any] = describe_admission(None)
     assert page == {"is_on": False, "queues": [], "tenants": [], "refusals": []}
 
 
 def test_metrics() -> None:
     registry = CollectorRegistry()
-    registry.register(FlowCollector(busy().gate))
+    registry.register(AdmissionCollector(busy().gate))
     lines = generate_latest(registry).decode().splitlines()
     assert [
         line

@@ -1,4 +1,4 @@
-"""What tenants are let do, and what they are told of it."""
+"""Tenants' limits, and the headers that report them."""
 
 from contextlib import nullcontext
 
@@ -52,7 +52,7 @@ def test_requests_at_once() -> None:
     one = tenant(max_concurrent=2)
     one.admit(0.0)
     one.admit(0.0)
-    assert "at most 2 at once, 2 are under way" in refused(one, 100.0).message
+    assert "at most 2 at once, 2 are in flight" in refused(one, 100.0).message
     one.ended()
     one.admit(100.0)
     assert one.num_active == 2
@@ -65,10 +65,11 @@ def test_tokens_per_minute_count_prompts_and_answers() -> None:
     with pytest.raises(TooManyRequests) as caught:
         one.take_tokens(300, 0.0)
     assert (caught.value.kind, caught.value.retry_after_s) == ("tokens", 10)
-    assert "at most 600 per minute, 200 are left and it has 300" in caught.value.message
+    assert "at most 600 per minute, 200 are left and the request needs 300" in caught.value.message
     one.correct_tokens(1200, 0.0)  # its answer
-    error = refused(one, 0.0)  # before anything is done for it
-    assert error.kind == "tokens" and error.retry_after_s == 60  # 100.1 s, of which no more than this is told
+    error = refused(one, 0.0)  # before any work is done for it
+    # 100.1 s, of which no more than this is reported
+    assert error.kind == "tokens" and error.retry_after_s == 60
     one.admit(101.0)
 
 
@@ -88,7 +89,7 @@ def test_what_is_refused_takes_nothing() -> None:
     one.admit(10.0)
 
 
-def test_what_is_left_is_told_as_openai_does() -> None:
+def test_remaining_quota_headers_are_openais() -> None:
     one = tenant(requests_per_s=2, tokens_per_min=6000)
     one.admit(0.0)
     one.take_tokens(1500, 0.0)
@@ -108,7 +109,7 @@ def test_what_is_left_is_told_as_openai_does() -> None:
 # all of them -----------------------------------------------------------------------------------------
 
 
-def test_each_that_is_not_named_has_the_limits_of_everybody_for_itself() -> None:
+def test_unnamed_tenants_each_have_the_default_limits() -> None:
     tenants = Tenants({"*": Limits(max_concurrent=1), "big": Limits(max_concurrent=9)})
     a, b, big = (tenants.of(name, 0.0) for name in ("a", "b", "big"))
     assert (a.limits.max_concurrent, b.limits.max_concurrent, big.limits.max_concurrent) == (1, 1, 9)
@@ -117,7 +118,7 @@ def test_each_that_is_not_named_has_the_limits_of_everybody_for_itself() -> None
     assert tenants.of("a", 5.0) is a
 
 
-def test_so_many_are_kept_and_who_has_used_nothing_is_forgotten_first() -> None:
+def test_a_bounded_number_is_kept_and_idle_tenants_are_forgotten_first() -> None:
     tenants = Tenants({"*": Limits(requests_per_s=1), "known": Limits()}, max_tenants=3)
     for name in ("a", "b", "c"):
         tenants.of(name, 0.0).admit(0.0)
@@ -142,7 +143,7 @@ def test_labels_of_metrics_are_bounded() -> None:
 
 
 def beside(**limits: float) -> tuple[Tenant, Tenant]:
-    """One tenant as two processes see it."""
+    """The same tenant in two processes."""
     memory = memoryview(bytearray(UsedTable.num_bytes(2)))
     table = UsedTable(memory, 2, nullcontext)
     every = {"*": Limits(**limits)}  # type: ignore[arg-type]
@@ -164,10 +165,10 @@ def test_requests_under_way_are_counted_together() -> None:
     one, other = beside(max_concurrent=2)
     one.admit(0.0)
     one.admit(0.0)
-    assert "2 are under way" in refused(other, 0.0).message
+    assert "2 are in flight" in refused(other, 0.0).message
     one.ended()
     other.admit(0.0)
-    assert "2 are under way" in refused(one, 0.0).message
+    assert "2 are in flight" in refused(one, 0.0).message
 
 
 def test_tokens_are_counted_together_and_given_back() -> None:

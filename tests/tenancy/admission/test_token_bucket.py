@@ -1,14 +1,14 @@
-"""What a bucket lets in over time, and what it tells of itself."""
+"""Token bucket: amounts taken over time, overdraft, and the formatted duration."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tenancy.admission.token_bucket import Bucket, duration
+from gateway.tenancy.admission.token_bucket import TokenBucket, duration
 
 
 def test_it_begins_full_and_comes_back_at_its_rate() -> None:
-    bucket = Bucket(2.0, 4.0, now=10.0)
+    bucket = TokenBucket(2.0, 4.0, now=10.0)
     for _ in range(4):
         assert bucket.wait_s(1, 10.0) == 0.0
         bucket.take(1, 10.0)
@@ -17,18 +17,18 @@ def test_it_begins_full_and_comes_back_at_its_rate() -> None:
     assert bucket.full_in_s(10.0) == 2.0
     assert bucket.wait_s(1, 10.5) == 0.0
     assert bucket.level(100.0) == 4.0
-    assert repr(bucket) == "Bucket(4.0 of 4, 2/s)"
+    assert repr(bucket) == "TokenBucket(4.0 of 4, 2/s)"
 
 
 def test_a_debt_comes_back_first() -> None:
-    bucket = Bucket(1.0, 10.0, now=0.0)
+    bucket = TokenBucket(1.0, 10.0, now=0.0)
     bucket.take(25, 0.0)
     assert bucket.level(0.0) == -15.0
     assert bucket.wait_s(5, 0.0) == 20.0
 
 
 def test_more_than_it_holds_is_let_in_when_it_is_full() -> None:
-    bucket = Bucket(1.0, 10.0, now=0.0)
+    bucket = TokenBucket(1.0, 10.0, now=0.0)
     assert bucket.wait_s(1000, 0.0) == 0.0
     bucket.take(1, 0.0)
     assert bucket.wait_s(1000, 0.0) == 1.0
@@ -38,7 +38,7 @@ def test_more_than_it_holds_is_let_in_when_it_is_full() -> None:
 def test_never_more_than_its_rate_and_what_it_holds(
     rate: float, capacity: float, coming: list[tuple[float, float]]
 ) -> None:
-    bucket, now, taken = Bucket(rate, capacity, now=0.0), 0.0, 0.0
+    bucket, now, taken = TokenBucket(rate, capacity, now=0.0), 0.0, 0.0
     for after, cost in coming:
         now += after
         wait_s = bucket.wait_s(cost, now)
@@ -67,8 +67,8 @@ def test_a_duration_as_openai_writes_it(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_who_looked_at_the_clock_before_it_was_made_finds_it_full() -> None:
-    bucket = Bucket(0.5, 1.0, 100.0)
+def test_an_older_clock_reading_finds_it_full() -> None:
+    bucket = TokenBucket(0.5, 1.0, 100.0)
     assert bucket.wait_s(1.0, 99.9) == 0.0
     bucket.take(1.0, 99.9)
     assert bucket.level(100.0) == 0.0 and bucket.level(101.0) == 0.5

@@ -1,4 +1,5 @@
-"""A gate before two workers of a ledger that tests book by hand, and a clock that they move."""
+"""Admission gate in front of two workers, with a ledger that tests book by hand and a clock that they
+move."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,21 +18,21 @@ from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
 from gateway.server.responder import Responder
 from gateway.tenancy.admission.gate import Gate
-from gateway.tenancy.admission.queues import Lines
-from gateway.tenancy.admission.request_identity import Names
+from gateway.tenancy.admission.queues import ModelQueues
+from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.admission.saturation import Saturation
-from gateway.tenancy.admission.stats import Told
+from gateway.tenancy.admission.stats import AdmissionStats
 from gateway.tenancy.admission.tenants import Tenants, Ticket
 from tests.support.fakes import worker
 from tests.support.transports import FakeLoop
 
 PACE = Pace(start_s=0.0, token_s=0.001)
-NAMES = Names(b"x-tenant", b"x-priority", b"x-slo")
+NAMES = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
 
 
 @dataclass(eq=False)
 class Asked:
-    """A request's exchange: what it was told, in order."""
+    """Fake exchange of a request, which records its events in order."""
 
     request: InferenceRequest
     more_headers: list[Header] = field(default_factory=list)
@@ -52,7 +53,7 @@ class Asked:
 
 
 class World:
-    """`ask` sends a request; a worker that it goes to has it until `end`."""
+    """Gate with fake workers: `ask` sends a request, and its worker has it until `end`."""
 
     def __init__(
         self,
@@ -67,21 +68,21 @@ class World:
         for name in names or ("a:1", "b:1"):
             self.fleet.add(worker(name)).pace = PACE
         loop = cast(Any, self.loop)
-        self.lines = Lines(
+        self.queues = ModelQueues(
             self.fleet,
             self.ledger,
             rule,
             loop=loop,
             **{"max_queued": 100, "timeout_s": 30.0} | options,
         )
-        self.lines.go = self._go
+        self.queues.go = self._go
         self.gate = Gate(
-            self.lines,
+            self.queues,
             Tenants(tenants or {}),
             names=NAMES,
             trusted=Trusted(trusts, "--trust-headers-from"),
             tokenize=lambda request: Prompt(([1] * len(request.body),)),
-            told=Told(),
+            stats=AdmissionStats(),
             loop=loop,
         )
         self.routed: list[Asked] = []
@@ -93,7 +94,7 @@ class World:
         if self.is_deferred:
             return False
         try:
-            free = self.lines.spare(self.fleet.eligible(request.model))
+            free = self.queues.spare(self.fleet.eligible(request.model))
         except GatewayError as error:
             waiter.fail(error)
             return True
@@ -102,7 +103,7 @@ class World:
         return True
 
     def ask(self, tenant: str = "t", num_tokens: int = 100, **more: Any) -> Asked:
-        """Raises TooManyRequests where it is not let in."""
+        """Send a request. Raises TooManyRequests where it is rejected."""
         priority, slo_ms, peer = more.get("priority"), more.get("slo_ms"), more.get("peer", "127.0.0.1")
         top = {"model": more.get("model", "m"), "priority": more.get("body_priority")}
         path = more.get("path", "/v1/completions")
@@ -121,21 +122,21 @@ class World:
         self.gate.ended(asked, asked.request, None, usage)
         if asked.booking:
             self.ledger.release(asked.booking)
-            self.lines.freed(asked.booking.worker)
+            self.queues.freed(asked.booking.worker)
         self.loop.advance(0.0)
 
     def first_token(self, asked: Asked) -> None:
         assert asked.booking is not None
         self.ledger.first_token(asked.booking)
-        self.lines.freed(asked.booking.worker)
+        self.queues.freed(asked.booking.worker)
         self.loop.advance(0.0)
 
     def in_flight(self, name: str) -> int:
         return self.ledger.load(WorkerId(name)).num_in_flight
 
     def num_waiting(self) -> int:
-        return sum(len(known.queue) for known in self.lines.models.values())
+        return sum(len(known.queue) for known in self.queues.models.values())
 
     def is_clean(self) -> bool:
-        """Nothing is kept of requests that have ended."""
+        """True if nothing is kept of requests that have ended."""
         return not self.num_waiting() and not any(t.num_active for t in self.gate.tenants.known())

@@ -1,4 +1,4 @@
-"""Whoever issues tokens, in a test: keys, a JWKS of them, and tokens as one likes."""
+"""Fake token issuer: its keys, their JWKS, and tokens with any claims."""
 
 import json
 import time
@@ -36,11 +36,11 @@ def private(name: str) -> Any:
 
 
 def public(name: str, **more: Any) -> dict[str, Any]:
-    """As it stands in a JWKS."""
+    """Public key as a JWK."""
     algorithm = get_default_algorithms()[KINDS[name]]
-    told = dict(json.loads(algorithm.to_jwk(private(name).public_key())))  # type: ignore[call-overload]
-    told.pop("key_ops", None)
-    return {name: value for name, value in (told | {"kid": name} | more).items() if value is not None}
+    jwk = dict(json.loads(algorithm.to_jwk(private(name).public_key())))  # type: ignore[call-overload]
+    jwk.pop("key_ops", None)
+    return {name: value for name, value in (jwk | {"kid": name} | more).items() if value is not None}
 
 
 def jwks(*keys: Mapping[str, Any]) -> bytes:
@@ -51,7 +51,7 @@ NULL = object()
 
 
 def token(signed_by: str = "rsa", headers: Mapping[str, Any] | None = None, **claims: Any) -> bytes:
-    """A good one, but for what is said; None leaves a claim out, NULL is a claim that is null."""
+    """Valid token with changed claims; None leaves a claim out, NULL is a claim that is null."""
     now = int(time.time())
     given = {"iss": ISSUER, "aud": AUDIENCE, "exp": now + 3600, "tenant": "acme"} | claims
     given = {name: None if value is NULL else value for name, value in given.items() if value is not None}

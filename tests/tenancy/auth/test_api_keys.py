@@ -1,4 +1,4 @@
-"""What a key looks like, and whose it is."""
+"""Format of API keys, and the lookup of their callers."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from gateway.tenancy.auth.api_keys import (
     ID_DIGITS,
     MAX_KEY_BYTES,
     NUM_SECRET_BYTES,
-    Entry,
-    Ring,
+    KeyEntry,
+    KeyRing,
     check_imported,
     digest_of,
     finder_of,
@@ -22,8 +22,8 @@ KEY = make_key(bytes.fromhex("0b1c2d3e4f50"), bytes(range(32)))
 ACME = Who("acme", "0b1c2d3e4f50")
 
 
-def ring(key: bytes = KEY, who: Who = ACME) -> Ring:
-    return Ring({id_of(key): Entry(SALT, digest_of(key, SALT), who)}, {})
+def ring(key: bytes = KEY, who: Who = ACME) -> KeyRing:
+    return KeyRing({id_of(key): KeyEntry(SALT, digest_of(key, SALT), who)}, {})
 
 
 def test_a_key_names_its_line_and_has_256_bits() -> None:
@@ -53,13 +53,13 @@ def test_a_hash_is_worth_nothing_under_another_salt() -> None:
         b"kvg-0b1c2d3e4f50-" + b"A" * 5000,
     ],
 )
-def test_what_is_not_the_key_is_nobodys(shown: bytes) -> None:
+def test_other_keys_have_no_caller(shown: bytes) -> None:
     assert ring().find(shown) is None
 
 
-def test_the_key_is_its_owners() -> None:
+def test_a_key_finds_its_caller() -> None:
     assert ring().find(KEY) is ACME
-    assert Ring({}, {}).find(KEY) is None
+    assert KeyRing({}, {}).find(KEY) is None
 
 
 def test_long_ones_are_not_hashed() -> None:
@@ -71,16 +71,16 @@ def test_long_ones_are_not_hashed() -> None:
 def test_no_key_shows_in_what_is_printed() -> None:
     shown = repr(ring()) + repr(ring().find(KEY))
     assert KEY[17:].decode() not in shown and digest_of(KEY, SALT).hex() not in shown
-    assert shown == "Ring(1 keys, 0 groups)Who('acme', '0b1c2d3e4f50', admin=False)"
+    assert shown == "KeyRing(1 keys, 0 groups)Who('acme', '0b1c2d3e4f50', admin=False)"
 
 
 OLD = b"sk-Zp4q9XvT2mLwK8cRbN7d"
 
 
 def test_a_key_that_was_not_made_here_is_found_by_its_own_hash() -> None:
-    entry = Entry(SALT, digest_of(OLD, SALT), ACME)
-    both = Ring(
-        {b"9d41aa000001": entry, id_of(KEY): Entry(SALT, digest_of(KEY, SALT), Who("b"))},
+    entry = KeyEntry(SALT, digest_of(OLD, SALT), ACME)
+    both = KeyRing(
+        {b"9d41aa000001": entry, id_of(KEY): KeyEntry(SALT, digest_of(KEY, SALT), Who("b"))},
         {},
         {finder_of(OLD): entry},
     )
@@ -100,19 +100,19 @@ def test_a_key_that_was_not_made_here_is_found_by_its_own_hash() -> None:
 
 
 def test_a_found_line_must_have_the_hash_too() -> None:
-    assert Ring({}, {}, {finder_of(OLD): Entry(SALT, bytes(32), ACME)}).find(OLD) is None
+    assert KeyRing({}, {}, {finder_of(OLD): KeyEntry(SALT, bytes(32), ACME)}).find(OLD) is None
 
 
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        (b"short", "it has 5 characters, 5 different ones, of 20 and 10"),
+        (b"short", "it has 5 characters, 5 different ones; random keys have at least 20 and 10"),
         (b"password" * 5, "it has 40 characters, 7 different ones"),
         (b"x" * 257, "at most 256 ASCII characters"),
         (OLD + b" and more", "no space"),
         (OLD + "\u00e9".encode(), "ASCII"),
         (OLD + b"\x00", "ASCII"),
-        (b"kvg-" + OLD, "begins as the keys that are made here do"),
+        (b"kvg-" + OLD, "starts with 'kvg-' but is not a kvgate key"),
         (b"eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", "JWT"),
     ],
 )

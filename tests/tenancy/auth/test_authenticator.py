@@ -1,4 +1,4 @@
-"""Who asks, by what they show: the table of what is taken, what is refused, and with which words."""
+"""Authentication: the table of credentials that are accepted, those that are rejected, and the messages."""
 
 import pytest
 
@@ -6,21 +6,21 @@ from gateway.core.errors import Forbidden, GatewayError, Unauthorized
 from gateway.http.caller import Who
 from gateway.http.messages import Header, HttpRequest
 from gateway.http.networks import Trusted
-from gateway.tenancy.admission.request_identity import Names
+from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth import authenticator as module
 from gateway.tenancy.auth.api_keys import make_key
-from gateway.tenancy.auth.authenticator import Guard
-from gateway.tenancy.auth.key_format import line_of, ring_of
+from gateway.tenancy.auth.authenticator import Authenticator
+from gateway.tenancy.auth.key_format import format_key_record, parse_key_file
 
-NAMES = Names(b"x-tenant", b"x-priority", b"x-slo")
+NAMES = HeaderNames(b"x-tenant", b"x-priority", b"x-slo")
 SALT = bytes(range(16))
 ACME, LATE, ROOT = (make_key(bytes([n] * 6), bytes([n] * 32)) for n in range(3))
 NOBODYS = make_key(bytes([9] * 6), bytes(32))
 FILE = "\n".join(
     [
-        line_of(ACME, SALT, "acme", ["m"]),
-        line_of(LATE, SALT, "late", expires="1970-01-02"),
-        line_of(ROOT, SALT, "ops", admin=True),
+        format_key_record(ACME, SALT, "acme", ["m"]),
+        format_key_record(LATE, SALT, "late", expires="1970-01-02"),
+        format_key_record(ROOT, SALT, "ops", admin=True),
     ]
 )
 
@@ -32,8 +32,8 @@ class Clock:
         return self.now_s
 
 
-def made(*trusted: str, with_keys: bool = True, **options: bool) -> Guard:
-    guard = Guard(
+def made(*trusted: str, with_keys: bool = True, **options: bool) -> Authenticator:
+    authenticator = Authenticator(
         clock=Clock(),
         names=NAMES,
         trusted=Trusted(trusted, "--trust-headers-from"),
@@ -41,27 +41,27 @@ def made(*trusted: str, with_keys: bool = True, **options: bool) -> Guard:
         **options,
     )
     if with_keys:
-        guard.set_ring(ring_of(FILE, "keys"))
-    return guard
+        authenticator.set_ring(parse_key_file(FILE, "keys"))
+    return authenticator
 
 
 def request(*headers: Header) -> HttpRequest:
     return HttpRequest("POST", b"/v1/completions", list(headers))
 
 
-def asked(guard: Guard, *headers: Header, peer: str | None = None) -> Who:
-    return guard.ask(request(*headers), peer)
+def asked(authenticator: Authenticator, *headers: Header, peer: str | None = None) -> Who:
+    return authenticator.ask(request(*headers), peer)
 
 
-def refusal(guard: Guard, *headers: Header) -> GatewayError:
+def refusal(authenticator: Authenticator, *headers: Header) -> GatewayError:
     with pytest.raises((Unauthorized, Forbidden)) as caught:
-        asked(guard, *headers)
+        asked(authenticator, *headers)
     error: GatewayError = caught.value
-    assert guard.refusals == {error.code: 1}
+    assert authenticator.refusals == {error.code: 1}
     return error
 
 
-# what is shown ----------------------------------------------------------------------------------------
+# credentials ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_a_key_in_either_header(headers: list[Header]) -> None:
 @pytest.mark.parametrize(
     ("headers", "status", "code", "words"),
     [
-        ([], 401, "missing_api_key", "you sent no API key"),
+        ([], 401, "missing_api_key", "API key missing"),
         ([(b"authorization", b"")], 401, "missing_api_key", "send 'Authorization: Bearer KEY'"),
         ([(b"authorization", b"Bearer ")], 401, "missing_api_key", ""),
         ([(b"authorization", b"Basic dXNlcjpwYXNz")], 401, "missing_api_key", ""),
         ([(b"authorization", ACME)], 401, "missing_api_key", ""),
         ([(b"x-api-key", b"")], 401, "missing_api_key", ""),
-        ([(b"x-api-key", NOBODYS)], 401, "invalid_api_key", "the API key is not known"),
+        ([(b"x-api-key", NOBODYS)], 401, "invalid_api_key", "unknown API key"),
         ([(b"authorization", b"Bearer EMPTY")], 401, "invalid_api_key", ""),
         ([(b"x-api-key", b"a.b.c")], 401, "invalid_api_key", ""),
         ([(b"x-api-key", ACME), (b"authorization", b"Bearer x")], 401, "invalid_api_key", ""),
-        ([(b"x-api-key", ACME), (b"x-tenant", b"b")], 403, "tenant_mismatch", "of the tenant 'acme'"),
+        ([(b"x-api-key", ACME), (b"x-tenant", b"b")], 403, "tenant_mismatch", "belongs to tenant 'acme'"),
         ([(b"x-api-key", ACME), (b"x-tenant", b"")], 403, "tenant_mismatch", ""),
     ],
 )
@@ -104,19 +104,19 @@ def test_what_is_refused(headers: list[Header], status: int, code: str, words: s
     assert not any(key[17:].decode() in error.message for key in (ACME, NOBODYS))
 
 
-def test_an_expired_key_is_told_when_it_did() -> None:
-    guard = made()
-    clock = guard._clock
+def test_an_expired_key_is_rejected_with_its_date() -> None:
+    authenticator = made()
+    clock = authenticator._clock
     assert isinstance(clock, Clock)
     clock.now_s = 86399.9
-    assert asked(guard, (b"x-api-key", LATE)).tenant == "late"
+    assert asked(authenticator, (b"x-api-key", LATE)).tenant == "late"
     clock.now_s = 86400.0
-    error = refusal(guard, (b"x-api-key", LATE))
+    error = refusal(authenticator, (b"x-api-key", LATE))
     assert (error.status, error.code) == (401, "expired_api_key")
     assert "'010101010101' expired on 1970-01-02T00:00:00Z" in error.message
 
 
-# what goes on -----------------------------------------------------------------------------------------
+# forwarding -------------------------------------------------------------------------------------------
 
 
 def test_the_key_goes_no_further_unless_that_is_configured() -> None:
@@ -145,46 +145,46 @@ def test_it_is_not_there_for_a_log_when_it_was_refused_either() -> None:
 
 
 def test_admins_have_the_scope() -> None:
-    guard = made()
-    assert guard.check_admin(b"Bearer " + ROOT, None).tenant == "ops"
+    authenticator = made()
+    assert authenticator.check_admin(b"Bearer " + ROOT, None).tenant == "ops"
     with pytest.raises(Forbidden, match="has no admin scope") as caught:
-        guard.check_admin(None, ACME)
+        authenticator.check_admin(None, ACME)
     assert caught.value.code == "admin_scope_required"
     with pytest.raises(Unauthorized):
-        guard.check_admin(None, None)
+        authenticator.check_admin(None, None)
 
 
 # tokens -----------------------------------------------------------------------------------------------
 
 
 def test_what_looks_like_a_token_is_one_where_tokens_are_taken() -> None:
-    guard = made(with_keys=False)
-    guard.jwt = lambda token: Who(token.decode())
-    assert asked(guard, (b"authorization", b"Bearer a.b.c")).tenant == "a.b.c"
-    assert refusal(guard, (b"x-api-key", ACME)).code == "invalid_api_key"
+    authenticator = made(with_keys=False)
+    authenticator.jwt = lambda token: Who(token.decode())
+    assert asked(authenticator, (b"authorization", b"Bearer a.b.c")).tenant == "a.b.c"
+    assert refusal(authenticator, (b"x-api-key", ACME)).code == "invalid_api_key"
 
 
 def test_why_a_token_was_refused_is_counted() -> None:
     def refuse(token: bytes) -> Who:
         raise Unauthorized("it is of another issuer", code="invalid_token")
 
-    guard = made()
-    guard.jwt = refuse
-    assert refusal(guard, (b"x-api-key", b"a.b.c")).code == "invalid_token"
-    assert asked(guard, (b"x-api-key", ACME)).tenant == "acme"
+    authenticator = made()
+    authenticator.jwt = refuse
+    assert refusal(authenticator, (b"x-api-key", b"a.b.c")).code == "invalid_token"
+    assert asked(authenticator, (b"x-api-key", ACME)).tenant == "acme"
 
 
-# where nobody needs a key -----------------------------------------------------------------------------
+# without keys -------------------------------------------------------------------------------------------
 
 
-def test_without_keys_the_tenant_is_what_it_is_to_flow_control() -> None:
-    guard, said = made("10.0.0.0/8", with_keys=False), (b"x-tenant", b"acme")
-    assert (guard.wants_key, guard.asks_peer) == (False, True)
-    who = asked(guard, said, peer="10.1.2.3")
+def test_without_keys_the_tenant_is_that_of_admission_control() -> None:
+    authenticator, declared_identity = made("10.0.0.0/8", with_keys=False), (b"x-tenant", b"acme")
+    assert (authenticator.wants_key, authenticator.asks_peer) == (False, True)
+    who = asked(authenticator, declared_identity, peer="10.1.2.3")
     assert (who.tenant, who.salt) == ("acme", "salt of acme")
-    assert asked(guard, said, peer="10.1.2.3") is who
-    assert asked(guard, said, peer="11.0.0.1").tenant == "anonymous"
-    named = asked(guard, said, (b"x-api-key", b"k"), peer=None)
+    assert asked(authenticator, declared_identity, peer="10.1.2.3") is who
+    assert asked(authenticator, declared_identity, peer="11.0.0.1").tenant == "anonymous"
+    named = asked(authenticator, declared_identity, (b"x-api-key", b"k"), peer=None)
     assert named.tenant.startswith("key-")
     assert not made(with_keys=False).asks_peer and not made("10.0.0.0/8").asks_peer
 
@@ -196,14 +196,14 @@ def test_their_key_is_the_workers() -> None:
 
 
 def test_many_of_them_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_UNSHOWN", 3)
-    guard = made(with_keys=False)
+    monkeypatch.setattr(module, "MAX_UNAUTHENTICATED", 3)
+    authenticator = made(with_keys=False)
     for number in range(10):
-        asked(guard, (b"x-api-key", b"%d" % number))
-    assert len(guard._unshown) <= 3
-    guard.set_ring(None)
-    assert not guard._unshown
+        asked(authenticator, (b"x-api-key", b"%d" % number))
+    assert len(authenticator._unauthenticated) <= 3
+    authenticator.set_ring(None)
+    assert not authenticator._unauthenticated
 
 
 def test_repr_shows_what_it_goes_by() -> None:
-    assert repr(made()) == "Guard(Ring(3 keys, 0 groups), jwt=False, refusals={})"
+    assert repr(made()) == "Authenticator(KeyRing(3 keys, 0 groups), jwt=False, refusals={})"

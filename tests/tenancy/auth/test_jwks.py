@@ -1,4 +1,4 @@
-"""Public keys, from a file or a URL, as they come and go."""
+"""Public keys from a file or a URL, as they come and go."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ from tests.tenancy.auth.test_jwt import made
 
 
 class Used:
-    """Whoever takes keys: any text but one that is broken."""
+    """Fake consumer of JWKS: takes any text except a broken one."""
 
     def __init__(self) -> None:
         self.texts: list[bytes] = []
 
     def __call__(self, text: bytes) -> None:
         if text == b"broken":
-            raise ValueError("it is no JWKS")
+            raise ValueError("not a JWKS")
         self.texts.append(text)
 
 
@@ -41,19 +41,19 @@ async def test_a_file_is_read_at_once_or_refused(path: Path, tmp_path: Path) -> 
     Jwks(str(path), used, refresh_s=1.0)
     assert used.texts == [b"one"]
     path.write_bytes(b"broken")
-    with pytest.raises(ConfigError, match=r"jwt_keys: .*jwks.json cannot be used: it is no JWKS"):
+    with pytest.raises(ConfigError, match=r"jwt_keys: .*jwks.json cannot be used: not a JWKS"):
         Jwks(str(path), used, refresh_s=1.0)
     with pytest.raises(ConfigError, match="No such file"):
         Jwks(str(tmp_path / "none"), used, refresh_s=1.0)
 
 
-async def test_keys_that_come_in_clear_are_anybodys() -> None:
+async def test_keys_without_tls_are_rejected() -> None:
     with pytest.raises(ConfigError, match="use https"):
         Jwks("http://10.0.0.1/jwks", Used(), refresh_s=1.0)
     Jwks("https://10.0.0.1/jwks", Used(), refresh_s=1.0)
 
 
-async def test_what_cannot_be_had_leaves_those_before_and_is_said_once(
+async def test_a_failed_fetch_keeps_the_previous_keys_and_logs_once(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     used = Used()
@@ -64,8 +64,8 @@ async def test_what_cannot_be_had_leaves_those_before_and_is_said_once(
             await jwks.fetch()
     assert used.texts == [b"one", b"two"]
     assert jwks.fetches == {"failed": 2, "fetched": 1}
-    assert caplog.text.count("those before stay: it is no JWKS") == 1
-    assert caplog.text.count("keys are there again") == 1
+    assert caplog.text.count("keeping the previous keys: not a JWKS") == 1
+    assert caplog.text.count("fetch succeeded again") == 1
     assert "failed" in repr(jwks)
 
 
@@ -81,7 +81,7 @@ async def issuer(answers: list[web.Response]) -> AsyncIterator[str]:
 
 
 @pytest.mark.process
-async def test_a_url_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_url_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 100)
     used = Used()
     answers = [web.Response(body=b"one"), web.Response(status=500), web.Response(body=b"x" * 101)]
@@ -90,7 +90,7 @@ async def test_a_url_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert used.texts == []
         for _ in range(3):
             await jwks.fetch()
-    await jwks.fetch()  # nobody is there
+    await jwks.fetch()  # no server listens
     assert used.texts == [b"one"] and jwks.fetches == {"fetched": 1, "failed": 3}
 
 
@@ -139,7 +139,7 @@ async def test_nonsense_of_any_kind_leaves_the_keys_before(path: Path, nonsense:
 
 @pytest.mark.process
 async def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture) -> None:
-    """The last address might be without TLS, where anybody can put keys of their own in."""
+    """The last address might be without TLS, where an attacker can put in other keys."""
     used = Used()
     answers = [web.Response(body=b"theirs")]
     async with issuer(answers) as other:
@@ -147,4 +147,4 @@ async def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture) -> N
         keys = Jwks(other, used, refresh_s=1.0)
         await keys.fetch()
     assert used.texts == [] and keys.fetches == {"failed": 1}
-    assert "it answers 302, a redirect; name the URL that it leads to" in caplog.text
+    assert "status 302, a redirect; configure the URL that it leads to" in caplog.text

@@ -1,4 +1,4 @@
-"""The key file, as it changes under the gateway's eyes."""
+"""Key file that changes while the gateway follows it."""
 
 import logging
 import os
@@ -9,10 +9,10 @@ import pytest
 from gateway.core.errors import ConfigError
 from gateway.tenancy.auth.api_keys import make_key
 from gateway.tenancy.auth.key_file import KeyFile
-from gateway.tenancy.auth.key_format import line_of
+from gateway.tenancy.auth.key_format import format_key_record
 
 KEYS = [make_key(bytes([n] * 6), bytes(32)) for n in range(3)]
-LINES = [line_of(key, bytes(16), f"t{number}") for number, key in enumerate(KEYS)]
+LINES = [format_key_record(key, bytes(16), f"t{number}") for number, key in enumerate(KEYS)]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def made(path: Path) -> KeyFile:
 
 
 def write(path: Path, text: str) -> None:
-    """As another file, so that no clock is too coarse to see it."""
+    """Write the text to a new file, so that no clock is too coarse for the change to be seen."""
     other = path.with_suffix(".new")
     other.write_text(text)
     os.replace(other, path)
@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path, path
     with pytest.raises(ConfigError, match=r"^key_file: .*/keys.jsonl:2: missing required field `id`; "):
         made(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is no text"):
+    with pytest.raises(ConfigError, match="is not text"):
         made(path)
 
 
@@ -71,14 +71,14 @@ def test_what_cannot_be_used_leaves_the_keys_before(path: Path, caplog: pytest.L
         with caplog.at_level(logging.ERROR):
             assert [file.look() for _ in range(4)] == [None] * 4
         assert file.ring.find(KEYS[0])
-        assert caplog.text.count("those before stay") == 1
+        assert caplog.text.count("keeping the previous keys") == 1
     assert file.loads == {"refused": 2}
     path.write_text(LINES[1])
     rings = [ring for ring in (file.look(), file.look()) if ring]
     assert len(rings) == 1 and rings[0].find(KEYS[1]) and not rings[0].find(KEYS[0])
 
 
-def test_reading_it_anew_does_not_wait_for_a_second_look(path: Path) -> None:
+def test_reload_does_not_wait_for_a_second_look(path: Path) -> None:
     file = made(path)
     write(path, LINES[1])
     assert file.reload().find(KEYS[1])

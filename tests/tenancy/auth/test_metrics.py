@@ -15,38 +15,38 @@ from gateway.policies.least_load import LeastLoad
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
 from gateway.tenancy.auth.api_keys import make_key
-from gateway.tenancy.auth.credentials import Keeper
-from gateway.tenancy.auth.key_format import line_of
+from gateway.tenancy.auth.credentials import Credentials
+from gateway.tenancy.auth.key_format import format_key_record
 from gateway.tenancy.auth.metrics import KeysCollector
 from tests.tenancy.auth.issuers import AUDIENCE, ISSUER, jwks, public
 
 
-def page(keeper: Keeper) -> str:
+def page(credentials: Credentials) -> str:
     registry = CollectorRegistry()
-    registry.register(KeysCollector(keeper))
+    registry.register(KeysCollector(credentials))
     return generate_latest(registry).decode()
 
 
-def test_nothing_is_told_where_nobody_is_asked() -> None:
-    assert page(Keeper(Config())) == ""
+def test_no_metrics_without_authentication() -> None:
+    assert page(Credentials(Config())) == ""
 
 
 def test_keys_for_tokens(tmp_path: Path) -> None:
     path = tmp_path / "jwks"
     path.write_bytes(jwks(public("ec")))
-    keeper = Keeper(Config(jwt_keys=str(path), jwt_issuer=ISSUER, jwt_audience=AUDIENCE))
-    assert keeper.jwks
-    keeper.jwks.fetches["failed"] = 2
-    told = page(keeper)
-    assert "kvgate_jwt_keys 1.0" in told and "kvgate_keys" not in told
-    assert 'kvgate_jwt_key_fetches_total{result="failed"} 2.0' in told
+    credentials = Credentials(Config(jwt_keys=str(path), jwt_issuer=ISSUER, jwt_audience=AUDIENCE))
+    assert credentials.jwks
+    credentials.jwks.fetches["failed"] = 2
+    page_text = page(credentials)
+    assert "kvgate_jwt_keys 1.0" in page_text and "kvgate_keys" not in page_text
+    assert 'kvgate_jwt_key_fetches_total{result="failed"} 2.0' in page_text
 
 
 async def test_what_salts_cost(tmp_path: Path) -> None:
     secret, tasks = tmp_path / "secret", Tasks()
     secret.write_text("s" * 32)
-    keeper = Keeper(Config(tenant_salt=True, tenant_salt_file=str(secret)))
-    assert "kvgate_salt" not in page(keeper)
+    credentials = Credentials(Config(tenant_salt=True, tenant_salt_file=str(secret)))
+    assert "kvgate_salt" not in page(credentials)
     router = Router(
         fleet=Fleet(),
         index=MemoryIndex(),
@@ -54,27 +54,27 @@ async def test_what_salts_cost(tmp_path: Path) -> None:
         policy=LeastLoad(),
         tokenize=lambda request: Prompt(),
     )
-    keeper.start(tasks, router)
-    assert keeper.witness and router.witnesses.decided == [keeper.witness.decided]
-    keeper.witness.given_up.num_tokens, keeper.witness.given_up.num_seen = 5, 9
-    keeper.witness.num_left_out = 2
-    told = page(keeper)
-    assert "kvgate_salt_given_up_tokens_total 5.0" in told
-    assert "kvgate_salt_prompt_tokens_total 9.0" in told
-    assert "kvgate_salt_left_out_requests_total 2.0" in told
+    credentials.start(tasks, router)
+    assert credentials.salt_observer and router.witnesses.decided == [credentials.salt_observer.decided]
+    credentials.salt_observer.salt_cost.num_tokens, credentials.salt_observer.salt_cost.num_seen = 5, 9
+    credentials.salt_observer.num_left_out = 2
+    page_text = page(credentials)
+    assert "kvgate_salt_given_up_tokens_total 5.0" in page_text
+    assert "kvgate_salt_prompt_tokens_total 9.0" in page_text
+    assert "kvgate_salt_left_out_requests_total 2.0" in page_text
     await tasks.stop()
 
 
 def test_refusals_keys_and_loads(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    path.write_text(line_of(make_key(bytes(6), bytes(32)), bytes(16), "acme"))
-    keeper = Keeper(Config(key_file=str(path)))
-    assert keeper.guard and keeper.file
+    path.write_text(format_key_record(make_key(bytes(6), bytes(32)), bytes(16), "acme"))
+    credentials = Credentials(Config(key_file=str(path)))
+    assert credentials.authenticator and credentials.file
     with pytest.raises(Unauthorized):
-        keeper.guard.ask(HttpRequest("POST", b"/", []), None)
-    keeper.file.reload()
-    told = page(keeper)
-    assert 'kvgate_auth_refusals_total{reason="missing_api_key"} 1.0' in told
-    assert "kvgate_keys 1.0" in told
-    assert 'kvgate_key_loads_total{result="loaded"} 1.0' in told
-    assert 'kvgate_key_loads_total{result="refused"} 0.0' in told
+        credentials.authenticator.ask(HttpRequest("POST", b"/", []), None)
+    credentials.file.reload()
+    page_text = page(credentials)
+    assert 'kvgate_auth_refusals_total{reason="missing_api_key"} 1.0' in page_text
+    assert "kvgate_keys 1.0" in page_text
+    assert 'kvgate_key_loads_total{result="loaded"} 1.0' in page_text
+    assert 'kvgate_key_loads_total{result="refused"} 0.0' in page_text

@@ -1,9 +1,9 @@
-"""What salts cost: known under another, and not cached under one's own."""
+"""Cost of salts: prefixes known under another salt, and not cached under the own one."""
 
 import random
 
 from gateway.core.blocks import Tokens, tokens_of
-from gateway.tenancy.auth.salt_cost import CHUNK_TOKENS, MAX_CHUNKS, GivenUp
+from gateway.tenancy.auth.salt_cost import CHUNK_TOKENS, MAX_CHUNKS, SaltCost
 
 
 def prompt(seed: int, num_chunks: float, *before: Tokens) -> Tokens:
@@ -15,14 +15,14 @@ def prompt(seed: int, num_chunks: float, *before: Tokens) -> Tokens:
     return tokens
 
 
-def cost(given_up: GivenUp, tokens: Tokens, salt: str, num_cached: int = 0, model: str = "m") -> int:
-    before = given_up.num_tokens
-    given_up.see(model, [tokens], salt, num_cached)
-    return given_up.num_tokens - before
+def cost(salt_cost: SaltCost, tokens: Tokens, salt: str, num_cached: int = 0, model: str = "m") -> int:
+    before = salt_cost.num_tokens
+    salt_cost.see(model, [tokens], salt, num_cached)
+    return salt_cost.num_tokens - before
 
 
 def test_what_another_has_sent_and_nothing_else() -> None:
-    g, shared = GivenUp(), prompt(1, 4)
+    g, shared = SaltCost(), prompt(1, 4)
     assert cost(g, shared, "a") == 0  # new
     assert cost(g, shared, "a") == 0  # its own, wherever it went
     assert cost(g, shared, "b") == 4 * CHUNK_TOKENS - 1  # the last token is always computed
@@ -31,7 +31,7 @@ def test_what_another_has_sent_and_nothing_else() -> None:
 
 
 def test_what_is_cached_is_not_given_up() -> None:
-    g, shared = GivenUp(), prompt(1, 4.5)
+    g, shared = SaltCost(), prompt(1, 4.5)
     cost(g, shared, "a")
     assert cost(g, shared, "b") == 4 * CHUNK_TOKENS
     assert cost(g, shared, "b", num_cached=1000) == 24
@@ -39,7 +39,7 @@ def test_what_is_cached_is_not_given_up() -> None:
 
 
 def test_only_a_shared_beginning_counts() -> None:
-    g, beginning = GivenUp(), prompt(1, 2)
+    g, beginning = SaltCost(), prompt(1, 2)
     cost(g, prompt(2, 3, beginning), "a")
     assert cost(g, prompt(3, 3, beginning), "b") == 2 * CHUNK_TOKENS
     other = prompt(4, 1)
@@ -48,7 +48,7 @@ def test_only_a_shared_beginning_counts() -> None:
 
 
 def test_memory_is_bounded_by_the_fleets_caches() -> None:
-    g = GivenUp()
+    g = SaltCost()
     g.set_capacity(10 * CHUNK_TOKENS)
     first = prompt(0, 4)
     cost(g, first, "a")
@@ -64,9 +64,9 @@ def test_memory_is_bounded_by_the_fleets_caches() -> None:
 
 
 def test_several_prompts_and_short_ones() -> None:
-    g = GivenUp()
+    g = SaltCost()
     g.see("m", [prompt(1, 2), prompt(2, 2)], "a", 0)
     g.see("m", [prompt(1, 2), prompt(2, 2), tokens_of([]), tokens_of([5])], "b", 100)
     assert g.num_tokens == 2 * (2 * CHUNK_TOKENS - 1) - 100
     assert g.num_seen == 8 * CHUNK_TOKENS + 1
-    assert repr(g) == "GivenUp(922 of 2049 tokens, 4 chunks)"
+    assert repr(g) == "SaltCost(922 of 2049 tokens, 4 chunks)"

@@ -1,10 +1,10 @@
-"""Salts: the same for one tenant everywhere, and nobody else's."""
+"""Salts: the same for one tenant in each gateway, and different from all others."""
 
 from gateway.tenancy.auth.tenant_salt import Salts
 
 SECRET = b"s" * 32
 FORBIDDEN = set("@/\\\0")
-"""By vLLM, entrypoints/generate/base/protocol.py."""
+"""Characters that vLLM rejects, entrypoints/generate/base/protocol.py."""
 
 
 def test_a_salt_is_its_tenants_in_each_gateway_that_has_the_secret() -> None:
