@@ -15,6 +15,9 @@ Pull = Literal["reuse", "spread"]
 
 
 class Policy(Protocol):
+    """A policy, filter or scorer that reads `query.prefix` declares `reads_prefix = True`. Without that the
+    prefix is None, and the hash of the prompt's beginning is not looked up."""
+
     name: str
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
@@ -55,6 +58,11 @@ class Remembers(Protocol):
 
     def twin(self) -> "Policy | Filter":
         """Another one that remembers the same: asked what it would do, it leaves this one as it is."""
+
+
+def reads_prefix(part: object) -> bool:
+    """True for a policy, filter or scorer that declares that it reads `query.prefix`."""
+    return bool(getattr(part, "reads_prefix", False))
 
 
 def pick_lowest(costs: Sequence[float], rng: random.Random) -> int:

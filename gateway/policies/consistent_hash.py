@@ -16,6 +16,7 @@ from gateway.policies.session_affinity import at_home
 
 class ConsistentHash:
     name = "consistent_hash"
+    reads_prefix = True
 
     def __init__(self) -> None:
         self._least_load = LeastLoad()
@@ -32,6 +33,7 @@ class ConsistentHashScorer:
     """1 for the worker of the prompt's beginning."""
 
     pull: Pull = "reuse"
+    reads_prefix = True
 
     def score(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[float]:
         return at_home(_key(query), candidates)

@@ -14,13 +14,13 @@ from prometheus_client.registry import Collector
 from gateway.config import Config
 from gateway.core.decision import Decision
 from gateway.core.errors import ConfigError
-from gateway.policies.base import Policy
+from gateway.policies.base import Policy, reads_prefix
 from gateway.policies.framework.ab_test import Arms
 from gateway.policies.framework.composed_policy import explained
-from gateway.policies.framework.contract import Broken, many_candidates, one_candidate
+from gateway.policies.framework.contract import Broken, declares_what_it_reads, many_candidates, one_candidate
 from gateway.policies.framework.guard import Faults, Guard, where
 from gateway.policies.framework.plugins import PolicyFile, read_file
-from gateway.policies.framework.registry import AUTO, READS_PREFIX, Library, is_shipped, worth_of
+from gateway.policies.framework.registry import AUTO, Library, is_shipped, worth_of
 from gateway.routing.trials import Shadow, Trials
 
 log = logging.getLogger("kvgate.policies")
@@ -74,9 +74,9 @@ class Choosing:
 
     @property
     def reads_prefix(self) -> bool:
-        """Whether `Query.prefix` is asked for: what is not shipped may."""
-        names = [*self.trials.scores, *self.trials.comparisons]
-        return any(name in READS_PREFIX or not is_shipped(name) for name in names)
+        """True where a policy in use, or a shadow, reads `Query.prefix`."""
+        shadows = [shadow.policy for shadow in self._made.shadows.values()]
+        return any(map(reads_prefix, [self.policy, *shadows]))
 
     async def reload(self) -> None:
         """Take the policy file as it is now. Where it is broken, what is in use stays; raises ConfigError."""
@@ -195,9 +195,9 @@ def shadows_of(config: Config, library: Library) -> Iterator[tuple[str, Shadow]]
 
 
 def try_out(library: Library, name: str) -> None:
-    """Raises ConfigError for a policy that does not do among made-up candidates either."""
+    """Raises ConfigError for a policy that fails among made-up candidates too."""
     policy = library.bare(name)
-    for check in (one_candidate, many_candidates):
+    for check in (one_candidate, many_candidates, declares_what_it_reads):
         try:
             check(lambda: policy, inf)
         except Broken as exc:

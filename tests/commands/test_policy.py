@@ -34,7 +34,8 @@ def test_all_that_a_file_has_is_tested(tmp_path: Path, capsys: pytest.CaptureFix
     code, text = ran(capsys, "test", written(tmp_path, GOOD), "--policy-budget-ms", "60000")
     assert code == 0
     assert text.startswith("policy mine\n  ok    one candidate is chosen\n")
-    assert text.endswith("filter Near\n  ok    some of the candidates are kept\n9 of 9 checks passed\n")
+    checks = ["some of the candidates are kept", "what it reads of the prompt is declared"]
+    assert text.endswith(f"filter Near\n  ok    {checks[0]}\n  ok    {checks[1]}\n11 of 11 checks passed\n")
 
 
 def test_what_fails_is_told_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +45,7 @@ def test_what_fails_is_told_with_the_reason(tmp_path: Path, capsys: pytest.Captu
         "  FAIL  equal workers share the requests: 400 requests went to 4 equal workers as [400, 0, 0, 0]"
         in text
     )
-    assert text.endswith("7 of 8 checks passed\n")
+    assert text.endswith("8 of 9 checks passed\n")
 
 
 def test_a_reason_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +56,7 @@ def test_a_reason_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
         f"policy my_policy\n  FAIL  one candidate is chosen: {words}\n"
         "  FAIL  of many candidates one is chosen: the same\n"
     )
-    assert (text.count(words), text.count(": the same")) == (1, 7)
+    assert (text.count(words), text.count(": the same")) == (1, 8)
 
 
 def test_one_that_takes_too_long_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +93,7 @@ def test_installed_packages_are_found(
     (installed / "entry_points.txt").write_text("[kvgate.policies]\ntheirs = their_package:Mine\n")
     monkeypatch.syspath_prepend(tmp_path)
     code, text = ran(capsys, "test", "--policy", "theirs", "--policy-budget-ms", "60000")
-    assert (code, text.splitlines()[0], text.splitlines()[-1]) == (0, "policy theirs", "8 of 8 checks passed")
+    assert (code, text.splitlines()[0], text.splitlines()[-1]) == (0, "policy theirs", "9 of 9 checks passed")
     assert "theirs" in ran(capsys, "list")[1]
 
 

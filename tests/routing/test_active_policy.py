@@ -21,6 +21,11 @@ from tests.support.fakes import decision
 LAST = "def choose(query, candidates, rng):\n    return len(candidates) - 1\n"
 FIRST = LAST.replace("len(candidates) - 1", "0")
 BROKEN = "def choose(query, candidates, rng):\n    return candidate[0]\n"
+BY_PREFIX = """
+reads_prefix = True
+def choose(query, candidates, rng):
+    return (query.prefix or 0) % len(candidates)
+"""
 MOODY = """
 def choose(query, candidates, rng):
     if query.model == "odd":
@@ -192,7 +197,14 @@ def test_the_beginning_is_looked_up_where_somebody_asks_for_it(tmp_path: Path) -
     assert not choosing(ab={"prefix_overlap": 1.0, "topology": 1.0}, shadow=["random"]).reads_prefix
     assert choosing(shadow=["consistent_hash"]).reads_prefix
     assert choosing(policy="mine", policies={"mine": {"scorers": {"consistent_hash": 1.0}}}).reads_prefix
-    assert with_file(tmp_path, LAST).reads_prefix
+    assert not with_file(tmp_path, LAST).reads_prefix
+    assert with_file(tmp_path, BY_PREFIX).reads_prefix
+    assert with_file(tmp_path, BY_PREFIX, policy="random", ab={}, shadow=["own"]).reads_prefix
+
+
+def test_a_policy_that_reads_an_undeclared_prefix_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="declares `reads_prefix = True`"):
+        with_file(tmp_path, BY_PREFIX.replace("reads_prefix = True", ""))
 
 
 def test_who_decides_gets_each_policy_and_says_what_it_asks_for(tmp_path: Path) -> None:
@@ -203,7 +215,7 @@ def test_who_decides_gets_each_policy_and_says_what_it_asks_for(tmp_path: Path) 
     router, plain = Decides(), choosing()
     plain.drive(router)
     assert (router.policy, router.tells_prefix) == (plain.policy, False)
-    own, router = with_file(tmp_path, LAST), Decides()
+    own, router = with_file(tmp_path, BY_PREFIX), Decides()
     router.tells_prefix = False
     own.drive(router)
     assert router.tells_prefix

@@ -12,7 +12,7 @@ from itertools import accumulate
 from xxhash import xxh3_64_intdigest
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.base import Policy
+from gateway.policies.base import Policy, reads_prefix
 from gateway.policies.framework.composed_policy import twin_of
 
 SEED = 1
@@ -26,6 +26,7 @@ class Arms:
 
     def __init__(self, policies: Mapping[str, Policy], shares: Mapping[str, float]) -> None:
         self._policies = policies
+        self.reads_prefix = any(map(reads_prefix, policies.values()))
         self._names = list(policies)
         total = sum(shares.values())
         self.shares = {name: shares[name] / total for name in policies}

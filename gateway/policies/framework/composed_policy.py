@@ -13,7 +13,7 @@ from math import nan
 from typing import Any, TypeVar, cast
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.base import Explains, Filter, Picker, Policy, Remembers, Scorer
+from gateway.policies.base import Explains, Filter, Picker, Policy, Remembers, Scorer, reads_prefix
 
 Part = TypeVar("Part", Policy, Filter)
 
@@ -30,6 +30,7 @@ class Scored:
         total = sum(weight for _, weight in scorers.values())
         self._scorers = [(part, scorer, weight / total) for part, (scorer, weight) in scorers.items()]
         self._picker = picker
+        self.reads_prefix = any(reads_prefix(scorer) for scorer, _ in scorers.values())
 
     def __repr__(self) -> str:
         return f"Scored({self.name}, {[name for name, _, _ in self._scorers]})"
@@ -61,6 +62,7 @@ class Checked:
     def __init__(self, name: str, policy: Policy) -> None:
         self.name = name
         self._policy = policy
+        self.reads_prefix = reads_prefix(policy)
 
     def __repr__(self) -> str:
         return f"Checked({self.name}, {self._policy!r})"
@@ -82,6 +84,7 @@ class Filtered:
         self.name = name
         self._filters = filters
         self._policy = policy
+        self.reads_prefix = any(map(reads_prefix, [policy, *filters.values()]))
 
     def __repr__(self) -> str:
         return f"Filtered({self.name}, {list(self._filters)}, {self._policy!r})"

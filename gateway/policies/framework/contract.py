@@ -9,18 +9,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
+from typing import Any
 
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.core.speed import Pace
 from gateway.core.worker import Served, Worker, WorkerId
-from gateway.policies.base import Filter, Picker, Policy, Scorer
+from gateway.policies.base import Filter, Picker, Policy, Scorer, reads_prefix
 from gateway.policies.framework.composed_policy import PartError, as_choice
 from gateway.policies.framework.guard import where
-from gateway.policies.framework.plugins import Kind
+from gateway.policies.framework.plugins import Kind, kind_of
 
 MANY = 1000
 ROUNDS = 20
 TIES = 400
+
+
+DECLARED = "what it reads of the prompt is declared"
 
 
 class Broken(Exception):
@@ -167,6 +171,53 @@ def order_means_nothing(make: Make, budget_s: float) -> None:
             raise Broken("the same candidates in another order gave another choice")
 
 
+class _Watched(Query, frozen=True, gc=False):
+    """A query that raises where its prefix is read."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "prefix":
+            raise _PrefixRead
+        return object.__getattribute__(self, name)
+
+
+class _PrefixRead(BaseException):
+    """Not an Exception, so that no policy catches it."""
+
+
+def declares_what_it_reads(make: Callable[[], Any], budget_s: float) -> None:
+    """`query.prefix` is None for policies, filters and scorers that do not declare that they read it."""
+    part, asked = make(), queries(12)
+    if reads_prefix(part):
+        return
+    try:
+        for seed in range(5 * ROUNDS):
+            _ask(part, _watched(next(asked)), fleet(1 + seed % 8, seed), random.Random(seed))
+    except _PrefixRead as exc:
+        raise Broken("it reads query.prefix, which is None unless it declares `reads_prefix = True`") from exc
+
+
+def _watched(query: Query) -> Query:
+    return _Watched(
+        query.model,
+        query.num_tokens,
+        query.session,
+        tenant=query.tenant,
+        adapter=query.adapter,
+        priority=query.priority,
+        slo_ttft_s=query.slo_ttft_s,
+    )
+
+
+def _ask(part: Any, query: Query, some: Sequence[Candidate], rng: random.Random) -> None:
+    match kind_of(part):
+        case "filter":
+            part.keep(query, some)
+        case "scorer":
+            part.score(query, some)
+        case _:
+            _choose(part, query, some, rng)
+
+
 def within_budget(make: Make, budget_s: float) -> None:
     policy, asked, some = make(), queries(8), fleet(MANY, 8)
     took_s = []
@@ -187,6 +238,7 @@ POLICY_CHECKS: Mapping[str, Callable[[Make, float], None]] = {
     "candidates are left as they are": never_mutates,
     "the same rng gives the same choices": is_deterministic,
     "the order of candidates means nothing": order_means_nothing,
+    DECLARED: declares_what_it_reads,
     f"{MANY} candidates are within the budget": within_budget,
 }
 
@@ -229,8 +281,8 @@ def _picker(make: Callable[[], Picker], budget_s: float) -> None:
 
 CHECKS: Mapping[Kind, Mapping[str, Callable[..., None]]] = {
     "policy": POLICY_CHECKS,
-    "filter": {"some of the candidates are kept": _filter},
-    "scorer": {"each candidate has a score from 0 to 1": _scorer},
+    "filter": {"some of the candidates are kept": _filter, DECLARED: declares_what_it_reads},
+    "scorer": {"each candidate has a score from 0 to 1": _scorer, DECLARED: declares_what_it_reads},
     "picker": {"one of the scores is picked": _picker},
 }
 

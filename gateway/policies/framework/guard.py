@@ -16,7 +16,7 @@ from pathlib import Path
 from traceback import extract_tb
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.base import Policy
+from gateway.policies.base import Policy, reads_prefix
 from gateway.policies.framework.composed_policy import PartError, as_choice, explained, twin_of
 from gateway.policies.least_load import LeastLoad
 
@@ -49,6 +49,7 @@ class Guard:
     ) -> None:
         self.name = name
         self._policy = policy
+        self.reads_prefix = reads_prefix(policy)
         self._budget_s = budget_s
         self._faults = faults
         self._clock = clock

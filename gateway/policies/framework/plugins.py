@@ -23,6 +23,9 @@ Kind = Literal["policy", "filter", "scorer", "picker"]
 
 METHODS: Mapping[str, Kind] = {"choose": "policy", "keep": "filter", "score": "scorer", "pick": "picker"}
 
+DECLARED = ("pull", "reads_prefix")
+"""Attributes that describe a part: of its class, or of the file where it is a function."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
@@ -84,7 +87,8 @@ def _plugins_of(module: ModuleType, path: Path) -> list[Plugin]:
     if len(given) > 1:
         raise ConfigError(f"--policy-file {path}: has {' and '.join(given)}: put each into a class")
     if given:
-        function = SimpleNamespace(name=path.stem, pull=getattr(module, "pull", "spread"), **given)
+        declared = {name: getattr(module, name) for name in DECLARED if hasattr(module, name)}
+        function = SimpleNamespace(name=path.stem, **{"pull": "spread", **declared}, **given)
         found.append(Plugin(path.stem, METHODS[next(iter(given))], str(path), lambda: function))
     for thing in vars(module).values():
         if isinstance(thing, type) and thing.__module__ == module.__name__ and (kind := kind_of(thing)):

@@ -25,9 +25,6 @@ log = logging.getLogger("kvgate.policies")
 AUTO = "auto"
 BUDGET_S = 0.005
 
-READS_PREFIX = frozenset({"consistent_hash"})
-"""Of the shipped policies."""
-
 SHIPPED: Mapping[Kind, Mapping[str, Callable[[], Any]]] = {
     "policy": POLICIES,
     "filter": FILTERS,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.core.decision import Candidate, Choice, Query
-from gateway.policies.framework.contract import POLICY_CHECKS, run
+from gateway.policies.framework.contract import DECLARED, POLICY_CHECKS, run
 from gateway.policies.framework.plugins import Kind
 
 Choose = Callable[[Query, Sequence[Candidate], random.Random], Any]
@@ -52,6 +52,7 @@ BROKEN: dict[str, tuple[Choose, str]] = {
     "candidates are left as they are": (drops, "it changed the candidates"),
     "the same rng gives the same choices": (by_chance_of_its_own, "draw chance from rng only"),
     "the order of candidates means nothing": (first, "in another order gave another choice"),
+    DECLARED: (lambda q, c, rng: (q.prefix or 0) % len(c), "reads query.prefix"),
 }
 
 
@@ -99,12 +100,32 @@ class Part:
     ],
 )
 def test_parts_are_checked_too(kind: Kind, answer: Callable[..., Any], fault: str | None) -> None:
-    (result,) = run(kind, lambda: Part(answer), inf)
+    result = next(run(kind, lambda: Part(answer), inf))
     assert (result.fault is None) if fault is None else fault in (result.fault or "")
 
 
 def test_a_pull_is_one_of_two() -> None:
     part = Part(lambda q, c: [0.5] * len(c))
     part.pull = "both"
-    (result,) = run("scorer", lambda: part, inf)
+    result = next(run("scorer", lambda: part, inf))
     assert result.fault == 'its pull is \'both\', neither "reuse" nor "spread"'
+
+
+class ByPrefix:
+    name, pull = "by_prefix", "reuse"
+
+    def score(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[float]:
+        return [0.0 if query.prefix is None else 1.0 for _ in candidates]
+
+
+class Keeps:
+    def keep(self, query: Query, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        return candidates if query.session or query.prefix else candidates[:1]
+
+
+@pytest.mark.parametrize(("kind", "make"), [("scorer", ByPrefix), ("filter", Keeps)])
+def test_parts_that_read_the_prefix_declare_it(kind: Kind, make: type) -> None:
+    faults = {result.check: result.fault for result in run(kind, make, inf)}
+    assert "`reads_prefix = True`" in (faults[DECLARED] or "")
+    declared = type("Declared", (make,), {"reads_prefix": True})
+    assert not [result for result in run(kind, declared, inf) if result.fault]
