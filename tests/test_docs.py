@@ -1,10 +1,15 @@
-"""Links and paths in the documentation lead somewhere: files, headings, backticked paths."""
+"""The documentation names what exists: files, headings, paths and flags."""
 
+import argparse
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from engines.sim import add_flags
+from gateway import cli
+from gateway.replay.command import add_arguments
 from tests import ROOT
 
 PAGES = sorted(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
@@ -41,3 +46,39 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 def test_paths_in_the_text_exist(page: Path) -> None:
     missing = [name for name in PATH.findall((ROOT / page).read_text()) if not (ROOT / name).exists()]
     assert not missing, f"{page}: {missing}"
+
+
+OTHERS_FLAGS = frozenset(
+    """
+    api-key api-server-count chat-template disaggregation-mode enable-cache-report enable-lora enable-metrics
+    enable-prompt-tokens-details kv-events-config kv-transfer-config max-model-len max-num-batched-tokens
+    max-num-seqs model-path
+    otlp-traces-endpoint served-model-name shutdown-timeout tokenizer-mode uds
+    concurrency endpoint-type extra-inputs output-tokens-mean prefix-prompt-length prefix-prompt-pool-size
+    random-seed request-count streaming synthetic-input-tokens-mean use-server-token-count
+    require-hashes server tool url
+    """.split()
+)
+"""Flags of engines, load generators and other programs that the documentation shows."""
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
+
+
+def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        yield from (flag.removeprefix("--") for flag in action.option_strings)
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _flags(command)
+
+
+def _known_flags() -> set[str]:
+    sim, replayed = argparse.ArgumentParser(), argparse.ArgumentParser()
+    add_flags(sim)
+    add_arguments(replayed)
+    return {flag for parser in (cli._parser(), sim, replayed) for flag in _flags(parser)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+def test_flags_in_the_text_exist(page: Path) -> None:
+    unknown = set(FLAG.findall((ROOT / page).read_text())) - _known_flags() - OTHERS_FLAGS
+    assert not unknown, f"{page}: {sorted(unknown)}"
