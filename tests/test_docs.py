@@ -49,15 +49,42 @@ def test_paths_in_the_text_exist(page: Path) -> None:
 
 
 OTHERS_FLAGS = frozenset(
-    """
-    api-key api-server-count chat-template disaggregation-mode enable-cache-report enable-lora enable-metrics
-    enable-prompt-tokens-details kv-events-config kv-transfer-config max-model-len max-num-batched-tokens
-    max-num-seqs model-path
-    otlp-traces-endpoint served-model-name shutdown-timeout tokenizer-mode uds
-    concurrency endpoint-type extra-inputs output-tokens-mean prefix-prompt-length prefix-prompt-pool-size
-    random-seed request-count streaming synthetic-input-tokens-mean use-server-token-count
-    require-hashes server tool url
-    """.split()
+    [
+        "api-key",
+        "api-server-count",
+        "chat-template",
+        "disaggregation-mode",
+        "enable-cache-report",
+        "enable-lora",
+        "enable-metrics",
+        "enable-prompt-tokens-details",
+        "kv-events-config",
+        "kv-transfer-config",
+        "max-model-len",
+        "max-num-batched-tokens",
+        "max-num-seqs",
+        "model-path",
+        "otlp-traces-endpoint",
+        "served-model-name",
+        "shutdown-timeout",
+        "tokenizer-mode",
+        "uds",
+        "concurrency",
+        "endpoint-type",
+        "extra-inputs",
+        "output-tokens-mean",
+        "prefix-prompt-length",
+        "prefix-prompt-pool-size",
+        "random-seed",
+        "request-count",
+        "streaming",
+        "synthetic-input-tokens-mean",
+        "use-server-token-count",
+        "require-hashes",
+        "server",
+        "tool",
+        "url",
+    ]
 )
 """Flags of engines, load generators and other programs that the documentation shows."""
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]+)")
