@@ -6,6 +6,7 @@ These lie below those that the kernel hands out (`net.ipv4.ip_local_port_range`)
 of them to itself for as long as it lives, whatever other test runs the machine has.
 """
 
+import atexit
 import os
 import socket
 import sys
@@ -67,6 +68,7 @@ def _is_free(port: int) -> bool:
 
 
 _ports = Ports()
+atexit.register(_ports.close)
 
 
 def free_port(num: int = 1) -> int:
