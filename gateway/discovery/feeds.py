@@ -19,6 +19,7 @@ from gateway.ingest.endpoints import reached
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import Turns
+from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, reach
 from gateway.redis.options import redis_of
 from gateway.replication.agent_targets import AgentFeeds
@@ -66,7 +67,7 @@ class Feeds:
         self._agents = agents
         self._make_subscription = subscribe
         self._healer = healer
-        self._turns = Turns()
+        self._turns, self._wires = Turns(), Wires()
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
 
     def open(
@@ -180,6 +181,8 @@ class Feeds:
             replay_endpoint=replay,
             topic=source.topic,
             turns=self._turns,
+            wires=self._wires,
+            refusal=self._ways.reachable.refusal if self._ways else lambda address: None,
         )
 
     def _reached(self, worker: Worker, source: EventSource) -> tuple[str, str | None]:

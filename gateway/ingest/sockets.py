@@ -32,7 +32,8 @@ OnMessage = Callable[[list[bytes]], None]
 class Reader:
     """Calls `on_message` for each message of a socket, in turn with other readers. While `go_on` says
     that more of the last messages is to be done, further ones wait. `on_refused` gets the size of a message
-    that is too large to be read; `behind_s` is for how long messages have been waiting."""
+    that is too large to be read; `behind_s` is for how long messages have been waiting, `num_bytes` what was
+    read, as ZMTP frames."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Reader:
         self._on_refused = on_refused
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.getsockopt(zmq.FD))
+        self.num_bytes = 0
         self._is_open = True
         self._is_scheduled = False
         self._behind_since: float | None = None
@@ -105,6 +107,7 @@ class Reader:
         while True:
             frame = self._socket.recv(zmq.NOBLOCK, copy=False)
             num_bytes += len(frame)
+            self.num_bytes += len(frame) + (2 if len(frame) < 256 else 9)
             if num_bytes > MAX_MESSAGE_BYTES or len(frames) == MAX_FRAMES:
                 return self._on_refused(num_bytes)
             frames.append(frame.bytes)

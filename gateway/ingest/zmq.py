@@ -17,9 +17,17 @@ from zmq.utils.monitor import parse_monitor_message
 from gateway.core.engine import Engine
 from gateway.core.event_stream import StreamState
 from gateway.ingest.pauses import Pauses
-from gateway.ingest.sockets import MAX_MESSAGE_BYTES, OnMessage, Reader, connected, opened
+from gateway.ingest.sockets import (
+    MAX_MESSAGE_BYTES,
+    MAX_REPLAY_QUEUED,
+    OnMessage,
+    Reader,
+    connected,
+    opened,
+)
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import Turns
+from gateway.ingest.unread_bytes import EVENTS, Wires
 
 MAX_REPLAY_TRIES = 3
 
@@ -64,10 +72,14 @@ class ZmqFeed:
         topic: str = "",
         times: Times = _TIMES,
         turns: Turns | None = None,
+        wires: Wires | None = None,
+        refusal: Callable[[str], str | None] = lambda address: None,
     ) -> None:
-        """`turns` are shared with the other feeds of the loop."""
+        """`turns` and `wires` are shared with the other feeds of the loop. `refusal` judges the address of
+        each connection: a name may resolve to another one than before."""
         self._subscription = subscription
-        self._turns = turns or Turns()
+        self._turns, self._wires = turns or Turns(), wires or Wires()
+        self._refusal = refusal
         self._engine = engine
         self._context = context
         self._times = times
@@ -104,14 +116,13 @@ class ZmqFeed:
         sub.setsockopt(zmq.SUBSCRIBE, self._topic.encode())
         sub.setsockopt(zmq.RECONNECT_IVL, 100)
         sub.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-        monitor = sub.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
-        )
+        monitor = sub.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED)
         self._sockets = [monitor, sub]
         self._monitor = Reader(monitor, self._on_monitor, self._turns)
         take, go_on = self._on_live, self._subscription.go_on
         self._live = Reader(sub, take, self._turns, go_on, self._on_refused)
         self._subscription.behind = self._live.wake
+        self._wire = self._wires.open(self._live, self._on_excess)
         self._readers = [self._monitor, self._live]
         sub.connect(self.endpoint)
 
@@ -127,6 +138,7 @@ class ZmqFeed:
         for reader in self._readers:
             reader.close()
         if self._sockets:
+            self._wires.close(self._wire)
             self._sockets[1].disable_monitor()
         for socket in self._sockets:
             socket.close(linger=0)
@@ -143,8 +155,11 @@ class ZmqFeed:
     def _on_monitor(self, frames: list[bytes]) -> None:
         # After a reconnection libzmq sends the subscription again only when the socket is next used.
         self._live.wake()
-        event = parse_monitor_message(frames)["event"]
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        message = parse_monitor_message(frames)
+        event, peer = message["event"], self._wire.saw(message["event"], message["value"])
+        if peer and (refusal := self._refusal(peer)):
+            self._subscription.cut(f"connected to {peer}: {refusal}")
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.is_connected = self._was_connected = True
             self._later(self._times.settle_s, self._settled)
         elif event == zmq.EVENT_DISCONNECTED:
@@ -161,6 +176,9 @@ class ZmqFeed:
 
     def _on_refused(self, num_bytes: int) -> None:
         self._subscription.cut(f"a message of at least {num_bytes:,} bytes, beyond {MAX_MESSAGE_BYTES:,}")
+
+    def _on_excess(self, num_bytes: int) -> None:
+        self._subscription.cut(f"{num_bytes:,} bytes of its messages wait unread")
 
     def _check_backlog(self) -> None:
         """A replay is behind by its nature, and so is what was published meanwhile."""
@@ -227,7 +245,9 @@ class ZmqFeed:
         if self._replay:
             self._replay.close()
         if self.replay_endpoint:
-            socket = connected(self._context, zmq.DEALER, self.replay_endpoint)
+            socket = opened(self._context, zmq.DEALER, self.replay_endpoint, MAX_REPLAY_QUEUED)
+            monitor = socket.get_monitor_socket(EVENTS)
+            socket.connect(self.replay_endpoint)
             socket.send_multipart(self._engine.replay_request(start_seq))
             reader = partial(
                 Reader,
@@ -237,10 +257,14 @@ class ZmqFeed:
                 on_refused=self._on_refused,
             )
             self._replay = _Replay(socket, reader, on_message, on_silence, self._times)
+            self._replay.watch(monitor, self._turns, self._wires, self._refusal)
 
 
 class _Replay:
-    """One replay under way: ends when `on_message` says so, with silence, or when it is replaced."""
+    """One replay under way: ends when `on_message` says so, with silence, or when it is replaced.
+
+    Where too many bytes wait unread, its connection is ended; what was received is read, and the silence that
+    follows has the rest requested again."""
 
     def __init__(
         self,
@@ -265,10 +289,34 @@ class _Replay:
         """Since its last message."""
         return self._loop.time() - self._last_message
 
+    def watch(
+        self,
+        monitor: "zmq.Socket[bytes]",
+        turns: Turns,
+        wires: Wires,
+        refusal: Callable[[str], str | None],
+    ) -> None:
+        wire = wires.open(self._reader, lambda num_bytes: wire.end())
+
+        def on_event(frames: list[bytes]) -> None:
+            message = parse_monitor_message(frames)
+            peer = wire.saw(message["event"], message["value"])
+            if peer and refusal(peer):
+                self._reader.close()
+                wire.end()
+
+        self._monitor, self._monitor_socket = Reader(monitor, on_event, turns), monitor
+        self._wires, self._wire = wires, wire
+
     def close(self) -> None:
         self._timer.cancel()
         self._reader.close()
-        self._socket.close(linger=0)
+        self._monitor.close()
+        self._wires.close(self._wire)
+        if not self._socket.closed:
+            self._socket.disable_monitor()
+            self._monitor_socket.close(linger=0)
+            self._socket.close(linger=0)
 
     def _on_message(self, frames: list[bytes]) -> None:
         self._last_message = self._loop.time()

@@ -14,8 +14,10 @@ from gateway.ingest.pauses import Pauses
 from gateway.ingest.sockets import MAX_BATCHES_PER_TURN, resolve
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TURN_S, Turns
+from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import Times, ZmqFeed, reach
 from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
+from tests.support.zmtp import EndlessPeer
 
 W = WorkerId("w:1")
 QUICK = Times(replay_s=0.1, quiet_s=0.05, knock_s=0.1, settle_s=0.02, unanswered_s=0.2)
@@ -89,6 +91,8 @@ class World:
         self.publisher = Publisher()
         self.states: list[StreamState] = []
         self.turns = Turns()
+        self.wires = Wires()
+        self.refused: str | None = None
         self._changed = asyncio.Event()
 
     def open(self, *, can_replay: bool = True, times: Times = QUICK, topic: str = "kv") -> ZmqFeed:
@@ -109,6 +113,8 @@ class World:
             topic=topic,
             times=times,
             turns=self.turns,
+            wires=self.wires,
+            refusal=lambda address: self.refused,
         )
         self.feed.start()
         return self.feed
@@ -390,6 +396,59 @@ async def test_one_that_publishes_more_than_is_applied_is_not_read_for_a_while(w
     assert world.subscription.stream.blind_reason is not None
     assert "publishes more than may be applied" in world.subscription.stream.blind_reason
     await world.exact(20 * MAX_BATCHES_PER_TURN)
+
+
+@pytest.mark.process
+async def test_a_replay_of_more_than_may_wait_is_read_in_several(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost: each goes on where the one before it got to."""
+    monkeypatch.setattr("gateway.ingest.zmq.MAX_REPLAY_QUEUED", 50)  # all others wait at the publisher
+    world.wires = wires = Wires(max_bytes=20_000)
+    for number in range(1, 2000):
+        parent = number - 1 if number > 1 else None
+        large = payload(number, parent=parent, ts=number) + b" " * 8_000
+        world.publisher.publish(large, is_lost=True)  # 16 MB: more than lies in the buffers of a connection
+    world.open()
+
+    def is_whole() -> bool:
+        wires._look()
+        return world.state is StreamState.EXACT and world.num_blocks == 1999
+
+    await world.until(is_whole)
+    starts = world.publisher.asked
+    assert len(starts) > 1 and starts == sorted(starts)
+    assert world.subscription.stream.counts.num_cuts == 0
+
+
+@pytest.mark.process
+async def test_a_message_without_an_end_cuts_the_stream(world: World) -> None:
+    peer = EndlessPeer(b"PUB", 64 << 20)
+    await peer.start()
+    world.wires = Wires(max_bytes=1 << 20)
+    world.publisher.port = int(peer.endpoint.rpartition(":")[2])
+    feed = world.open()
+    await world.until(lambda: world.subscription.stream.counts.num_cuts > 0)
+    assert "bytes of its messages wait unread" in (world.subscription.stream.blind_reason or "")
+    assert not feed.is_connected
+    feed.stop()
+    await peer.close()
+
+
+@pytest.mark.process
+async def test_an_address_that_a_name_leads_to_later_is_judged_too(world: World) -> None:
+    feed = world.open()
+    feed._pauses = Pauses(first_s=0.1)
+    await world.exact(0)
+    world.refused = "no address for a worker"
+    follow(world, 1, 2)
+    ports = world.publisher.close()
+    world.publisher = Publisher(ports)
+    await world.until(lambda: world.subscription.stream.counts.num_cuts > 0)
+    assert "connected to 127.0.0.1: no address" in (world.subscription.stream.blind_reason or "")
+    world.refused = None
+    follow(world, 1, 4)
+    await world.exact(4)
 
 
 # opening and closing ---------------------------------------------------------------------------

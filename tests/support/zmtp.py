@@ -1,0 +1,52 @@
+"""A peer that speaks ZMTP 3.1 by hand, and sends what no libzmq would: messages without an end."""
+
+import asyncio
+import contextlib
+import struct
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+PART = b"x" * (1 << 18)
+MORE = b"\x03" + struct.pack(">Q", len(PART)) + PART
+"""A part of a message that has further parts."""
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
+
+
+def _ready(kind: bytes) -> bytes:
+    body = b"\x05READY" + _property(b"Socket-Type", kind) + _property(b"Identity", b"")
+    return b"\x04" + bytes([len(body)]) + body
+
+
+class EndlessPeer:
+    """Sends parts of one message to each that connects, `most` bytes in all. `kind` is PUB or ROUTER."""
+
+    def __init__(self, kind: bytes, most: int) -> None:
+        self._kind = kind
+        self._left = most
+        self.num_sent = 0
+        self.num_connections = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.endpoint = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        self._left = 0
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            writer.write(GREETING)
+            await reader.readexactly(len(GREETING))
+            writer.write(_ready(self._kind))
+            await reader.read(100)
+            while self._left > 0:
+                self._left -= len(MORE)
+                writer.write(MORE)
+                await writer.drain()
+                self.num_sent += len(MORE)
+        writer.close()
