@@ -25,7 +25,7 @@ from gateway.models.prompt_source import ANY_MODEL, PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.routing.router import Router
-from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder
 from loadtest.extent import extent
 from loadtest.report import Figure, best_of, publish
 from loadtest.workloads.bodies import Bodies, Texts, grow, new, small, warm
@@ -81,7 +81,7 @@ def prompt_figures() -> list[Figure]:
 def prompt_rounds_us(template: str, path: str, bodies: Bodies) -> list[float]:
     """CPU microseconds per request, parsed and tokenized, by rounds."""
     source = (TEMPLATES / f"{template}.jinja").read_text() if template else None
-    prompts = PromptSource({ANY_MODEL: Prompts.load(bundled_tokenizer(), source)}, Metrics())
+    prompts = PromptSource({ANY_MODEL: PromptEncoder.load(bundled_tokenizer(), source)}, Metrics())
     rounds = []
     for first in range(0, len(bodies), PROMPTS_PER_ROUND):
         given = [bodies[i] for i in range(first, first + PROMPTS_PER_ROUND)]
@@ -94,7 +94,7 @@ def prompt_rounds_us(template: str, path: str, bodies: Bodies) -> list[float]:
 
 def make_router() -> tuple[Router, PromptSource]:
     fleet, index, assumed = Fleet(), MemoryIndex(), AssumedIndex()
-    prompts = PromptSource({ANY_MODEL: Prompts.load(bundled_tokenizer())}, Metrics())
+    prompts = PromptSource({ANY_MODEL: PromptEncoder.load(bundled_tokenizer())}, Metrics())
     for i in range(NUM_WORKERS):
         worker = Worker(WorkerId(f"w{i}"), f"http://w{i}", (Served("m", "m"),), block_size=BLOCK_SIZE)
         fleet.add(worker)

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gateway.app import bundled_tokenizer
-from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder
 from loadtest.contenders import GatewayContender, fake_workers, gateway, metric_sum
 from loadtest.extent import extent
 from loadtest.instruments import InstrumentError, Load, Reading, measure
@@ -137,7 +137,7 @@ def show_lengths(contender: GatewayContender, bodies: Path) -> None:
 
 
 def _write_known(path: Path, conversations: Sequence[Sequence[Message]]) -> None:
-    prompts = Prompts.load(bundled_tokenizer())
+    prompts = PromptEncoder.load(bundled_tokenizer())
     asked = [{"messages": messages, "add_generation_prompt": False} for messages in conversations]
     write_prompts(path, [prompts.chat(each, datetime.now()) for each in asked])
 

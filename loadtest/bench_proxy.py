@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gateway.app import bundled_tokenizer
 from gateway.core.blocks import Tokens
-from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder
 from loadtest import bench_memory
 from loadtest.contenders import Contender, GatewayContender, fake_workers, gateway, missing_nginx, nginx
 from loadtest.extent import extent
@@ -142,7 +142,7 @@ class Materials:
     def _known(self) -> list[Tokens]:
         known: list[Tokens] = []
         for template, directory in self.tokenizers.items():
-            prompts = Prompts.load(directory)
+            prompts = PromptEncoder.load(directory)
             for size, conversations in self._conversations.items():
                 tokens = [_prompt(prompts, conversation) for conversation in conversations]
                 print(f"known under {template}: {len(tokens)} of {size}, {len(tokens[0])} tokens each")
@@ -156,7 +156,7 @@ class Materials:
         return path
 
 
-def _prompt(prompts: Prompts, messages: Sequence[Mapping[str, str]]) -> Tokens:
+def _prompt(prompts: PromptEncoder, messages: Sequence[Mapping[str, str]]) -> Tokens:
     return prompts.chat({"messages": messages, "add_generation_prompt": False}, datetime.now())
 
 

@@ -27,7 +27,7 @@ from engines.sim.rank import Rank
 from engines.sim.words import Vocabulary
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.tokenization.chat_template import TooLong
-from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -51,13 +51,13 @@ class Totals:
 class Texts:
     """How a model's texts become tokens and back; workers of one process can share it."""
 
-    prompts: Prompts
+    prompts: PromptEncoder
     vocabulary: Vocabulary
 
     @classmethod
     def load(cls, directory: Path) -> "Texts":
         """Raises PromptError or VocabularyError."""
-        return cls(Prompts.load(directory), Vocabulary.load(directory))
+        return cls(PromptEncoder.load(directory), Vocabulary.load(directory))
 
 
 @dataclass(slots=True)

@@ -54,7 +54,7 @@ def as_chat(
 
 def dialect_of(renderer: Renderer, now: datetime) -> Dialect:
     merges = any(map(_wants_system_first, renderer.sources)) if renderer.sources else None
-    return Dialect(merges, _disabled_effort(renderer, now), renderer.tells_chats)
+    return Dialect(merges, _disabled_effort(renderer, now), renderer.renders_chats_as_engine)
 
 
 def _wants_system_first(template: str) -> bool:

@@ -20,7 +20,7 @@ from gateway.discovery.engine_detection import Engines
 from gateway.discovery.probe import Probe, ProbeError
 from gateway.discovery.probed import Facts, Mode
 from gateway.http.address import Address
-from gateway.models.token_parity import Ask, Made, disagreement, made_by
+from gateway.models.token_parity import Ask, Made, made_by, parity_difference
 from gateway.models.worker_tokens import read_tokens
 from gateway.replication.messages import Hello
 from gateway.upstream.control_client import ControlSession
@@ -36,7 +36,7 @@ async def _no_agent(worker: Worker, start_time_s: float | None) -> None:
     return None
 
 
-class Sight(Protocol):
+class TokenReport(Protocol):
     @property
     def note(self) -> str: ...
     @property
@@ -46,7 +46,7 @@ class Sight(Protocol):
 class Tokens(Protocol):
     """Finds the tokenizers of a worker's models, and compares what they make with its own (`models/`)."""
 
-    async def look(self, worker: Worker, ask: Ask) -> Sequence[Sight]: ...
+    async def look(self, worker: Worker, ask: Ask) -> Sequence[TokenReport]: ...
 
 
 _PUBLISHED = re.compile(r"(tcp://\*:)(\d+)")
@@ -252,6 +252,6 @@ def _unlike(decode: Finding, findings: Sequence[Finding]) -> str | None:
     for prefill in findings:
         if not prefill.worker or not decode.worker or not are_pair(prefill.worker, decode.worker):
             continue
-        if words := disagreement(prefill.made, decode.made):
+        if words := parity_difference(prefill.made, decode.made):
             return f"{prefill.name} would compute other prompts for it: {words}"
     return None

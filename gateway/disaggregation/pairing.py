@@ -17,7 +17,7 @@ from typing import Protocol
 from gateway.core.fleet import Fleet
 from gateway.core.pd_pairs import are_pair, kind_of, misfits
 from gateway.core.worker import Worker, WorkerId
-from gateway.models.token_parity import Made, disagreement, made_by
+from gateway.models.token_parity import Made, made_by, parity_difference
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
@@ -91,7 +91,7 @@ class Pairing:
         """Of two that are a pair, and are still there."""
         if not are_pair(one, other) and not are_pair(other, one):
             return None
-        return disagreement(self._made_by(one), self._made_by(other))
+        return parity_difference(self._made_by(one), self._made_by(other))
 
     def _made_by(self, worker: Worker) -> Made:
         known, made = self._made.get(worker.id, (None, {}))

@@ -1,19 +1,19 @@
-"""Whether it is worth to ask somebody who failed: not for a while after some failures in a row. Pure.
+"""Circuit breaker for a worker's `/tokenize`: no calls for a while after some failures in a row. Pure.
 
-closed ── NUM_FAILURES in a row ──► open for REST_S ── over ──► one is let through
-   ▲                                  ▲                              │ fails: open for twice as long,
-   └────────── it answers ────────────┼──────────────────────────────┘ MAX_REST_S at most
-                                      └─ others meanwhile: refused
+closed ── NUM_FAILURES in a row ──► open for REST_S ── over ──► one call is let through
+  ▲                                  ▲                              │ fails: open for twice as long,
+  └────────── it succeeds ───────────┼──────────────────────────────┘ MAX_REST_S at most
+                                     └─ others meanwhile: rejected
 """
 
 NUM_FAILURES = 5
-"""In a row: one slow answer under load is no reason."""
+"""Failures in a row: one slow answer under load is no reason."""
 REST_S = 2.0
 MAX_REST_S = 60.0
 
 
 class Breaker:
-    """Times are monotonic seconds of the caller's."""
+    """Circuit breaker; times are monotonic seconds, given by the caller."""
 
     __slots__ = ("_num_failures", "_rest_s", "_until")
 
@@ -29,7 +29,7 @@ class Breaker:
         return now < self._until
 
     def may_ask(self, now: float) -> bool:
-        """True makes the caller the one who tries, where it was open: others are refused meanwhile."""
+        """True if a call may be made. After a rest only one caller gets True until its call has ended."""
         if now < self._until:
             return False
         if self._num_failures >= NUM_FAILURES:
@@ -40,7 +40,7 @@ class Breaker:
         self._num_failures, self._rest_s, self._until = 0, REST_S, 0.0
 
     def failed(self, now: float) -> bool:
-        """Whether it opens, or stays open, by this."""
+        """Count a failure. Returns True if the breaker opens, or stays open, by it."""
         self._num_failures += 1
         if self._num_failures < NUM_FAILURES:
             return False

@@ -1,9 +1,10 @@
-"""A tokenizer for each model that workers serve, while they come and go; and for which workers it holds.
+"""Catalog of tokenizers: one for each model that workers serve, while they come and go, and its token
+sources.
 
-    a root is served ─ its table, else its root ─► shelf (places, threads) ──┐
-    a worker joins ─ 20 prompts of its own /tokenize ────────────────────────┴─► verdicts ─► prompts, fleet
+    a root is served ─ its table, else its root ─► loader (hub, threads) ────┐
+    a worker joins ─ 20 prompts of its own /tokenize ────────────────────────┴─► sources ─► prompts, fleet
 
-Nothing here is waited for by a request: until a tokenizer is loaded, its model's workers are asked.
+No request waits for this: until a tokenizer is loaded, its model's workers tokenize.
 """
 
 import asyncio
@@ -21,58 +22,60 @@ from gateway.core.errors import ConfigError
 from gateway.core.fleet import Fleet
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.worker import Worker, WorkerId
-from gateway.models.hub import Places
-from gateway.models.loader import RETRY_S, Shelf, Shelved, Source, State
+from gateway.models.hub import Hub
+from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerEntry, TokenizerSource
 from gateway.models.prompt_source import ANY_MODEL, PromptSource
-from gateway.models.token_parity import Agreement, Ask
-from gateway.models.token_source import Judged, Maker, Verdict, verdicts_of
+from gateway.models.token_parity import Ask, ParityCheck
+from gateway.models.token_source import SourceChoice, TokenSource, WorkerParity, choose_sources
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.unavailable import Nobody
+from gateway.tokenization.unavailable import Unavailable
 
 log = logging.getLogger("kvgate.models")
 
 MAX_RETRY_S = 3600.0
-"""Between two looks at a worker that does not tokenize, or makes other tokens: some templates tell the day,
-and its day may begin at another time."""
+"""Seconds between two checks of a worker that does not tokenize, or makes other tokens: some templates print
+the day, and a worker's day may begin at another time."""
 MAX_AT_ONCE = 8
-"""Workers that are asked at the same time: hundreds may join at once."""
+"""Workers that are checked at the same time: hundreds may join at once."""
 
-REPAIR = 'put it right, or give its table renderer = "worker" to have its workers asked'
+REPAIR = 'repair it, or set renderer = "worker" in its table to use its workers\' /tokenize'
 
 Post = Callable[[str, str, object], Awaitable[bytes | None]]
-"""Posts a body to a path of an endpoint; None where that is not answered with 200."""
+"""Posts a body to a path of an endpoint; returns None unless the status is 200."""
 Start = Callable[[str, Coroutine[None, None, None]], object]
 
 
 class Answers(Protocol):
-    """What workers made, kept (`prompts.WorkerTokenizer`)."""
+    """Cache of workers' tokens (`prompt_source.WorkerTokenizer`)."""
 
     def forget(self, url: str | None = None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """A worker's tokens as `kvgate check` tells of them; `fault` is what makes the check fail."""
+class TokenReport:
+    """Token source of a worker as `kvgate check` reports it; `fault` is the reason why the check fails, if
+    any."""
 
     note: str
     fault: str | None
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """A root that workers serve. `judged` is by their URLs; so are the `verdicts` that follow from it."""
+class ModelEntry:
+    """Root model that workers serve, with its tokenizer. `judged` and `verdicts` are keyed by worker URL."""
 
     root: str
-    shelved: Shelved
+    tokenizer: TokenizerEntry
     names: set[str] = field(default_factory=set)
-    judged: dict[str, Judged] = field(default_factory=dict)
-    maker: Maker = Maker.REMOTE
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    checked: dict[str, WorkerParity] = field(default_factory=dict)
+    token_source: TokenSource = TokenSource.REMOTE
+    choices: Mapping[str, SourceChoice] = field(default_factory=dict)
 
 
 class Catalog:
-    """`any_model` is a directory for all models whose table names none."""
+    """Tokenizers of all served models. `any_model` is a directory for all models without a table of their
+    own."""
 
     def __init__(
         self,
@@ -81,43 +84,43 @@ class Catalog:
         *,
         tables: Mapping[str, ModelTable] | None = None,
         any_model: str = "",
-        places: Places | None = None,
+        hub: Hub | None = None,
         probes: bool = True,
     ) -> None:
-        """Loads what is given and lies here. Raises ConfigError for `any_model` alone: of several models
-        one that is broken must not keep the others down."""
+        """Load the configured tokenizers that are on disk. Raises ConfigError for `any_model` alone: of
+        several models a broken one must not keep the others down."""
         self._prompts = prompts
         self._fleet = fleet
         self._tables = tables or {}
         self._any_model = any_model
-        self._places = places or Places()
+        self._hub = hub or Hub()
         self._probes = probes
-        self._shelf = Shelf(self._places, prompts.prepare)
-        self._entries: dict[str, Entry] = {}
+        self._loader = Loader(self._hub, prompts.prepare)
+        self._entries: dict[str, ModelEntry] = {}
         self._turn = asyncio.Semaphore(MAX_AT_ONCE)
         self._start: Start | None = None
         self._post: Post | None = None
         self._answers: Answers | None = None
         self._load_given()
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ModelEntry]:
         return iter(self._entries.values())
 
     def __repr__(self) -> str:
-        return f"Catalog({len(self._entries)} roots, {len(self._shelf)} tokenizers)"
+        return f"Catalog({len(self._entries)} roots, {len(self._loader)} tokenizers)"
 
     def open(self, start: Start, post: Post, answers: Answers) -> None:
-        """From now on workers may join; `start` runs a task in the background."""
+        """Let workers join from now on; `start` runs a task in the background."""
         self._start, self._post, self._answers = start, post, answers
 
     def close(self) -> None:
-        self._shelf.close()
-        self._places.close()
+        self._loader.close()
+        self._hub.close()
 
     # workers -----------------------------------------------------------------------------------
 
     def joined(self, workers: Sequence[Worker]) -> None:
-        """Those of one endpoint, which are one server."""
+        """Register the workers of one endpoint, which are one server."""
         worker = workers[0]
         assert self._start is not None and self._answers is not None
         self._answers.forget(worker.url)
@@ -127,61 +130,61 @@ class Catalog:
             self._start(f"tokens of {root} at {worker.id}", self._learn(entry, worker))
 
     def left(self, worker: WorkerId) -> None:
-        """Before the fleet forgets it."""
+        """Drop a worker; call it before the fleet forgets it."""
         member = self._fleet.get(worker)
         if member is None:
             return
         for entry in self:
-            if entry.judged.pop(member.worker.url, None) is not None:
+            if entry.checked.pop(member.worker.url, None) is not None:
                 self._settle(entry)
 
     def renamed(self) -> None:
-        """Workers answer to other names than they did; their roots are the same."""
+        """Update the names that workers serve; their roots are unchanged."""
         for member in self._fleet:
             for root in _roots(member.worker):
                 self._entry(root, member.worker)
-        self._tell()
+        self._publish()
 
     def has_tokenizer(self, model: str) -> bool:
-        """Whether prompts for what is served by this name are tokenized here."""
-        return any(entry.maker is Maker.LOCAL and model in entry.names for entry in self)
+        """True if prompts for the model served by this name are tokenized here."""
+        return any(entry.token_source is TokenSource.LOCAL and model in entry.names for entry in self)
 
-    async def look(self, worker: Worker, ask: Ask) -> list[Sight]:
-        """All that can be known of a worker's models at once, for `kvgate check`."""
+    async def look(self, worker: Worker, ask: Ask) -> list[TokenReport]:
+        """Token sources of all models of a worker, loaded and compared now, for `kvgate check`."""
         entries = [self._entry(root, worker) for root in _roots(worker)]
         for entry in entries:
-            await self._shelf.have(entry.shelved)
-            await self._judge(entry, worker, ask)
-        return [_sight(entry, worker.url) for entry in entries]
+            await self._loader.have(entry.tokenizer)
+            await self._compare(entry, worker, ask)
+        return [_report(entry, worker.url) for entry in entries]
 
-    async def _learn(self, entry: Entry, worker: Worker) -> None:
-        """Until there is a tokenizer, or it is known that there is none, and the worker has shown its own."""
+    async def _learn(self, entry: ModelEntry, worker: Worker) -> None:
+        """Load the tokenizer and compare the worker's tokens; retry until neither can change by itself."""
         assert self._post is not None
         retry_s = RETRY_S
         while self._is_here(worker):
-            await self._shelf.have(entry.shelved)
+            await self._loader.have(entry.tokenizer)
             self._settle(entry)
-            await self._judge(entry, worker, partial(self._post, worker.url))
-            judged = entry.judged.get(worker.url)
-            is_settled = judged is None or (judged.judgement.made and not judged.judgement.difference)
-            if is_settled and not entry.shelved.is_passing:
+            await self._compare(entry, worker, partial(self._post, worker.url))
+            checked = entry.checked.get(worker.url)
+            is_settled = checked is None or (checked.parity.made and not checked.parity.difference)
+            if is_settled and not entry.tokenizer.is_passing:
                 return
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, MAX_RETRY_S)
 
-    async def _judge(self, entry: Entry, worker: Worker, ask: Ask) -> None:
+    async def _compare(self, entry: ModelEntry, worker: Worker, ask: Ask) -> None:
         if self._probes:
-            renderer, name = entry.shelved.renderer, _name_of(entry.root, worker)
-            agreement = Agreement(
+            renderer, name = entry.tokenizer.renderer, _name_of(entry.root, worker)
+            parity_check = ParityCheck(
                 partial(self._ours, renderer),
                 lambda model, ids: renderer.decode(ids) if renderer else None,
-                with_chats=renderer is None or renderer.tells_chats,
+                with_chats=renderer is None or renderer.renders_chats_as_engine,
             )
             async with self._turn:
-                judgement = await agreement.judge(name, ask)
+                parity = await parity_check.compare(name, ask)
             if self._post is not None and not self._is_here(worker):
                 return
-            entry.judged[worker.url] = Judged(judgement, int(time.time() // 86400))
+            entry.checked[worker.url] = WorkerParity(parity, int(time.time() // 86400))
         self._settle(entry)
 
     def _ours(self, renderer: Renderer | None, request: InferenceRequest) -> Prompt:
@@ -191,100 +194,110 @@ class Catalog:
             return Prompt()
 
     def _is_here(self, worker: Worker) -> bool:
-        """And the same as when it joined, but for its names."""
+        """True if the worker is still a member, unchanged except for its names."""
         member = self._fleet.get(worker.id)
         return member is not None and replace(member.worker, served=worker.served) == worker
 
     # what follows ------------------------------------------------------------------------------
 
-    def _settle(self, entry: Entry) -> None:
-        shelved, before = entry.shelved, entry.verdicts
-        entry.maker, entry.verdicts = verdicts_of(
-            entry.judged, has_local=shelved.renderer is not None, is_broken=shelved.state is State.BROKEN
+    def _settle(self, entry: ModelEntry) -> None:
+        tokenizer, before = entry.tokenizer, entry.choices
+        entry.token_source, entry.choices = choose_sources(
+            entry.checked,
+            has_local=tokenizer.renderer is not None,
+            is_broken=tokenizer.state is LoadState.BROKEN,
         )
-        for url, verdict in entry.verdicts.items():
-            if before.get(url) != verdict:
-                is_bad = verdict.maker is not Maker.LOCAL and shelved.renderer is not None
+        for url, choice in entry.choices.items():
+            if before.get(url) != choice:
+                is_bad = choice.token_source is not TokenSource.LOCAL and tokenizer.renderer is not None
                 level = logging.WARNING if is_bad else logging.INFO
                 log.log(
-                    level, "tokens of %s at %s: %s, %s", entry.root, url, verdict.maker.value, verdict.why
+                    level,
+                    "tokens of %s at %s: %s, %s",
+                    entry.root,
+                    url,
+                    choice.token_source.value,
+                    choice.why,
                 )
-        if before != entry.verdicts and self._answers:
+        if before != entry.choices and self._answers:
             self._answers.forget()
-        self._tell()
+        self._publish()
 
-    def _tell(self) -> None:
-        """Who tokenizes what, and for which workers that holds, to those who decide."""
+    def _publish(self) -> None:
+        """Publish the token sources to the prompt source and the fleet."""
         local: dict[str, Renderer | None] = {}
         if self._any_model:
-            local[ANY_MODEL] = self._shelf.get(_given(self._any_model)).renderer
+            local[ANY_MODEL] = self._loader.get(_given(self._any_model)).renderer
         for name, served in self._fleet.served().items():
             if entry := self._entries.get(served.root):
-                local[name] = _maker(entry)
+                local[name] = _renderer(entry)
         self._prompts.set_all(local)
         self._fleet.set_apart(
             {
                 (member.worker.id, entry.root)
                 for entry in self._entries.values()
                 for member in self._fleet
-                if (verdict := entry.verdicts.get(member.worker.url)) and verdict.maker is not entry.maker
+                if (choice := entry.choices.get(member.worker.url))
+                and choice.token_source is not entry.token_source
             }
         )
 
     # tokenizers --------------------------------------------------------------------------------
 
     def _load_given(self) -> None:
-        """What lies here, before there is traffic; a hub is asked once its model is served."""
+        """Load configured tokenizers on disk before there is traffic; a hub is used once its model is
+        served."""
         for model, table in self._tables.items():
             source = self._source(model, [])
             if table.tokenizer and (table.tokenizer[0] in "/.~" or Path(table.tokenizer).is_dir()):
-                self._shelf.read(self._shelf.get(source))
+                self._loader.read(self._loader.get(source))
         if self._any_model:
-            shelved = self._shelf.get(_given(self._any_model))
-            self._shelf.read(shelved, is_needed=True)
-            if shelved.state is State.BROKEN:
-                raise ConfigError(f"tokenizer: {shelved.why}")
-        self._tell()
+            tokenizer = self._loader.get(_given(self._any_model))
+            self._loader.read(tokenizer, is_needed=True)
+            if tokenizer.state is LoadState.BROKEN:
+                raise ConfigError(f"tokenizer: {tokenizer.why}")
+        self._publish()
 
-    def _entry(self, root: str, worker: Worker) -> Entry:
+    def _entry(self, root: str, worker: Worker) -> ModelEntry:
         entry = self._entries.get(root)
         if entry is None:
             names = [served.name for served in worker.served if served.root == root]
-            entry = self._entries[root] = Entry(root, self._shelf.get(self._source(root, names)))
+            entry = self._entries[root] = ModelEntry(root, self._loader.get(self._source(root, names)))
         entry.names.update(served.name for served in worker.served if served.root == root)
         return entry
 
-    def _source(self, root: str, names: Iterable[str]) -> Source:
+    def _source(self, root: str, names: Iterable[str]) -> TokenizerSource:
         table = next((self._tables[name] for name in (*names, root) if name in self._tables), ModelTable())
         name = table.tokenizer or self._any_model
         if table.template or table.renderer != "auto":
-            return Source(name or root, table.template, table.renderer, bool(name))
-        return _given(name) if name else Source(root)
+            return TokenizerSource(name or root, table.template, table.renderer, bool(name))
+        return _given(name) if name else TokenizerSource(root)
 
     # people ------------------------------------------------------------------------------------
 
     def describe(self) -> list[dict[str, Any]]:
-        """Each model's tokenizer, and by whom the prompts for each of its workers are tokenized."""
-        used = {entry.shelved for entry in self}
-        idle = [each for each in self._shelf if each not in used and each.state is not State.SOUGHT]
-        return [_told(entry) for entry in self] + [
-            {"model": self._shown(shelved.source), **shelved.describe(), "workers": []} for shelved in idle
+        """Status view: each model's tokenizer, and the token source of each of its workers."""
+        used = {entry.tokenizer for entry in self}
+        idle = [each for each in self._loader if each not in used and each.state is not LoadState.SOUGHT]
+        return [_describe(entry) for entry in self] + [
+            {"model": self._shown(tokenizer.source), **tokenizer.describe(), "workers": []}
+            for tokenizer in idle
         ]
 
     def tokens_at(self, url: str) -> list[dict[str, str]]:
-        """By whom the prompts for a worker are tokenized, for each of its models."""
+        """Token source of a worker, for each of its models."""
         return [
-            {"model": entry.root, "way": verdict.maker.value, "why": verdict.why}
+            {"model": entry.root, "way": choice.token_source.value, "why": choice.why}
             for entry in self
-            if (verdict := entry.verdicts.get(url))
+            if (choice := entry.choices.get(url))
         ]
 
-    def _shown(self, source: Source) -> str:
+    def _shown(self, source: TokenizerSource) -> str:
         return "all models" if source == _given(self._any_model) else source.name
 
 
-def _given(name: str) -> Source:
-    return Source(name, is_given=True)
+def _given(name: str) -> TokenizerSource:
+    return TokenizerSource(name, is_given=True)
 
 
 def _roots(worker: Worker) -> list[str]:
@@ -292,40 +305,47 @@ def _roots(worker: Worker) -> list[str]:
 
 
 def _name_of(root: str, worker: Worker) -> str:
-    """A name by which the worker answers for the root itself, else for an adapter of it."""
+    """Name by which the worker serves the root itself, else an adapter of it."""
     names = [served for served in worker.served if served.root == root]
     return next((served for served in names if served.adapter is None), names[0]).name
 
 
-def _maker(entry: Entry) -> Renderer | None:
-    """Who makes the prompts here; None where a worker does."""
-    shelved = entry.shelved
-    if entry.maker is Maker.LOCAL:
-        return shelved.renderer
-    if entry.maker is Maker.REMOTE:
+def _renderer(entry: ModelEntry) -> Renderer | None:
+    """Renderer of the model's prompts; None where a worker tokenizes."""
+    tokenizer = entry.tokenizer
+    if entry.token_source is TokenSource.LOCAL:
+        return tokenizer.renderer
+    if entry.token_source is TokenSource.REMOTE:
         return None
-    if shelved.state is State.BROKEN:
-        return Nobody(f"its tokenizer is broken, see /admin/tokenizer: {shelved.why}")
-    return Nobody("no tokenizer is found for it, and no worker's /tokenize answers")
+    if tokenizer.state is LoadState.BROKEN:
+        return Unavailable(f"the tokenizer is broken, see /admin/tokenizer: {tokenizer.why}")
+    return Unavailable("no tokenizer found, and no worker answers /tokenize")
 
 
-def _sight(entry: Entry, url: str) -> Sight:
-    shelved, verdict, judged = entry.shelved, entry.verdicts.get(url), entry.judged.get(url)
-    way, why = (verdict.maker.value, verdict.why) if verdict else (entry.maker.value, "nothing was compared")
+def _report(entry: ModelEntry, url: str) -> TokenReport:
+    tokenizer, choice, checked = entry.tokenizer, entry.choices.get(url), entry.checked.get(url)
+    way, why = (
+        (choice.token_source.value, choice.why) if choice else (entry.token_source.value, "not compared")
+    )
     note = f"tokens of {entry.root}: {way}, {why}"
-    if shelved.renderer is not None:
-        note += f"; its tokenizer ({shelved.renderer.kind}) is from {shelved.where}"
-    elif shelved.why and shelved.why not in note:
-        note += f"; {shelved.why}"
-    if shelved.state is State.BROKEN:
-        return Sight(note, f"the tokenizer of {entry.root} is broken: {shelved.why}; {REPAIR}")
-    difference = judged.judgement.difference if judged and shelved.source.is_given else None
-    return Sight(note, difference)
+    if tokenizer.renderer is not None:
+        note += f"; its tokenizer ({tokenizer.renderer.kind}) is from {tokenizer.where}"
+    elif tokenizer.why and tokenizer.why not in note:
+        note += f"; {tokenizer.why}"
+    if tokenizer.state is LoadState.BROKEN:
+        return TokenReport(note, f"the tokenizer of {entry.root} is broken: {tokenizer.why}; {REPAIR}")
+    difference = checked.parity.difference if checked and tokenizer.source.is_given else None
+    return TokenReport(note, difference)
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _describe(entry: ModelEntry) -> dict[str, Any]:
     workers = [
-        {"worker": url, "way": verdict.maker.value, "why": verdict.why}
-        for url, verdict in entry.verdicts.items()
+        {"worker": url, "way": choice.token_source.value, "why": choice.why}
+        for url, choice in entry.choices.items()
     ]
-    return {"model": entry.root, "way": entry.maker.value, **entry.shelved.describe(), "workers": workers}
+    return {
+        "model": entry.root,
+        "way": entry.token_source.value,
+        **entry.tokenizer.describe(),
+        "workers": workers,
+    }

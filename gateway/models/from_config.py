@@ -1,16 +1,16 @@
-"""The catalog that the configuration asks for."""
+"""Catalog of tokenizers made from the configuration."""
 
 from gateway.config import Config
 from gateway.config.models import ModelTable
 from gateway.core.fleet import Fleet
 from gateway.models.catalog import Catalog
-from gateway.models.hub import Places
+from gateway.models.hub import Hub
 from gateway.models.prompt_source import PromptSource
 
 
 def catalog_of(config: Config, prompts: PromptSource, fleet: Fleet) -> Catalog:
-    """`--tokenizer MODEL=DIR` is the table of one model, and goes before what the file says of it. Raises
-    ConfigError."""
+    """Catalog of a configuration. `--tokenizer MODEL=DIR` is the table of one model and overrides the
+    configuration file. Raises ConfigError."""
     tables, any_model = dict(config.models), ""
     for spec in config.tokenizer:
         model, _, name = spec.rpartition("=")
@@ -26,6 +26,6 @@ def catalog_of(config: Config, prompts: PromptSource, fleet: Fleet) -> Catalog:
         fleet,
         tables=tables,
         any_model=any_model,
-        places=Places(config.hub),
+        hub=Hub(config.hub),
         probes=config.probe_tokens,
     )

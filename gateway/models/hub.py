@@ -1,7 +1,7 @@
-"""Where a model's tokenizer is: a directory, the cache of the Hugging Face hub, or the hub.
+"""Location of a model's tokenizer: a directory, the cache of the Hugging Face hub, or the hub.
 
-Blocking, for a thread. The hub's library reads its own environment (HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE,
-TRANSFORMERS_OFFLINE, HF_TOKEN, HF_TOKEN_PATH, HF_ENDPOINT), so that ours is what everybody's is.
+Calls block, so they run in a thread. The hub's library reads its usual environment (HF_HOME, HF_HUB_CACHE,
+HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE, HF_TOKEN, HF_TOKEN_PATH, HF_ENDPOINT).
 """
 
 import logging
@@ -23,24 +23,25 @@ FILES = [
     "tekken.json",
     "params.json",
 ]
-"""What is fetched of a model: some megabytes, never its weights."""
+"""Files that are fetched of a model: some megabytes, never its weights."""
 
 MARKS = "tokenizer.json", "tekken.json"
-"""A directory with one of these holds a tokenizer."""
+"""Files that mark a directory with a tokenizer."""
 
 _ON_HUB = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`how` says where from, for people."""
+    """Directory of a tokenizer; `how` describes where it was found, for people."""
 
     directory: Path
     how: str
 
 
 class NotFound(Exception):
-    """Says where was looked, and what to do. `is_passing`: later there may be more."""
+    """No tokenizer was found; the message names the places and a remedy. `is_passing`: a later try may
+    succeed."""
 
     def __init__(self, reason: str, *, is_passing: bool = False) -> None:
         super().__init__(reason)
@@ -48,26 +49,26 @@ class NotFound(Exception):
 
 
 @dataclass(slots=True)
-class Places:
-    """`uses_hub`: what is on no disk here is fetched. What a cache that cannot be written has no room for
-    lies in a directory of our own until we end."""
+class Hub:
+    """Finds model files on disk and, with `uses_hub`, on the Hugging Face hub. If the hub's cache cannot be
+    written, files go to a temporary directory until `close`."""
 
     uses_hub: bool = True
     _own: tempfile.TemporaryDirectory[str] | None = None
 
     def find(self, name: str) -> Found:
-        """By a directory, or a name on the hub. Raises NotFound."""
+        """Find a tokenizer by directory, or by name on the hub. Raises NotFound."""
         path = Path(name).expanduser()
         if _holds_tokenizer(path):
             return Found(path, f"the directory {path}")
         if not _ON_HUB.fullmatch(name):
-            what = "has no tokenizer.json" if path.is_dir() else "is no directory here"
+            what = "has no tokenizer.json" if path.is_dir() else "is not a directory"
             raise NotFound(f"{name} {what}")
         if path.is_dir():
             raise NotFound(f"{path} has no tokenizer.json")
         try:
             return self._cached(name) or self._fetched(name)
-        except ValueError as exc:  # what the hub would not have for a name
+        except ValueError as exc:  # a name that the hub does not accept
             raise NotFound(f"{name}: {exc}") from exc
 
     def close(self) -> None:
@@ -85,8 +86,8 @@ class Places:
         return None
 
     def _fetched(self, name: str) -> Found:
-        """Names without an organisation are not asked for: they are what workers call themselves, and nobody
-        else's business."""
+        """Fetch from the hub. Names without an organisation are not looked up: workers choose them freely,
+        and they may be confidential."""
         from huggingface_hub import constants, snapshot_download
         from huggingface_hub.errors import (
             GatedRepoError,
@@ -98,24 +99,24 @@ class Places:
 
         where = f"the cache in {constants.HF_HUB_CACHE}"
         if "/" not in name:
-            raise NotFound(f"{name} is no directory here, no ORG/NAME for the hub, and not in {where}")
+            raise NotFound(f"{name} is neither a directory nor an ORG/NAME on the hub, and not in {where}")
         if not self.uses_hub or constants.HF_HUB_OFFLINE:
-            why = "the environment says offline" if self.uses_hub else "--no-hub is given"
-            raise NotFound(f"{name} is not in {where}, and the hub is not asked: {why}")
+            why = "the environment is set to offline" if self.uses_hub else "--no-hub is given"
+            raise NotFound(f"{name} is not in {where}, and the hub is not used: {why}")
         disable_progress_bars()  # they write to stderr, where the log is
         cache = constants.HF_HUB_CACHE if _is_writable(Path(constants.HF_HUB_CACHE)) else self._room()
         try:
             path = Path(snapshot_download(name, allow_patterns=FILES, cache_dir=cache))
         except GatedRepoError as exc:
             raise NotFound(
-                f"the hub shows {name} only to those who were let in: give their token in HF_TOKEN, or a "
+                f"access to {name} on the hub is restricted: give a token with access in HF_TOKEN, or a "
                 "token file in HF_TOKEN_PATH"
             ) from exc
         except RepositoryNotFoundError as exc:
-            raise NotFound(f"{constants.ENDPOINT} has no {name}, or not for our token") from exc
+            raise NotFound(f"{constants.ENDPOINT}: {name} not found, or no access") from exc
         except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as exc:
             words = str(exc).strip().partition("\n")[0] or type(exc).__name__
-            raise NotFound(f"{constants.ENDPOINT} did not give {name}: {words}", is_passing=True) from exc
+            raise NotFound(f"{constants.ENDPOINT}: fetching {name} failed: {words}", is_passing=True) from exc
         if not _holds_tokenizer(path):
             raise NotFound(f"{name} on {constants.ENDPOINT} has no tokenizer.json")
         return Found(path, f"{constants.ENDPOINT}, kept in {cache}")
@@ -131,6 +132,6 @@ def _holds_tokenizer(path: Path) -> bool:
 
 
 def _is_writable(path: Path) -> bool:
-    """Or can be made."""
+    """True if the directory can be written, or created."""
     there = next((each for each in (path, *path.parents) if each.exists()), Path("/"))
     return os.access(there, os.W_OK)

@@ -1,9 +1,9 @@
-"""Tokenizers by where they come from: each is loaded once, however many models and workers share it.
+"""Loader of tokenizers: each source is loaded once, however many models and workers share it.
 
 sought ─ found, read ──► loaded
-   │   └ given, and wrong ──► broken: its models are routed on load
-   └─ found nowhere, or of a kind that is not made here ──► absent: workers are asked
-            └ a hub out of reach: tried again, after a while
+  │   └ configured, and unusable ──► broken: its models are routed on load
+  └─ not found, or of an unsupported kind ──► absent: workers tokenize
+       └ a hub out of reach: tried again, after a while
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gateway.models.hub import NotFound, Places
+from gateway.models.hub import Hub, NotFound
 from gateway.tokenization.base import Renderer
 from gateway.tokenization.prompt_encoder import PromptError
 from gateway.tokenization.registry import RENDERERS, renderer_of
@@ -26,18 +26,20 @@ from gateway.tokenization.registry import RENDERERS, renderer_of
 log = logging.getLogger("kvgate.models")
 
 RETRY_S = 30.0
-"""Between two tries at a hub that is out of reach."""
+"""Seconds between two tries at a hub that is out of reach."""
 
 
 MAX_AT_ONCE = 2
-"""To read one and to prove its templates takes turns with the loop, for a second or so."""
+"""Loads at a time: reading a tokenizer and proving its templates takes turns with the event loop, for a
+second or so."""
 
 
 CLOSE_S = 10.0
-"""For what is being read when the gateway stops; large vocabularies take some seconds on a busy machine."""
+"""Seconds to wait for loads in progress at shutdown; large vocabularies take some seconds on a busy
+machine."""
 
 
-class State(Enum):
+class LoadState(Enum):
     SOUGHT = "sought"
     LOADED = "loaded"
     ABSENT = "absent"
@@ -45,8 +47,8 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What is to be loaded. `is_given`: in the configuration, so that it must be there."""
+class TokenizerSource:
+    """Source of a tokenizer. `is_given`: configured, so that it must be there."""
 
     name: str
     template: str = ""
@@ -55,56 +57,57 @@ class Source:
 
 
 @dataclass(slots=True, eq=False)
-class Shelved:
-    """A source and what came of it: `where` it was found, `why` there is none. `is_passing`: it may come
-    right by itself."""
+class TokenizerEntry:
+    """Source of a tokenizer and the outcome of its load: `where` it was found, or `why` there is none.
+    `is_passing`: a later try may succeed."""
 
-    source: Source
-    state: State = State.SOUGHT
+    source: TokenizerSource
+    state: LoadState = LoadState.SOUGHT
     renderer: Renderer | None = None
     where: str = ""
-    why: str = "it is being looked for"
+    why: str = "not loaded yet"
     is_passing: bool = False
     tried_s: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def describe(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        status: dict[str, Any] = {
             "tokenizer": self.state.value,
             "from": self.where or None,
             "why_none": self.why or None,
         }
-        return {**told, **(self.renderer.describe() if self.renderer else {})}
+        return {**status, **(self.renderer.describe() if self.renderer else {})}
 
 
-class Shelf:
-    """`prepare` is called with each tokenizer before it is used, in a thread."""
+class Loader:
+    """Loads tokenizers, each once. `prepare` is called with each before it is used, in a thread."""
 
-    def __init__(self, places: Places, prepare: Callable[[str, Renderer], None]) -> None:
-        self._places = places
+    def __init__(self, hub: Hub, prepare: Callable[[str, Renderer], None]) -> None:
+        self._hub = hub
         self._prepare = prepare
-        self._all: dict[Source, Shelved] = {}
+        self._all: dict[TokenizerSource, TokenizerEntry] = {}
         self._turn = asyncio.Semaphore(MAX_AT_ONCE)
         self._idle = threading.Condition()
         self._num_reading = 0
         self._is_closed = False
 
-    def __iter__(self) -> Iterator[Shelved]:
+    def __iter__(self) -> Iterator[TokenizerEntry]:
         return iter(self._all.values())
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def get(self, source: Source) -> Shelved:
-        return self._all.setdefault(source, Shelved(source))
+    def get(self, source: TokenizerSource) -> TokenizerEntry:
+        return self._all.setdefault(source, TokenizerEntry(source))
 
-    def read(self, shelved: Shelved, *, is_needed: bool = False) -> None:
-        """Blocking. `is_needed`: nothing starts without it, so who reads it tells that it is broken."""
-        self._finish(shelved, self._read(shelved.source), is_told=is_needed)
+    def read(self, tokenizer: TokenizerEntry, *, is_needed: bool = False) -> None:
+        """Load now, blocking. `is_needed`: startup depends on it, and the caller reports that it is
+        broken."""
+        self._finish(tokenizer, self._read(tokenizer.source), is_reported=is_needed)
 
     def close(self) -> None:
-        """Nothing more is read, and what is being read is waited for: an interpreter that ends under a thread
-        of a library in Rust takes the process down with SIGABRT. Blocking, for a second or so."""
+        """Start no more loads and wait for those in progress: an interpreter that ends under a thread of a
+        library in Rust takes the process down with SIGABRT. Blocking, for a second or so."""
         with self._idle:
             self._is_closed = True
             self._idle.wait_for(lambda: not self._num_reading, CLOSE_S)
@@ -113,7 +116,7 @@ class Shelf:
     def _reading(self) -> Iterator[None]:
         with self._idle:
             if self._is_closed:
-                raise NotFound("the gateway stops")
+                raise NotFound("the gateway is shutting down")
             self._num_reading += 1
         try:
             yield
@@ -122,85 +125,85 @@ class Shelf:
                 self._num_reading -= 1
                 self._idle.notify_all()
 
-    async def have(self, shelved: Shelved) -> None:
-        """Load it, where nobody has; one of those who want it does."""
-        async with shelved.lock:
-            is_due = shelved.is_passing and time.monotonic() - shelved.tried_s >= RETRY_S
-            if shelved.state is State.SOUGHT or is_due:
+    async def have(self, tokenizer: TokenizerEntry) -> None:
+        """Load a tokenizer unless it is loaded; concurrent callers wait for one load."""
+        async with tokenizer.lock:
+            is_due = tokenizer.is_passing and time.monotonic() - tokenizer.tried_s >= RETRY_S
+            if tokenizer.state is LoadState.SOUGHT or is_due:
                 async with self._turn:
-                    self._finish(shelved, await _in_thread(partial(self._read, shelved.source)))
+                    self._finish(tokenizer, await _in_thread(partial(self._read, tokenizer.source)))
 
-    def _read(self, source: Source) -> Shelved:
-        found = Shelved(source, State.ABSENT, why="")
+    def _read(self, source: TokenizerSource) -> TokenizerEntry:
+        found = TokenizerEntry(source, LoadState.ABSENT, why="")
         if source.renderer == "worker":
-            found.why = "the configuration says that workers are to be asked"
+            found.why = "the configuration selects the workers' /tokenize"
             return found
         try:
-            place = self._places.find(source.name)
+            place = self._hub.find(source.name)
             found.where = place.how
             template = _text_of(source.template) if source.template else None
             kind = renderer_of(place.directory) if source.renderer == "auto" else source.renderer
             with self._reading():
                 renderer = RENDERERS[kind](place.directory, template)
                 self._prepare(source.name, renderer)
-            found.state, found.renderer = State.LOADED, renderer
+            found.state, found.renderer = LoadState.LOADED, renderer
         except NotFound as exc:
             found.why, found.is_passing = str(exc), exc.is_passing
             if not (source.is_given or self._is_closed):
                 found.why += f"; --tokenizer {source.name}=DIR names one"
         except PromptError as exc:
             found.why = str(exc)
-        except Exception as exc:  # noqa: BLE001  files from elsewhere; one model must not end the others
-            log.exception("tokenizer of %s could not be read", source.name)
-            found.why = f"{type(exc).__name__} while it was read, see the log"
-        if found.state is State.ABSENT and source.is_given:
-            found.state = State.BROKEN
+        except Exception as exc:  # files from elsewhere; one model must not end the others
+            log.exception("tokenizer of %s: loading failed", source.name)
+            found.why = f"{type(exc).__name__} while loading, see the log"
+        if found.state is LoadState.ABSENT and source.is_given:
+            found.state = LoadState.BROKEN
         return found
 
-    def _finish(self, shelved: Shelved, found: Shelved, *, is_told: bool = False) -> None:
-        is_news = (shelved.state, shelved.why) != (found.state, found.why)
-        shelved.state, shelved.renderer = found.state, found.renderer
-        shelved.where, shelved.why, shelved.is_passing = found.where, found.why, found.is_passing
-        shelved.tried_s = time.monotonic()
-        if is_news and not (is_told and found.state is State.BROKEN):
-            _say(shelved)
+    def _finish(self, tokenizer: TokenizerEntry, found: TokenizerEntry, *, is_reported: bool = False) -> None:
+        is_news = (tokenizer.state, tokenizer.why) != (found.state, found.why)
+        tokenizer.state, tokenizer.renderer = found.state, found.renderer
+        tokenizer.where, tokenizer.why, tokenizer.is_passing = found.where, found.why, found.is_passing
+        tokenizer.tried_s = time.monotonic()
+        if is_news and not (is_reported and found.state is LoadState.BROKEN):
+            _log_outcome(tokenizer)
 
 
-def _in_thread(read: Callable[[], Shelved]) -> asyncio.Future[Shelved]:
-    """In one that nobody waits for when the gateway stops: a hub may take minutes to not answer."""
+def _in_thread(read: Callable[[], TokenizerEntry]) -> asyncio.Future[TokenizerEntry]:
+    """Run in a thread that does not delay shutdown: a hub may take minutes to not answer."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Shelved] = loop.create_future()
+    done: asyncio.Future[TokenizerEntry] = loop.create_future()
 
     def run() -> None:
         found = read()
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(_tell, done, found)
+            loop.call_soon_threadsafe(_publish, done, found)
 
     threading.Thread(target=run, name="kvgate-tokenizer", daemon=True).start()
     return done
 
 
-def _tell(done: asyncio.Future[Shelved], found: Shelved) -> None:
-    if not done.done():  # nobody wants it any more
+def _publish(done: asyncio.Future[TokenizerEntry], found: TokenizerEntry) -> None:
+    if not done.done():  # cancelled
         done.set_result(found)
 
 
 def _text_of(path: str) -> str:
-    """Raises PromptError."""
+    """Read a template's file. Raises PromptError."""
     try:
         return Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError) as exc:
         raise PromptError(f"template {path}: {exc}") from exc
 
 
-def _say(shelved: Shelved) -> None:
-    name, renderer = shelved.source.name, shelved.renderer
+def _log_outcome(tokenizer: TokenizerEntry) -> None:
+    name, renderer = tokenizer.source.name, tokenizer.renderer
     if renderer is not None:
-        log.info("tokenizer of %s: %s (%s), from %s", name, renderer.kind, renderer.why, shelved.where)
+        log.info("tokenizer of %s: %s (%s), from %s", name, renderer.kind, renderer.why, tokenizer.where)
         for template in renderer.describe()["templates"]:
             what = name, template["name"], template["rendering"], template["why"]
             log.info("chat template of %s, %s: %s rendering (%s)", *what)
-    elif shelved.state is State.BROKEN:
-        log.error("tokenizer of %s is broken, its models are routed on load: %s", name, shelved.why)
+    elif tokenizer.state is LoadState.BROKEN:
+        log.error("tokenizer of %s: broken, its models are routed on load: %s", name, tokenizer.why)
     else:
-        log.info("tokenizer of %s is not here, its workers are asked: %s", name, shelved.why)
+        log.info("tokenizer of %s: not available, its workers tokenize: %s", name, tokenizer.why)

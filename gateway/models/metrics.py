@@ -1,4 +1,4 @@
-"""What operators see of it at each scrape."""
+"""Metrics of tokenizers and token sources."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -7,12 +7,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from gateway.models.catalog import Catalog
-from gateway.models.loader import State
-from gateway.models.token_source import Maker
+from gateway.models.loader import LoadState
+from gateway.models.token_source import TokenSource
 
 
 class ModelsCollector:
-    """`asked` counts calls of workers' `/tokenize` by what came of them."""
+    """Collector of a catalog's metrics; `asked` counts calls of workers' `/tokenize` by outcome."""
 
     def __init__(self, catalog: Catalog, asked: Counter[str]) -> None:
         self._catalog = catalog
@@ -24,22 +24,22 @@ class ModelsCollector:
     def collect(self) -> Iterator[Metric]:
         broken = GaugeMetricFamily(
             "kvgate_tokenizer_broken",
-            "1 if the model's tokenizer is of no use, and it is routed on load; see /admin/tokenizer",
+            "1 if the model's tokenizer is broken and the model is routed on load; see /admin/tokenizer",
             labels=["model"],
         )
         ways = GaugeMetricFamily(
             "kvgate_tokenized_workers",
-            "Endpoints by who makes the tokens that their caches are looked up by",
+            "Endpoints by the token source for their cache lookups",
             labels=["model", "way"],
         )
         for entry in self._catalog:
-            broken.add_metric([entry.root], float(entry.shelved.state is State.BROKEN))
-            count = Counter(verdict.maker for verdict in entry.verdicts.values())
-            for way in Maker:
+            broken.add_metric([entry.root], float(entry.tokenizer.state is LoadState.BROKEN))
+            count = Counter(choice.token_source for choice in entry.choices.values())
+            for way in TokenSource:
                 ways.add_metric([entry.root, way.value], count[way])
         asked = CounterMetricFamily(
             "kvgate_tokenize_calls",
-            "Prompts that workers were to tokenize, by what came of it",
+            "Prompts sent to workers' /tokenize, by outcome",
             labels=["outcome"],
         )
         for outcome, num in sorted(self._asked.items()):

@@ -1,7 +1,7 @@
-"""Prompts too long for the event loop: their tokens and hashes are made in a thread.
+"""Long prompts: their tokens and hashes are made in a thread, beside the event loop.
 
-Encoders work without the interpreter lock, so the loop goes on meanwhile; what is Python (a template, the
-chain of hashes) takes turns with it, see `host.SWITCH_INTERVAL_S`.
+Encoders work without the interpreter lock, so the loop goes on meanwhile; Python code (a template, the chain
+of hashes) takes turns with it, see `host.SWITCH_INTERVAL_S`.
 """
 
 import asyncio
@@ -16,40 +16,41 @@ from gateway.models.prompt_source import PromptSource
 from gateway.runtime.process_limits import give_memory_back
 
 MAX_THREADS = 4
-"""Each keeps an encoder's megabytes of caches, and takes turns with the loop."""
+"""Threads for prompts: each keeps an encoder's megabytes of caches, and takes turns with the loop."""
 
 TRIM_AFTER_S = 0.5
-"""Once for all that end within: looking through the heap takes a millisecond or more."""
+"""Seconds until memory is given back, once for all prompts that end within: a walk of the heap takes a
+millisecond."""
 
 
 class LongPrompts:
-    """Threads of its own: in the loop's names of workers are looked up, which must not wait behind prompts.
-    One core is left to the loop."""
+    """Threads for long prompts, apart from the loop's own, which resolve workers' names and must not wait
+    behind prompts. One core is left to the loop."""
 
     def __init__(self, prompts: PromptSource) -> None:
         self._prompts = prompts
         num_threads = max(1, min(MAX_THREADS, (os.cpu_count() or 1) - 1))
         self._threads = ThreadPoolExecutor(num_threads, "kvgate-prompt")
-        # One at a time, so that their memory is bounded, and others' prompts do not wait behind them.
+        #  One at a time, so that their memory is bounded and other prompts do not wait behind them.
         self._large = ThreadPoolExecutor(1, "kvgate-large")
         self._trim: asyncio.TimerHandle | None = None
 
     def is_long(self, request: InferenceRequest) -> bool:
-        """Whether its tokens would hold the loop for milliseconds."""
+        """True if tokenizing the prompt would block the loop for milliseconds."""
         return request.num_new_bytes > self._prompts.max_inline_bytes(request.model)
 
     async def ask(
         self, request: InferenceRequest, hash_ahead: Callable[[Prompt], None], max_tokens: int = 0
     ) -> Prompt:
-        """`hash_ahead` is called in the thread too, with the tokens; `max_tokens` is what the model takes,
-        where that is known. Raises TooLong."""
+        """Tokenize in a thread. `hash_ahead` is called there too, with the tokens; `max_tokens` is the
+        model's limit,"""
         threads = self._large if len(request.body) >= LARGE else self._threads
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(threads, self._run, request, hash_ahead, max_tokens)
 
     def let_go(self, num_bytes: int) -> None:
-        """A body of so many bytes is not held any more. What a large one left free goes back to the system,
-        soon: the C library would keep it for the next one."""
+        """Note that a body of `num_bytes` was released. Memory of a large one goes back to the system soon:
+        the C library would keep it for the next one."""
         if num_bytes >= LARGE and self._trim is None:
             self._trim = asyncio.get_running_loop().call_later(TRIM_AFTER_S, self._give_back)
 
@@ -58,7 +59,7 @@ class LongPrompts:
         self._large.submit(give_memory_back)
 
     def close(self) -> None:
-        """What is under way ends by itself; nobody waits for it."""
+        """Stop without waiting; prompts in progress end by themselves."""
         if self._trim is not None:
             self._trim.cancel()
         self._large.shutdown(wait=False, cancel_futures=True)

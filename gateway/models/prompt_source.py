@@ -1,7 +1,7 @@
-"""Who tokenizes a request's prompt: the model's local tokenizer, else a worker, else nobody.
+"""Prompt source: tokenizes a request's prompt by the model's local tokenizer, or by a worker's `/tokenize`.
 
-A prompt that cannot be tokenized is never a reason to fail a request: it is routed on load,
-counted, and logged once per model and cause.
+A prompt that cannot be tokenized is never a reason to fail a request: it is routed on load, counted, and
+logged once per model and cause.
 """
 
 import asyncio
@@ -43,19 +43,19 @@ from gateway.upstream.control_client import ControlSession, read_all
 log = logging.getLogger("kvgate.prompts")
 
 MAX_INLINE_BYTES = {"fastokens": 64 << 10, "tokenizers": 4 << 10}
-"""New text, by encoder, whose tokens are made on the event loop: 2 ms of words never seen before. A longer
-one goes to a thread, at some 0.1 ms more."""
+"""Bytes of new text, by encoder, that are tokenized on the event loop: 2 ms of words never seen before. A
+longer text goes to a thread, at some 0.1 ms more."""
 INLINE_BYTES = 4 << 10
-"""Of any other encoder."""
+"""Bytes of new text that any other encoder tokenizes on the event loop."""
 
 MAX_ASKED_BYTES = 4 << 20
-"""Of a body that a worker is asked to tokenize: it costs both as much as the body, several times."""
+"""Bytes of a body that a worker may tokenize: it costs both sides several times as much memory."""
 
 ANY_MODEL = "*"
-"""The key of a tokenizer that serves every model that has none of its own."""
+"""Key of a tokenizer for every model that has none of its own."""
 
 CACHE_ENTRY_BYTES = 300
-"""About what a cached answer takes in memory beside its tokens."""
+"""Bytes of memory that a cached answer takes beside its tokens, about."""
 
 _CHAT_FIELDS = (
     "messages",
@@ -73,8 +73,8 @@ _CHAT_FIELDS = (
 
 
 class PromptSource:
-    """`local` maps model names (or ANY_MODEL) to loaded tokenizers; more come and go by `set_all`. `runs` is
-    what they know, together."""
+    """Tokenizes requests' prompts. `local` maps model names (or ANY_MODEL) to loaded tokenizers, replaced by
+    `set_all`; `runs` is their shared cache of token runs."""
 
     def __init__(
         self, local: Mapping[str, Renderer], metrics: Metrics, clock: Callable[[], datetime] = datetime.now
@@ -89,16 +89,18 @@ class PromptSource:
             self.prepare(model, prompts)
 
     def prepare(self, model: str, prompts: Renderer) -> None:
-        """Before it is used: proofs that take a while, so from a thread once there is traffic."""
+        """Prepare a tokenizer for use: proofs that take a while, so run it in a thread once there is
+        traffic."""
         prompts.remember(self.runs, self._clock(), partial(self._mismatched, model))
 
     def set_all(self, local: Mapping[str, Renderer | None]) -> None:
-        """By model; None for one that is not tokenized here, whatever serves all others."""
+        """Replace the local tokenizers by model; None for a model that is tokenized by its workers, despite
+        ANY_MODEL."""
         self._local = dict(local)
         self._dialects = {each: known for each, known in self._dialects.items() if each in local.values()}
 
     def describe(self) -> dict[str, Any]:
-        """Which encoder and templates each model has and why, and what is remembered, in bytes."""
+        """Status view: encoder and templates of each model, and the size of the cache in bytes."""
         local = self._local.items()
         models = [{"model": _name(model), **prompts.describe()} for model, prompts in local if prompts]
         return {"models": models, "conversations": self.runs.describe()}
@@ -107,26 +109,26 @@ class PromptSource:
         return self._find(model) is not None
 
     def is_local(self, request: InferenceRequest) -> bool:
-        """Whether `tokenize` has an answer that no worker needs to be asked for."""
+        """True if `tokenize` has a result without a call to a worker."""
         if request.kind is Kind.PASS or self._find(request.model) is not None:
             return True
         return len(request.body) > MAX_ASKED_BYTES or bool(_id_lists(request))
 
     def max_inline_bytes(self, model: str) -> int:
-        """How much new text `tokenize` may be given where nothing else waits."""
+        """Bytes of new text that `tokenize` may be given on the event loop."""
         prompts = self._find(model)
         return MAX_INLINE_BYTES.get(prompts.kind if prompts else "fastokens", INLINE_BYTES)
 
     def tokenize(self, request: InferenceRequest) -> Prompt:
-        """Local tokens; empty where there is no way to them."""
+        """Tokens by the local tokenizer; empty where there is none or it fails."""
         try:
             return self._tokenize(request)
         except TooLong as exc:
             return self.failed(request.model, str(exc))
 
     def tokenize_long(self, request: InferenceRequest, max_tokens: int) -> Prompt:
-        """As `tokenize`, of a prompt that may have any length. `max_tokens` is what the model takes, 0 where
-        that is unknown. Raises TooLong."""
+        """Tokenize a prompt of any length, as `tokenize` does. `max_tokens` is the model's limit, 0 if
+        unknown. Raises TooLong."""
         if request.is_crowded and 0 < max_tokens < (num_tokens := num_ids(request.body)):
             raise TooLong(num_tokens)
         prompts = self._find(request.model)
@@ -141,8 +143,8 @@ class PromptSource:
             prompts.expect(0)
 
     def _check_length(self, prompts: Renderer, request: InferenceRequest, most_bytes: int) -> None:
-        """Raises TooLong for a prompt that is too long without the middle of its long texts already, so that
-        what takes megabytes is neither decoded nor rendered."""
+        """Raise TooLong for a prompt that is too long even without the middle of its long texts, so that
+        megabytes are neither decoded nor rendered."""
         short = abridged(request.body, most_bytes)
         if short is request.body:
             return
@@ -152,14 +154,14 @@ class PromptSource:
         except TooLong:
             raise
         except PromptError:
-            return  # the whole has its own fault
+            return  # the whole reports its own fault
 
     def _tokenize(self, request: InferenceRequest) -> Prompt:
-        """Raises TooLong."""
+        """Tokenize by the local tokenizer. Raises TooLong."""
         if request.kind is Kind.PASS:
             return Prompt()
         if request.is_crowded:
-            return self.failed(request.model, "it holds too many values to be looked into")
+            return self.failed(request.model, "too many values in the body")
         if ids := _id_lists(request):
             return Prompt(tuple(map(tokens_of, ids)), "ids")
         prompts = self._find(request.model)
@@ -173,7 +175,7 @@ class PromptSource:
             return self.failed(request.model, _loggable(exc))
 
     def made_by(self, prompts: Renderer, request: InferenceRequest) -> Prompt:
-        """Raises PromptError."""
+        """Prompt made by one renderer. Raises PromptError."""
         try:
             if request.kind is Kind.AGENT:
                 request = as_chat(request, self._dialect(prompts), self.runs)
@@ -187,12 +189,12 @@ class PromptSource:
             return self._before_media(prompts, request)
 
     def decode(self, model: str, tokens: Sequence[int]) -> str | None:
-        """The text of some of a prompt's tokens; None where the model has no local tokenizer."""
+        """Text of some of a prompt's tokens; None where the model has no local tokenizer."""
         prompts = self._find(model)
         return prompts.decode(tokens) if prompts else None
 
     def _dialect(self, prompts: Renderer) -> Dialect:
-        """Found out at its first use."""
+        """Dialect of a renderer, derived at its first use."""
         dialect = self._dialects.get(prompts)
         if dialect is None:
             dialect = self._dialects[prompts] = dialect_of(prompts, self._clock())
@@ -215,10 +217,10 @@ class PromptSource:
         return Prompt((), "failed")
 
     def _mismatched(self, model: str, template: str) -> None:
-        """Should never be: a proof of where conversations can be cut did not hold."""
+        """Count and log a failed proof of a template's cut points, which should never happen."""
         self._metrics.prompt_mismatches[model] += 1
         log.error(
-            "tokenizer of %s: a prompt put together from known text differed from the whole; "
+            "tokenizer of %s: a prompt assembled from cached text differed from the whole; "
             "conversations of %s are rendered whole from now on",
             _name(model),
             template,
@@ -230,11 +232,11 @@ class PromptSource:
 
 
 class WorkerTokenizer:
-    """Asks a worker's own `/tokenize`, with a deadline; answers are cached by the bytes of what was asked.
-    One that fails time and again is left alone for a while (`models/breaker.py`).
+    """Client of workers' own `/tokenize`, with a deadline; answers are cached by the bytes of the request
+    body. A worker that fails repeatedly is not called for a while (`models/breaker.py`).
 
-    `timeout_s` bounds what a request waits for its routing, however many prompts it has;
-    `max_cache_bytes` the cached tokens. `counts` are of calls by what came of them.
+    `timeout_s` bounds the delay of a request's routing, however many prompts it has; `max_cache_bytes` the
+    cached tokens. `counts` are of calls by outcome.
     """
 
     def __init__(
@@ -263,8 +265,8 @@ class WorkerTokenizer:
     async def ask(
         self, url: str, request: InferenceRequest, authorization: str | None, model: str | None = None
     ) -> Prompt:
-        """Raises PromptError where the worker does not answer in time, or not with tokens, or is left alone.
-        `model` is the name that it serves, where the request has another one."""
+        """Tokenize by a worker. Raises PromptError if it does not answer in time, or without tokens, or is
+        resting. `model` is the name that the worker serves, if the request has another one."""
         if request.is_crowded or len(request.body) > MAX_ASKED_BYTES:
             raise PromptError(
                 f"a body of more than {MAX_ASKED_BYTES >> 20} MiB is not sent to a worker's /tokenize"
@@ -280,7 +282,8 @@ class WorkerTokenizer:
         return Prompt(tuple(tokens), "worker" if is_whole else BEFORE_MEDIA)
 
     def forget(self, url: str | None = None) -> None:
-        """Workers may make other tokens than they did; `url` is one that is there no more, or anew."""
+        """Clear the cache: workers may make other tokens than before; `url` is a worker that left or
+        joined."""
         self._cache.clear()
         self._num_bytes = 0
         if url is not None:
@@ -304,11 +307,11 @@ class WorkerTokenizer:
             return tokens
         if not self._breaker(url).may_ask(self._clock()):
             self.counts["not asked"] += 1
-            raise PromptError("the worker's /tokenize failed too often, and is left alone for a while")
+            raise PromptError("the worker's /tokenize failed too often and is not called for a while")
         tokens = await self._post(url, raw, authorization)
         self._breaker(url).answered()
         self.counts["answered"] += 1
-        if key not in self._cache:  # another request may have asked the same meanwhile
+        if key not in self._cache:  # else another request was faster
             self._cache[key] = tokens
             self._num_bytes += _cached_bytes(tokens)
         while self._num_bytes > self._max_bytes:
@@ -321,10 +324,10 @@ class WorkerTokenizer:
     def _failed(self, url: str, how: str) -> None:
         self.counts[how] += 1
         if self._breaker(url).failed(self._clock()):
-            self._log.warning("/tokenize of %s is left alone for a while: %s", url, how)
+            self._log.warning("worker %s: /tokenize failed repeatedly (%s); not called for a while", url, how)
 
     def _refused(self, url: str, status: int) -> None:
-        """What it says of one request's own fault, or of its key, is no failure of its own."""
+        """Count an error status: one that blames the request, or its key, is no failure of the worker."""
         if status >= 500 or status == 404:
             self._failed(url, "failed")
         else:
@@ -342,7 +345,7 @@ class WorkerTokenizer:
                     raise PromptError(f"the worker's /tokenize answered {answer.status}")
                 return read_tokens(await read_all(answer))
         except (TimeoutError, PromptError):
-            raise  # the time is that of all of them; both are kinds of what is caught below
+            raise  # `ask` catches the first; both are kinds of the exceptions below
         except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
             self._failed(url, "failed")
             raise PromptError(f"the worker's /tokenize failed: {type(exc).__name__}") from exc
@@ -357,12 +360,12 @@ def _cached_bytes(tokens: Tokens) -> int:
 
 
 def _loggable(exc: PromptError) -> str:
-    """What other code said when it failed (a chat template above all) may quote the prompt."""
+    """Error text without the prompt: other code's messages (a chat template's above all) may quote it."""
     return f"{exc.foreign} in the template or tokenizer" if exc.foreign else str(exc)
 
 
 def _id_lists(request: InferenceRequest) -> list[list[int]]:
-    """The prompts of a completion given as token ids; empty where it is text."""
+    """Prompts of a completion given as token ids; empty where it is text."""
     prompt = request.fields.get("prompt") if request.kind is Kind.COMPLETION else None
     if not isinstance(prompt, list) or not prompt:
         return []
@@ -371,7 +374,7 @@ def _id_lists(request: InferenceRequest) -> list[list[int]]:
 
 
 def tokenize_bodies(request: InferenceRequest, model: str | None = None) -> list[dict[str, Any]]:
-    """What a worker's `/tokenize` is asked, for each prompt of a request."""
+    """Bodies for a worker's `/tokenize`, one for each prompt of a request."""
     fields, model = request.fields, model or request.model
     if request.kind is Kind.CHAT:
         kept = {name: fields[name] for name in _CHAT_FIELDS if name in fields}

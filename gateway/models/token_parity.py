@@ -1,7 +1,7 @@
-"""Does a worker make the same tokens of the same prompts as we do (`models/`, `kvgate check`), or as the
-other one of a pair (`pairing.py`)? By its `/tokenize`.
+"""Token parity: compares a worker's `/tokenize` with the local tokenizer (`models/`, `kvgate check`), or with
+the other worker of a disaggregated pair (`pairing.py`).
 
-Words that a client would not say: nothing is generated, and nothing of it stays in the worker's cache.
+The prompts are unlike any client's: nothing is generated, and none of them stays in the worker's cache.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from gateway.models.prompt_source import tokenize_bodies
 from gateway.models.worker_tokens import read_tokens
 
 Ask = Callable[[str, object], Awaitable[bytes | None]]
-"""Posts a body to a path of the worker; None where that is not answered with 200."""
+"""Posts a body to a path of the worker; returns None unless the status is 200."""
 
 NUM_SHOWN = 4
 
@@ -78,14 +78,14 @@ PROBES: Sequence[tuple[str, str, dict[str, Any]]] = (
     ),
     ("a chat with tools", _CHAT, {"messages": [_SYSTEM, _USER], "tools": _TOOLS}),
 )
-"""The first two tell whether a worker tokenizes at all. What `/tokenize` reads less of than a chat does
-(reasoning, `documents`, truncation) is in none of them."""
+"""Prompts to compare; the first two show whether a worker tokenizes at all. Fields that `/tokenize` ignores
+(reasoning, `documents`, truncation) are in none of them."""
 
 PAIR_PROBES = PROBES[0], PROBES[-1]
 MUST_ANSWER = 2
 
 Made = Mapping[str, Sequence[int]]
-"""A worker's tokens of prompts, by what these are."""
+"""Worker's tokens by the name of the probe."""
 
 
 Tokenize = Callable[[InferenceRequest], Prompt]
@@ -93,18 +93,18 @@ TextOf = Callable[[str, Sequence[int]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """`made` by the worker; `difference` is where that is not ours, in words, of `num_compared` prompts that
-    both made."""
+class ParityResult:
+    """Result of a comparison: tokens `made` by the worker; the first `difference` in words, if any, among
+    `num_compared` prompts that both tokenized."""
 
     made: Made
     num_compared: int = 0
     difference: str | None = None
 
 
-class Agreement:
-    """`tokenize` are our tokens, of a model that has a local tokenizer; `text` is what some of them mean.
-    `with_chats`: these can be compared too."""
+class ParityCheck:
+    """Compares the local tokens of a model (`tokenize`) with a worker's; `text` decodes tokens for messages.
+    `with_chats`: chats can be compared too."""
 
     def __init__(self, tokenize: Tokenize, text: TextOf, *, with_chats: bool = True) -> None:
         self._tokenize = tokenize
@@ -112,11 +112,11 @@ class Agreement:
         self._with_chats = with_chats
 
     async def differs(self, model: str, ask: Ask) -> str | None:
-        """What differs, in words; None where all that the worker answers is ours."""
-        return (await self.judge(model, ask)).difference
+        """First difference in words; None where all of the worker's tokens are equal."""
+        return (await self.compare(model, ask)).difference
 
-    async def judge(self, model: str, ask: Ask) -> Judgement:
-        """One that answers neither a text nor a chat is asked no more."""
+    async def compare(self, model: str, ask: Ask) -> ParityResult:
+        """Compare all probes. A worker that answers neither a text nor a chat gets no more of them."""
         made: dict[str, Sequence[int]] = {}
         num_compared, difference = 0, None
         for number, (name, path, fields) in enumerate(PROBES):
@@ -133,14 +133,14 @@ class Agreement:
             num_compared += bool(ours)
             if at is not None and difference is None:
                 difference = self._words(model, name, ours, theirs, at)
-        return Judgement(made, num_compared, difference)
+        return ParityResult(made, num_compared, difference)
 
     def _words(self, model: str, name: str, ours: Sequence[int], theirs: Sequence[int], at: int) -> str:
         one, other = (self._shown(model, ids[at : at + NUM_SHOWN]) for ids in (ours, theirs))
         return (
-            "its prompts have other tokens than ours, so nothing that it holds will be seen: in "
-            f"{name} they differ from number {at} on, ours {one}, its {other}; is --tokenizer this model's, "
-            "with the chat template that the worker uses?"
+            "the worker tokenizes prompts differently, so its cached blocks cannot be found: in "
+            f"{name} from token {at} on, {one} here and {other} there; check that --tokenizer is this "
+            "model's, with the chat template that the worker uses"
         )
 
     def _shown(self, model: str, ids: Sequence[int]) -> str:
@@ -148,14 +148,14 @@ class Agreement:
 
 
 async def made_by(model: str, ask: Ask) -> Made:
-    """What a worker makes of a text and of a chat; without those that it does not answer."""
+    """Worker's tokens of a text and of a chat; without those that it does not answer."""
     requests = {name: _request(model, path, fields) for name, path, fields in PAIR_PROBES}
     made = {name: await _tokens_of(request, ask) for name, request in requests.items()}
     return {name: tokens for name, tokens in made.items() if tokens}
 
 
-def disagreement(one: Made, other: Made) -> str | None:
-    """Where two workers make different tokens of the same prompt, in words."""
+def parity_difference(one: Made, other: Made) -> str | None:
+    """First difference between two workers' tokens of the same prompt, in words; None where there is none."""
     for name in one if one != other else ():
         at = first_difference(one[name], other.get(name, one[name]))
         if at is not None:
@@ -165,7 +165,7 @@ def disagreement(one: Made, other: Made) -> str | None:
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first position at which they differ, or one ends; None where they are equal."""
+    """First position at which two sequences differ, or one ends; None where they are equal."""
     pairs = zip_longest(one, other)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), None)
 

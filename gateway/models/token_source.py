@@ -1,71 +1,76 @@
-"""Who makes the tokens that a worker's cache is looked up by: we, a worker, or nobody. Pure.
+"""Token source per model: the local tokenizer, the workers' `/tokenize`, or none. Pure.
 
-    a tokenizer is given and broken              nobody: routed on load, until it is put right
-    ours agrees with more workers than with      we; those that make other tokens are routed on load
-    which any other one agrees
-    else                                         a worker; as above, but by what the most of them make
+    a tokenizer is configured and broken         none: routed on load, until it is repaired
+    local tokens equal those of at least as      local; workers with other tokens are routed on load
+    many workers as any other version does
+    else                                         remote; as above, by the version of most workers
 
-What a worker did not answer is no word against it: ours are believed, and without ours it is not asked.
+A worker that does not answer does not count against the local tokenizer; without a local tokenizer it is not
+used.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from gateway.models.token_parity import Judgement, disagreement
+from gateway.models.token_parity import ParityResult, parity_difference
 
-BROKEN = "its tokenizer is broken, see /admin/tokenizer"
+BROKEN = "the tokenizer is broken, see /admin/tokenizer"
 
 
-class Maker(Enum):
+class TokenSource(Enum):
     LOCAL = "local"
     REMOTE = "remote"
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What was found of a worker on a `day`: some templates print it, so that other days' differ."""
+class WorkerParity:
+    """Parity result of a worker on a `day`: some templates print it, so that other days' results differ."""
 
-    judgement: Judgement
+    parity: ParityResult
     day: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Of a model at a worker. `why` is for people."""
+class SourceChoice:
+    """Token source of a model at a worker, with the reason in words."""
 
-    maker: Maker
+    token_source: TokenSource
     why: str
 
 
-def verdicts_of(
-    judged: Mapping[str, Judged], *, has_local: bool, is_broken: bool = False
-) -> tuple[Maker, dict[str, Verdict]]:
-    """How the model's requests get their tokens, and for which workers these hold."""
+def choose_sources(
+    checked: Mapping[str, WorkerParity], *, has_local: bool, is_broken: bool = False
+) -> tuple[TokenSource, dict[str, SourceChoice]]:
+    """Choose the token source of a model, and of each of its workers."""
     if is_broken:
-        return Maker.NONE, {name: Verdict(Maker.NONE, BROKEN) for name in judged}
-    families = _families(judged)
+        return TokenSource.NONE, {name: SourceChoice(TokenSource.NONE, BROKEN) for name in checked}
+    families = _families(checked)
     most = max(map(len, families), default=0)
-    num_agreeing = sum(_agrees(each.judgement) for each in judged.values())
+    num_agreeing = sum(_agrees(each.parity) for each in checked.values())
     if has_local and num_agreeing >= most:
-        return Maker.LOCAL, {name: _beside_ours(each.judgement) for name, each in judged.items()}
+        return TokenSource.LOCAL, {name: _choice_with_local(each.parity) for name, each in checked.items()}
     if not families:
-        silent = Verdict(Maker.NONE, "no tokenizer is found for it, and its own /tokenize does not answer")
-        return (Maker.NONE if judged else Maker.REMOTE), dict.fromkeys(judged, silent)
+        silent = SourceChoice(
+            TokenSource.NONE, "no tokenizer found, and the worker's /tokenize does not answer"
+        )
+        return (TokenSource.NONE if checked else TokenSource.REMOTE), dict.fromkeys(checked, silent)
     first = next(family for family in families if len(family) == most)
-    return Maker.REMOTE, {name: _beside(each.judgement, name in first) for name, each in judged.items()}
+    return TokenSource.REMOTE, {
+        name: _choice_with_remote(each.parity, name in first) for name, each in checked.items()
+    }
 
 
-def _families(judged: Mapping[str, Judged]) -> Sequence[Sequence[str]]:
-    """Those that differ from us, by what they make."""
+def _families(checked: Mapping[str, WorkerParity]) -> Sequence[Sequence[str]]:
+    """Groups of workers that differ from the local tokens, by equal tokens."""
     families: list[list[str]] = []
-    for name, each in judged.items():
-        if not each.judgement.made or _agrees(each.judgement):
+    for name, each in checked.items():
+        if not each.parity.made or _agrees(each.parity):
             continue
         for family in families:
-            other = judged[family[0]]
-            if each.day != other.day or not disagreement(each.judgement.made, other.judgement.made):
+            other = checked[family[0]]
+            if each.day != other.day or not parity_difference(each.parity.made, other.parity.made):
                 family.append(name)
                 break
         else:
@@ -73,21 +78,21 @@ def _families(judged: Mapping[str, Judged]) -> Sequence[Sequence[str]]:
     return families
 
 
-def _agrees(judgement: Judgement) -> bool:
-    return judgement.num_compared > 0 and judgement.difference is None
+def _agrees(parity: ParityResult) -> bool:
+    return parity.num_compared > 0 and parity.difference is None
 
 
-def _beside_ours(judgement: Judgement) -> Verdict:
-    if judgement.difference:
-        return Verdict(Maker.NONE, judgement.difference)
-    if not judgement.num_compared:
-        return Verdict(Maker.LOCAL, "not compared: its /tokenize does not answer")
-    return Verdict(Maker.LOCAL, f"equal in all {judgement.num_compared} prompts that both tokenized")
+def _choice_with_local(parity: ParityResult) -> SourceChoice:
+    if parity.difference:
+        return SourceChoice(TokenSource.NONE, parity.difference)
+    if not parity.num_compared:
+        return SourceChoice(TokenSource.LOCAL, "not compared: the worker's /tokenize does not answer")
+    return SourceChoice(TokenSource.LOCAL, f"equal in all {parity.num_compared} prompts that both tokenized")
 
 
-def _beside(judgement: Judgement, is_of_most: bool) -> Verdict:
-    if not judgement.made:
-        return Verdict(Maker.REMOTE, "not compared: its /tokenize does not answer")
+def _choice_with_remote(parity: ParityResult, is_of_most: bool) -> SourceChoice:
+    if not parity.made:
+        return SourceChoice(TokenSource.REMOTE, "not compared: the worker's /tokenize does not answer")
     if not is_of_most:
-        return Verdict(Maker.NONE, "it makes other tokens than most workers of this model")
-    return Verdict(Maker.REMOTE, judgement.difference or "no tokenizer is found for it here")
+        return SourceChoice(TokenSource.NONE, "tokens differ from those of most workers of this model")
+    return SourceChoice(TokenSource.REMOTE, parity.difference or "no tokenizer found here")

@@ -1,4 +1,4 @@
-"""A worker's answer to `/tokenize`: the tokens of one prompt, read in one place."""
+"""Answers of a worker's `/tokenize`: decodes the tokens of one prompt."""
 
 from typing import Annotated
 
@@ -18,7 +18,8 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def read_tokens(body: bytes) -> Tokens:
-    """Raises one of `decoding.UNREADABLE` for what is no list of ids, or not as many as it says."""
+    """Decode an answer. Raises one of `decoding.UNREADABLE` for an invalid list of ids, or a count that does
+    not match."""
     answer = _decode(body)
     if answer.count is not None and answer.count != len(answer.tokens):
         raise ValueError(f"{len(answer.tokens)} tokens and a count of {answer.count}")

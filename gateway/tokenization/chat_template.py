@@ -1,9 +1,9 @@
-"""Chat templates: what vLLM hands to a model's jinja template, and the text that comes out.
+"""Chat templates: the values that vLLM hands to a model's jinja template, and the rendered text.
 
-Two halves. `Template` renders as Hugging Face does (the environment is in `jinja_env.py`).
-`conversation` and `dump_tools` make of a request what vLLM's validation and message parsing make of
-it. Order matters there: templates print tools and calls with `tojson`, and a key in another place is
-another prompt. Read in vLLM 0.32 and transformers 5.19; tests/vllm/test_tokenize.py asks the engine.
+Two halves. `Template` renders as Hugging Face does (the environment is in `jinja_env.py`). `conversation` and
+`dump_tools` repeat vLLM's validation and message parsing of a request. Order matters there: templates print
+tools and calls with `tojson`, and a key in another place is another prompt. Read in vLLM 0.32 and
+transformers 5.19; tests/vllm/test_tokenize.py compares with the engine.
 """
 
 import json
@@ -48,9 +48,9 @@ PART_FIELDS = (
 
 
 class PromptError(ValueError):
-    """The prompt cannot be told: the template raised, or a field has a shape that engines refuse.
+    """The prompt cannot be rendered: the template raised, or a field has a shape that engines reject.
 
-    `foreign` names what other code raised (a template above all) where the message repeats its words:
+    `foreign` names the exception of foreign code (a template above all) if the message repeats its words:
     these may quote the prompt, and are not for a log.
     """
 
@@ -60,9 +60,10 @@ class PromptError(ValueError):
 
 
 class TooLong(PromptError):
-    """The prompt has more tokens than its model takes; `num_tokens` is how many at least.
+    """The prompt has more tokens than its model takes; `num_tokens` is a lower bound of its tokens.
 
-    Defined beside PromptError: compiled code takes no subclass of it from a module that is not compiled."""
+    Defined beside PromptError: compiled code takes no subclass of it from a module that is not compiled.
+    """
 
     def __init__(self, num_tokens: int) -> None:
         super().__init__("the prompt has more tokens than the model takes")
@@ -70,11 +71,11 @@ class TooLong(PromptError):
 
 
 class MediaError(PromptError):
-    """There are media in it: what is before the first can be told (`core/multimodal.py`)."""
+    """The prompt contains media; the tokens before the first can be rendered (`core/multimodal.py`)."""
 
 
 class Template:
-    """One compiled chat template. Raises PromptError when it does not compile."""
+    """Compiled chat template. Raises PromptError when it does not compile."""
 
     def __init__(self, source: str) -> None:
         try:
@@ -116,12 +117,12 @@ class Template:
         at = text.rfind(CONTINUE_TAG.strip())
         if at < 0 or final.strip() not in text:
             raise PromptError("continue_final_message: the chat template drops the last message")
-        # The tag's own last space tells whether the template trims what it prints.
+        #  The tag's own last space shows whether the template trims its values.
         return text[:at] if text.startswith(CONTINUE_TAG, at) else text[:at].rstrip()
 
 
 def _tag_end(messages: Sequence[Message]) -> tuple[list[Message], str]:
-    """The messages with the tag after the last one's text, and that text."""
+    """Messages with the tag after the last one's text, and that text."""
     if not messages or (content := messages[-1]["content"]) is None:
         raise PromptError("continue_final_message: no content to continue")
     if isinstance(content, str):
@@ -135,7 +136,7 @@ def _tag_end(messages: Sequence[Message]) -> tuple[list[Message], str]:
 
 
 def _developer_as_system(messages: Sequence[Message]) -> list[Message]:
-    """For templates without that role: system messages, and one of them, at the start."""
+    """Messages for templates without the developer role: system messages, merged into one at the start."""
     renamed: list[Message] = []
     for message in messages:
         if message["role"] == "developer":
@@ -159,14 +160,14 @@ def _plain(content: str | list[dict[str, Any]]) -> str:
 
 
 def conversation(messages: object, form: ContentFormat) -> list[Message]:
-    """The messages that the template sees. Raises PromptError, naming the message and the field."""
+    """Messages as the template sees them. Raises PromptError, naming the message and the field."""
     if not isinstance(messages, list):
         raise PromptError("messages is not a list")
     return [_plain_message(message, form) or _message(message, i, form) for i, message in enumerate(messages)]
 
 
 def _plain_message(message: object, form: ContentFormat) -> Message | None:
-    """Most messages are a role and a text, and stay so: the short way for these."""
+    """Short path for a message of a role and a text, which stays as it is; None for others."""
     if form == "string" and type(message) is dict and len(message) == 2:
         role, content = message.get("role"), message.get("content")
         if type(content) is str and role in PLAIN_ROLES:
@@ -259,7 +260,7 @@ def _tool_calls(calls: object, where: str) -> list[dict[str, Any]]:
 
 
 def arguments_of(given: object) -> dict[str, Any]:
-    """Arguments come as JSON text and templates want an object; vLLM makes {} of whatever is not one."""
+    """Arguments of a tool call as an object: they come as JSON text, and vLLM replaces invalid ones by {}."""
     if isinstance(given, str) and given:
         try:
             given = json.loads(given)
@@ -269,7 +270,7 @@ def arguments_of(given: object) -> dict[str, Any]:
 
 
 def _ordered(given: Mapping[str, Any], first: Sequence[str]) -> dict[str, Any]:
-    """Declared fields in the order in which they are declared, then the rest: what validation leaves."""
+    """Declared fields in the order of their declaration, then the rest, as vLLM's validation leaves them."""
     return {key: given[key] for key in first if key in given} | dict(given)
 
 
@@ -281,7 +282,7 @@ def _developer_tool(tool: object, where: str) -> dict[str, Any]:
 
 
 def dump_tools(tools: object) -> list[dict[str, Any]] | None:
-    """The tools after validation: unknown fields dropped, description and parameters always there."""
+    """Tools after vLLM's validation: unknown fields dropped, description and parameters always there."""
     if tools is None:
         return None
     if not isinstance(tools, list):
@@ -313,7 +314,7 @@ def _dump_tool(tool: object, where: str) -> dict[str, Any]:
 
 
 def content_format(tree: nodes.Template) -> ContentFormat:
-    """ "openai" when the template loops over a message's content, by the rules that vLLM reads it with."""
+    """Content format of a template: "openai" if it loops over a message's content, by vLLM's own rules."""
     try:
         return "openai" if any(True for _ in _content_loops(tree)) else "string"
     except _Unreadable:
@@ -325,7 +326,7 @@ class _Unreadable(Exception):
 
 
 def _reads(node: nodes.Node | None, name: str, key: str | None = None) -> bool:
-    """Whether `node` is the variable `name` (or its `key`), perhaps filtered, tested or sliced."""
+    """True if `node` is the variable `name` (or its `key`), perhaps filtered, tested or sliced."""
     while isinstance(node, nodes.Filter | nodes.Test) or (
         isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
     ):

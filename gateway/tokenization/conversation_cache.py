@@ -1,11 +1,11 @@
-"""The tokens of conversations at the cost of what is new in them.
+"""Tokens of conversations at the cost of their new messages.
 
     known run ── stub + new messages, rendered and stripped ── tokens of the new text
         └─ saved at the last cuts of the new text, for the next turn
 
-Exactly what rendering and tokenizing the whole would give, because it is done at cuts only that were
-proved for the template and the request's variables (template_stability.py), at special tokens, where text is
-tokenized independently. Whatever is unusual has no cut and is rendered whole.
+The result equals rendering and tokenizing the whole, because text is only cut at points that were proved for
+the template and the request's variables (template_stability.py), at special tokens, where text is tokenized
+independently. Unusual conversations have no cut point and are rendered whole.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from gateway.core.token_runs import Continued, Run, Runs
 from gateway.tokenization.chat_template import Message, PromptError, conversation
 from gateway.tokenization.message_frame import plain_content
 from gateway.tokenization.probe_conversations import Cut
-from gateway.tokenization.render_settings import Setting
+from gateway.tokenization.render_settings import RenderSetting
 from gateway.tokenization.template_stability import BEHIND, USER, features, kind_of
 
 # A cut behind the system message is made while a conversation is short: later it was made before.
@@ -24,18 +24,18 @@ MAX_LEAD_MESSAGES = 8
 LED = frozenset({Cut.LEAD, Cut.TURN_LED, Cut.STEP_LED})
 
 
-class Conversations:
-    """What is known of a model's conversations. `encode` makes tokens of text that begins at a mark."""
+class ConversationCache:
+    """Cache of one model's conversations. `encode` makes tokens of text that begins at a special token."""
 
     def __init__(self, runs: Runs, encode: Callable[[str], Tokens]) -> None:
         self._runs = runs
         self._encode = encode
 
     def __repr__(self) -> str:
-        return f"Conversations({self._runs!r})"
+        return f"ConversationCache({self._runs!r})"
 
-    def known(self, chat: Messages, setting: Setting) -> Continued | None:
-        """The tokens of a chat that goes on from a known run; None where none can be gone on from."""
+    def known(self, chat: Messages, setting: RenderSetting) -> Continued | None:
+        """Tokens of a chat that continues a known run; None if there is none."""
         stubs = setting.stubs
         if not stubs:
             return None
@@ -55,19 +55,26 @@ class Conversations:
                 return self._tokens(run, text, new, chat.names[number:], setting)
         return None
 
-    def first(self, messages: Sequence[Message], setting: Setting) -> Continued | None:
-        """The tokens of a conversation of one plain message; None where it must be rendered."""
+    def first(self, messages: Sequence[Message], setting: RenderSetting) -> Continued | None:
+        """Tokens of a conversation of one plain message; None if it has to be rendered."""
         text = _plain_text(messages, features(messages, "", setting.markup), setting, None)
         return None if text is None else Continued(self._encode(text))
 
-    def whole(self, chat: Messages, messages: Sequence[Message], text: str, setting: Setting) -> Continued:
-        """The tokens of all `messages`, rendered as `text`; they are known from now on."""
+    def whole(
+        self, chat: Messages, messages: Sequence[Message], text: str, setting: RenderSetting
+    ) -> Continued:
+        """Tokens of all `messages`, rendered as `text`; they are cached."""
         return self._tokens(None, text, messages, chat.names, setting)
 
     def _tokens(
-        self, run: Run | None, text: str, new: Sequence[Message], names: Sequence[bytes], setting: Setting
+        self,
+        run: Run | None,
+        text: str,
+        new: Sequence[Message],
+        names: Sequence[bytes],
+        setting: RenderSetting,
     ) -> Continued:
-        """The tokens of `text`, rendered from `new`, behind those of `run`; saved at its last cuts."""
+        """Tokens of `text`, rendered from `new`, behind those of `run`; cached at its last cut points."""
         if run is None and len(new) == 1:
             return Continued(self._encode(text))  # no next turn can begin before its only message
         stubs = setting.stubs or {}
@@ -89,8 +96,9 @@ class Conversations:
         return Continued(tokens, run)
 
 
-def _plain_text(new: Sequence[Message], found: int, setting: Setting, cut: Cut | None) -> str | None:
-    """Not with tools, which some templates print beside the last message."""
+def _plain_text(new: Sequence[Message], found: int, setting: RenderSetting, cut: Cut | None) -> str | None:
+    """Text of a single plain user message; None for others, and with tools, which some templates print beside
+    it."""
     if len(new) != 1 or found != USER or setting.variables["tools"]:
         return None
     content = plain_content(new[0])
@@ -98,9 +106,9 @@ def _plain_text(new: Sequence[Message], found: int, setting: Setting, cut: Cut |
 
 
 def _ends(
-    text: str, new: Sequence[Message], places: Sequence[tuple[int, Cut]], setting: Setting
+    text: str, new: Sequence[Message], places: Sequence[tuple[int, Cut]], setting: RenderSetting
 ) -> list[tuple[int, Cut, int]]:
-    """The places at which `text` can be cut, and where in it: before what their rest renders to."""
+    """Cut points of `text` with their offsets: before the text that the messages behind them render to."""
     ends: list[tuple[int, Cut, int]] = []
     last = len(text)
     for place, cut in reversed(places):
@@ -115,7 +123,7 @@ def _ends(
     return ends[::-1]
 
 
-def _try(setting: Setting, messages: Sequence[Message]) -> str:
+def _try(setting: RenderSetting, messages: Sequence[Message]) -> str:
     try:
         return setting.render(messages)
     except PromptError:
@@ -123,7 +131,7 @@ def _try(setting: Setting, messages: Sequence[Message]) -> str:
 
 
 def _places(new: Sequence[Message], is_led: bool, is_all: bool) -> list[tuple[int, Cut]]:
-    """The last places at which a next turn may begin, in order; behind the first message of `new`."""
+    """Last places at which a next turn may begin, in order; behind the first message of `new`."""
     turn = step = None
     for at in range(len(new) - 1, 0, -1):
         kinds = kind_of(new[at - 1]), new[at]["role"]

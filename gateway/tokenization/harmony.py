@@ -1,9 +1,9 @@
-"""gpt-oss: prompts in OpenAI's harmony format, which vLLM makes by code and by no template.
+"""gpt-oss: prompts in OpenAI's harmony format, which vLLM makes by code instead of a template.
 
-As vLLM (0.32) builds them, for the library that it uses too (`oss-harmony`, which has the vocabulary in it).
-They tell the day, of the worker's clock. What a worker is told by VLLM_SYSTEM_START_DATE or
-VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS is not known here: its answers show that prompts differ
-(/admin/verify). Its `/tokenize` makes chats by the template, which its answers are not made from.
+Built as vLLM (0.32) builds them, for the library that it uses too (`oss-harmony`, which contains the
+vocabulary). PromptEncoder contain the date of the worker's clock. A worker's VLLM_SYSTEM_START_DATE or
+VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS is not known here: its responses show that prompts differ
+(/admin/verify). Its `/tokenize` renders chats by the template, which its responses are not made from.
 """
 
 import json
@@ -23,23 +23,23 @@ _REFUSED = ("chat_template", "documents", "continue_final_message", "truncate_pr
 
 
 def load(directory: Path, template: str | None) -> "Harmony":
-    """Raises PromptError."""
+    """Load the renderer. Raises PromptError."""
     if template is not None:
         raise PromptError("harmony has no template; take it out of the model's table")
     try:
         import openai_harmony
     except ImportError as exc:
-        raise PromptError(f"{directory} is rendered by a library that is not here: install {EXTRA}") from exc
+        raise PromptError(f"{directory} needs a library that is not installed: install {EXTRA}") from exc
     return Harmony(openai_harmony)
 
 
 class Harmony:
-    """`library` is the module `openai_harmony`."""
+    """Renderer for gpt-oss; `library` is the module `openai_harmony`."""
 
     kind = "harmony"
     why = "gpt-oss has no template in vLLM"
     sources: Sequence[str] = ()
-    tells_chats = False
+    renders_chats_as_engine = False
 
     def __init__(self, library: Any) -> None:
         self._h = library
@@ -55,11 +55,11 @@ class Harmony:
         return f"Harmony({self._encoding.name!r})"
 
     def describe(self) -> dict[str, Any]:
-        template = {"name": "harmony", "rendering": "whole", "why": "it is made by code"}
+        template = {"name": "harmony", "rendering": "whole", "why": "rendered by code"}
         return {"encoder": self.kind, "why": self.why, "templates": [template]}
 
     def expect(self, max_tokens: int) -> int:
-        """What is long is not tokenized: the library makes a conversation's tokens at once."""
+        """No bound: the library makes a conversation's tokens at once."""
         return 0
 
     def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
@@ -76,7 +76,7 @@ class Harmony:
             )
         except PromptError:
             raise
-        except Exception as exc:  # noqa: BLE001  the library's own kinds, for whatever a client sent
+        except Exception as exc:  # the library's own kinds, for any input of a client
             raise PromptError(f"harmony: {exc}", type(exc).__name__) from exc
         return Continued(tokens_of(self._with_old_headers(ids)))
 
@@ -97,7 +97,7 @@ class Harmony:
         return text
 
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
-        """Prompts are rendered whole."""
+        """Do nothing: prompts are rendered whole."""
 
     # messages ----------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Harmony:
         if effort is not None:
             efforts = {"high": "HIGH", "medium": "MEDIUM", "low": "LOW"}
             if effort not in efforts:
-                raise PromptError("a reasoning_effort that harmony does not have")
+                raise PromptError("reasoning_effort: unknown to harmony; use high, medium or low")
             content = content.with_reasoning_effort(getattr(h.ReasoningEffort, efforts[str(effort)]))
         content = content.with_conversation_start_date(now.strftime("%Y-%m-%d"))
         return h.Message.from_role_and_content(h.Role.SYSTEM, content)
@@ -167,7 +167,7 @@ class Harmony:
 
     def _assistant(self, message: Mapping[str, Any]) -> list[Any]:
         content, calls = message.get("content"), message.get("tool_calls")
-        thought = [self._said(message["reasoning"], "analysis")] if message.get("reasoning") else []
+        thought = [self._assistant_text(message["reasoning"], "analysis")] if message.get("reasoning") else []
         if not calls:
             contents = self._texts(content)
             if not contents or not contents[0].text:
@@ -175,28 +175,29 @@ class Harmony:
             final = self._h.Message.from_role_and_contents("assistant", contents).with_channel("final")
             return [*thought, final]
         text = _flat(content)
-        made = [*([self._said(text, "commentary")] if text else []), *thought]
+        made = [*([self._assistant_text(text, "commentary")] if text else []), *thought]
         for call in calls:
             function = call.get("function", {})
-            called = self._said(function.get("arguments", "") or "", "commentary")
+            called = self._assistant_text(function.get("arguments", "") or "", "commentary")
             called = called.with_recipient(f"functions.{function.get('name', '')}")
             made.append(called.with_content_type("json"))
         return made
 
-    def _said(self, text: str, channel: str) -> Any:
+    def _assistant_text(self, text: str, channel: str) -> Any:
         return self._h.Message.from_role_and_content(self._h.Role.ASSISTANT, text).with_channel(channel)
 
     def _texts(self, content: object) -> list[Any]:
         if isinstance(content, list):
             if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
-                raise PromptError("a content part that is not text")
+                raise PromptError("a content part is not text")
             return [self._h.TextContent(text=part["text"]) for part in content]
         return [self._h.TextContent(text=content or "")]
 
     # tokens ------------------------------------------------------------------------------------
 
     def _with_old_headers(self, ids: list[int]) -> list[int]:
-        """Of tool calls: the recipient before the channel, as the model was taught; vLLM puts it back too."""
+        """Tool-call headers with the recipient before the channel, as the model was trained; vLLM reorders
+        them too."""
         start, _, _, message = self._marks
         result, at = list(ids), 0
         while at < len(result):
@@ -217,11 +218,11 @@ class Harmony:
             return None
         at = header.index(channel)
         to = header.index(constrain, at)
-        author, told, form = (
+        author, recipient_part, form = (
             self._encoding.decode(part) for part in (header[:at], header[at + 1 : to], header[to + 1 :])
         )
-        name, _, recipient = told[:-1].partition(" to=")
-        if author != "assistant" or not told.endswith(" ") or not (name and recipient and form):
+        name, _, recipient = recipient_part[:-1].partition(" to=")
+        if author != "assistant" or not recipient_part.endswith(" ") or not (name and recipient and form):
             return None
         encode = self._encoding.encode
         return [start, *encode(f"assistant to={recipient}"), channel, *encode(f"{name} {form}"), message]
@@ -238,7 +239,7 @@ def _flat(content: object) -> str | None:
 
 
 def _without_old_analysis(messages: Sequence[Any]) -> list[Any]:
-    """What was thought for an answer that was given is not repeated."""
+    """Messages without the reasoning that led to an answer already given."""
     finals = [
         number
         for number, message in enumerate(messages)

@@ -1,4 +1,4 @@
-"""The jinja environment of Hugging Face's chat templates: sandboxed, with its filters and globals."""
+"""Jinja environment of Hugging Face's chat templates: sandboxed, with its filters and globals."""
 
 import json
 from types import BuiltinMethodType
@@ -14,7 +14,8 @@ from jinja2.utils import Namespace
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the model wrote, for training; in a prompt it is only its body."""
+    """Jinja tag `{% generation %}`, which marks the model's output for training; in a prompt it is only its
+    body."""
 
     tags = {"generation"}
 
@@ -41,7 +42,7 @@ def _tojson(
 
 
 class _Context(Context):
-    """A template's variables, without what jinja keeps for templates that are imported or extended: chat
+    """Context of a template's variables, without jinja's support for imported or extended templates: chat
     templates stand alone, and it costs as much as rendering a short prompt."""
 
     def __init__(
@@ -58,10 +59,10 @@ _NO_KEYS: set[str] = set()
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """The sandbox, with short ways where its answer is known, which halve the time of most templates.
+    """Sandbox with shortcuts for common lookups, which halve the time of most templates.
 
-    Messages are dicts, and templates read them in both spellings; jinja tries attributes first and
-    catches what that raises. Methods of built-in types carry no marks of being unsafe.
+    Messages are dicts, and templates read them in both spellings; jinja tries attributes first and catches
+    the error. Methods of built-in types carry no marks of being unsafe.
     """
 
     context_class = _Context

@@ -1,6 +1,6 @@
-"""The longest text that one token stands for: how many tokens a text has at least, by its bytes alone.
+"""Lower bound of a text's tokens by its bytes alone, from the longest text that one token stands for.
 
-    tokens  ≥  bytes of the text ÷ (bytes of the longest token × what the normalizer may shrink by)
+    tokens  ≥  bytes of the text ÷ (bytes of the longest token × factor by which the normalizer may shrink)
 
 A bound exists only where nothing can make text disappear: a run of white space that a token eats, characters
 that become one unknown token together, control characters that are cleaned away. Such tokenizers have none,
@@ -15,14 +15,14 @@ import msgspec
 from gateway.core.decoding import UNREADABLE
 
 SHRINKING: Mapping[str, int] = {"NFC": 4, "NFD": 4, "NFKC": 8, "NFKD": 8, "Lowercase": 3}
-"""Bytes that become one, with slack: a KELVIN SIGN (3) becomes K, three jamo (9) a syllable (3), a
-mathematical letter (4) a plain one."""
+"""Bytes that become one byte, by normalizer, with slack: a KELVIN SIGN (3) becomes K, three jamo (9) a
+syllable (3), a mathematical letter (4) a plain one."""
 KEEPING = frozenset({"Prepend", "ByteLevel"})
 """Normalizers that remove nothing."""
 SPLITTING = frozenset(
     {"ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "Split", "Punctuation", "Sequence"}
 )
-"""Pre-tokenizers that keep what they split at, unless they say `Removed`."""
+"""Pre-tokenizers that keep the characters they split at, unless their behavior is `Removed`."""
 NUM_BYTES = 256
 
 
@@ -45,11 +45,11 @@ _decode = msgspec.json.Decoder(_File).decode
 
 
 def longest_token(text: str, vocabulary: Collection[str]) -> int | None:
-    """Bytes of a prompt's text that a token stands for at most, by the text of a tokenizer.json and the
-    tokens of its vocabulary, as they are written there; None where there is no bound."""
+    """Most bytes of prompt text that one token stands for, from the text of a tokenizer.json and the tokens
+    of its vocabulary as written there; None where there is no bound."""
     try:
         file = _decode(text)
-    except UNREADABLE:  # of a form that only its own library knows
+    except UNREADABLE:  # a form that only its own library reads
         return None
     added = [token["content"] for token in file.added_tokens or ()]
     if any(token.get("lstrip") or token.get("rstrip") for token in file.added_tokens or ()):
@@ -92,7 +92,7 @@ def _shrinking(normalizer: Any) -> int | None:
 
 
 def _parts(stage: Any) -> list[Any]:
-    """The stages of a sequence."""
+    """Stages of a pre-tokenizer or normalizer, nested sequences flattened."""
     if not stage:
         return []
     inner = stage.get("pretokenizers") or stage.get("normalizers") or ()
@@ -111,8 +111,8 @@ def _is_byte_level(stage: Any) -> bool:
 
 
 def _knows_all(model: _Model, is_byte_level: bool, vocabulary: Collection[str]) -> bool:
-    """Whether there is no text without tokens, nor a run of any length that becomes one token: Unigram joins
-    unknown characters, and models of whole words have one token for any unknown word."""
+    """True if every text has tokens and no run of any length becomes a single one: Unigram joins unknown
+    characters, and models of whole words have one token for any unknown word."""
     if model.type not in (None, "BPE", "Unigram") or model.continuing_subword_prefix:
         return False
     if is_byte_level:
@@ -123,7 +123,7 @@ def _knows_all(model: _Model, is_byte_level: bool, vocabulary: Collection[str]) 
 
 
 def byte_characters() -> list[str]:
-    """The letter by which GPT-2's alphabet writes each byte: itself where that can be printed."""
+    """Letters by which GPT-2's alphabet writes each byte: itself where it is printable."""
     printed = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     letters, num_others = [], 0
     for byte in range(NUM_BYTES):

@@ -1,11 +1,11 @@
-"""What a template puts around one plain message of a user's, so that it is not run for each of them.
+"""Frame of a plain user message: the text that a template puts around it, so that it need not run for each.
 
     frame  =  before · content · after
 
-It is found by rendering PROBES, which must all come out so. A template may ask of a content whether it is
-there, how long it is, and whether it holds certain words: PROBES differ in length and in all that a filter
-could change, and a message with one of the template's own words is not plain (`stability.features`). As for
-cuts, one prompt in some hundred is rendered all the same and compared (`prompt.CHECK_EVERY`).
+It is found by rendering PROBES, which must all fit the frame. A template may test a content for being there,
+its length, and certain words: PROBES differ in length and in all that a filter could change, and a message
+with one of the template's own words is not plain (`template_stability.features`). As for cuts, one prompt in
+some hundred is rendered all the same and compared (`prompt_encoder.CHECK_EVERY`).
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ PROBES = (
     "word " * 2000 + "end",
     "0",
 )
-"""Neither begins nor ends with white space."""
+"""Probes without white space at either end."""
 
 SPACED = (" q", "q\n", "\n\t q r \u3000\n")
-"""All are stripped, or none is."""
+"""Probes with white space around them: all are stripped, or none is."""
 
 
-class Frame(NamedTuple):
-    """`strips`: the template strips a content's white space, as most do."""
+class MessageFrame(NamedTuple):
+    """Text before and after a user's content; `strips` if the template strips its white space, as most do."""
 
     before: str
     after: str
@@ -42,22 +42,22 @@ def user(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
-def frame_of(render: Callable[[Message], str | None]) -> Frame | None:
-    """What `render` puts around a user's message; None where a probe comes out in another way."""
+def frame_of(render: Callable[[Message], str | None]) -> MessageFrame | None:
+    """Frame that `render` puts around a user's message; None where a probe does not fit."""
     sign = PROBES[1]
     text = render(user(sign))
     if text is None or text.count(sign) != 1:
         return None
     before, after = text.split(sign)
     for strips in (True, False):
-        frame = Frame(before, after, strips)
+        frame = MessageFrame(before, after, strips)
         if all(render(user(probe)) == frame.around(probe) for probe in (*PROBES, *SPACED)):
             return frame
     return None
 
 
 def plain_content(message: Message) -> str | None:
-    """What a user says, where it is nothing but text, and more than white space."""
+    """Content of a user message that is nothing but text and not only white space; None for others."""
     content = message["content"]
     if type(content) is not str or message["role"] != "user" or len(message) != 2:
         return None

@@ -1,7 +1,7 @@
-"""Mistral's own format (tekken.json): prompts that its library makes by code and by no template.
+"""Mistral's own format (tekken.json): prompts made by its library instead of a template.
 
-As vLLM (0.32) has them made with `--tokenizer-mode mistral`, by the library that it uses too
-(`mistral-common`): what vLLM rewrites before is done here, what the library refuses is refused.
+Built as vLLM (0.32) has them made with `--tokenizer-mode mistral`, by the same library (`mistral-common`):
+vLLM's changes of a request are repeated here, and requests that the library rejects are rejected.
 """
 
 from array import array
@@ -17,22 +17,22 @@ from gateway.core.token_runs import Continued, Runs
 from gateway.tokenization.chat_template import MediaError, arguments_of, dump_tools
 from gateway.tokenization.plain_text import check_length, plain_texts
 from gateway.tokenization.prompt_encoder import PromptError
-from gateway.tokenization.tokenizer import CACHE_BYTES, Segments
+from gateway.tokenization.tokenizer import CACHE_BYTES, SegmentCache
 
 EXTRA = "kvgate[mistral]"
 FILE = "tekken.json"
 ID_LENGTH = 9
-"""Of a call: vLLM keeps the end of a longer id, older tokenizers take no other."""
+"""Length of a tool call's id: vLLM keeps the end of a longer one, older tokenizers take no other."""
 FIRST_WITH_EFFORT = 15
-"""Version of the tokenizer; vLLM keeps `reasoning_effort` from those before."""
+"""First tokenizer version with `reasoning_effort`; vLLM drops the field for earlier ones."""
 _REFUSED = ("chat_template", "chat_template_kwargs", "mm_processor_kwargs", "truncate_prompt_tokens")
 _TEXT_FIELDS = {"text": "text", "thinking": "thinking"}
 _ROLES = ("user", "system", "developer")
 
 
 def is_native(directory: Path) -> bool:
-    """Whether vLLM takes Mistral's tokenizer by itself (`--tokenizer-mode auto`), as it does where weights
-    are in Mistral's format. Where none are here, params.json, which comes with those, stands for them."""
+    """True if vLLM selects Mistral's tokenizer by itself (`--tokenizer-mode auto`), as it does where weights
+    are in Mistral's format. If no weights are here, params.json, which comes with those, stands for them."""
     if not (directory / FILE).is_file():
         return False
     if any(directory.rglob("consolidated*.safetensors")) or not (directory / "tokenizer.json").is_file():
@@ -41,30 +41,30 @@ def is_native(directory: Path) -> bool:
 
 
 def load(directory: Path, template: str | None) -> "Mistral":
-    """Raises PromptError."""
+    """Load the renderer. Raises PromptError."""
     path = directory / FILE
     if template is not None:
         raise PromptError("Mistral's own format has no template; take it out of the model's table")
     if not path.is_file():
         raise PromptError(f"{directory}: no {FILE}")
     try:
-        import mistral_common  # noqa: F401  what is missing is it, or what it needs
+        import mistral_common  # noqa: F401  the import that fails is it, or one of its dependencies
         from mistral_common.protocol.instruct.request import ChatCompletionRequest, ReasoningEffort
         from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
     except ImportError as exc:
         raise PromptError(
-            f"{path} is read by a library that is not here: install {EXTRA}, or say by renderer = "
-            '"worker" or "jinja" in the model\'s table who else makes its prompts'
+            f"{path} needs a library that is not installed: install {EXTRA}, or set renderer = "
+            '"worker" or "jinja" in the model\'s table'
         ) from exc
     try:
         tokenizer = MistralTokenizer.from_file(path)
-    except Exception as exc:  # noqa: BLE001  a file from elsewhere: whatever is wrong with it
+    except Exception as exc:  # a file from elsewhere can fail in any way
         raise PromptError(f"{path} is not a tokenizer: {type(exc).__name__}: {str(exc)[:200]}") from exc
     return Mistral(tokenizer, ChatCompletionRequest.from_openai, tuple(ReasoningEffort))
 
 
-class _Words:
-    """The library's tokenizer, as others are asked."""
+class _TextEncoder:
+    """Adapter of the library's tokenizer to the `Encoder` interface."""
 
     def __init__(self, encode: Callable[..., list[int]], decode: Callable[[Sequence[int]], str]) -> None:
         self._encode = encode
@@ -75,25 +75,26 @@ class _Words:
 
 
 class Mistral:
-    """`tokenizer` is the library's MistralTokenizer, `request_of` makes its request of what OpenAI's has.
+    """Renderer for Mistral's format. `tokenizer` is the library's MistralTokenizer, `request_of` converts
+    OpenAI's fields to its request.
 
-    Of a conversation that goes on, only texts that are new are tokenized: the library tokenizes each by
-    itself, and what its tokenizer made of them is remembered.
+    For a conversation that continues, only new texts are tokenized: the library tokenizes each text by
+    itself, and the resulting tokens are cached.
     """
 
     kind = "mistral"
     why = f"the model has {FILE}"
     sources = ("",)  # none: vLLM moves late system messages of agents to the start
-    tells_chats = True
+    renders_chats_as_engine = True
 
     def __init__(self, tokenizer: Any, request_of: Callable[..., Any], efforts: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._request_of = request_of
         self._efforts = (None, *efforts)
         self._texts = tokenizer.instruct_tokenizer.tokenizer
-        self._known = Segments(_Words(self._texts.encode, self.decode), (), CACHE_BYTES)
+        self._known = SegmentCache(_TextEncoder(self._texts.encode, self.decode), (), CACHE_BYTES)
         self._texts.encode = self._encode
-        # The library makes the text of each prompt again, for who debugs: as long as all the rest.
+        #  The library also decodes each prompt for debugging, which takes as long as all the rest.
         tokenizer.instruct_tokenizer.decode = lambda *args, **kwargs: ""
         self._version = int(self._texts.version.value.removeprefix("v").partition("m")[0])
 
@@ -101,7 +102,7 @@ class Mistral:
         return f"Mistral(v{self._version})"
 
     def describe(self) -> dict[str, Any]:
-        template = {"name": f"mistral v{self._version}", "rendering": "whole", "why": "it is made by code"}
+        template = {"name": f"mistral v{self._version}", "rendering": "whole", "why": "rendered by code"}
         return {
             "encoder": self.kind,
             "why": self.why,
@@ -110,7 +111,7 @@ class Mistral:
         }
 
     def expect(self, max_tokens: int) -> int:
-        """A long text is not tokenized: the library makes its tokens at once."""
+        """No bound: the library makes the tokens of a text at once."""
         return 0
 
     def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
@@ -118,7 +119,7 @@ class Mistral:
             made = self._tokenizer.encode_chat_completion(self._request(request.fields))
         except PromptError:
             raise
-        except Exception as exc:  # noqa: BLE001  the library's own kinds, for whatever a client sent
+        except Exception as exc:  # the library's own kinds, for any input of a client
             raise PromptError(f"mistral: {exc}", type(exc).__name__) from exc
         return Continued(tokens_of(made.tokens))
 
@@ -128,7 +129,7 @@ class Mistral:
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
         texts = plain_texts(body)
         if not texts or not all(texts):
-            raise PromptError("a completion of no text")
+            raise PromptError("prompt is empty")
         starts = _flag(body, "add_special_tokens", True)
         return [tokens_of(self._encode(text, bos=starts, eos=False)) for text in texts]
 
@@ -137,14 +138,14 @@ class Mistral:
 
     def decode(self, tokens: Sequence[int]) -> str:
         if not all(0 <= token < self._texts.n_words for token in tokens):
-            return "tokens that this model does not have"
+            return "(token ids outside the model's vocabulary)"
         return "".join(self._texts.id_to_piece(token) for token in tokens)
 
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
-        """Prompts are rendered whole."""
+        """Do nothing: prompts are rendered whole."""
 
     def _encode(self, text: str, bos: bool, eos: bool) -> list[int]:
-        """In place of the tokenizer's own, for the library too."""
+        """Cached replacement of the tokenizer's own method, for the library too."""
         check_length(text)
         ids = array("I", self._known.encode([text])[0]).tolist()
         return [*([self._texts.bos_id] if bos else ()), *ids, *([self._texts.eos_id] if eos else ())]
@@ -155,20 +156,20 @@ class Mistral:
                 raise PromptError(f"{name} is not rendered")
         messages, tools = fields.get("messages"), dump_tools(fields.get("tools"))
         if not isinstance(messages, list) or not messages:
-            raise PromptError("messages is not a list with something in it")
+            raise PromptError("messages is not a non-empty list")
         made = [_message(message, f"messages[{number}]") for number, message in enumerate(messages)]
         is_open = _flag(fields, "continue_final_message", False)
         if _flag(fields, "add_generation_prompt", True) and (is_open or made[-1]["role"] == "assistant"):
-            raise PromptError("an answer is asked for where one was begun")
+            raise PromptError("add_generation_prompt and a message to continue exclude each other")
         effort = fields.get("reasoning_effort")
         if effort not in self._efforts:
-            raise PromptError("a reasoning_effort that Mistral's format does not have")
+            raise PromptError("reasoning_effort: unknown to Mistral's format")
         more = {"reasoning_effort": effort} if self._version >= FIRST_WITH_EFFORT else {}
         return self._request_of(made, tools or None, is_open, **more)
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What of it makes a prompt, as vLLM hands it on."""
+    """Fields of a message that make a prompt, as vLLM hands them to the library."""
     role, content = message.get("role"), message.get("content")
     if role == "assistant":
         return _assistant(message, where)
@@ -178,7 +179,7 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if role == "tool":
         made["tool_call_id"] = _id(message.get("tool_call_id"), where)
     elif role not in _ROLES:
-        raise PromptError(f"{where} has a role that Mistral's format does not have")
+        raise PromptError(f"{where} has a role that is unknown to Mistral's format")
     return made
 
 
@@ -219,13 +220,13 @@ def _call(call: object, where: str) -> dict[str, Any]:
         raise PromptError(f"{where}: a tool call is not a function call")
     if not isinstance(given := function.get("arguments"), (str, Mapping)):
         raise PromptError(f"{where}: a tool call has no arguments")
-    told = {"name": function.get("name"), "arguments": arguments_of(given)}
-    return {"id": _id(call.get("id"), where), "type": "function", "function": told}
+    kept = {"name": function.get("name"), "arguments": arguments_of(given)}
+    return {"id": _id(call.get("id"), where), "type": "function", "function": kept}
 
 
 def _id(given: object, where: str) -> str:
     if not isinstance(given, str):
-        raise PromptError(f"{where}: no id of a tool call")
+        raise PromptError(f"{where}: a tool call has no id")
     return given[-ID_LENGTH:]
 
 

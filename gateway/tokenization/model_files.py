@@ -1,6 +1,6 @@
-"""The files of a model's directory: tokenizer_config.json, and its chat templates wherever they are.
+"""Files of a model's directory: tokenizer_config.json, and its chat templates wherever they are.
 
-Raises PromptError with the path and the reason.
+Errors are PromptErrors with the path and the reason.
 """
 
 import json
@@ -13,7 +13,8 @@ from gateway.tokenization.chat_template import PromptError, Template
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """tokenizer_config.json; older models keep the names of their special tokens in a file apart."""
+    """Contents of tokenizer_config.json, with the special tokens that older models keep in a file of their
+    own."""
     config = _json(directory / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
         config |= _json(directory / "special_tokens_map.json")
@@ -35,7 +36,8 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """Variables of the template: bos_token and its like, and whatever a model names so itself."""
+    """Special tokens as variables of the template: bos_token and its like, and those that a model names
+    itself."""
     extra = config.get("extra_special_tokens")
     named = {key: value for key, value in config.items() if key.endswith("_token")}
     named |= extra if isinstance(extra, dict) else {}
@@ -50,7 +52,7 @@ def added_tokens(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def missing_tokens(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Special tokens by content: the configuration may name some that tokenizer.json lacks."""
+    """Special tokens that the configuration names, some of which tokenizer.json may lack."""
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     values = [
         value for key, value in config.items() if key.endswith("_token") and not isinstance(value, bool)
@@ -60,7 +62,7 @@ def missing_tokens(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def template_sources(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """By name. Files beat the configuration, which has one text or a list of named ones."""
+    """Chat templates by name. Files beat the configuration, which has one text or a list of named ones."""
     files = {"default": directory / "chat_template.jinja"}
     files |= {path.stem: path for path in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
     try:

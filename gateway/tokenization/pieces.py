@@ -1,11 +1,11 @@
-"""A long text to tokens in bounded pieces, with an early end.
+"""Long texts to tokens in bounded pieces, with an early end at a model's limit.
 
     text = piece · piece · … · rest       cut between a letter and a separator with a letter behind it
 
 An encoder takes some 70 bytes of memory for each byte of a word that has no end, and its time grows faster
-than the text; a text is never given to it whole. Pieces give the tokens of the whole: that a tokenizer splits
-at a separator whatever stands around is tried on each one (`separators_of`). A long text with no such place
-is not tokenized.
+than the text, so it never gets a long text whole. Pieces give the same tokens: that a tokenizer splits at a
+separator, independent of the text around, is tested for each tokenizer (`separators_of`). A long text without
+such a place is not tokenized.
 """
 
 import re
@@ -18,9 +18,9 @@ from gateway.tokenization.chat_template import PromptError, TooLong
 
 MIN_CHARS = 128 << 10
 MAX_CHARS = 256 << 10
-"""Of a piece. A word of so many characters takes 20 MB and a tenth of a second, a usual text 7 ms."""
+"""Characters of a piece. A word of so many takes 20 MB and a tenth of a second, a usual text 7 ms."""
 MAX_TOKENS = 4 << 20
-"""Where no worker says how many its model takes."""
+"""Tokens of a prompt at most where no worker reports its model's limit."""
 SEPARATORS = (" ", "\n", ",", ".", "\uff0c", "\u3002", "\u3001")
 
 _LETTERS = ("a", "Z", "é", "я", "漢", "あ", "word")
@@ -29,8 +29,8 @@ _BEHIND = ("", " y", "'s", "1", "\n", ".", "  ", "é", "\u0301", "LL", "漢字",
 
 
 def separators_of(encode: Callable[[str], Tokens], added: Sequence[str], eaters: Sequence[str]) -> str:
-    """Those before which a text is cut without changing a token. `added` are the texts of added tokens,
-    `eaters` of those that take neighbouring white space or ask for a word's end."""
+    """Separators before which a text can be cut without changing a token. `added` are the texts of added
+    tokens, `eaters` of those that take neighbouring white space or ask for a word's end."""
     if any(text[:1].isalpha() or text[-1:].isalpha() for text in eaters):
         return ""
     kept = ""
@@ -45,7 +45,7 @@ def separators_of(encode: Callable[[str], Tokens], added: Sequence[str], eaters:
 
 
 def _pairs(separator: str) -> list[tuple[str, str]]:
-    """All letters on both sides, each time among others."""
+    """Pairs of texts around a separator: all letters on both sides, each time among others."""
     letters = [*product(_LETTERS, _LETTERS)] * 4
     return [
         (_BEFORE[n % len(_BEFORE)] + one, separator + other + _BEHIND[n % len(_BEHIND)])
@@ -58,8 +58,8 @@ def border_of(separators: str) -> "re.Pattern[str]":
 
 
 class Pieces:
-    """`encode` makes tokens of one piece, `longest` is `longest_token` of the tokenizer, `find_separators` is
-    asked at the first text that must be cut."""
+    """Encoder of long texts. `encode` makes tokens of one piece, `longest` is the tokenizer's
+    `longest_token`, and `find_separators` runs at the first text that must be cut."""
 
     def __init__(
         self, encode: Callable[[str], Tokens], find_separators: Callable[[], str], longest: int | None = None
@@ -75,31 +75,31 @@ class Pieces:
 
     @property
     def max_tokens(self) -> int:
-        """What the model takes of the prompt that this thread makes tokens of; 0 where that is unknown."""
+        """Token limit of the prompt that this thread works on; 0 where it is unknown."""
         found: int = getattr(self._expected, "max_tokens", 0)
         return found
 
     def expect(self, max_tokens: int) -> int:
-        """This thread's next prompts are for a model that takes so many tokens, 0 where that is unknown. How
-        many bytes of text are too many, whatever they are; 0 where there is no such bound."""
+        """Set the token limit of this thread's next prompts (0: unknown). Returns the bytes of text that are
+        too many in any case; 0 where there is no such bound."""
         self._expected.max_tokens = max_tokens
         return (self.longest or 0) * max_tokens
 
     def may_be_too_long(self, num_bytes: int) -> bool:
-        """Whether so many bytes of JSON may be a text that `check` refuses."""
+        """True if so many bytes of JSON may be a text that `check` rejects."""
         longest = self.longest
         if longest is None or num_bytes < MIN_CHARS:
             return False
         return 0 < self.max_tokens * longest < num_bytes
 
     def check(self, num_bytes: int) -> None:
-        """Raises TooLong where so many bytes of text have too many tokens, whatever they are."""
+        """Raise TooLong where so many bytes of text have too many tokens in any case."""
         if self.longest and self.may_be_too_long(num_bytes):
             raise TooLong(num_bytes // self.longest)
 
     def encode(self, text: str) -> Tokens:
-        """The tokens of the text. Raises TooLong, and PromptError for a text that cannot be cut."""
-        self.check(len(text))  # of as many bytes at least
+        """Tokens of the text. Raises TooLong, and PromptError for a text that cannot be cut."""
+        self.check(len(text))  # it has at least as many bytes
         tokens, start, most = tokens_of(()), 0, self.max_tokens or MAX_TOKENS
         while start < len(text):
             end = self._end(text, start)

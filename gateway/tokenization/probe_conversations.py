@@ -1,8 +1,8 @@
-"""Conversations made up to find out where a chat template can be cut (see template_stability.py).
+"""Probe conversations that test where a chat template can be cut (see template_stability.py).
 
-Short, because a template is tried on all pairs of what stands before and behind a cut, and each kind
-of message that clients send is in one of them: calls, several calls at once, results, reasoning, a
-late system message, names, parts, empty texts, white space, roles out of order.
+They are short, because a template is tried on all pairs of messages before and behind a cut, and cover each
+kind of message that clients send: calls, several calls at once, results, reasoning, a late system message,
+names, parts, empty texts, white space, roles out of order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gateway.tokenization.chat_template import Message
 
 
 class Cut(IntEnum):
-    """What stands before a cut, and what behind."""
+    """Cut points, by the messages before and behind them."""
 
     LEAD = 0  # system | user
     TURN = 1  # … assistant | user
@@ -47,7 +47,7 @@ def _with(message: Message, text: Any = " x\n\ny ", **more: Any) -> Message:
 _S, _U, _A = _with(_SYSTEM), _with(_USER), _with(_ASSISTANT)
 _THOUGHT = _with(_ASSISTANT, "b", reasoning="why \n")
 _PARTS = [{"type": "text", "text": "p"}, {"type": "text", "text": " q\n"}]
-# What stands for all before a cut.
+#  Stand-ins for all messages before a cut.
 STUBS: Mapping[Cut, list[Message]] = {
     Cut.LEAD: [_SYSTEM],
     Cut.TURN: [_USER, _ASSISTANT],
@@ -114,16 +114,16 @@ HEADS = [[_with(_USER, text)] for text in ("1", "2", " ")]
 
 
 def behind_stub(cut: Cut) -> list[list[Message]]:
-    """What may begin behind a cut: their texts differ as soon as a message says something of its own."""
+    """Messages that may begin behind a cut: their texts differ as soon as a message contributes any."""
     return AFTER_STEP[:3] if cut >= Cut.STEP else HEADS
 
 
 def before_and_behind(
     cut: Cut, words: Sequence[str]
 ) -> list[tuple[list[list[Message]], list[list[Message]]]]:
-    """Groups of what stands before and behind `cut`, to be tried in all pairs.
+    """Groups of messages before and behind `cut`, to be tried in all pairs.
 
-    The assistant says each of `words`, alone and two together.
+    The assistant's messages contain each of `words`, alone and two together.
     """
     if cut is Cut.LEAD:
         befores, afters = BEFORE_LEAD, AFTER_TURN

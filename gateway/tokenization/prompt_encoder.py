@@ -1,7 +1,8 @@
-"""A request body to the tokens that the engine will compute: one model's template and tokenizer.
+"""Request bodies to the tokens that the engine will compute, by one model's template and tokenizer.
 
-Exactly or not at all: what cannot be told (media, a template of the request's own, prompt embeddings)
-raises PromptError, and the caller routes without a prompt. An engine's own /tokenize is the judge.
+Exactly, or not at all: prompts that cannot be rendered (media, a template of the request's own, prompt
+embeddings) raise PromptError, and the caller routes without a prompt. An engine's own /tokenize is the
+reference.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import Continued, Runs
 from gateway.tokenization.chat_template import HF_PARAMETERS, PromptError, Template, conversation, dump_tools
-from gateway.tokenization.conversation_cache import Conversations
+from gateway.tokenization.conversation_cache import ConversationCache
 from gateway.tokenization.model_files import (
     added_tokens,
     missing_tokens,
@@ -26,13 +27,13 @@ from gateway.tokenization.model_files import (
     special_tokens,
     template_sources,
 )
-from gateway.tokenization.render_settings import STUB_TOOLS, Setting, Settings
-from gateway.tokenization.text_cache import STRIDE, Texts, are_apart
+from gateway.tokenization.render_settings import STUB_TOOLS, RenderSetting, RenderSettings
+from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart
 from gateway.tokenization.tokenizer import Tokenizer, TokenizerError
 
-__all__ = ["PromptError", "Prompts"]
+__all__ = ["PromptError", "PromptEncoder"]
 
-# A template that raises on this is broken, or not for chat.
+#  A template that raises on this is broken, or not for chat.
 PROBE = [{"role": "user", "content": "Hello"}]
 
 # Variables by which clients of several models switch reasoning on and off.
@@ -41,10 +42,10 @@ SWITCHES = {"enable_thinking", "thinking"}
 CHECK_EVERY = 256
 
 
-class Prompts:
-    """What one model's engine makes of requests. Build it with `load`."""
+class PromptEncoder:
+    """Encoder of one model's requests by its chat template and tokenizer. Build it with `load`."""
 
-    tells_chats = True
+    renders_chats_as_engine = True
 
     def __init__(
         self,
@@ -59,8 +60,8 @@ class Prompts:
         self._special_tokens = special_tokens
         self._default_kwargs = default_kwargs
         self._max_model_len = max_model_len
-        self._settings: Settings | None = None
-        self._texts: Texts | None = None
+        self._settings: RenderSettings | None = None
+        self._texts: TextCache | None = None
         self._num_known = 0
 
     @classmethod
@@ -70,11 +71,10 @@ class Prompts:
         chat_template: str | None = None,
         default_kwargs: Mapping[str, Any] | None = None,
         max_model_len: int | None = None,
-    ) -> "Prompts":
-        """The model in `directory`; raises PromptError with the path and the reason. The rest must be what
-        the workers were started with: `--chat-template` (its text, or the name of one of the model's),
-        `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`).
-        """
+    ) -> "PromptEncoder":
+        """Load the model in `directory`. Raises PromptError with the path and the reason. The other arguments
+        must match the workers' options: `--chat-template` (its text, or the name of one of the model's),
+        `--default-chat-template-kwargs`, `--max-model-len` (only to serve `truncate_prompt_tokens: -1`)."""
         if not directory.is_dir():
             raise PromptError(f"{directory}: no such directory")
         if not (directory / "tokenizer.json").is_file():
@@ -108,11 +108,11 @@ class Prompts:
                 raise PromptError(f"{directory}: chat template fails on a plain conversation: {exc}") from exc
 
     def __repr__(self) -> str:
-        return f"Prompts({self._tokenizer!r}, templates={dict(self._templates)!r})"
+        return f"PromptEncoder({self._tokenizer!r}, templates={dict(self._templates)!r})"
 
     @property
     def kind(self) -> str:
-        """The encoder in use: "fastokens" or "tokenizers"."""
+        """Name of the encoder in use: "fastokens" or "tokenizers"."""
         return self._tokenizer.kind
 
     @property
@@ -124,7 +124,7 @@ class Prompts:
         return [template.source for template in self._templates.values()]
 
     def describe(self) -> dict[str, Any]:
-        """What is in use and why, in plain values; no text of a prompt."""
+        """Status view: what is in use and why, in plain values; no text of a prompt."""
         return {
             "encoder": self.kind,
             "why": self.why,
@@ -148,21 +148,21 @@ class Prompts:
         return self._tokenizer.decode(tokens)
 
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
-        """From now on `tokens` costs what is new in a conversation, where the template is proved for it.
-        `runs` may be shared between models. `mismatch` is told, once for each template, that a proof
-        did not hold; its conversations are rendered whole from then on.
-        """
+        """Make `tokens` cost only the new part of a conversation, where the template is proved for it. `runs`
+        may be shared between models. `mismatch` is called, once per template, when a proof turns out wrong;
+        its conversations are rendered whole from then on."""
         self._mismatch = mismatch
         if are_apart(lambda text: self.encode(text, False)):
-            self._texts = Texts(runs, lambda text: self.encode(text, False), b"text %d" % id(self))
+            self._texts = TextCache(runs, lambda text: self.encode(text, False), b"text %d" % id(self))
         if self._tokenizer.cuts:
-            self._conversations = Conversations(runs, lambda text: self.encode(text, False))
-            self._settings = Settings(self._tokenizer.cuts, self._templates)
+            self._conversations = ConversationCache(runs, lambda text: self.encode(text, False))
+            self._settings = RenderSettings(self._tokenizer.cuts, self._templates)
             for body in self._usual_bodies():
                 self._prove(body, now)
 
     def _usual_bodies(self) -> Iterator[dict[str, Any]]:
-        """The settings that most requests have: with tools or without, thinking or not."""
+        """Request bodies with the settings that most requests have: with tools or without, thinking or
+        not."""
         names = {name for template in self._templates.values() for name in template.variables}
         switches = [{}, *({name: value} for name in SWITCHES & names for value in (True, False))]
         for tools, kwargs in product((None, STUB_TOOLS), switches):
@@ -173,7 +173,7 @@ class Prompts:
         try:
             setting = self._setting(body, now)
         except PromptError:
-            return  # no template for this, or fields of a wrong shape: requests will hear of it
+            return  # no template for this, or fields of a wrong shape: requests will report it
         while setting is not None and not self._settings.prove(setting):
             pass
 
@@ -181,7 +181,7 @@ class Prompts:
         return self._tokenizer.pieces.expect(max_tokens)
 
     def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
-        """As `chat` of the request's fields, at the cost of what is new in it."""
+        """Tokens of a chat request, as by `chat`, at the cost of its new messages."""
         settings, chat = self._settings, request.messages
         may_be_too_long = self._tokenizer.pieces.may_be_too_long
         if settings is None or chat is None or not chat.names or may_be_too_long(len(request.body)):
@@ -197,7 +197,7 @@ class Prompts:
         fitting = self._fit(chat.top, found.tokens, _flag(chat.top, "add_special_tokens", False))
         return found if fitting is found.tokens else Continued(fitting)
 
-    def _known(self, chat: Messages, setting: Setting) -> Continued | None:
+    def _known(self, chat: Messages, setting: RenderSetting) -> Continued | None:
         try:
             if len(chat.names) > 1:
                 return self._conversations.known(chat, setting)
@@ -207,9 +207,11 @@ class Prompts:
                 )
             return None
         except PromptError:
-            return None  # the whole says what is wrong, if anything is
+            return None  # rendering the whole reports any error
 
-    def _whole(self, request: InferenceRequest, chat: Messages, setting: Setting, now: datetime) -> Continued:
+    def _whole(
+        self, request: InferenceRequest, chat: Messages, setting: RenderSetting, now: datetime
+    ) -> Continued:
         template, variables = setting.template, setting.variables
         messages = conversation(chat.decode(0), template.content_format)
         if variables["tools"]:  # behind a stub others stand for them
@@ -217,8 +219,10 @@ class Prompts:
         text = template.render(messages, variables, now)
         return self._conversations.whole(chat, messages, text, setting)
 
-    def _is_wrong(self, tokens: Tokens, request: InferenceRequest, setting: Setting, now: datetime) -> bool:
-        """Whether a proof failed: one in CHECK_EVERY is done again the long way."""
+    def _is_wrong(
+        self, tokens: Tokens, request: InferenceRequest, setting: RenderSetting, now: datetime
+    ) -> bool:
+        """True if a proof failed: one prompt in CHECK_EVERY is rendered whole and compared."""
         self._num_known += 1
         if self._num_known % CHECK_EVERY:
             return False
@@ -232,7 +236,7 @@ class Prompts:
             self._mismatch(repr(setting.template))
         return True
 
-    def _setting(self, body: Mapping[str, Any], now: datetime) -> Setting | None:
+    def _setting(self, body: Mapping[str, Any], now: datetime) -> RenderSetting | None:
         assert self._settings is not None
         kwargs = self._template_kwargs(body)
         template = self._template(kwargs.get("tools") is not None)
@@ -241,14 +245,14 @@ class Prompts:
         return self._settings.of(template, self._variables(template, kwargs), now)
 
     def chat(self, body: Mapping[str, Any], now: datetime) -> Tokens:
-        """The prompt of a /v1/chat/completions body. `now`: the worker's local time, for strftime_now.
-        /tokenize reads less of such a body: no reasoning_effort, documents, reasoning_content, truncation."""
+        """Tokens of a /v1/chat/completions body. `now`: the worker's local time, for strftime_now. /tokenize
+        reads less of such a body: no reasoning_effort, documents, reasoning_content, truncation."""
         tokens = self.encode(self.render(body, now), False)
         return self._fit(body, tokens, _flag(body, "add_special_tokens", False))
 
     def before_media(self, body: Mapping[str, Any], now: datetime) -> Tokens:
-        """The tokens of a chat up to its first medium that are the same whatever it is and whatever follows:
-        those that three renderings share, up to a mark at which text is tokenized independently."""
+        """Tokens of a chat up to its first medium, the same for any medium and any rest of the chat: those
+        that three renderings share, up to a mark at which text is tokenized independently."""
         messages, kwargs = body["messages"], self._template_kwargs(body)
         first = first_medium(messages)
         is_framed = _flag(body, "add_special_tokens", False) or self._limit(body) is not None
@@ -261,7 +265,7 @@ class Prompts:
             [*messages[:number], {**message, "content": content[:part]}], template.content_format
         )
         if len(message) != 2:
-            return tokens_of(())  # the template may print what it says beside its content
+            return tokens_of(())  # the template may print its other fields beside its content
         variables = self._variables(template, kwargs)
         endings = media_endings(at["role"], at["content"], content[part])
         texts = [template.render([*known, *ending], variables, now) for ending in endings]
@@ -271,7 +275,7 @@ class Prompts:
         return self.encode(shared[:end], False)
 
     def render(self, body: Mapping[str, Any], now: datetime) -> str:
-        """The text of a chat body, before the tokenizer."""
+        """Rendered text of a chat body, before the tokenizer."""
         kwargs = self._template_kwargs(body)
         template = self._template(kwargs.get("tools") is not None)
         messages = conversation(body.get("messages"), template.content_format)
@@ -289,7 +293,7 @@ class Prompts:
         }
 
     def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
-        """The prompts of a /v1/completions body: text, texts, ids or lists of ids."""
+        """Prompts of a /v1/completions body: text, texts, ids or lists of ids."""
         for field in ("prompt_embeds", "suffix"):
             if body.get(field) is not None:
                 raise PromptError(f"{field} is not supported")
@@ -303,7 +307,8 @@ class Prompts:
         return [self._completion(prompt, body, special) for prompt in prompts]
 
     def growing(self, body: Mapping[str, Any]) -> Continued | None:
-        """As `completion` of a body with one long text, at the cost of what is new in it; None for others."""
+        """Tokens of a completion of one long text, as by `completion`, at the cost of its new part; None for
+        others."""
         text = body.get("prompt")
         is_plain = body.get("prompt_embeds") is None and body.get("suffix") is None
         if self._texts is None or type(text) is not str or len(text) < STRIDE or not is_plain:
@@ -331,7 +336,7 @@ class Prompts:
         return _keep(tokens, self._limit(body), body.get("truncation_side"))
 
     def _fit(self, body: Mapping[str, Any], tokens: Tokens, special: bool) -> Tokens:
-        """Frame and truncate. Without a side the tokenizer truncates, and keeps what frames the prompt."""
+        """Frame and truncate. Without a side the tokenizer truncates, and keeps the frame of the prompt."""
         limit, side = self._limit(body), body.get("truncation_side")
         if not special:
             return _keep(tokens, limit, side)
@@ -348,7 +353,7 @@ class Prompts:
             raise PromptError("truncate_prompt_tokens is not a count")
         if self._max_model_len is None:
             raise PromptError("truncate_prompt_tokens: -1 needs the model's length")
-        # vLLM holds one token back for output, except where none is asked for.
+        #  vLLM reserves one token for output, unless no output is requested.
         if (asked := body.get("max_completion_tokens")) is None:
             asked = body.get("max_tokens", 16 if "prompt" in body else 0)
         return self._max_model_len - bool(asked)
@@ -360,7 +365,8 @@ class Prompts:
         raise PromptError(f"no default chat template, only {sorted(self._templates)}")
 
     def _template_kwargs(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """What vLLM passes to the template: the server's defaults, the request's kwargs, its own fields."""
+        """Variables that vLLM passes to the template: the server's defaults, the request's kwargs, its own
+        fields."""
         asked = body.get("chat_template_kwargs") or {}
         if not isinstance(asked, Mapping):
             raise PromptError("chat_template_kwargs is not an object")
@@ -380,7 +386,7 @@ class Prompts:
 
 
 def _set(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """vLLM takes None and "auto" for "not given"."""
+    """Arguments that are set: vLLM takes None and "auto" for "not given"."""
     return {key: value for key, value in kwargs.items() if value is not None and value != "auto"}
 
 

@@ -1,9 +1,10 @@
-"""Who makes a family's prompts: a registry that is a dict. What is in none of them is asked of the workers.
+"""Registry of renderers by model family. Models outside all of them are tokenized by their workers.
 
-jinja      a chat template and tokenizer.json, as nearly all models have (`tokenization/prompt_encoder.py`)
-harmony    gpt-oss
-mistral    Mistral's own format, tekken.json
-unavailable  what stands for one where there is none
+jinja        a chat template and tokenizer.json, as nearly all models have
+(`tokenization/prompt_encoder.py`)
+harmony      gpt-oss
+mistral      Mistral's own format, tekken.json
+unavailable  a stand-in where there is none
 """
 
 import json
@@ -13,23 +14,24 @@ from pathlib import Path
 from gateway.core.decoding import UNREADABLE
 from gateway.tokenization import harmony, mistral
 from gateway.tokenization.base import Renderer
-from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder
 
 Load = Callable[[Path, str | None], Renderer]
-"""From a model's directory, and the text of a chat template in place of its own. Raises PromptError."""
+"""Loads a renderer from a model's directory, and the text of a chat template in place of its own. Raises
+PromptError."""
 
 RENDERERS: Mapping[str, Load] = {
-    "jinja": Prompts.load,
+    "jinja": PromptEncoder.load,
     "harmony": harmony.load,
     "mistral": mistral.load,
 }
 
 FAMILIES = {"gpt_oss": "harmony"}
-"""By `model_type` of config.json, as vLLM tells them apart."""
+"""Renderers by `model_type` of config.json, as vLLM selects them."""
 
 
 def renderer_of(directory: Path) -> str:
-    """The name of the renderer that a model's files ask for."""
+    """Name of the renderer for a model's files."""
     usual = "mistral" if mistral.is_native(directory) else "jinja"
     try:
         family = json.loads((directory / "config.json").read_bytes()).get("model_type")

@@ -1,7 +1,7 @@
-"""What conversations are rendered with, and for each such setting the proof of where it can be cut.
+"""Render settings of conversations, each with the proof of its cut points.
 
-A setting is a template, the variables of a request and the day. Requests name theirs by a hash of the
-fields that make it, so that they are looked at once.
+A setting is a template, the variables of a request and the day. Requests name theirs by a hash of the fields
+that make it, so that it is looked up at once.
 """
 
 import json
@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from gateway.tokenization.chat_template import Message, PromptError, Template
-from gateway.tokenization.message_frame import Frame, frame_of
+from gateway.tokenization.message_frame import MessageFrame, frame_of
 from gateway.tokenization.probe_conversations import Cut
 from gateway.tokenization.template_stability import (
     Markup,
@@ -23,8 +23,9 @@ from gateway.tokenization.template_stability import (
     prove,
 )
 
-# Behind a stub these stand for a request's tools: that only their number of none or some matters there
-# is part of the proof, which has other ones in the whole text.
+#  Stand-ins for a request's tools behind a stub: that only their number of none or some matters there is part
+#  of the
+# proof, which has other ones in the whole text.
 STUB_TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}}
 ]
@@ -32,7 +33,7 @@ OTHER_TOOLS: list[dict[str, Any]] = [
     {"type": "function", "function": {"name": name, "description": "e", "parameters": {"type": "object"}}}
     for name in ("other", "g")
 ]
-# Each costs tens of milliseconds to prove and kilobytes to keep; a fleet has a handful.
+#  Proofs take tens of milliseconds and kilobytes per setting; a fleet has a handful.
 MAX_SETTINGS = 64
 # Requests with other tools share a setting, so there are more of these.
 MAX_NAMES = 10_000
@@ -40,9 +41,9 @@ MAX_VARIABLES_CHARS = 4096
 
 
 @dataclass(slots=True, eq=False)
-class Setting:
-    """What a conversation is rendered with: the template, its variables behind a stub, and the proof,
-    which is led a step at a time. `stubs` are its result; None until then."""
+class RenderSetting:
+    """Render setting: the template, its variables behind a stub, and the proof of its cut points, which runs
+    a step at a time. `stubs` are its result; None until it is complete."""
 
     template: Template
     markup: Markup
@@ -50,7 +51,7 @@ class Setting:
     now: datetime
     stubs: Stubs | None = None
     _proof: Generator[None, None, Stubs] | None = None
-    _frames: dict[Cut | None, Frame | None] = field(default_factory=dict)
+    _frames: dict[Cut | None, MessageFrame | None] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def render(self, messages: Sequence[Message], with_other_tools: bool = False) -> str:
@@ -58,7 +59,7 @@ class Setting:
         return self.template.render(messages, variables, self.now)
 
     def render_user(self, content: str, cut: Cut | None = None) -> str | None:
-        """The text of a user's plain message, alone or behind a cut; None where it must be rendered."""
+        """Text of a user's plain message, alone or behind a cut; None if it has to be rendered."""
         if cut not in self._frames:
             self._frames[cut] = frame_of(lambda message: self._behind(cut, message))
         frame = self._frames[cut]
@@ -74,7 +75,7 @@ class Setting:
             return None
 
     def prove(self, marks: Sequence[str]) -> bool:
-        """One step, of a millisecond or so. Whether the proof is complete."""
+        """Run one step of the proof, a millisecond or so. Returns True once the proof is complete."""
         if self.stubs is None and self._lock.acquire(blocking=False):
             try:
                 if self._proof is None:
@@ -92,14 +93,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class _Nature:
-    """What is found out once about a template. `dates` is None where it prints more than the day."""
+    """Properties of a template that are found once. `dates` is None if it prints more than the day."""
 
     markup: Markup
     dates: Callable[[datetime], tuple[str, ...]] | None
 
 
-class Settings:
-    """The settings of one model, for one day. `cuts` are the special tokens at which text can be cut."""
+class RenderSettings:
+    """Render settings of one model, for one day. `cuts` are the special tokens at which text can be cut."""
 
     def __init__(self, cuts: Sequence[str], templates: Mapping[str, Template]) -> None:
         self._cuts = cuts
@@ -110,14 +111,16 @@ class Settings:
             nature.dates and nature.dates(datetime.min) for nature in self._natures.values()
         )
         self._day = date.min
-        self._by_name: dict[bytes, Setting | None] = {}
-        self._by_variables: dict[tuple[Template, str], Setting] = {}
+        self._by_name: dict[bytes, RenderSetting | None] = {}
+        self._by_variables: dict[tuple[Template, str], RenderSetting] = {}
 
     def __repr__(self) -> str:
-        return f"Settings({len(self._by_variables)} of {len(self._natures)} templates)"
+        return f"RenderSettings({len(self._by_variables)} of {len(self._natures)} templates)"
 
-    def find(self, name: bytes, now: datetime, make: Callable[[], Setting | None]) -> Setting | None:
-        """The setting of that name, made when it is new; None where conversations are rendered whole."""
+    def find(
+        self, name: bytes, now: datetime, make: Callable[[], RenderSetting | None]
+    ) -> RenderSetting | None:
+        """Setting of that name, made when it is new; None where conversations are rendered whole."""
         self._begin_day(now)
         if name not in self._by_name:
             setting = make()
@@ -128,11 +131,11 @@ class Settings:
         return self._by_name.get(name)
 
     def _begin_day(self, now: datetime) -> None:
-        """Forget settings of another day, where a template prints the day."""
+        """Forget settings of another day, if a template prints the day."""
         if self._has_dates and now.date() != self._day:
             self._day, self._by_name, self._by_variables = now.date(), {}, {}
 
-    def of(self, template: Template, variables: Mapping[str, Any], now: datetime) -> Setting | None:
+    def of(self, template: Template, variables: Mapping[str, Any], now: datetime) -> RenderSetting | None:
         self._begin_day(now)
         nature = self._natures.get(template)
         if nature is None or nature.dates is None:
@@ -145,20 +148,20 @@ class Settings:
         if key not in self._by_variables:
             if len(self._by_variables) >= MAX_SETTINGS or len(key[1]) > MAX_VARIABLES_CHARS:
                 return None
-            self._by_variables[key] = Setting(template, nature.markup, shared, now)
+            self._by_variables[key] = RenderSetting(template, nature.markup, shared, now)
         return self._by_variables[key]
 
-    def prove(self, setting: Setting) -> bool:
-        """One step of it; whether it is complete."""
+    def prove(self, setting: RenderSetting) -> bool:
+        """Run one step of a setting's proof. Returns True once the proof is complete."""
         return setting.prove(self._cuts)
 
     def tier(self, template: Template) -> tuple[bool, str]:
-        """Whether conversations of `template` cost their new messages only, and why (not)."""
+        """Rendering of a template: True if conversations cost only their new messages, and the reason."""
         nature = self._natures.get(template)
         if nature is None:
-            return False, "a check failed: a prompt put together differed from the whole"
+            return False, "a check failed: an assembled prompt differed from the whole"
         if nature.dates is None:
-            return False, "it prints more of the time than the day, or it cannot be told what"
+            return False, "the template prints more of the time than the day, or an unknown part of it"
         proofs = [setting.stubs for (of, _), setting in self._by_variables.items() if of is template]
         done = [stubs for stubs in proofs if stubs is not None]
         cuts = sorted({cut.name.lower() for stubs in done for cut in stubs})
@@ -167,7 +170,7 @@ class Settings:
         return False, f"no cut is proved in {len(done)} settings" if done else "no setting is proved yet"
 
     def stop(self, template: Template) -> bool:
-        """Cut conversations of `template` no more; False if they were not."""
+        """Stop cutting conversations of `template`; False if they were not cut."""
         stopped = self._natures.pop(template, None)
         self._by_name, self._by_variables = {}, {}
         return stopped is not None

@@ -1,15 +1,15 @@
-"""Where a chat template can be cut: the text before a cut is what it was when it was last rendered.
+"""Cut points of chat templates: places before which the rendered text stays the same when messages follow.
 
-A cut stands before a message, where a reply begins (TURN, STEP) or behind the system message (LEAD).
-A template is a program, and may look ahead, look back, count, and read what messages say, so nothing
-is believed: `prove` renders conversations made up for the purpose, whole and in two pieces,
+A cut stands before a message, where a reply begins (TURN, STEP) or behind the system message (LEAD). A
+template is a program, and may look ahead, look back, count, and read messages' texts, so nothing is assumed:
+`prove` renders probe conversations, whole and in two pieces,
 
     whole(before + after)  =  text before the cut  +  rest(stub + after)
 
 where the stub is a few words that stand for all that came before, and its own text is stripped. Each
-conversation has features (calls, reasoning, a late system message, …). A cut is used only for
-conversations whose features are allowed there, and a feature is allowed when every conversation made
-of allowed features came out right, and one of them had it. What no feature describes is never cut.
+conversation has features (calls, reasoning, a late system message, …). A cut is used only for conversations
+with features that are allowed there, and a feature is allowed when every probe made of allowed features came
+out right, and one of them had it. Conversations outside the features are never cut.
 """
 
 import re
@@ -26,7 +26,7 @@ from gateway.tokenization.probe_conversations import STUBS, Cut, before_and_behi
 # Features of a run of messages, as bits; those behind a cut are shifted.
 IRREGULAR, CALLS, REASONING, LATE_SYSTEM, NAMED, MARKUP, USER, ODD = (1 << i for i in range(8))
 BEHIND = 16
-# In the order in which they are allowed: where two exclude each other the first is wanted more.
+#  In the order in which they are allowed: where two exclude each other the more wanted one is first.
 TOLERABLE = (CALLS, REASONING, USER, NAMED, MARKUP, IRREGULAR, LATE_SYSTEM)
 # Features that every conversation has that is cut there.
 PLAIN: Mapping[Cut, int] = {
@@ -37,7 +37,7 @@ PLAIN: Mapping[Cut, int] = {
     Cut.STEP_LED: USER | CALLS,
 }
 
-# Who follows whom in a conversation that goes as it should; "" is its start, "call" calls tools.
+#  Pairs of consecutive roles in a regular conversation; "" is its start, "call" calls tools.
 REGULAR = frozenset(
     {("", "system"), ("", "user"), ("system", "user"), ("user", "assistant"), ("user", "call")}
     | {("assistant", "user"), ("call", "tool"), ("tool", "tool"), ("tool", "assistant"), ("tool", "call")}
@@ -46,29 +46,29 @@ REGULAR = frozenset(
 PLAIN_KEYS = {"role", "content"}
 KNOWN_KEYS = PLAIN_KEYS | {"tool_calls", "reasoning", "reasoning_content", "tool_call_id", "name"}
 
-# String methods by which a template reads what a message says.
+#  String methods by which a template reads a message's text.
 READING = {"startswith", "endswith", "find", "rfind", "index", "rindex", "count", "split", "rsplit"}
 READING |= {"partition", "rpartition", "replace", "removeprefix", "removesuffix"}
-# A word of a template that is no markup and that it does not look for may stand in any message.
+#  A word of a template that is neither markup nor looked for may stand in any message.
 MARKUP_CHARACTERS = re.compile(r"[<>|{}\[\]]|[^\x00-\x7f]")
 MAX_MARKUP_CHARS = 60
-# Pairs of them are tried in the assistant's text; of more than these, none is allowed there.
+#  Pairs of them are tried in the assistant's text; of more than these, none is allowed there.
 MAX_TRIED_MARKUP = 6
-# What depends on the hour cannot be cut: directives that give the day or less.
+#  Templates that print the hour cannot be cut: directives for the day or less.
 DAY_ONLY = re.compile(r"(?:[^%]|%-?[aAwdbBmyYjUuVGWFDx%])*")
 
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """Texts of the template. Where a message of others has one of `all`, or the assistant one of `all`
-    that is not `tried`, the conversation is not cut."""
+    """Texts of the template. A conversation is not cut if a message has one of `all`, except the assistant's,
+    which may have one of `tried`."""
 
     all: tuple[str, ...]
     tried: tuple[str, ...]
 
 
 def markup_of(template: Template) -> Markup:
-    """What the template looks for in messages, and what of its own text a message may imitate."""
+    """Texts that the template looks for in messages, and its own texts that a message may imitate."""
     looked_for = {text.strip() for text in _looked_for(template.tree)} - {""}
     constants = [node.value for node in template.tree.find_all(nodes.Const) if isinstance(node.value, str)]
     constants += [node.data for node in template.tree.find_all(nodes.TemplateData)]
@@ -109,8 +109,8 @@ def _strings(found: Iterable[nodes.Node]) -> Iterator[str]:
 
 
 def compares_messages(template: Template) -> bool:
-    """Whether whole messages are compared, as `message == asked[-1]`: then a message of before may change
-    with an equal one that follows, and no conversation can be cut."""
+    """True if the template compares whole messages, as `message == asked[-1]`: then an earlier message may
+    change with an equal one that follows, and no conversation can be cut."""
     loops = {
         node.target.name for node in template.tree.find_all(nodes.For) if isinstance(node.target, nodes.Name)
     }
@@ -123,7 +123,7 @@ def compares_messages(template: Template) -> bool:
 
 
 def dates_of(template: Template) -> Callable[[datetime], tuple[str, ...]] | None:
-    """What the template prints of the time; None where it is more than the day, or cannot be told."""
+    """Dates that the template prints; None where it prints more than the day, or an unknown part."""
     names = [node for node in template.tree.find_all(nodes.Name) if node.name == "strftime_now"]
     calls = [call for call in template.tree.find_all(nodes.Call) if call.node in names]
     formats = [text for call in calls for text in _strings(call.args[:1])]
@@ -140,7 +140,7 @@ def kind_of(message: Message) -> str:
 
 
 def features(messages: Sequence[Message], before: str, markup: Markup) -> int:
-    """Of `messages` that stand behind a message of the kind `before`."""
+    """Features of `messages` that follow a message of the kind `before`."""
     found = 0
     for message in messages:
         kind = "call" if "tool_calls" in message else message["role"]
@@ -177,7 +177,7 @@ def _feature(message: Message, kind: str, before: str, markup: Markup) -> int:
 
 
 def _extra(message: Message, kind: str) -> int:
-    """Of a message with more than text."""
+    """Features of a message with more than text."""
     if not message.keys() <= KNOWN_KEYS:
         return ODD
     found = 0
@@ -197,14 +197,14 @@ def _extra(message: Message, kind: str) -> int:
 # --- proof ---
 
 Render = Callable[[Sequence[Message], bool], str]
-"""The whole text of messages; with the second argument with other tools, where there are tools."""
+"""Renders messages to the whole text; with the second argument with other tools, where there are tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """What stands for all before a cut: its messages, its text (the beginning of the next message up to
-    a special token belongs to it), the mark at which the rest begins, the features allowed, the kind of
-    the last message and the role of the next one, for which alone all this was proved."""
+    """Stand-in for all messages before a cut: its messages, its text (up to a special token in the next
+    message), the mark at which the rest begins, the features allowed, the kind of the last message and the
+    role of the next one, for which alone all this was proved."""
 
     messages: Sequence[Message]
     text: str
@@ -214,19 +214,19 @@ class Stub:
     next_role: str
 
     def rest(self, text: str) -> str | None:
-        """What is behind the cut in a rendering that begins with the stub."""
+        """Text behind the cut in a rendering that begins with the stub; None if it does not."""
         at = len(self.text)
         return text[at:] if text.startswith(self.text) and text.startswith(self.mark, at) else None
 
 
 Stubs = Mapping[Cut, Stub]
-"""The cuts that a template keeps under one set of variables, perhaps none."""
+"""Stubs by the cuts that a template keeps under one set of variables, perhaps none."""
 
 
 def prove(
     render: Render, form: ContentFormat, markup: Markup, marks: Sequence[str]
 ) -> Generator[None, None, Stubs]:
-    """A few hundred short renderings, so in steps: each is about a dozen of them.
+    """Prove the cuts of a template by a few hundred short renderings, in steps of about a dozen.
 
     `marks` are special tokens at which text can be cut without changing a token.
     """
@@ -247,7 +247,8 @@ def prove(
 
 
 def _stub(render: Render, form: ContentFormat, cut: Cut, marks: Sequence[str]) -> Stub | None:
-    """Its text reaches up to the last mark before the next message says anything of its own."""
+    """Stub of a cut: its text reaches up to the last mark before the next message's own text; None if there
+    is none."""
     messages = conversation(STUBS[cut], form)
     texts = [_try(render, [*messages, *conversation(after, form)], False) for after in behind_stub(cut)]
     start = commonprefix([text for text in texts if text is not None])
@@ -258,7 +259,7 @@ def _stub(render: Render, form: ContentFormat, cut: Cut, marks: Sequence[str]) -
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What was rendered behind a stub, and the features of that."""
+    """Rendering behind a stub, and its features."""
 
     messages: Sequence[Message]
     text: str
@@ -280,10 +281,11 @@ def _rested(
 def _tries(
     render: Render, before: Sequence[Message], rested: Sequence[_Rest], markup: Markup
 ) -> list[tuple[int, bool]]:
-    """`before` with all that may follow: the features of each pair, and whether it came out right."""
+    """Outcomes of `before` with all that may follow: the features of each pair, and True if it came out
+    right."""
     wholes = [_try(render, [*before, *rest.messages], True) for rest in rested]
     if all(whole is None for whole in wholes):
-        return []  # then nothing is ever saved
+        return []  # then nothing is ever cached
     found = features(before, "", markup)
     starts = [_start(whole, rest.text) for whole, rest in zip(wholes, rested, strict=True)]
     expected = next((start for start in starts if start is not None), None)
@@ -301,12 +303,13 @@ def _try(render: Render, messages: Sequence[Message], with_other_tools: bool) ->
 
 
 def _start(whole: str | None, rest: str) -> str | None:
-    """The text before the cut; None where the rest came out otherwise, or the whole was refused."""
+    """Text before the cut; None where the rest came out otherwise, or the whole was rejected."""
     return whole[: len(whole) - len(rest)] if whole is not None and whole.endswith(rest) else None
 
 
 def _allowed(cut: Cut, tries: Sequence[tuple[int, bool]]) -> int | None:
-    """The features under which nothing came out wrong, each of them seen to come out right."""
+    """Features under which nothing came out wrong, each of them seen to come out right; None if the plain
+    ones fail."""
     right = {found for found, is_right in tries if is_right}
     wrong = {found for found, is_right in tries if not is_right}
     allowed = PLAIN[cut]

@@ -1,11 +1,11 @@
-"""The tokens of single texts that grow (agents' transcripts, documents with one more question behind them).
+"""Tokens of single texts that grow (agents' transcripts, documents with one more question behind them).
 
     text = piece · piece · … · rest         cut behind a letter, before a line break, about every STRIDE
 
-Where a text is cut follows from the text before the cut alone, so one that has grown has the same pieces
-and a few more; each is encoded once, and its tokens stay with the runs of conversations. Tokenizers split
-there whatever comes before and behind: `are_apart` tries it on every tokenizer, and those that do not (they
-look at the whole text, or treat its start apart) have their texts encoded whole.
+The cuts depend only on the text before them, so a text that has grown has the same pieces and a few more;
+each is encoded once, and its tokens are kept among the runs of conversations. Tokenizers split there,
+independent of the text around: `are_apart` tests it for every tokenizer, and those that do not (they look at
+the whole text, or treat its start apart) have their texts encoded whole.
 """
 
 import re
@@ -19,11 +19,12 @@ from gateway.core.token_runs import Continued, Run, Runs
 from gateway.tokenization.pieces import MAX_CHARS
 
 STRIDE = 2048
-"""Characters between two cuts, and up to a line more: what a text that grew by a word is encoded again."""
+"""Characters between two cuts, and up to a line more: the part that a text that grew by a word encodes
+again."""
 
 _BORDER = re.compile(r"[A-Za-z](?=\n)")
 
-# Both sides of a cut: words, marks, digits and scripts before the letter; behind the line break all that
+#  Both sides of a cut: words, marks, digits and scripts before the letter; behind the line break all that
 # could join it or be joined.
 _BEFORE = (
     "a",
@@ -53,7 +54,7 @@ _BEHIND = (
     "\n\u0301",
     "\n# T",
 )
-# What stands on both sides of other cuts, two by two.
+#  Characters on both sides of other cuts, two by two.
 _NOISE = ("Z", "é", "漢", "1", " ", "\n", "\t", "\r", ".", "'", "-_", "<|", "\u0301", "😀")
 
 
@@ -65,14 +66,14 @@ def cuts(text: str) -> Iterator[int]:
 
 
 def are_apart(encode: Callable[[str], Tokens]) -> bool:
-    """Whether text on both sides of a cut is encoded independently: tried on words and on noise."""
+    """True if text on both sides of a cut is encoded independently: tried on words and on noise."""
     pairs = [*product(_BEFORE, _BEHIND)]
     pairs += [(one + other + "a", "\n" + other + one) for one, other in product(_NOISE, repeat=2)]
     return all(encode(before + behind) == encode(before) + encode(behind) for before, behind in pairs)
 
 
-class Texts:
-    """What is known of one tokenizer's texts, among the `runs`; `name` tells it from other tokenizers."""
+class TextCache:
+    """Cache of one tokenizer's texts among the `runs`; `name` distinguishes it from other tokenizers."""
 
     def __init__(self, runs: Runs, encode: Callable[[str], Tokens], name: bytes) -> None:
         self._runs = runs
@@ -80,8 +81,8 @@ class Texts:
         self._name = name
 
     def tokens(self, text: str, salt: str | None = None) -> Continued:
-        """Equal to those of the text encoded whole. What is known under one `salt` makes nothing faster
-        under another."""
+        """Tokens of a text, equal to encoding it whole. Texts cached under one `salt` speed up nothing under
+        another."""
         chain, run, start = xxh3_128(self._name), None, 0
         if salt:
             chain.update(salt.encode("utf-8", "surrogatepass"))

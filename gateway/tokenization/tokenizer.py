@@ -1,11 +1,11 @@
-"""Text to token ids, as Hugging Face's tokenizer.json says, remembering segments that it has seen.
+"""Text to token ids by Hugging Face's tokenizer.json, with a cache of text segments.
 
-Two encoders of the same file: `fastokens`, tried first and kept only when it agrees with `tokenizers`
-on telling texts, else `tokenizers`. Both release the GIL here (`tokenizers.encode` would not, its
-`encode_batch` does), so a long cold prompt can be encoded in a thread.
+Two encoders of the same file: `fastokens`, tried first and kept only if it agrees with `tokenizers` on
+telling texts, else `tokenizers`. Both release the GIL here (`tokenizers.encode` would not, its `encode_batch`
+does), so a long cold prompt can be encoded in a thread.
 
-Text between special tokens is encoded independently, so a conversation's next turn costs its new
-segments only. fastokens keeps segments itself; for `tokenizers` we cut and remember, see `Segments`.
+Text between special tokens is encoded independently, so a conversation's next turn costs its new segments
+only. fastokens caches segments itself; for `tokenizers` `SegmentCache` does.
 """
 
 import os
@@ -28,13 +28,13 @@ from gateway.tokenization.pieces import MAX_CHARS, Pieces, separators_of
 
 # 64 MiB of text and ids are some 250 conversations of 64k tokens.
 CACHE_BYTES = 64 << 20
-# What a dict entry, a str and a bytes object cost beside their content.
+#  Bytes that a dict entry, a str and a bytes object take beside their content.
 ENTRY_BYTES = 200
 # Models list thousands of tokens that no prompt has; those that templates print come first.
 MAX_CUTS = 256
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
-# What tokenizers have disagreed on: runs of white space, digits, scripts without spaces, composed and
+# Texts on which tokenizers have disagreed: runs of white space, digits, scripts without spaces, composed and
 # decomposed letters, emoji sequences, letters that fold, byte fallback, code, long words.
 SAMPLES = (
     "",
@@ -56,11 +56,11 @@ NEIGHBOURS = ("a", " a ", "\n", "\u0301x", ".", "1", "\u3042", " \t\n b", "#", "
 
 
 class TokenizerError(ValueError):
-    """The tokenizer's files cannot be used, or text is not text (lone surrogates)."""
+    """The tokenizer's files cannot be used, or a text is not valid Unicode (lone surrogates)."""
 
 
 class _File(msgspec.Struct):
-    """What we read of a tokenizer.json ourselves."""
+    """Fields of a tokenizer.json that are read here."""
 
     added_tokens: list[dict[str, Any]] | None = None
 
@@ -70,19 +70,19 @@ _decode_file = msgspec.json.Decoder(_File).decode
 
 class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> list[bytes]:
-        """Ids without those that frame a prompt, as u32 LE bytes; one item per text."""
+        """Token ids without those that frame a prompt, as u32 LE bytes; one item per text."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Their text, special tokens too; what is no whole character is replaced."""
+        """Text of token ids, including special tokens; incomplete characters are replaced."""
 
 
 class CachingEncoder(Encoder, Protocol):
     def cache(self) -> dict[str, int]:
-        """What it remembers: `entries`, `bytes`, `max_bytes`."""
+        """Size of the cache: `entries`, `bytes`, `max_bytes`."""
 
 
 class Tokenizer:
-    """A model's tokenizer. `kind` is the encoder in use, `why` the reason for it."""
+    """Tokenizer of a model. `kind` is the encoder in use, `why` the reason for it."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Tokenizer:
         longest: int | None = None,
         added: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """`cuts`: see `cut_tokens`; `longest`: see `longest_token`."""
+        """Wrap an encoder. `cuts`: see `cut_tokens`; `longest`: see `longest_token`."""
         self._encoder = encoder
         self.kind = kind
         self.why = why
@@ -112,17 +112,17 @@ class Tokenizer:
         specials: Sequence[Mapping[str, Any]] = (),
         cache_bytes: int = CACHE_BYTES,
     ) -> "Tokenizer":
-        """tokenizer.json at `path`, with what the model's configuration does to it.
+        """Load tokenizer.json at `path`, changed as the model's configuration says.
 
         `added` tokens are added or given other flags, `specials` are added only where they are missing.
         """
         text, own = _read(path, added, specials)
-        # First, so that what stays lies below what goes: the reference's memory can then be given back.
+        #  First, so that long-lived memory lies below the reference's, which can then be given back.
         fast, why = _load_fast(text, cache_bytes)
         reference = _reference(text, path)
         reference.no_truncation()
         reference.no_padding()
-        plain = Plain(reference)
+        plain = ReferenceEncoder(reference)
         frame = _frame(reference, plain, path)
         longest = longest_token(text, reference.get_vocab(with_added_tokens=False))
         if fast is not None:
@@ -130,24 +130,24 @@ class Tokenizer:
         if fast is not None:
             return cls(fast, "fastokens", why, frame, cut_tokens(fast, own), longest, own)
         cuts = cut_tokens(plain, own)
-        segments = Segments(plain, cuts, cache_bytes)
+        segments = SegmentCache(plain, cuts, cache_bytes)
         return cls(segments, "tokenizers", f"{why}; {segments.why}", frame, cuts, longest, own)
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}: {self.why})"
 
     def cache(self) -> dict[str, int]:
-        """The segments of text that are remembered: `entries`, `bytes`, `max_bytes`."""
+        """Size of the segment cache: `entries`, `bytes`, `max_bytes`."""
         return self._encoder.cache()
 
     @property
     def num_frame_tokens(self) -> int:
-        """How many ids `add_special_tokens` adds."""
+        """Number of ids that `add_special_tokens` adds."""
         return (len(self._prefix) + len(self._suffix)) // 4
 
     def encode(self, text: str, add_special_tokens: bool) -> Tokens:
-        """The ids of `text`; with `add_special_tokens` between those that open and close a prompt.
-        Raises PromptError for a long text that has too many tokens, or no place to cut it."""
+        """Token ids of `text`; with `add_special_tokens` between those that open and close a prompt. Raises
+        PromptError for a long text that has too many tokens, or no place to cut it."""
         tokens = self._whole(text) if len(text) <= MAX_CHARS else self.pieces.encode(text)
         return self.frame(tokens) if add_special_tokens else tokens
 
@@ -159,8 +159,7 @@ class Tokenizer:
         return array("I", ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of `tokens`, to be looked at: bytes that are no character are replaced, and ids that are
-        none of this tokenizer's."""
+        """Text of `tokens`, for display: invalid bytes and unknown ids are replaced."""
         try:
             return self._encoder.decode(tokens)
         except Exception:  # noqa: BLE001 - their errors have no class of their own
@@ -175,8 +174,8 @@ class Tokenizer:
 def _read(
     path: Path, added: Sequence[Mapping[str, Any]], specials: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[dict[str, Any]]]:
-    """tokenizer.json with `added` and `specials` worked in, as Hugging Face does when it loads a model;
-    and its added tokens."""
+    """Text of tokenizer.json with `added` and `specials` worked in, as Hugging Face does when it loads a
+    model, and its added tokens."""
     try:
         text = path.read_text(encoding="utf-8")
         present = _added_tokens(text)
@@ -197,7 +196,8 @@ def _read(
 
 
 def _added_tokens(text: str) -> list[dict[str, Any]]:
-    """Without making objects of the vocabulary, which would take more memory than the tokenizer."""
+    """Added tokens, without making objects of the vocabulary, which would take more memory than the
+    tokenizer."""
     return _decode_file(text).added_tokens or []
 
 
@@ -214,8 +214,8 @@ def _flags(token: Mapping[str, Any]) -> tuple[bool, ...]:
     return tuple(bool(token.get(flag, default)) for flag, default in zip(FLAGS, defaults, strict=True))
 
 
-def _frame(reference: Any, plain: "Plain", path: Path) -> tuple[bytes, bytes]:
-    """What the post-processor puts before and after the ids, proved on several texts."""
+def _frame(reference: Any, plain: "ReferenceEncoder", path: Path) -> tuple[bytes, bytes]:
+    """Ids that the post-processor puts before and after a text's ids, proved on several texts."""
     framed = [array("I", reference.encode(text).ids).tobytes() for text in SAMPLES]
     bare = plain.encode(SAMPLES)
     at = len(SAMPLES) - 1
@@ -237,15 +237,17 @@ def _first_difference(texts: Sequence[str], one: list[bytes], other: list[bytes]
     return next((text for text, a, b in zip(texts, one, other, strict=True) if a != b), None)
 
 
-def _load_fast(text: str, cache_bytes: int) -> tuple["Fast | None", str]:
+def _load_fast(text: str, cache_bytes: int) -> tuple["FastEncoder | None", str]:
     """fastokens, or the reason against it."""
     try:
-        return Fast(text, cache_bytes), ""
+        return FastEncoder(text, cache_bytes), ""
     except Exception as exc:  # noqa: BLE001 - whatever it cannot do, the reference can
         return None, f"fastokens does not load it: {exc}"
 
 
-def _agreed(fast: "Fast", plain: "Plain", added: Sequence[Mapping[str, Any]]) -> tuple["Fast | None", str]:
+def _agreed(
+    fast: "FastEncoder", plain: "ReferenceEncoder", added: Sequence[Mapping[str, Any]]
+) -> tuple["FastEncoder | None", str]:
     """fastokens if it agrees with `plain`, and the reason for or against it."""
     samples = [*SAMPLES, *_around([token["content"] for token in added])]
     try:
@@ -257,12 +259,14 @@ def _agreed(fast: "Fast", plain: "Plain", added: Sequence[Mapping[str, Any]]) ->
     return fast, f"agrees with tokenizers on {len(samples)} texts"
 
 
-class Fast:
-    """fastokens, with its own cache of segments (LRU by bytes, measured at half the time of ours)."""
+class FastEncoder:
+    """Encoder by fastokens, with its own cache of segments (LRU by bytes, measured at half the time of
+    `SegmentCache`)."""
 
     def __init__(self, text: str, cache_bytes: int) -> None:
-        # Its own threads spin for work beside our loop, and keep 40 MB of caches; 256 KB of text take 7 ms
-        # with one, 20 to 60 ms with two on two cores. Read at the first text; an operator may know better.
+        #  Its own threads spin for work beside the event loop, and keep 40 MB of caches; 256 KB of text take
+        #  7 ms
+        # with one, 20 to 60 ms with two on two cores. Read at the first text; an operator may override it.
         os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
         self._tokenizer = fastokens.Tokenizer.from_json_str(text)
         self._tokenizer.no_truncation()
@@ -270,7 +274,7 @@ class Fast:
         self._tokenizer.enable_segment_cache(cache_bytes)
 
     def encode(self, texts: Sequence[str]) -> list[bytes]:
-        """One by one: a batch would start threads too."""
+        """Encode one by one: a batch would start threads too."""
         return [self._tokenizer.encode_batch_flat([text], add_special_tokens=False)[0] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -282,8 +286,8 @@ class Fast:
         return {name: stats[name] for name in ("entries", "bytes", "max_bytes")}
 
 
-class Plain:
-    """Hugging Face's tokenizers: the reference."""
+class ReferenceEncoder:
+    """Encoder by Hugging Face's tokenizers: the reference."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -298,12 +302,12 @@ class Plain:
 
 
 def cut_tokens(encoder: Encoder, added: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The added tokens at which text can be cut without changing any id; none where that is not proved.
+    """Added tokens at which text can be cut without changing any id; none where that is not proved.
 
-    Candidates are special tokens that match as they stand: no flag that eats white space or asks for a
-    word's end, not normalized, and sharing no text with another added token, so that where they match
-    does not depend on the rest. That the segments then are independent (a pre-tokenizer may treat the
-    start of a prompt apart) is tried on texts around each.
+    Candidates are special tokens that match as they stand: no flag that eats white space or asks for a word's
+    end, not normalized, and sharing no text with another added token, so that where they match does not
+    depend on the rest. That the segments then are independent (a pre-tokenizer may treat the start of a
+    prompt apart) is tested on texts around each.
     """
     raw = [token for token in added if not _flags(token)[FLAGS.index("normalized")]]
     flagged = [token for token in raw if any(_flags(token)[:3])]
@@ -314,12 +318,12 @@ def cut_tokens(encoder: Encoder, added: Sequence[Mapping[str, Any]]) -> tuple[st
     if not cuts:
         return ()
     samples = _around(cuts)
-    pieces = Segments(encoder, cuts, 0)
+    pieces = SegmentCache(encoder, cuts, 0)
     return cuts if _first_difference(samples, encoder.encode(samples), pieces.encode(samples)) is None else ()
 
 
 def _apart(texts: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """Those of `texts` that can never match where one of `others` matches in part."""
+    """Texts that can never match where one of `others` matches in part."""
     starts = {other[:n] for other in others for n in range(1, len(other))}
     ends = {other[n:] for other in others for n in range(1, len(other))}
 
@@ -333,8 +337,9 @@ def _apart(texts: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
     return tuple(filter(is_apart, texts))
 
 
-class Segments:
-    """Cuts text at `cuts` and remembers each segment's ids: an LRU bounded in bytes, safe across threads."""
+class SegmentCache:
+    """Encoder that cuts text at `cuts` and caches each segment's ids: an LRU bounded in bytes, safe across
+    threads."""
 
     def __init__(self, encoder: Encoder, cuts: Sequence[str], max_bytes: int) -> None:
         self._encoder = encoder
@@ -347,7 +352,7 @@ class Segments:
         self.why = f"cut at {len(cuts)} special tokens" if cuts else "not cut: segments are not independent"
 
     def __repr__(self) -> str:
-        return f"Segments({len(self._known)} segments, {self.num_bytes} of {self._max_bytes} bytes)"
+        return f"SegmentCache({len(self._known)} segments, {self.num_bytes} of {self._max_bytes} bytes)"
 
     def encode(self, texts: Sequence[str]) -> list[bytes]:
         return [self._encode(text) for text in texts]

@@ -1,4 +1,4 @@
-"""In place of a renderer where there is none: requests are routed on load, counted, with the reason."""
+"""Stand-in for a renderer where there is none: requests are routed on load, counted, with the reason."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -10,24 +10,24 @@ from gateway.core.token_runs import Continued, Runs
 from gateway.tokenization.prompt_encoder import PromptError
 
 
-class Nobody:
-    """`why` is what is logged, and told."""
+class Unavailable:
+    """Renderer that raises PromptError for each prompt; `why` is the reason that is logged and shown."""
 
     kind = "nobody"
     sources: Sequence[str] = ()
-    tells_chats = True
+    renders_chats_as_engine = True
 
     def __init__(self, why: str) -> None:
         self.why = why
 
     def __repr__(self) -> str:
-        return f"Nobody({self.why!r})"
+        return f"Unavailable({self.why!r})"
 
     def describe(self) -> dict[str, Any]:
         return {"encoder": None, "why": self.why, "templates": []}
 
     def expect(self, max_tokens: int) -> int:
-        """There are no tokens to be bounded."""
+        """No bound: there are no tokens."""
         return 0
 
     def tokens(self, request: InferenceRequest, now: datetime) -> Continued:
@@ -46,7 +46,7 @@ class Nobody:
         return None
 
     def remember(self, runs: Runs, now: datetime, mismatch: Callable[[str], None]) -> None:
-        """There is nothing to remember."""
+        """Do nothing: there is nothing to cache."""
 
     def _refuse(self) -> NoReturn:
         raise PromptError(self.why)

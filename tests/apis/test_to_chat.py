@@ -14,7 +14,7 @@ from gateway.core.requests.request import parse_request
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.chat_template import dump_tools
-from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests import DATA
 from tests.support.agents import MESSAGES, RESPONSES
 
@@ -172,12 +172,12 @@ REFUSES = PLAIN + "{% if reasoning_effort == 'none' %}{{ raise_exception('no') }
     ],
 )
 def test_what_the_engine_reads_off_a_template(template: str, dialect: Dialect) -> None:
-    assert dialect_of(Prompts.load(bundled_tokenizer(), template), NOON) == dialect
+    assert dialect_of(PromptEncoder.load(bundled_tokenizer(), template), NOON) == dialect
 
 
 def test_a_conversation_costs_what_is_new_in_it() -> None:
     """As chats do: its run goes on from the one that is known."""
-    prompts = PromptSource({"m": Prompts.load(bundled_tokenizer())}, Metrics(), clock=lambda: NOON)
+    prompts = PromptSource({"m": PromptEncoder.load(bundled_tokenizer())}, Metrics(), clock=lambda: NOON)
     turns = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"turn {n} " * 50} for n in range(7)]
     runs = []
     for num in (1, 3, 5, 7):

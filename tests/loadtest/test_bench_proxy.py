@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder
 from loadtest.bench_proxy import LATENCY, SCENARIOS, TWO, Materials, Results, figures, main, print_ratios
 from loadtest.publisher import read_prompts
 from loadtest.report import best_of
@@ -56,7 +56,7 @@ def test_the_workers_hold_what_warm_requests_begin_with(tmp_path: Path, template
     materials = Materials(tmp_path)
     known = read_prompts(materials.prompts())
     request = json.loads(next(parse(materials.bodies("64k_warm").read_bytes())))
-    prompt = Prompts.load(materials.tokenizers[template]).chat(request, datetime(2026, 1, 1))
+    prompt = PromptEncoder.load(materials.tokenizers[template]).chat(request, datetime(2026, 1, 1))
     held = max(len(tokens) for tokens in known if tokens[:-1] == prompt[: len(tokens) - 1])
     assert held > 0.95 * len(prompt)
 

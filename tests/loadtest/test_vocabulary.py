@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder
 from loadtest.vocabulary import tokenizer_32k
 
 
@@ -11,4 +11,4 @@ def test_a_tokenizer_is_trained_once_and_the_same_each_time(tmp_path: Path) -> N
     assert tokenizer_32k(400, 20_000, tmp_path / "a") == one
     assert (one / "tokenizer.json").stat().st_mtime_ns == before
     assert not list(one.glob("unfinished*"))
-    assert "fastokens" in repr(Prompts.load(one))
+    assert "fastokens" in repr(PromptEncoder.load(one))

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 COMMIT = "a" * 40
 
 
-class Hub:
+class FakeHub:
     """Each repository is a directory; `token` is wanted where it is given. `asked` are paths."""
 
     def __init__(self, repositories: Mapping[str, Path], token: str | None = None) -> None:
@@ -32,14 +32,14 @@ class Hub:
                 return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "you were not let in"}, b""
             if path.startswith("/api/"):
                 files = [str(each.relative_to(directory)) for each in directory.rglob("*") if each.is_file()]
-                told = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": each} for each in files]}
+                status = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": each} for each in files]}
                 if "/tree/" in path:
                     sizes = [
                         {"type": "file", "path": each, "oid": _etag(directory / each), "size": 1}
                         for each in files
                     ]
                     return 200, {}, json.dumps(sizes).encode()
-                return 200, {}, json.dumps(told).encode()
+                return 200, {}, json.dumps(status).encode()
             file = directory / path.split(f"/resolve/{COMMIT}/")[-1].split("/resolve/main/")[-1]
             if file.is_file():
                 return 200, {"ETag": f'"{_etag(file)}"', "X-Repo-Commit": COMMIT}, file.read_bytes()
@@ -52,7 +52,7 @@ def _etag(file: Path) -> str:
 
 
 @contextmanager
-def running(hub: Hub) -> Iterator[Hub]:
+def running(hub: FakeHub) -> Iterator[FakeHub]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, headers, body = hub.answer(self.path, self.headers.get("Authorization"))

@@ -24,7 +24,7 @@ from gateway.models.prompt_source import PromptSource, tokenize_bodies
 from gateway.models.token_parity import PROBES
 from gateway.observability.metrics import Metrics
 from gateway.runtime.tasks import Tasks
-from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder
 
 BUNDLED = str(bundled_tokenizer())
 CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}]}
@@ -32,7 +32,7 @@ CHAT = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "conte
 
 @cache
 def _bundled() -> PromptSource:
-    return PromptSource({"*": Prompts.load(bundled_tokenizer())}, Metrics())
+    return PromptSource({"*": PromptEncoder.load(bundled_tokenizer())}, Metrics())
 
 
 class Engine:
@@ -82,7 +82,7 @@ class World:
         return worker
 
     def is_settled(self, worker: Worker) -> bool:
-        return all(worker.url in entry.verdicts for entry in self.catalog if entry.root in _roots(worker))
+        return all(worker.url in entry.choices for entry in self.catalog if entry.root in _roots(worker))
 
     def leave(self, worker: Worker) -> None:
         self.catalog.left(worker.id)
@@ -94,7 +94,9 @@ class World:
 
     def ways(self, root: str = BUNDLED) -> dict[str, str]:
         (entry,) = (entry for entry in self.catalog if entry.root == root)
-        return {url.removeprefix("http://"): verdict.maker.value for url, verdict in entry.verdicts.items()}
+        return {
+            url.removeprefix("http://"): choice.token_source.value for url, choice in entry.choices.items()
+        }
 
     def apart(self, model: str = "m") -> set[str]:
         return {e.member.worker.id for e in self.fleet.eligible(model) if e.is_apart}
@@ -169,10 +171,10 @@ async def test_one_of_ten_that_is_broken_is_routed_on_load_and_the_others_are_un
     assert world.metrics.prompt_failures == {"m9": 1}
     errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 1 and broken in errors[0]
-    told = {each["model"]: each for each in world.catalog.describe()}
-    assert (told["root9"]["tokenizer"], told["root9"]["way"]) == ("broken", "none")
-    assert broken in told["root9"]["why_none"]
-    assert {told[f"root{number}"]["tokenizer"] for number in range(9)} == {"loaded"}
+    status = {each["model"]: each for each in world.catalog.describe()}
+    assert (status["root9"]["tokenizer"], status["root9"]["way"]) == ("broken", "none")
+    assert broken in status["root9"]["why_none"]
+    assert {status[f"root{number}"]["tokenizer"] for number in range(9)} == {"loaded"}
     samples = [s for metric in ModelsCollector(world.catalog, Counter()).collect() for s in metric.samples]
     found = {s.labels["model"] for s in samples if s.name == "kvgate_tokenizer_broken" and s.value}
     assert found == {"root9"}
@@ -193,7 +195,7 @@ async def test_what_a_check_says_of_other_tokens() -> None:
         worker = await world.join("w:1", shift=1)
         (sight,) = await world.catalog.look(worker, partial(world._post, worker.url))
         assert (sight.fault is not None) is is_fault
-        assert "remote" in sight.note and "differ from number 0 on" in sight.note
+        assert "remote" in sight.note and "from token 0 on" in sight.note
         assert not world.catalog.has_tokenizer("m")
 
 

@@ -20,15 +20,15 @@ def catalog(**options: object) -> Catalog:
 
 
 def test_a_flag_for_one_model_is_its_table() -> None:
-    told = catalog(
+    status = catalog(
         tokenizer=[f"m={BUNDLED}"], models={"m": ModelTable(tokenizer="/nowhere", renderer="jinja")}
     ).describe()
-    assert [(each["model"], each["tokenizer"]) for each in told] == [(BUNDLED, "loaded")]
+    assert [(each["model"], each["tokenizer"]) for each in status] == [(BUNDLED, "loaded")]
 
 
 def test_one_that_is_wrong_for_one_model_is_no_reason_not_to_start() -> None:
-    told = catalog(tokenizer=["m=/nowhere", BUNDLED]).describe()
-    assert [(each["model"], each["tokenizer"]) for each in told] == [
+    status = catalog(tokenizer=["m=/nowhere", BUNDLED]).describe()
+    assert [(each["model"], each["tokenizer"]) for each in status] == [
         ("/nowhere", "broken"),
         ("all models", "loaded"),
     ]

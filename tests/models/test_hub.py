@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.app import bundled_tokenizer
-from gateway.models.hub import NotFound, Places
-from tests.models.hub import COMMIT, Hub, running, use
+from gateway.models.hub import Hub, NotFound
+from tests.models.hub import COMMIT, FakeHub, running, use
 
 
 @pytest.fixture
@@ -22,32 +22,32 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def places() -> Iterator[Places]:
-    places = Places()
-    yield places
-    places.close()
+def model_files() -> Iterator[Hub]:
+    model_files = Hub()
+    yield model_files
+    model_files.close()
 
 
-def reason(places: Places, name: str) -> str:
+def reason(model_files: Hub, name: str) -> str:
     with pytest.raises(NotFound) as caught:
-        places.find(name)
+        model_files.find(name)
     return str(caught.value)
 
 
-def test_a_directory(places: Places, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert places.find(str(repository)).directory == repository
+def test_a_directory(model_files: Hub, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model_files.find(str(repository)).directory == repository
     monkeypatch.chdir(repository.parent)
-    assert places.find("repository").directory == Path("repository")
+    assert model_files.find("repository").directory == Path("repository")
 
 
-def test_what_is_wrong_with_a_directory(places: Places, tmp_path: Path) -> None:
-    assert reason(places, str(tmp_path)) == f"{tmp_path} has no tokenizer.json"
-    assert reason(places, "/nowhere/at/all") == "/nowhere/at/all is no directory here"
-    assert reason(places, "../up/and/away") == "../up/and/away is no directory here"
+def test_what_is_wrong_with_a_directory(model_files: Hub, tmp_path: Path) -> None:
+    assert reason(model_files, str(tmp_path)) == f"{tmp_path} has no tokenizer.json"
+    assert reason(model_files, "/nowhere/at/all") == "/nowhere/at/all is not a directory"
+    assert reason(model_files, "../up/and/away") == "../up/and/away is not a directory"
 
 
 def test_a_cache_that_cannot_be_written(
-    places: Places, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_files: Hub, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As another user's, mounted read-only: by what main is, nothing is asked and nothing written."""
     cache = tmp_path / "hub"
@@ -60,7 +60,7 @@ def test_a_cache_that_cannot_be_written(
     for path in [cache, *before]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
-        found = places.find("org/name")
+        found = model_files.find("org/name")
     finally:
         for path in [cache, *before]:
             path.chmod(0o755)
@@ -70,27 +70,27 @@ def test_a_cache_that_cannot_be_written(
 
 
 def test_offline_and_without_the_hub_it_is_said_why(
-    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_files: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, tmp_path)
-    where = f"org/name is not in the cache in {tmp_path}, and the hub is not asked"
-    assert reason(places, "org/name") == f"{where}: the environment says offline"
-    assert reason(Places(uses_hub=False), "org/name") == f"{where}: --no-hub is given"
+    where = f"org/name is not in the cache in {tmp_path}, and the hub is not used"
+    assert reason(model_files, "org/name") == f"{where}: the environment is set to offline"
+    assert reason(Hub(uses_hub=False), "org/name") == f"{where}: --no-hub is given"
 
 
 @pytest.mark.process
 def test_the_hub_gives_a_tokenizer_once_and_no_weights(
-    places: Places, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_files: Hub, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(Hub({"org/name": repository})) as hub:
+    with running(FakeHub({"org/name": repository})) as hub:
         use(monkeypatch, tmp_path / "hub", hub.url)
-        found = places.find("org/name")
+        found = model_files.find("org/name")
         assert found.how == f"{hub.url}, kept in {tmp_path / 'hub'}"
         kept = {path.name for path in found.directory.iterdir()}
         assert {"tokenizer.json", "tokenizer_config.json"} <= kept
         assert "model.safetensors" not in kept
         asked = len(hub.asked)
-        assert places.find("org/name").directory == found.directory
+        assert model_files.find("org/name").directory == found.directory
         assert len(hub.asked) == asked
 
 
@@ -98,50 +98,50 @@ def test_the_hub_gives_a_tokenizer_once_and_no_weights(
 def test_what_a_cache_that_cannot_be_written_lacks_is_kept_elsewhere_for_as_long_as_we_run(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = Places()
+    model_files = Hub()
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # also for root, who may write anywhere
-    with running(Hub({"org/name": repository})) as hub:
+    with running(FakeHub({"org/name": repository})) as hub:
         use(monkeypatch, tmp_path / "hub", hub.url)
-        found = places.find("org/name")
+        found = model_files.find("org/name")
     assert (found.directory / "tokenizer.json").is_file()
     assert not (tmp_path / "hub").exists()
-    places.close()
+    model_files.close()
     assert not found.directory.exists()
 
 
 @pytest.mark.process
 def test_a_model_for_some_needs_their_token(
-    places: Places, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_files: Hub, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(Hub({"org/name": repository}, token="hf_secret")) as hub:
+    with running(FakeHub({"org/name": repository}, token="hf_secret")) as hub:
         use(monkeypatch, tmp_path / "hub", hub.url)
-        assert "HF_TOKEN" in reason(places, "org/name")
+        assert "HF_TOKEN" in reason(model_files, "org/name")
         use(monkeypatch, tmp_path / "hub", hub.url, token="hf_secret")
-        assert (places.find("org/name").directory / "tokenizer.json").is_file()
+        assert (model_files.find("org/name").directory / "tokenizer.json").is_file()
 
 
 @pytest.mark.process
-def test_what_the_hub_has_not(places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_hub_has_not(model_files: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = tmp_path / "weights"
     weights.mkdir()
     (weights / "config.json").write_text("{}")
-    with running(Hub({"org/weights": weights})) as hub:
+    with running(FakeHub({"org/weights": weights})) as hub:
         use(monkeypatch, tmp_path / "hub", hub.url)
-        assert reason(places, "org/name") == f"{hub.url} has no org/name, or not for our token"
-        assert reason(places, "org/weights") == f"org/weights on {hub.url} has no tokenizer.json"
+        assert reason(model_files, "org/name") == f"{hub.url}: org/name not found, or no access"
+        assert reason(model_files, "org/weights") == f"org/weights on {hub.url} has no tokenizer.json"
         asked = len(hub.asked)
-        assert "no ORG/NAME for the hub" in reason(places, "internal-name")
+        assert "nor an ORG/NAME on the hub" in reason(model_files, "internal-name")
         assert len(hub.asked) == asked
 
 
 @pytest.mark.process
 def test_a_hub_out_of_reach_is_tried_again_later(
-    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_files: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(Hub({})) as hub:
+    with running(FakeHub({})) as hub:
         pass
     use(monkeypatch, tmp_path / "hub", hub.url)
     with pytest.raises(NotFound) as caught:
-        places.find("org/name")
+        model_files.find("org/name")
     assert caught.value.is_passing
-    assert f"{hub.url} did not give org/name" in str(caught.value)
+    assert f"{hub.url}: fetching org/name failed" in str(caught.value)

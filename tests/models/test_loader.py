@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from gateway.app import bundled_tokenizer
-from gateway.models.hub import Found, NotFound, Places
-from gateway.models.loader import RETRY_S, Shelf, Source, State
+from gateway.models.hub import Found, Hub, NotFound
+from gateway.models.loader import RETRY_S, Loader, LoadState, TokenizerSource
 from gateway.tokenization.base import Renderer
 
 
-class FakePlaces:
+class FakeHub:
     """Knows one directory under every name; or says what the test says."""
 
     def __init__(self, error: NotFound | None = None) -> None:
@@ -29,74 +29,76 @@ class FakePlaces:
         return Found(bundled_tokenizer(), "a test")
 
 
-def shelf(places: FakePlaces | None = None) -> Shelf:
+def loader(hub: FakeHub | None = None) -> Loader:
     def prepare(name: str, renderer: Renderer) -> None:
         prepared.append(name)
 
     prepared: list[str] = []
-    made = Shelf(cast(Places, places or FakePlaces()), prepare)
+    made = Loader(cast(Hub, hub or FakeHub()), prepare)
     cast(Any, made).prepared = prepared
     return made
 
 
 async def test_it_is_loaded_once_for_all_who_want_it() -> None:
-    places = FakePlaces()
-    made = shelf(places)
-    shelved = made.get(Source("org/name"))
-    assert shelved.state is State.SOUGHT
-    await asyncio.gather(*(made.have(made.get(Source("org/name"))) for _ in range(5)))
-    assert (shelved.state, places.asked) == (State.LOADED, ["org/name"])
+    hub = FakeHub()
+    made = loader(hub)
+    tokenizer = made.get(TokenizerSource("org/name"))
+    assert tokenizer.state is LoadState.SOUGHT
+    await asyncio.gather(*(made.have(made.get(TokenizerSource("org/name"))) for _ in range(5)))
+    assert (tokenizer.state, hub.asked) == (LoadState.LOADED, ["org/name"])
     assert cast(Any, made).prepared == ["org/name"]
-    told = shelved.describe()
-    assert (told["tokenizer"], told["from"], told["why_none"]) == ("loaded", "a test", None)
-    assert told["encoder"] == "fastokens"
+    status = tokenizer.describe()
+    assert (status["tokenizer"], status["from"], status["why_none"]) == ("loaded", "a test", None)
+    assert status["encoder"] == "fastokens"
     assert [each.source.name for each in made] == ["org/name"] and len(made) == 1
 
 
 async def test_what_is_given_must_be_there_and_what_is_found_need_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    made = shelf(FakePlaces(NotFound("it is nowhere")))
+    made = loader(FakeHub(NotFound("it is nowhere")))
     with caplog.at_level(logging.INFO):
         for is_given in (True, False):
-            await made.have(made.get(Source("x", is_given=is_given)))
-    assert [each.state for each in made] == [State.BROKEN, State.ABSENT]
+            await made.have(made.get(TokenizerSource("x", is_given=is_given)))
+    assert [each.state for each in made] == [LoadState.BROKEN, LoadState.ABSENT]
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert all("it is nowhere" in message for message in caplog.messages)
-    assert made.get(Source("x")).describe()["why_none"] == "it is nowhere; --tokenizer x=DIR names one"
+    assert (
+        made.get(TokenizerSource("x")).describe()["why_none"] == "it is nowhere; --tokenizer x=DIR names one"
+    )
 
 
 def test_one_that_a_start_fails_by_is_told_by_who_ends_it(caplog: pytest.LogCaptureFixture) -> None:
-    made = shelf(FakePlaces(NotFound("it is nowhere")))
-    shelved = made.get(Source("x", is_given=True))
-    made.read(shelved, is_needed=True)
-    assert (shelved.state, shelved.why, caplog.messages) == (State.BROKEN, "it is nowhere", [])
+    made = loader(FakeHub(NotFound("it is nowhere")))
+    tokenizer = made.get(TokenizerSource("x", is_given=True))
+    made.read(tokenizer, is_needed=True)
+    assert (tokenizer.state, tokenizer.why, caplog.messages) == (LoadState.BROKEN, "it is nowhere", [])
 
 
 async def test_a_hub_out_of_reach_is_asked_again_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    places = FakePlaces(NotFound("no route", is_passing=True))
-    made = shelf(places)
-    shelved = made.get(Source("org/name"))
+    hub = FakeHub(NotFound("no route", is_passing=True))
+    made = loader(hub)
+    tokenizer = made.get(TokenizerSource("org/name"))
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            await made.have(shelved)
-            assert (shelved.state, shelved.is_passing) == (State.ABSENT, True)
-        assert len(places.asked) == 1
-        shelved.tried_s -= RETRY_S
-        await made.have(shelved)
-    assert len(places.asked) == 2 and len(caplog.messages) == 1
-    places.error = None
-    shelved.tried_s -= RETRY_S
-    await made.have(shelved)
-    assert shelved.state is State.LOADED
+            await made.have(tokenizer)
+            assert (tokenizer.state, tokenizer.is_passing) == (LoadState.ABSENT, True)
+        assert len(hub.asked) == 1
+        tokenizer.tried_s -= RETRY_S
+        await made.have(tokenizer)
+    assert len(hub.asked) == 2 and len(caplog.messages) == 1
+    hub.error = None
+    tokenizer.tried_s -= RETRY_S
+    await made.have(tokenizer)
+    assert tokenizer.state is LoadState.LOADED
 
 
 async def test_the_configuration_may_want_the_workers_asked() -> None:
-    places = FakePlaces()
-    made = shelf(places)
-    shelved = made.get(Source("org/name", renderer="worker"))
-    await made.have(shelved)
-    assert (shelved.state, places.asked) == (State.ABSENT, [])
+    hub = FakeHub()
+    made = loader(hub)
+    tokenizer = made.get(TokenizerSource("org/name", renderer="worker"))
+    await made.have(tokenizer)
+    assert (tokenizer.state, hub.asked) == (LoadState.ABSENT, [])
 
 
 @pytest.mark.parametrize(
@@ -107,43 +109,43 @@ async def test_a_template_that_is_given_and_wrong(tmp_path: Path, text: str | No
     path = tmp_path / "t.jinja"
     if text is not None:
         path.write_text(text)
-    made = shelf()
-    shelved = made.get(Source("x", template=str(path), is_given=True))
-    await made.have(shelved)
-    assert shelved.state is State.BROKEN
-    assert words in shelved.why
+    made = loader()
+    tokenizer = made.get(TokenizerSource("x", template=str(path), is_given=True))
+    await made.have(tokenizer)
+    assert tokenizer.state is LoadState.BROKEN
+    assert words in tokenizer.why
 
 
 async def test_a_template_in_place_of_the_models_own(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ messages[0]['content'] }}")
-    made = shelf()
-    shelved = made.get(Source("x", template=str(tmp_path / "t.jinja")))
-    await made.have(shelved)
-    assert "25 characters" in repr(shelved.renderer) or "templates" in repr(shelved.renderer)
-    assert shelved.state is State.LOADED
+    made = loader()
+    tokenizer = made.get(TokenizerSource("x", template=str(tmp_path / "t.jinja")))
+    await made.have(tokenizer)
+    assert "25 characters" in repr(tokenizer.renderer) or "templates" in repr(tokenizer.renderer)
+    assert tokenizer.state is LoadState.LOADED
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b'{"version":"1.0"}', b"\xff\xfe"])
 async def test_a_broken_file_breaks_no_more_than_its_model(tmp_path: Path, broken: bytes) -> None:
     shutil.copytree(bundled_tokenizer(), tmp_path / "t")
     (tmp_path / "t" / "tokenizer.json").write_bytes(broken)
-    made = Shelf(Places(uses_hub=False), lambda name, renderer: None)
-    shelved = made.get(Source(str(tmp_path / "t"), is_given=True))
-    made.read(shelved)
-    assert shelved.state is State.BROKEN and shelved.renderer is None
-    assert "tokenizer.json" in shelved.why
+    made = Loader(Hub(uses_hub=False), lambda name, renderer: None)
+    tokenizer = made.get(TokenizerSource(str(tmp_path / "t"), is_given=True))
+    made.read(tokenizer)
+    assert tokenizer.state is LoadState.BROKEN and tokenizer.renderer is None
+    assert "tokenizer.json" in tokenizer.why
 
 
 async def test_what_nobody_foresaw_is_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    class Odd(FakePlaces):
+    class Odd(FakeHub):
         def find(self, name: str) -> Found:
             raise ZeroDivisionError("a bug")
 
-    made = shelf(Odd())
-    shelved = made.get(Source("x"))
-    await made.have(shelved)
-    assert shelved.state is State.ABSENT
-    assert "ZeroDivisionError" in shelved.why and "a bug" in caplog.text
+    made = loader(Odd())
+    tokenizer = made.get(TokenizerSource("x"))
+    await made.have(tokenizer)
+    assert tokenizer.state is LoadState.ABSENT
+    assert "ZeroDivisionError" in tokenizer.why and "a bug" in caplog.text
 
 
 async def test_who_closes_it_waits_for_what_is_being_read_and_reads_nothing_more() -> None:
@@ -155,8 +157,8 @@ async def test_who_closes_it_waits_for_what_is_being_read_and_reads_nothing_more
         may_end.wait()
         done.append(name)
 
-    made = Shelf(cast(Places, FakePlaces()), prepare)
-    reading = asyncio.gather(made.have(made.get(Source("one"))))
+    made = Loader(cast(Hub, FakeHub()), prepare)
+    reading = asyncio.gather(made.have(made.get(TokenizerSource("one"))))
     await asyncio.to_thread(is_reading.wait)
     closing = asyncio.gather(asyncio.to_thread(made.close))
     assert not done
@@ -164,6 +166,10 @@ async def test_who_closes_it_waits_for_what_is_being_read_and_reads_nothing_more
     await closing
     assert done == ["one"], "it was waited for"
     await reading
-    other = made.get(Source("two"))
+    other = made.get(TokenizerSource("two"))
     await made.have(other)
-    assert (other.state, other.describe()["why_none"], done) == (State.ABSENT, "the gateway stops", ["one"])
+    assert (other.state, other.describe()["why_none"], done) == (
+        LoadState.ABSENT,
+        "the gateway is shutting down",
+        ["one"],
+    )

@@ -3,20 +3,23 @@
 from collections import Counter
 
 from gateway.core.fleet import Fleet
-from gateway.models.catalog import Catalog, Entry
-from gateway.models.loader import Shelved, Source, State
+from gateway.models.catalog import Catalog, ModelEntry
+from gateway.models.loader import LoadState, TokenizerEntry, TokenizerSource
 from gateway.models.metrics import ModelsCollector
 from gateway.models.prompt_source import PromptSource
-from gateway.models.token_source import Maker, Verdict
+from gateway.models.token_source import SourceChoice, TokenSource
 from gateway.observability.metrics import Metrics
 
 
 def test_broken_ones_workers_by_way_and_calls() -> None:
     catalog = Catalog(PromptSource({}, Metrics()), Fleet())
-    for root, state in (("a", State.LOADED), ("b", State.BROKEN)):
-        verdicts = {"http://w:1": Verdict(Maker.LOCAL, "equal"), "http://w:2": Verdict(Maker.NONE, "not")}
-        shelved = Shelved(Source(root), state)
-        catalog._entries[root] = Entry(root, shelved, verdicts=verdicts if root == "a" else {})
+    for root, state in (("a", LoadState.LOADED), ("b", LoadState.BROKEN)):
+        choices = {
+            "http://w:1": SourceChoice(TokenSource.LOCAL, "equal"),
+            "http://w:2": SourceChoice(TokenSource.NONE, "not"),
+        }
+        tokenizer = TokenizerEntry(TokenizerSource(root), state)
+        catalog._entries[root] = ModelEntry(root, tokenizer, choices=choices if root == "a" else {})
     collected = ModelsCollector(catalog, Counter({"answered": 2, "late": 1})).collect()
     found = {(s.name, *s.labels.values()): s.value for metric in collected for s in metric.samples}
     assert found == {

@@ -12,11 +12,11 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import ANY_MODEL, MAX_INLINE_BYTES, PromptSource
 from gateway.observability.metrics import Metrics
-from gateway.tokenization.prompt_encoder import Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder
 from tests.models.test_prompt_source import FakePrompts
 
 
-class Source:
+class FakePromptSource:
     """Makes three tokens of whatever it is asked, and notes in which thread."""
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ def completion(num_bytes: int) -> InferenceRequest:
 def test_what_is_long_depends_on_the_encoder(kind: str) -> None:
     fake = FakePrompts()
     fake.kind = kind
-    long = LongPrompts(PromptSource({ANY_MODEL: cast(Prompts, fake)}, Metrics()))
+    long = LongPrompts(PromptSource({ANY_MODEL: cast(PromptEncoder, fake)}, Metrics()))
     assert not long.is_long(completion(MAX_INLINE_BYTES[kind] - 100))
     assert long.is_long(completion(MAX_INLINE_BYTES[kind] + 100))
 
 
 async def test_tokens_and_hashes_are_made_in_a_thread() -> None:
-    source, hashed = Source(), list[tuple[str, Prompt]]()
+    source, hashed = FakePromptSource(), list[tuple[str, Prompt]]()
     long = LongPrompts(cast(PromptSource, source))
     prompt = await long.ask(
         completion(1), lambda prompt: hashed.append((threading.current_thread().name, prompt))
@@ -54,7 +54,7 @@ async def test_tokens_and_hashes_are_made_in_a_thread() -> None:
 
 
 async def test_after_the_end_nothing_is_begun() -> None:
-    long = LongPrompts(cast(PromptSource, Source()))
+    long = LongPrompts(cast(PromptSource, FakePromptSource()))
     long.close()
     with pytest.raises(RuntimeError):
         await long.ask(completion(1), lambda prompt: None)

@@ -20,7 +20,7 @@ from gateway.models.breaker import NUM_FAILURES, REST_S
 from gateway.models.prompt_source import ANY_MODEL, CACHE_ENTRY_BYTES, PromptSource, WorkerTokenizer
 from gateway.observability.metrics import Metrics
 from gateway.tokenization.chat_template import MediaError
-from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.support.fakes import serve, url_of
 
 NOON = datetime(2024, 5, 1, 12)
@@ -65,7 +65,7 @@ class FakePrompts:
 def source(**local: FakePrompts) -> tuple[PromptSource, Metrics]:
     """Keyword `any` is the tokenizer of every model without one."""
     metrics = Metrics()
-    named = {ANY_MODEL if name == "any" else name: cast(Prompts, fake) for name, fake in local.items()}
+    named = {ANY_MODEL if name == "any" else name: cast(PromptEncoder, fake) for name, fake in local.items()}
     return PromptSource(named, metrics, clock=lambda: NOON), metrics
 
 
@@ -123,7 +123,7 @@ def test_only_a_completion_has_ids_for_a_prompt() -> None:
 def test_tokenizers_come_and_go() -> None:
     """None where a worker is asked, whatever serves every other model."""
     prompts, _ = source(m=FakePrompts(1))
-    prompts.set_all({ANY_MODEL: cast(Prompts, FakePrompts(2)), "n": None})
+    prompts.set_all({ANY_MODEL: cast(PromptEncoder, FakePrompts(2)), "n": None})
     assert [prompts.tokenize(chat(model)).num_tokens for model in ("m", "n", "o")] == [1, 0, 1]
     assert not prompts.is_local(chat("n"))
 
@@ -390,7 +390,7 @@ async def test_a_worker_that_fails_time_and_again_is_left_alone_for_a_while(serv
     tokenizer = WorkerTokenizer(timeout_s=10, clock=lambda: now[0])
     server.answer = web.Response(status=503)
     for number in range(NUM_FAILURES + 3):
-        words = "answered 503" if number < NUM_FAILURES else "left alone"
+        words = "answered 503" if number < NUM_FAILURES else "not called for a while"
         with pytest.raises(PromptError, match=words):
             await tokenizer.ask(server.url, completion(f"{number}"), None)
     assert len(server.bodies) == NUM_FAILURES
@@ -418,7 +418,7 @@ async def test_a_slow_worker_is_left_alone_too_but_not_for_what_a_client_got_wro
     for number in range(NUM_FAILURES):
         with pytest.raises(PromptError, match="in time"):
             await slow.ask(server.url, completion(f"{number}"), None)
-    with pytest.raises(PromptError, match="left alone"):
+    with pytest.raises(PromptError, match="not called for a while"):
         await slow.ask(server.url, completion("a"), None)
     assert slow.counts == {"late": NUM_FAILURES, "not asked": 1}
     slow.forget(server.url)  # another process is there
@@ -444,12 +444,12 @@ async def test_closing_what_never_asked() -> None:
 
 def test_what_is_in_use_is_told_by_model() -> None:
     local, _ = source(any=FakePrompts(1), m=FakePrompts(2))
-    told = local.describe()
-    assert told["models"] == [
+    status = local.describe()
+    assert status["models"] == [
         {"model": "all models", "encoder": "fake"},
         {"model": "m", "encoder": "fake"},
     ]
-    assert told["conversations"] == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}
+    assert status["conversations"] == {"entries": 0, "bytes": 0, "max_bytes": 64 << 20}
 
 
 def test_what_workers_were_asked_is_told() -> None:

@@ -13,10 +13,10 @@ from gateway.core.requests.routes import Kind
 from gateway.models.token_parity import (
     PAIR_PROBES,
     PROBES,
-    Agreement,
-    disagreement,
+    ParityCheck,
     first_difference,
     made_by,
+    parity_difference,
 )
 
 
@@ -44,17 +44,17 @@ class Worker:
         return msgspec.json.encode({"tokens": tokens, "count": len(tokens)})
 
 
-def agreement() -> Agreement:
+def parity_check() -> ParityCheck:
     def text(model: str, ids: Sequence[int]) -> str:
         assert model == "m"
         return f"text of {len(ids)}"
 
-    return Agreement(lambda request: Prompt((tokens_of(ours(request)),), "fake"), text)
+    return ParityCheck(lambda request: Prompt((tokens_of(ours(request)),), "fake"), text)
 
 
 async def test_all_probes_are_asked_of_a_worker_that_agrees() -> None:
     worker = Worker()
-    assert await agreement().differs("m", worker.ask) is None
+    assert await parity_check().differs("m", worker.ask) is None
     assert len(worker.asked) == len(PROBES)
     assert {body["model"] for body in worker.asked} == {"m"}
     assert any(body.get("tools") for body in worker.asked)
@@ -62,20 +62,20 @@ async def test_all_probes_are_asked_of_a_worker_that_agrees() -> None:
 
 @pytest.mark.parametrize("wrong", range(len(PROBES)))
 async def test_the_first_token_that_differs_is_named(wrong: int) -> None:
-    words = await agreement().differs("m", Worker(wrong).ask)
+    words = await parity_check().differs("m", Worker(wrong).ask)
     assert words is not None
-    assert f"in {PROBES[wrong][0]} they differ from number 7 on" in words
-    assert "its [0, " in words
+    assert f"in {PROBES[wrong][0]} from token 7 on" in words
+    assert "here and [0, " in words
     assert "'text of 4'" in words
 
 
 @pytest.mark.parametrize("answer", [b"", b"no json", b'{"tokens":[]}', b'{"error":"no messages here"}'])
 async def test_a_worker_that_does_not_tokenize_is_not_wrong(answer: bytes) -> None:
-    assert await agreement().differs("m", Worker(answer=answer).ask) is None
+    assert await parity_check().differs("m", Worker(answer=answer).ask) is None
 
 
 async def test_what_we_cannot_tokenize_is_not_compared() -> None:
-    blind = Agreement(lambda request: Prompt((), "failed"), lambda model, ids: None)
+    blind = ParityCheck(lambda request: Prompt((), "failed"), lambda model, ids: None)
     assert await blind.differs("m", Worker(0).ask) is None
 
 
@@ -90,11 +90,11 @@ def test_first_difference(one: list[int], other: list[int], at: int | None) -> N
 async def test_two_workers_are_compared_in_what_both_answer() -> None:
     ours, theirs = await made_by("m", Worker().ask), await made_by("m", Worker(wrong=1).ask)
     assert [*ours] == [*theirs] == [name for name, _, _ in PAIR_PROBES]
-    assert disagreement(ours, ours) is None
-    words = disagreement(ours, theirs)
+    assert parity_difference(ours, ours) is None
+    words = parity_difference(ours, theirs)
     assert words and words.startswith("in a chat with tools they differ from token number 7 on, [")
     text, chat = (name for name, _, _ in PAIR_PROBES)
-    assert disagreement(ours, {text: theirs[text]}) is None
-    assert disagreement(ours, {chat: theirs[chat]}) == words
-    assert disagreement({}, theirs) is None
+    assert parity_difference(ours, {text: theirs[text]}) is None
+    assert parity_difference(ours, {chat: theirs[chat]}) == words
+    assert parity_difference({}, theirs) is None
     assert await made_by("m", Worker(answer=b"{}").ask) == {}

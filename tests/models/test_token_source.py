@@ -2,22 +2,22 @@
 
 import pytest
 
-from gateway.models.token_parity import Judgement
-from gateway.models.token_source import Judged, Maker, verdicts_of
+from gateway.models.token_parity import ParityResult
+from gateway.models.token_source import TokenSource, WorkerParity, choose_sources
 
 TEXTS = {"a text": [1, 2, 3], "a chat": [4, 5]}
-OURS = Judgement(TEXTS, 2)
-OTHERS = Judgement({**TEXTS, "a chat": [4, 6]}, 2, "in a chat they differ")
-THIRD = Judgement({"a text": [9], "a chat": [9]}, 2, "in a text they differ")
-SILENT = Judgement({})
-ALONE = Judgement(TEXTS)  # there is nothing of ours to compare
-ALONE_OTHER = Judgement({**TEXTS, "a chat": [4, 6]})
+OURS = ParityResult(TEXTS, 2)
+OTHERS = ParityResult({**TEXTS, "a chat": [4, 6]}, 2, "in a chat they differ")
+THIRD = ParityResult({"a text": [9], "a chat": [9]}, 2, "in a text they differ")
+SILENT = ParityResult({})
+ALONE = ParityResult(TEXTS)  # there is nothing of ours to compare
+ALONE_OTHER = ParityResult({**TEXTS, "a chat": [4, 6]})
 
-L, R, N = Maker.LOCAL, Maker.REMOTE, Maker.NONE
+L, R, N = TokenSource.LOCAL, TokenSource.REMOTE, TokenSource.NONE
 
 
 @pytest.mark.parametrize(
-    ("found", "way", "verdicts"),
+    ("found", "way", "choices"),
     [
         ([], L, []),
         ([OURS], L, [L]),
@@ -32,14 +32,16 @@ L, R, N = Maker.LOCAL, Maker.REMOTE, Maker.NONE
         ([OTHERS, THIRD, THIRD], R, [N, R, R]),
     ],
 )
-def test_with_a_tokenizer_here(found: list[Judgement], way: Maker, verdicts: list[Maker]) -> None:
-    judged = {f"w:{number}": Judged(each) for number, each in enumerate(found)}
-    told = verdicts_of(judged, has_local=True)
-    assert (told[0], [verdict.maker for verdict in told[1].values()]) == (way, verdicts)
+def test_with_a_tokenizer_here(
+    found: list[ParityResult], way: TokenSource, choices: list[TokenSource]
+) -> None:
+    checked = {f"w:{number}": WorkerParity(each) for number, each in enumerate(found)}
+    status = choose_sources(checked, has_local=True)
+    assert (status[0], [choice.token_source for choice in status[1].values()]) == (way, choices)
 
 
 @pytest.mark.parametrize(
-    ("found", "way", "verdicts"),
+    ("found", "way", "choices"),
     [
         ([], R, []),
         ([ALONE], R, [R]),
@@ -48,33 +50,35 @@ def test_with_a_tokenizer_here(found: list[Judgement], way: Maker, verdicts: lis
         ([ALONE_OTHER, ALONE, ALONE], R, [N, R, R]),
     ],
 )
-def test_without_one(found: list[Judgement], way: Maker, verdicts: list[Maker]) -> None:
-    judged = {f"w:{number}": Judged(each) for number, each in enumerate(found)}
-    told = verdicts_of(judged, has_local=False)
-    assert (told[0], [verdict.maker for verdict in told[1].values()]) == (way, verdicts)
+def test_without_one(found: list[ParityResult], way: TokenSource, choices: list[TokenSource]) -> None:
+    checked = {f"w:{number}": WorkerParity(each) for number, each in enumerate(found)}
+    status = choose_sources(checked, has_local=False)
+    assert (status[0], [choice.token_source for choice in status[1].values()]) == (way, choices)
 
 
 def test_a_broken_one_is_nobodys_until_it_is_put_right() -> None:
-    way, verdicts = verdicts_of({"w:1": Judged(OURS)}, has_local=False, is_broken=True)
+    way, choices = choose_sources({"w:1": WorkerParity(OURS)}, has_local=False, is_broken=True)
     assert way is N
-    assert "broken" in verdicts["w:1"].why
+    assert "broken" in choices["w:1"].why
 
 
 def test_templates_that_tell_the_day_are_not_held_against_workers_that_joined_on_others() -> None:
-    judged = {"w:1": Judged(ALONE, day=1), "w:2": Judged(ALONE_OTHER, day=2)}
-    way, verdicts = verdicts_of(judged, has_local=False)
-    assert [verdict.maker for verdict in verdicts.values()] == [R, R]
-    judged = {name: Judged(each.judgement, day=1) for name, each in judged.items()}
-    assert [verdict.maker for verdict in verdicts_of(judged, has_local=False)[1].values()] == [R, N]
+    checked = {"w:1": WorkerParity(ALONE, day=1), "w:2": WorkerParity(ALONE_OTHER, day=2)}
+    way, choices = choose_sources(checked, has_local=False)
+    assert [choice.token_source for choice in choices.values()] == [R, R]
+    checked = {name: WorkerParity(each.parity, day=1) for name, each in checked.items()}
+    assert [choice.token_source for choice in choose_sources(checked, has_local=False)[1].values()] == [R, N]
 
 
 def test_each_verdict_has_its_reason() -> None:
-    judged = {"w:1": Judged(OURS), "w:2": Judged(OTHERS), "w:3": Judged(SILENT)}
-    whys = [verdict.why for verdict in verdicts_of(judged, has_local=True)[1].values()]
+    checked = {"w:1": WorkerParity(OURS), "w:2": WorkerParity(OTHERS), "w:3": WorkerParity(SILENT)}
+    whys = [choice.why for choice in choose_sources(checked, has_local=True)[1].values()]
     assert whys == [
         "equal in all 2 prompts that both tokenized",
         "in a chat they differ",
-        "not compared: its /tokenize does not answer",
+        "not compared: the worker's /tokenize does not answer",
     ]
-    whys = [verdict.why for verdict in verdicts_of({"w:3": Judged(SILENT)}, has_local=False)[1].values()]
-    assert whys == ["no tokenizer is found for it, and its own /tokenize does not answer"]
+    whys = [
+        choice.why for choice in choose_sources({"w:3": WorkerParity(SILENT)}, has_local=False)[1].values()
+    ]
+    assert whys == ["no tokenizer found, and the worker's /tokenize does not answer"]

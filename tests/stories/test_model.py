@@ -16,7 +16,7 @@ from gateway.app import Gateway, bundled_tokenizer
 from gateway.commands.check_run import check
 from gateway.config import Config
 from gateway.config.models import ModelTable
-from tests.models.hub import COMMIT, Hub, running, use
+from tests.models.hub import COMMIT, FakeHub, running, use
 
 pytestmark = pytest.mark.process
 
@@ -100,7 +100,7 @@ async def fleet(**options: Any) -> AsyncIterator[Fleet]:
 async def test_a_model_that_appears_has_its_tokenizer_from_the_hub_and_from_then_on_from_its_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running(Hub({"org/name": bundled_tokenizer()})) as hub:
+    with running(FakeHub({"org/name": bundled_tokenizer()})) as hub:
         use(monkeypatch, tmp_path, hub.url)
         async with fleet() as f:
             await f.join("org/name", alias=("served",))

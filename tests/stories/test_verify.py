@@ -151,7 +151,7 @@ async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
             page = await answer.text()
         assert f'kvgate_prompt_mismatch{{worker="{worker["worker"]}"}} 1.0' in page
         assert await check(structs.replace(s.gateway.config, probe_tokens=True)) == 1
-        assert "in a chat with a system message they differ from number" in capsys.readouterr().out
+        assert "in a chat with a system message from token" in capsys.readouterr().out
 
 
 async def test_check_agrees_with_an_engine_that_has_our_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:

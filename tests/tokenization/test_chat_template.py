@@ -1,4 +1,5 @@
-"""Templates as Hugging Face renders them, messages as vLLM passes them on. The corpus asks the engine."""
+"""Chat templates rendered as Hugging Face does, messages passed on as vLLM does. The corpus compares with the
+engine."""
 
 import json
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Tokens put together from known text. The oracle is the long way: all is rendered, all is encoded."""
+"""Tokens assembled from cached text. The oracle is the long way: all is rendered, all is encoded."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from gateway.core.errors import InvalidRequest
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.token_runs import Runs
 from gateway.tokenization.chat_template import Template
-from gateway.tokenization.prompt_encoder import CHECK_EVERY, PromptError, Prompts
+from gateway.tokenization.prompt_encoder import CHECK_EVERY, PromptEncoder, PromptError
 from tests import ROOT
 from tests.support.corpus import TEMPLATES, Body, answer, assistant, call, system, text_part, user
 
@@ -50,7 +50,7 @@ EXTRA: list[Body] = [
 ]
 
 
-def load(directory: Path, template: str) -> Prompts:
+def load(directory: Path, template: str) -> PromptEncoder:
     """The bundled tokenizer with the special tokens that the templates print."""
     contents = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>", "<end_of_turn>"]
     added = {
@@ -62,27 +62,27 @@ def load(directory: Path, template: str) -> Prompts:
     directory.mkdir(exist_ok=True)
     (directory / "tokenizer.json").write_bytes((TOKENIZER / "tokenizer.json").read_bytes())
     (directory / "tokenizer_config.json").write_text(json.dumps(config | {"added_tokens_decoder": added}))
-    return Prompts.load(directory, max_model_len=8192)
+    return PromptEncoder.load(directory, max_model_len=8192)
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Prompts:
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
     return load(tmp_path_factory.mktemp("model") / request.param, request.param)
 
 
 @pytest.fixture(scope="module")
-def chatml(tmp_path_factory: pytest.TempPathFactory) -> Prompts:
+def chatml(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
     return load(tmp_path_factory.mktemp("model") / "chatml", "chatml")
 
 
 @pytest.fixture(scope="module")
-def qwen3(tmp_path_factory: pytest.TempPathFactory) -> Prompts:
+def qwen3(tmp_path_factory: pytest.TempPathFactory) -> PromptEncoder:
     return load(tmp_path_factory.mktemp("model") / "qwen3", "qwen3")
 
 
 @pytest.fixture(scope="module")
-def plain() -> Prompts:
-    return Prompts.load(TOKENIZER)
+def plain() -> PromptEncoder:
+    return PromptEncoder.load(TOKENIZER)
 
 
 def never(template: str) -> None:
@@ -93,14 +93,14 @@ def parsed(body: Body, runs: Runs) -> InferenceRequest:
     return parse_request(CHAT, msgspec.json.encode({"model": "m", **body}), runs)
 
 
-def short(prompts: Prompts, body: Body, runs: Runs, now: datetime = NOW) -> "Tokens | None":
+def short(prompts: PromptEncoder, body: Body, runs: Runs, now: datetime = NOW) -> "Tokens | None":
     try:
         return prompts.tokens(parsed(body, runs), now).tokens
     except PromptError:
         return None
 
 
-def full(prompts: Prompts, body: Body, now: datetime = NOW) -> "Tokens | None":
+def full(prompts: PromptEncoder, body: Body, now: datetime = NOW) -> "Tokens | None":
     try:
         return prompts.chat(body, now)
     except PromptError:
@@ -139,9 +139,10 @@ odd = st.sampled_from(
 
 
 class Talks(RuleBasedStateMachine):
-    """Conversations that grow, branch, are edited, and whose surroundings change; each step asks."""
+    """Random conversations that grow, branch, are edited, and change their settings; each step compares
+    tokens."""
 
-    prompts: Prompts
+    prompts: PromptEncoder
     max_bytes: int
 
     def __init__(self) -> None:
@@ -234,7 +235,7 @@ class Talks(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("max_bytes", [1 << 20, 6_000], ids=["roomy", "tiny"])
-def test_known_text_changes_no_token(loaded: Prompts, max_bytes: int) -> None:
+def test_known_text_changes_no_token(loaded: PromptEncoder, max_bytes: int) -> None:
     loaded.remember(Runs(), NOW, never)
     machine = type("Machine", (Talks,), {"prompts": loaded, "max_bytes": max_bytes})
     profile = settings(
@@ -257,8 +258,8 @@ def talk(num_turns: int, seed: int = 0) -> list[Body]:
     return [system("Be brief."), *turns, user(words(10))]
 
 
-def rendered(monkeypatch: pytest.MonkeyPatch, prompts: Prompts) -> list[int]:
-    """How many messages each rendering had from now on."""
+def rendered(monkeypatch: pytest.MonkeyPatch, prompts: PromptEncoder) -> list[int]:
+    """Number of messages of each rendering from now on."""
     (template,) = prompts._templates.values()
     counts: list[int] = []
     render = type(template).render
@@ -271,7 +272,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch, prompts: Prompts) -> list[int]:
     return counts
 
 
-def test_a_turn_costs_its_new_messages(chatml: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_costs_its_new_messages(chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs()
     chatml.remember(runs, NOW, never)
     messages = talk(50)
@@ -284,7 +285,7 @@ def test_a_turn_costs_its_new_messages(chatml: Prompts, monkeypatch: pytest.Monk
     assert runs.num_bytes < 60 * (4 * len(chatml.chat({"messages": messages}, NOW)) / 50 + 600)
 
 
-def test_a_tool_loop_costs_its_last_step(qwen3: Prompts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_loop_costs_its_last_step(qwen3: PromptEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Runs()
     qwen3.remember(runs, NOW, never)
     body: Body = {"messages": [system("s"), user("go")], "tools": TOOLS}
@@ -301,7 +302,7 @@ def test_a_tool_loop_costs_its_last_step(qwen3: Prompts, monkeypatch: pytest.Mon
 
 
 def test_a_system_message_is_shared_by_conversations(
-    chatml: Prompts, monkeypatch: pytest.MonkeyPatch
+    chatml: PromptEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = Runs()
     chatml.remember(runs, NOW, never)
@@ -314,7 +315,7 @@ def test_a_system_message_is_shared_by_conversations(
     assert counts[0] == 2
 
 
-def test_what_follows_a_cut_is_what_it_was_proved_for(qwen3: Prompts) -> None:
+def test_what_follows_a_cut_is_what_it_was_proved_for(qwen3: PromptEncoder) -> None:
     runs = Runs()
     qwen3.remember(runs, NOW, never)
     short(qwen3, {"messages": [assistant("a"), user("b")]}, runs)
@@ -322,7 +323,7 @@ def test_what_follows_a_cut_is_what_it_was_proved_for(qwen3: Prompts) -> None:
     assert short(qwen3, body, runs) == full(qwen3, body)
 
 
-def test_text_that_what_follows_has_changed_is_not_saved(qwen3: Prompts) -> None:
+def test_text_that_what_follows_has_changed_is_not_saved(qwen3: PromptEncoder) -> None:
     runs = Runs()
     qwen3.remember(runs, NOW, never)
     tool = assistant(None, reasoning="why", tool_calls=[call("f", "{}")])
@@ -348,7 +349,7 @@ def test_without_memory_all_is_rendered(tmp_path: Path) -> None:
     assert short(prompts, body, Runs()) == full(prompts, body)
 
 
-def test_an_unproved_setting_is_proved_while_requests_are_rendered_whole(chatml: Prompts) -> None:
+def test_an_unproved_setting_is_proved_while_requests_are_rendered_whole(chatml: PromptEncoder) -> None:
     runs = Runs()
     chatml.remember(runs, NOW, never)
     body = {"messages": talk(2), "add_generation_prompt": False}
@@ -367,19 +368,19 @@ LIAR = """{% if messages[0].content | length > 99 < messages[-1].content | lengt
 
 
 def test_a_proof_that_does_not_hold_is_found_told_once_and_ends_it() -> None:
-    prompts, runs = Prompts.load(TOKENIZER, LIAR), Runs()
-    told: list[str] = []
-    prompts.remember(runs, NOW, told.append)
+    prompts, runs = PromptEncoder.load(TOKENIZER, LIAR), Runs()
+    mismatches: list[str] = []
+    prompts.remember(runs, NOW, mismatches.append)
     body: Body = {"messages": [user("x" * 200), assistant("a"), user("b")]}
     short(prompts, body, runs)
     body["messages"][-1] = user("b" * 200)
     for _ in range(CHECK_EVERY - 1):
         assert short(prompts, body, runs) != full(prompts, body)
-    assert told == [] and short(prompts, body, runs) == full(prompts, body)
-    assert len(told) == 1 and "Template" in told[0]
+    assert mismatches == [] and short(prompts, body, runs) == full(prompts, body)
+    assert len(mismatches) == 1 and "Template" in mismatches[0]
     for _ in range(CHECK_EVERY + 1):
         assert short(prompts, body, runs) == full(prompts, body)
-    assert len(told) == 1
+    assert len(mismatches) == 1
 
 
 # Templates that count, look behind or ahead: whatever is made of them, it is exact.
@@ -405,19 +406,19 @@ LOOPS = (
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("more", STRANGE)
-def test_strange_templates(plain: Prompts, more: str, loop: str) -> None:
+def test_strange_templates(plain: PromptEncoder, more: str, loop: str) -> None:
     for source in (more + loop, loop + more):
-        grow(Prompts(plain._tokenizer, {"default": Template(source)}, {}, {}, None))
+        grow(PromptEncoder(plain._tokenizer, {"default": Template(source)}, {}, {}, None))
 
 
-def test_conversations_that_grow_and_branch(loaded: Prompts) -> None:
+def test_conversations_that_grow_and_branch(loaded: PromptEncoder) -> None:
     num_known = len(grow(loaded))
     assert loaded._settings and (num_known > 0) == any(
         setting.stubs for setting in loaded._settings._by_variables.values()
     )
 
 
-def grow(prompts: Prompts) -> Runs:
+def grow(prompts: PromptEncoder) -> Runs:
     runs = Runs()
     prompts.remember(runs, NOW, never)
     rng = random.Random(0)
@@ -433,7 +434,7 @@ def grow(prompts: Prompts) -> Runs:
 # threads ------------------------------------------------------------------------------------------
 
 
-def test_threads_share_what_is_known(qwen3: Prompts) -> None:
+def test_threads_share_what_is_known(qwen3: PromptEncoder) -> None:
     runs = Runs(30_000)
     qwen3.remember(runs, NOW, never)
     talks = [talk(6, seed) for seed in range(6)]
@@ -451,7 +452,7 @@ def test_threads_share_what_is_known(qwen3: Prompts) -> None:
     assert 0 < runs.num_bytes <= 30_000
 
 
-def test_bad_messages_behind_known_ones_are_refused(chatml: Prompts) -> None:
+def test_bad_messages_behind_known_ones_are_refused(chatml: PromptEncoder) -> None:
     runs = Runs()
     chatml.remember(runs, NOW, never)
     messages = talk(3)

@@ -1,4 +1,4 @@
-"""gpt-oss: our prompts are those that vLLM's own code makes, token for token."""
+"""gpt-oss: prompts equal those of vLLM's own code, token for token."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The sandbox's short ways give what jinja's long ones give."""
+"""Sandbox shortcuts give the same results as jinja's own lookups."""
 
 from typing import Any
 

@@ -1,17 +1,17 @@
-"""Frames around plain messages: found where a template only prints what is said."""
+"""Frames around plain messages: found where a template only prints the content."""
 
 import pytest
 
 from gateway.tokenization.chat_template import Message
-from gateway.tokenization.message_frame import PROBES, Frame, frame_of, plain_content, user
+from gateway.tokenization.message_frame import PROBES, MessageFrame, frame_of, plain_content, user
 
 
 def test_a_template_that_prints_what_is_said() -> None:
     stripping = frame_of(lambda message: f"<u>{message['content'].strip()}</u>\n")
-    assert stripping == Frame("<u>", "</u>\n", True)
+    assert stripping == MessageFrame("<u>", "</u>\n", True)
     assert stripping.around(" a \n") == "<u>a</u>\n"
     verbatim = frame_of(lambda message: f"<u>{message['content']}</u>\n")
-    assert verbatim == Frame("<u>", "</u>\n", False)
+    assert verbatim == MessageFrame("<u>", "</u>\n", False)
     assert verbatim.around(" a \n") == "<u> a \n</u>\n"
 
 

@@ -1,4 +1,4 @@
-"""Mistral's own format: our prompts are those that vLLM's own code makes, token for token."""
+"""Mistral's own format: prompts equal those of vLLM's own code, token for token."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ from tests.support.mistral import (
 
 NOON = datetime(2024, 5, 1, 12)
 LENIENT = (OBJECT, EMPTY_TOOLS)
-"""Made here, and refused by vLLM, which answers with an error: `/v1/messages` come to us in this form."""
+"""Rendered here, and rejected by vLLM with an error: `/v1/messages` arrive in this form."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -39,7 +39,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(version: str) -> dict[str, Any]:
+def golden(version: str) -> dict[str, Any]:
     golden: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))[version]
     return golden
 
@@ -59,23 +59,23 @@ def asked(body: dict[str, Any]) -> Any:
 
 
 def ours(mistral: Renderer, body: dict[str, Any]) -> list[int] | None:
-    """None where it is not rendered."""
+    """Tokens of a body; None where it is not rendered."""
     try:
         return mistral.tokens(asked(body), NOON).tokens.tolist()
     except PromptError:
         return None
 
 
-def test_chats_have_the_engine_s_tokens(mistral: Renderer, told: dict[str, Any]) -> None:
-    assert len(told["chats"]) == len(CHATS)
+def test_chats_have_the_engine_s_tokens(mistral: Renderer, golden: dict[str, Any]) -> None:
+    assert len(golden["chats"]) == len(CHATS)
     for _ in range(2):  # what is remembered makes the same
-        for body, tokens in zip(CHATS, told["chats"], strict=True):
+        for body, tokens in zip(CHATS, golden["chats"], strict=True):
             if body not in LENIENT:
                 assert ours(mistral, body) == (None if body == TRUNCATED else tokens), body
 
 
-def test_texts_have_the_engine_s_tokens(mistral: Renderer, told: dict[str, Any]) -> None:
-    for body, tokens in zip(TEXTS, told["texts"], strict=True):
+def test_texts_have_the_engine_s_tokens(mistral: Renderer, golden: dict[str, Any]) -> None:
+    for body, tokens in zip(TEXTS, golden["texts"], strict=True):
         try:
             made = [each.tolist() for each in mistral.completion(body)]
         except PromptError:
@@ -83,9 +83,9 @@ def test_texts_have_the_engine_s_tokens(mistral: Renderer, told: dict[str, Any])
         assert made == tokens, body
 
 
-def test_agents_messages_have_the_engine_s_tokens(mistral: Renderer, told: dict[str, Any]) -> None:
+def test_agents_messages_have_the_engine_s_tokens(mistral: Renderer, golden: dict[str, Any]) -> None:
     prompts, num_equal = PromptSource({"m": mistral}, Metrics(), clock=lambda: NOON), 0
-    for body, tokens in zip(MESSAGES, told["messages"], strict=True):
+    for body, tokens in zip(MESSAGES, golden["messages"], strict=True):
         made = prompts.tokenize(request("/v1/messages", body)).tokens
         assert bool(made) == bool(tokens), body
         if made:
@@ -126,14 +126,14 @@ def test_an_image_is_one(newest: Renderer) -> None:
 def test_what_it_tells(newest: Renderer) -> None:
     tokens = newest.tokens(asked(chat(user("h\u00e9llo"))), NOON).tokens
     assert newest.decode(tokens) is not None and "[INST]" in str(newest.decode(tokens))
-    assert newest.decode([1, 1 << 20]) == "tokens that this model does not have"
+    assert newest.decode([1, 1 << 20]) == "(token ids outside the model's vocabulary)"
     assert newest.describe()["encoder"] == "mistral"
     assert newest.describe()["segments"]["entries"] > 0
     assert newest.growing({"prompt": "a" * 9999}) is None
     assert repr(newest) == "Mistral(v15)"
 
 
-# whose is a directory? -------------------------------------------------------------------------
+# renderer of a directory ------------------------------------------------------------------------
 
 
 def names(directory: Path, *files: str) -> str:
@@ -176,5 +176,5 @@ def test_the_library_is_wanted_where_the_model_is(tmp_path: Path, monkeypatch: p
     with pytest.raises(PromptError, match="no template"):
         RENDERERS["mistral"](tmp_path, "{{ x }}")
     monkeypatch.setitem(sys.modules, "mistral_common", None)
-    with pytest.raises(PromptError, match=r"install kvgate\[mistral\], or say by renderer"):
+    with pytest.raises(PromptError, match=r"install kvgate\[mistral\], or set renderer"):
         RENDERERS["mistral"](tmp_path, None)

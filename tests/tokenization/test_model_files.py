@@ -1,4 +1,4 @@
-"""Where a model's directory says what. tests/tokenization/test_prompt_encoder.py loads such directories
+"""Files of a model's directory, one by one. tests/tokenization/test_prompt_encoder.py loads such directories
 whole."""
 
 import json

@@ -1,4 +1,4 @@
-"""The conversations that templates are tried on have everything that is told apart."""
+"""Probe conversations have every feature that is distinguished."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests to tokens. The oracle is a real engine: its answers to the corpus are kept as digests."""
+"""Requests to tokens. The oracle is a real engine: its tokens of the corpus are kept as digests."""
 
 import json
 from datetime import datetime
@@ -9,7 +9,7 @@ import fastokens
 import pytest
 
 from gateway.core.token_runs import Runs
-from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.support import corpus
 from tests.support.corpus import CHATS, COMPLETIONS, REFUSED, TEMPLATE_NAMES, TEMPLATES, Body, digest
 
@@ -21,15 +21,17 @@ END = "<|im_end|>"
 
 
 @pytest.fixture(scope="module")
-def prompts() -> Prompts:
-    return Prompts.load(TOKENIZER, max_model_len=8192)
+def prompts() -> PromptEncoder:
+    return PromptEncoder.load(TOKENIZER, max_model_len=8192)
 
 
-def load(template: str) -> Prompts:
-    return Prompts.load(TOKENIZER, (TEMPLATES / f"{template}.jinja").read_text("utf-8"), max_model_len=8192)
+def load(template: str) -> PromptEncoder:
+    return PromptEncoder.load(
+        TOKENIZER, (TEMPLATES / f"{template}.jinja").read_text("utf-8"), max_model_len=8192
+    )
 
 
-def ours(prompts: Prompts, body: Body, now: datetime) -> str:
+def ours(prompts: PromptEncoder, body: Body, now: datetime) -> str:
     try:
         return digest(prompts.chat(body, now))
     except PromptError:
@@ -48,13 +50,15 @@ def test_chats_are_the_engine_s(template: str) -> None:
     assert [corpus.name_of(body) for body in wrong] == []
 
 
-def test_completions_are_the_engine_s(prompts: Prompts) -> None:
+def test_completions_are_the_engine_s(prompts: PromptEncoder) -> None:
     told = zip(COMPLETIONS, corpus.golden().completions, strict=True)
     wrong = [body for body, theirs in told if corpus.digest_all(prompts.completion(body)) != theirs]
     assert [corpus.name_of(body) for body in wrong] == []
 
 
-def test_both_encoders_give_the_engine_s_answers(monkeypatch: pytest.MonkeyPatch, prompts: Prompts) -> None:
+def test_both_encoders_give_the_engine_s_answers(
+    monkeypatch: pytest.MonkeyPatch, prompts: PromptEncoder
+) -> None:
     assert prompts.kind == "fastokens"
     monkeypatch.setattr(fastokens.Tokenizer, "from_json_str", None)
     plain = load("chatml")
@@ -64,12 +68,12 @@ def test_both_encoders_give_the_engine_s_answers(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("body", REFUSED, ids=range(len(REFUSED)))
-def test_refused(prompts: Prompts, body: Body) -> None:
+def test_refused(prompts: PromptEncoder, body: Body) -> None:
     with pytest.raises(PromptError):
         prompts.chat(body, NOW)
 
 
-def test_the_body_stays_as_it_was(prompts: Prompts) -> None:
+def test_the_body_stays_as_it_was(prompts: PromptEncoder) -> None:
     for body in CHATS:
         before = json.dumps(body)
         ours(prompts, body, NOW)
@@ -92,7 +96,7 @@ def test_the_body_stays_as_it_was(prompts: Prompts) -> None:
         ({"truncation_side": "middle"}, "truncation_side"),
     ],
 )
-def test_fields_of_another_shape(prompts: Prompts, fields: Body, reason: str) -> None:
+def test_fields_of_another_shape(prompts: PromptEncoder, fields: Body, reason: str) -> None:
     with pytest.raises(PromptError, match=reason):
         prompts.chat({**HELLO, **fields}, NOW)
 
@@ -115,19 +119,19 @@ def test_fields_of_another_shape(prompts: Prompts, fields: Body, reason: str) ->
         {"prompt": "lone \ud800 surrogate"},
     ],
 )
-def test_completions_of_another_shape(prompts: Prompts, body: Body) -> None:
+def test_completions_of_another_shape(prompts: PromptEncoder, body: Body) -> None:
     with pytest.raises(PromptError):
         prompts.completion(body)
 
 
-def test_surrogates_are_refused(prompts: Prompts) -> None:
+def test_surrogates_are_refused(prompts: PromptEncoder) -> None:
     with pytest.raises(PromptError, match="Unicode"):
         prompts.chat({"messages": [{"role": "user", "content": "\ud800"}]}, NOW)
 
 
 def test_minus_one_needs_the_model_s_length() -> None:
     with pytest.raises(PromptError, match="length"):
-        Prompts.load(TOKENIZER).completion({"prompt": "x", "truncate_prompt_tokens": -1})
+        PromptEncoder.load(TOKENIZER).completion({"prompt": "x", "truncate_prompt_tokens": -1})
 
 
 @pytest.mark.parametrize(
@@ -135,21 +139,21 @@ def test_minus_one_needs_the_model_s_length() -> None:
     [({}, 15), ({"max_tokens": 0}, 16), ({"max_tokens": None}, 16), ({"max_tokens": 1}, 15)],
 )
 def test_one_token_is_held_back_for_output(fields: Body, length: int) -> None:
-    prompts = Prompts.load(TOKENIZER, max_model_len=16)
+    prompts = PromptEncoder.load(TOKENIZER, max_model_len=16)
     (tokens,) = prompts.completion({"prompt": "word " * 50, "truncate_prompt_tokens": -1, **fields})
     assert len(tokens) == length
 
 
-def test_default_kwargs_are_the_server_s(prompts: Prompts) -> None:
+def test_default_kwargs_are_the_server_s(prompts: PromptEncoder) -> None:
     template = "{{ mode | default('none') }}{{ messages[0].content }}"
-    served = Prompts.load(TOKENIZER, template, default_kwargs={"mode": "quick"})
+    served = PromptEncoder.load(TOKENIZER, template, default_kwargs={"mode": "quick"})
     asked = {**HELLO, "chat_template_kwargs": {"mode": "slow"}}
     assert served.render(HELLO, NOW) == "quickHello"
     assert served.render(asked, NOW) == "slowHello"
 
 
 def test_now_is_the_caller_s() -> None:
-    prompts = Prompts.load(TOKENIZER, "{{ strftime_now('%Y-%m-%d') }}")
+    prompts = PromptEncoder.load(TOKENIZER, "{{ strftime_now('%Y-%m-%d') }}")
     assert prompts.render(HELLO, NOW) == "2024-07-26"
 
 
@@ -165,26 +169,28 @@ def model(directory: Path, **config: Any) -> Path:
 
 def test_named_templates(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "default"}, {"name": "tool_use", "template": "tools"}]
-    prompts = Prompts.load(model(tmp_path, chat_template=named))
+    prompts = PromptEncoder.load(model(tmp_path, chat_template=named))
     assert prompts.render(HELLO, NOW) == "default"
     assert prompts.render({**HELLO, "tools": [{"function": {"name": "f"}}]}, NOW) == "tools"
-    assert Prompts.load(tmp_path, "tool_use").render(HELLO, NOW) == "tools"
+    assert PromptEncoder.load(tmp_path, "tool_use").render(HELLO, NOW) == "tools"
 
 
 def test_template_files_beat_the_configuration(tmp_path: Path) -> None:
     model(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("file", encoding="utf-8")
-    assert Prompts.load(tmp_path).render(HELLO, NOW) == "file"
+    assert PromptEncoder.load(tmp_path).render(HELLO, NOW) == "file"
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools", encoding="utf-8")
-    assert Prompts.load(tmp_path).render({**HELLO, "tools": [{"function": {"name": "f"}}]}, NOW) == "tools"
+    assert (
+        PromptEncoder.load(tmp_path).render({**HELLO, "tools": [{"function": {"name": "f"}}]}, NOW) == "tools"
+    )
 
 
 @pytest.mark.parametrize("token", ["<s>", {"content": "<s>", "__type": "AddedToken", "lstrip": False}])
 def test_special_tokens_are_variables(tmp_path: Path, token: object) -> None:
     config = {"bos_token": token, "image_token": "<img>", "extra_special_tokens": {"audio_token": "<aud>"}}
     template = "{{ bos_token }}{{ eos_token }}{{ pad_token }}{{ image_token }}{{ audio_token }}"
-    prompts = Prompts.load(model(tmp_path, chat_template=template, **config))
+    prompts = PromptEncoder.load(model(tmp_path, chat_template=template, **config))
     assert prompts.render(HELLO, NOW) == "<s><|im_end|><img><aud>"
     # They are no part of tokenizer.json, so they come behind its vocabulary.
     assert all(token >= 8192 for token in prompts.encode("<s><img><aud>", False))
@@ -193,7 +199,7 @@ def test_special_tokens_are_variables(tmp_path: Path, token: object) -> None:
 def test_special_tokens_map(tmp_path: Path) -> None:
     model(tmp_path, chat_template="{{ bos_token }}{{ eos_token }}")
     (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<|endoftext|>"}', encoding="utf-8")
-    assert Prompts.load(tmp_path).render(HELLO, NOW) == "<|endoftext|><|im_end|>"
+    assert PromptEncoder.load(tmp_path).render(HELLO, NOW) == "<|endoftext|><|im_end|>"
 
 
 def test_configuration_adds_tokens_and_changes_flags(tmp_path: Path) -> None:
@@ -201,13 +207,13 @@ def test_configuration_adds_tokens_and_changes_flags(tmp_path: Path) -> None:
         "8192": {"content": "<new>", "special": False, "normalized": False},
         "2": {"content": END, "special": True, "rstrip": True},
     }
-    prompts = Prompts.load(model(tmp_path, added_tokens_decoder=decoder))
+    prompts = PromptEncoder.load(model(tmp_path, added_tokens_decoder=decoder))
     assert prompts.encode(f"<new>{END}   <new>", False).tolist() == [8192, 2, 8192]
 
 
 def test_without_a_default_template(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="no default chat template"):
-        Prompts.load(model(tmp_path, chat_template=[{"name": "rag", "template": "x"}]))
+        PromptEncoder.load(model(tmp_path, chat_template=[{"name": "rag", "template": "x"}]))
 
 
 @pytest.mark.parametrize(
@@ -236,13 +242,13 @@ def test_load_says_what_is_wrong(tmp_path: Path, file: str, content: str | None,
     else:
         (tmp_path / file).write_text(content, encoding="utf-8")
     with pytest.raises(PromptError, match=reason) as error:
-        Prompts.load(tmp_path)
+        PromptEncoder.load(tmp_path)
     assert str(tmp_path) in str(error.value)
 
 
 def test_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="no such directory"):
-        Prompts.load(tmp_path / "nowhere")
+        PromptEncoder.load(tmp_path / "nowhere")
 
 
 # the committed tokenizer
@@ -253,7 +259,7 @@ def test_committed_configuration_has_the_committed_template() -> None:
     assert config["chat_template"] == (TEMPLATES / "chatml.jinja").read_text("utf-8")
 
 
-def test_committed_tokenizer_is_small_and_whole(prompts: Prompts) -> None:
+def test_committed_tokenizer_is_small_and_whole(prompts: PromptEncoder) -> None:
     data = json.loads((TOKENIZER / "tokenizer.json").read_text("utf-8"))
     assert len(data["model"]["vocab"]) == 8192
     assert (TOKENIZER / "tokenizer.json").stat().st_size < 256 * 1024
@@ -264,12 +270,12 @@ def test_committed_tokenizer_is_small_and_whole(prompts: Prompts) -> None:
     ]
 
 
-def test_repr_shows_state(prompts: Prompts) -> None:
+def test_repr_shows_state(prompts: PromptEncoder) -> None:
     assert "fastokens" in repr(prompts) and "Template(string" in repr(prompts)
 
 
 def test_what_is_in_use_is_told() -> None:
-    prompts = Prompts.load(TOKENIZER)
+    prompts = PromptEncoder.load(TOKENIZER)
     (template,) = prompts.describe()["templates"]
     assert (template["name"], template["rendering"]) == ("default", "whole")
     prompts.remember(Runs(), NOW, print)
@@ -280,7 +286,7 @@ def test_what_is_in_use_is_told() -> None:
     assert json.dumps(told)  # plain values
 
 
-def test_tokens_can_be_read_back(prompts: Prompts) -> None:
+def test_tokens_can_be_read_back(prompts: PromptEncoder) -> None:
     text = prompts.render(HELLO, NOW)
     assert prompts.decode(prompts.encode(text, False)) == text
 
@@ -316,7 +322,7 @@ def test_before_the_first_image_a_prompt_is_what_it_would_be_without(
 def test_a_template_that_looks_ahead_for_images_proves_less() -> None:
     source = (TEMPLATES / "parts.jinja").read_text("utf-8")
     looks = "{%- if 'image' in messages | string %}{{- '<|im_start|>images\n' }}{% endif %}"
-    prompts = Prompts.load(TOKENIZER, looks + source)
+    prompts = PromptEncoder.load(TOKENIZER, looks + source)
     tokens = prompts.before_media({"messages": [*TALK, {"role": "user", "content": [CAT]}]}, NOW)
     assert len(tokens) == 1
 

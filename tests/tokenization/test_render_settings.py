@@ -1,4 +1,4 @@
-"""Settings: found by name, shared by what they are, of one day."""
+"""Render settings: found by name, shared by what they are, of one day."""
 
 from datetime import datetime, timedelta
 
@@ -8,8 +8,8 @@ from gateway.tokenization.render_settings import (
     MAX_SETTINGS,
     MAX_VARIABLES_CHARS,
     STUB_TOOLS,
-    Setting,
-    Settings,
+    RenderSetting,
+    RenderSettings,
 )
 
 NOW = datetime(2024, 7, 26, 12)
@@ -19,11 +19,13 @@ HOURLY = Template("{{ strftime_now('%H') }}" + LOOP.source)
 VARIABLES = {"tools": None, "documents": None}
 
 
-def settings(template: Template = LOOP) -> Settings:
-    return Settings(("<|im_start|>",), {"default": template})
+def settings(template: Template = LOOP) -> RenderSettings:
+    return RenderSettings(("<|im_start|>",), {"default": template})
 
 
-def made(of: Settings, template: Template = LOOP, now: datetime = NOW, **variables: object) -> Setting | None:
+def made(
+    of: RenderSettings, template: Template = LOOP, now: datetime = NOW, **variables: object
+) -> RenderSetting | None:
     return of.of(template, {**VARIABLES, **variables}, now)
 
 
@@ -32,7 +34,7 @@ def test_equal_variables_share_a_setting_and_its_proof() -> None:
     one = made(known, mode=1)
     assert one is made(known, mode=1)
     assert one is not made(known, mode=2) and one is not made(known, mode=True)
-    assert repr(known) == "Settings(3 of 1 templates)"
+    assert repr(known) == "RenderSettings(3 of 1 templates)"
 
 
 def test_keys_in_another_order_may_be_another_text() -> None:
@@ -109,7 +111,7 @@ def test_the_tier_of_a_template_and_its_reason() -> None:
     is_incremental, why = known.tier(LOOP)
     assert is_incremental and "proved in 1 settings at the cuts" in why and "turn" in why
     known.stop(LOOP)
-    assert known.tier(LOOP) == (False, "a check failed: a prompt put together differed from the whole")
+    assert known.tier(LOOP) == (False, "a check failed: an assembled prompt differed from the whole")
 
 
 def test_a_template_that_cannot_be_cut_says_why() -> None:

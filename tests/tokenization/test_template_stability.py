@@ -1,4 +1,4 @@
-"""Where templates can be cut, found out without being told."""
+"""Cut points of templates, derived from the template alone."""
 
 from datetime import datetime
 

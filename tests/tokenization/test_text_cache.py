@@ -1,4 +1,4 @@
-"""Texts that grow: the same tokens as the whole, and only what is new encoded."""
+"""Growing texts: the same tokens as the whole, and only what is new encoded."""
 
 import random
 
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from gateway.app import bundled_tokenizer
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.token_runs import Runs
-from gateway.tokenization.prompt_encoder import Prompts
-from gateway.tokenization.text_cache import STRIDE, Texts, are_apart, cuts
+from gateway.tokenization.prompt_encoder import PromptEncoder
+from gateway.tokenization.text_cache import STRIDE, TextCache, are_apart, cuts
 
-PROMPTS = Prompts.load(bundled_tokenizer())
+PROMPTS = PromptEncoder.load(bundled_tokenizer())
 
 
 def encode(text: str) -> Tokens:
@@ -68,7 +68,7 @@ def test_cuts_follow_from_what_is_before_them(seed: int, num_lines: int, num_mor
 @settings(max_examples=40)
 def test_a_growing_text_has_the_tokens_of_the_whole(seed: int, steps: list[int]) -> None:
     runs, text = Runs(), document(seed, 300)
-    texts = Texts(runs, encode, b"t")
+    texts = TextCache(runs, encode, b"t")
     for i, num_lines in enumerate(steps):
         text += document(seed + i, num_lines) if i % 3 else document(seed, num_lines)
         found = texts.tokens(text)
@@ -83,7 +83,7 @@ def test_only_what_is_new_is_encoded() -> None:
         encoded.append(text)
         return encode(text)
 
-    texts, text = Texts(Runs(), counting, b"t"), document(3, 1000)
+    texts, text = TextCache(Runs(), counting, b"t"), document(3, 1000)
     texts.tokens(text)
     encoded.clear()
     texts.tokens(text + "one more line\n")
@@ -93,7 +93,10 @@ def test_only_what_is_new_is_encoded() -> None:
 
 def test_tokenizers_do_not_share() -> None:
     runs, text = Runs(), document(5, 500)
-    one, other = Texts(runs, encode, b"one"), Texts(runs, lambda text: tokens_of(map(ord, text)), b"other")
+    one, other = (
+        TextCache(runs, encode, b"one"),
+        TextCache(runs, lambda text: tokens_of(map(ord, text)), b"other"),
+    )
     assert one.tokens(text).tokens == encode(text)
     assert other.tokens(text).tokens == tokens_of(map(ord, text))
     assert one.tokens(text).tokens == encode(text)
@@ -106,7 +109,7 @@ def test_what_is_known_under_one_salt_makes_nothing_faster_under_another() -> No
         encoded.append(text)
         return encode(text)
 
-    texts, text = Texts(Runs(), noting, b"t"), document(1, 400)
+    texts, text = TextCache(Runs(), noting, b"t"), document(1, 400)
     one = texts.tokens(text, "a")
     num = len(encoded)
     assert texts.tokens(text, "a").tokens == one.tokens and len(encoded) == num + 1  # its rest

@@ -19,9 +19,9 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 from gateway.core.blocks import tokens_of
 from gateway.tokenization.tokenizer import (
     SAMPLES,
-    Fast,
-    Plain,
-    Segments,
+    FastEncoder,
+    ReferenceEncoder,
+    SegmentCache,
     Tokenizer,
     TokenizerError,
     cut_tokens,
@@ -94,15 +94,15 @@ def test_tokenizers_where_fastokens_does_not_load(monkeypatch: pytest.MonkeyPatc
 
 
 def test_tokenizers_where_fastokens_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = Fast.encode
+    encode = FastEncoder.encode
 
-    def differ(self: Fast, texts: Any) -> list[bytes]:
+    def differ(self: FastEncoder, texts: Any) -> list[bytes]:
         return [
             ids + b"\0\0\0\0" if "漢" in text else ids
             for text, ids in zip(texts, encode(self, texts), strict=True)
         ]
 
-    monkeypatch.setattr(Fast, "encode", differ)
+    monkeypatch.setattr(FastEncoder, "encode", differ)
     tokenizer = Tokenizer.load(FILE)
     assert tokenizer.kind == "tokenizers"
     assert "fastokens differs" in tokenizer.why
@@ -125,8 +125,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     """Small memories, so that segments come and go."""
     if request.param == "fastokens":
         return Tokenizer.load(FILE, cache_bytes=4_000)
-    plain = Plain(from_file(FILE))
-    segments = Segments(plain, SPECIALS, 4_000)
+    plain = ReferenceEncoder(from_file(FILE))
+    segments = SegmentCache(plain, SPECIALS, 4_000)
     return Tokenizer(segments, "tokenizers", "", (b"", b""))
 
 
@@ -219,7 +219,7 @@ STRANGE = [
 def test_cut_only_where_segments_are_independent(tmp_path: Path, name: str, num_cuts: int) -> None:
     path = small_model(tmp_path / "tokenizer.json", strange(name))
     added = json.loads(path.read_text("utf-8"))["added_tokens"]
-    assert len(cut_tokens(Plain(from_file(path)), added)) == num_cuts
+    assert len(cut_tokens(ReferenceEncoder(from_file(path)), added)) == num_cuts
 
 
 def test_thousands_of_added_tokens_do_not_make_loading_slow() -> None:
@@ -280,14 +280,14 @@ class Counting:
         return [array("I", map(ord, text)).tobytes() for text in texts]
 
 
-def encode(segments: Segments, text: str) -> str:
+def encode(segments: SegmentCache, text: str) -> str:
     (ids,) = segments.encode((text,))
     return "".join(map(chr, array("I", ids)))
 
 
 def test_a_segment_is_encoded_once() -> None:
     encoder = Counting()
-    segments = Segments(encoder, ("|",), 10_000)
+    segments = SegmentCache(encoder, ("|",), 10_000)
     assert encode(segments, "a|b|a") == "a|b|a"
     assert sorted(encoder.asked) == ["a", "b", "|"]
     assert encode(segments, "b|a||new") == "b|a||new"
@@ -296,7 +296,7 @@ def test_a_segment_is_encoded_once() -> None:
 
 def test_the_least_recently_used_goes_first_and_bytes_are_bounded() -> None:
     encoder = Counting()
-    segments = Segments(encoder, ("|",), 1_000)
+    segments = SegmentCache(encoder, ("|",), 1_000)
     for text in ("a", "b", "a", "c", "d", "a"):
         encode(segments, text)
         assert segments.num_bytes <= 1_000
@@ -308,14 +308,14 @@ def test_the_least_recently_used_goes_first_and_bytes_are_bounded() -> None:
 
 def test_what_is_larger_than_the_memory_is_not_kept() -> None:
     encoder = Counting()
-    segments = Segments(encoder, ("|",), 1_000)
+    segments = SegmentCache(encoder, ("|",), 1_000)
     for _ in range(2):
         assert encode(segments, "x" * 1_000) == "x" * 1_000
     assert len(encoder.asked) == 2 and segments.num_bytes == 0
 
 
 def test_fastokens_bounds_its_memory() -> None:
-    fast = Fast(FILE.read_text("utf-8"), 50_000)
+    fast = FastEncoder(FILE.read_text("utf-8"), 50_000)
     for number in range(500):
         fast.encode((f"segment {number} of text<|im_end|>",))
     stats = fast._tokenizer.segment_cache_stats()
@@ -323,7 +323,7 @@ def test_fastokens_bounds_its_memory() -> None:
 
 
 def test_threads_share_a_memory() -> None:
-    segments = Segments(Counting(), ("|",), 3_000)
+    segments = SegmentCache(Counting(), ("|",), 3_000)
     texts = [f"{i}|{i % 7}|{i % 3}" for i in range(300)]
     wrong: list[str] = []
 
@@ -340,31 +340,32 @@ def test_threads_share_a_memory() -> None:
 
 def test_both_encoders_tell_what_they_remember() -> None:
     for encoder in (
-        Fast(FILE.read_text("utf-8"), 50_000),
-        Segments(Plain(from_file(FILE)), SPECIALS, 50_000),
+        FastEncoder(FILE.read_text("utf-8"), 50_000),
+        SegmentCache(ReferenceEncoder(from_file(FILE)), SPECIALS, 50_000),
     ):
         encoder.encode(["<|im_start|>user\nWhat is remembered?<|im_end|>"])
-        told = encoder.cache()
-        assert told["entries"] > 0
-        assert 0 < told["bytes"] <= told["max_bytes"] == 50_000
+        described = encoder.cache()
+        assert described["entries"] > 0
+        assert 0 < described["bytes"] <= described["max_bytes"] == 50_000
 
 
 def test_both_encoders_give_the_text_back() -> None:
     text = "<|im_start|>user\nIt is 09:27.<|im_end|>\n"
     for encoder in (
-        Fast(FILE.read_text("utf-8"), 50_000),
-        Segments(Plain(from_file(FILE)), SPECIALS, 50_000),
+        FastEncoder(FILE.read_text("utf-8"), 50_000),
+        SegmentCache(ReferenceEncoder(from_file(FILE)), SPECIALS, 50_000),
     ):
         (ids,) = encoder.encode([text])
         assert encoder.decode(tokens_of(memoryview(ids).cast("I"))) == text
 
 
 def test_fastokens_starts_no_threads_of_its_own() -> None:
-    """They would spin for work beside the event loop. In a process that has not encoded anything yet."""
+    """fastokens' threads would spin for work beside the event loop. Run in a process that has not encoded
+    anything yet."""
     program = (
         "import os, pathlib, sys\n"
-        "from gateway.tokenization.tokenizer import Fast\n"
-        "fast = Fast(pathlib.Path(sys.argv[1]).read_text('utf-8'), 1 << 20)\n"
+        "from gateway.tokenization.tokenizer import FastEncoder\n"
+        "fast = FastEncoder(pathlib.Path(sys.argv[1]).read_text('utf-8'), 1 << 20)\n"
         "fast.encode([f'word {i} ' * 50_000 for i in range(3)])\n"
         "print(os.environ['FASTOKENS_BPE_THREADS'])\n"
         "print(len(os.listdir('/proc/self/task')) if os.path.exists('/proc/self/task') else 1)\n"

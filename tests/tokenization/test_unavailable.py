@@ -8,7 +8,7 @@ from gateway import request
 from gateway.core.decision import Prompt
 from gateway.models.prompt_source import PromptSource
 from gateway.observability.metrics import Metrics
-from gateway.tokenization.unavailable import Nobody
+from gateway.tokenization.unavailable import Unavailable
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
 BODIES = [
@@ -21,7 +21,7 @@ BODIES = [
 
 def test_every_prompt_is_refused_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
-    prompts = PromptSource({"m": Nobody("no tokenizer.json in /x")}, metrics)
+    prompts = PromptSource({"m": Unavailable("no tokenizer.json in /x")}, metrics)
     with caplog.at_level(logging.WARNING):
         for path, fields in BODIES:
             asked = request(path, {"model": "m", **fields})
@@ -33,7 +33,7 @@ def test_every_prompt_is_refused_with_the_reason(caplog: pytest.LogCaptureFixtur
 
 
 def test_what_it_tells() -> None:
-    nobody = Nobody("why")
-    assert PromptSource({"m": nobody}, Metrics()).decode("m", [1]) is None
-    assert nobody.describe() == {"encoder": None, "why": "why", "templates": []}
-    assert repr(nobody) == "Nobody('why')"
+    unavailable = Unavailable("why")
+    assert PromptSource({"m": unavailable}, Metrics()).decode("m", [1]) is None
+    assert unavailable.describe() == {"encoder": None, "why": "why", "templates": []}
+    assert repr(unavailable) == "Unavailable('why')"

@@ -14,9 +14,9 @@ import pytest
 from gateway import request
 from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.models.prompt_source import PromptSource
-from gateway.models.token_parity import PROBES, Agreement
+from gateway.models.token_parity import PROBES, ParityCheck
 from gateway.observability.metrics import Metrics
-from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.apis.test_to_chat import GOLDEN
 from tests.support.agents import CHATS, MESSAGES, RESPONSES
 from tests.vllm.engine import ENGINE, ROOT, VllmWorker
@@ -40,7 +40,7 @@ def test_golden_chats_are_this_engine_s() -> None:
 
 @pytest.mark.parametrize("route", ["/v1/messages", "/v1/responses"])
 def test_prompts_have_the_engine_s_tokens(vllm_worker: VllmWorker, route: str) -> None:
-    prompts = Prompts.load(vllm_worker.model)
+    prompts = PromptEncoder.load(vllm_worker.model)
     dialect, num_compared = dialect_of(prompts, datetime.now()), 0
     for body in MESSAGES if route == "/v1/messages" else RESPONSES:
         try:
@@ -59,15 +59,15 @@ def test_prompts_have_the_engine_s_tokens(vllm_worker: VllmWorker, route: str) -
 
 
 async def test_a_worker_with_its_own_tokenizer_agrees_in_all_probes(vllm_worker: VllmWorker) -> None:
-    prompts = PromptSource({"m": Prompts.load(vllm_worker.model)}, Metrics())
+    prompts = PromptSource({"m": PromptEncoder.load(vllm_worker.model)}, Metrics())
 
     async def post(path: str, body: object) -> bytes | None:
         told = ask(vllm_worker.url, path, dict(body))  # type: ignore[call-overload]
         return None if told is None else json.dumps(told).encode()
 
-    judgement = await Agreement(prompts.tokenize, prompts.decode).judge("m", post)
-    assert judgement.difference is None
-    assert judgement.num_compared == len(PROBES)
+    parity = await ParityCheck(prompts.tokenize, prompts.decode).compare("m", post)
+    assert parity.difference is None
+    assert parity.num_compared == len(PROBES)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.tokenization.prompt_encoder import PromptError, Prompts
+from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests import ROOT
 from tests.support import corpus
 from tests.support.corpus import (
@@ -80,16 +80,16 @@ def source(template: str) -> str:
     return (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
 
 
-def ours(prompts: Prompts, body: Body) -> list[int] | None:
+def ours(prompts: PromptEncoder, body: Body) -> list[int] | None:
     try:
         return prompts.chat(body, datetime.now()).tolist()
     except PromptError:
         return None
 
 
-def load(template: str) -> Prompts:
+def load(template: str) -> PromptEncoder:
     chat_template = None if template == "chatml" else source(template)
-    return Prompts.load(TOKENIZER, chat_template, max_model_len=MODEL_LEN)
+    return PromptEncoder.load(TOKENIZER, chat_template, max_model_len=MODEL_LEN)
 
 
 @pytest.mark.vllm
