@@ -7,19 +7,24 @@ from collections.abc import Iterator
 from math import isfinite
 
 MAX_VALUE = 1e300
+MAX_SAMPLES = 4096
+"""Of one name: four for each data-parallel rank of the largest deployments."""
 MAX_DIGITS = 18
 """Python itself refuses to read a number of thousands of digits, by an error."""
 
 
 def series(text: str, prefix: str) -> Iterator[tuple[str, float]]:
-    """Labels and value of each sample whose line starts with `prefix`; they lie together."""
-    start = 0 if text.startswith(prefix) else text.find("\n" + prefix) + 1
+    """Labels and value of each sample whose line starts with `prefix`; they lie together. Raises ValueError
+    for more samples than any engine has."""
+    num, start = 0, 0 if text.startswith(prefix) else text.find("\n" + prefix) + 1
     while text.startswith(prefix, start):
         end = text.find("\n", start)
         end = end if end >= 0 else len(text)
         labels, _, value = text[start + len(prefix) - 1 : end].rpartition(" ")
         yield from sample(labels, value)
-        start = end + 1
+        num, start = num + 1, end + 1
+        if num > MAX_SAMPLES:
+            raise ValueError(f"more than {MAX_SAMPLES:,} samples of {prefix.rstrip(' {')}")
 
 
 def sample(labels: str, value: str) -> Iterator[tuple[str, float]]:

@@ -3,9 +3,10 @@
 import asyncio
 import errno
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import aiohttp
 
@@ -19,8 +20,20 @@ from gateway.upstream.control_client import ControlSession, failure, read_all
 
 log = logging.getLogger("kvgate.roster")
 
+Parsed = TypeVar("Parsed")
+
 UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
 CLOSE = {"Connection": "close"}
+MAX_BYTES = 1 << 20
+"""Of an answer that is neither of the two below: what an engine says of itself has some 50 KB."""
+MAX_PAGE_BYTES = 8 << 20
+"""Of metrics: 60 KB for each rank."""
+MAX_MODELS_BYTES = 3 << 20
+"""Of the list of models: vLLM's has 700 bytes for each, and 4,096 of them are used."""
+MAX_CARDS = 10_000
+"""Objects in the list of models; vLLM's has two for each. So many are decoded, in one go, in some 10 ms."""
+LARGE_PAGE_BYTES = 64 << 10
+"""Answers from here on are parsed in a thread, which leaves the event loop its turns."""
 CONNECT_TIMEOUT_S = 1.0
 """A publisher is in the worker's own network, and it listens before the worker is healthy."""
 
@@ -31,6 +44,10 @@ class ProbeError(Exception):
 
 class Silence(ProbeError):
     """Nobody answers there at all, not even with a refusal: it hangs, or is gone with its host."""
+
+
+async def _parsed(num_bytes: int, parse: Callable[[], Parsed]) -> Parsed:
+    return parse() if num_bytes < LARGE_PAGE_BYTES else await asyncio.to_thread(parse)
 
 
 class Probe:
@@ -57,7 +74,7 @@ class Probe:
 
     async def facts(self) -> Facts:
         """Everything the endpoint tells of itself, and which engine that makes it. Raises ProbeError."""
-        models = await self._required(MODELS)
+        models = await self._listed()
         engine = self._engine = await self._identify(models)
         ranks = await self.metrics()
         sources = await self._optional(engine.paths.event_sources)
@@ -77,7 +94,7 @@ class Probe:
         return Facts(
             url=self.url,
             engine=engine.name,
-            models=self._parse_models(engine, models),
+            models=await self._parse_models(engine, models),
             ranks=every,
             sources=told.sources,
             version=told.version,
@@ -88,7 +105,7 @@ class Probe:
     async def models(self) -> tuple[ModelInfo, ...]:
         """Every name that it answers to now. Raises ProbeError."""
         assert self._engine is not None, "it has told its facts before"
-        return self._parse_models(self._engine, await self._required(MODELS))
+        return await self._parse_models(self._engine, await self._listed())
 
     async def check_health(self) -> None:
         """Raises ProbeError where the endpoint does not take requests."""
@@ -96,7 +113,7 @@ class Probe:
         status, _ = await self._get(path)
         if status == 404:  # an engine without such a path (Ollama): it is well if it lists its models
             path = MODELS
-            status, _ = await self._get(path)
+            status, _ = await self._get(path, max_bytes=MAX_MODELS_BYTES)
         if status != 200:
             raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
 
@@ -105,11 +122,13 @@ class Probe:
         that a balancer in between may choose anew for the next one."""
         if self._engine is None:
             return {}
-        body = await self._optional(self._engine.paths.metrics, CLOSE if is_last else None)
+        path = self._engine.paths.metrics
+        body = await self._optional(path, CLOSE if is_last else None, MAX_PAGE_BYTES)
         if not body:
             return {}
-        with self._reading():
-            ranks = self._engine.parse_metrics(body.decode("utf-8", "replace"))
+        with self._reading(path or ""):
+            page, parse = body.decode("latin-1"), self._engine.parse_metrics  # a copy, whatever the bytes are
+            ranks = await _parsed(len(page), lambda: parse(page))
         self._check_ranks(ranks)
         return ranks
 
@@ -133,9 +152,9 @@ class Probe:
         if refusal := ranks_refusal(len(ranks)):
             raise ProbeError(f"{self.url} {refusal}")
 
-    def _parse_models(self, engine: Engine, body: bytes) -> tuple[ModelInfo, ...]:
+    async def _parse_models(self, engine: Engine, body: bytes) -> tuple[ModelInfo, ...]:
         with self._reading(MODELS):
-            found = usable(engine.parse_models(body), self._num_ranks)
+            found = await _parsed(len(body), lambda: usable(engine.parse_models(body), self._num_ranks))
         if found.refusal and found.refusal != self._refused_models:
             self._log.warning("worker %s: some of its models are ignored: %s", self.url, found.refusal)
         self._refused_models = found.refusal
@@ -144,7 +163,8 @@ class Probe:
     async def _identify(self, models: bytes) -> Engine:
         known = self._engines.configured(self.url) or self._engines.by_models(models)
         for path in METRICS if known is None else ():
-            known = known or self._engines.by_metrics(await self._optional(path) or b"")
+            page = await self._optional(path, max_bytes=MAX_PAGE_BYTES)
+            known = known or self._engines.by_metrics(page or b"")
         return known or self._engines.other
 
     async def _publishes(self) -> bool:
@@ -161,8 +181,15 @@ class Probe:
         writer.close()
         return peer is not None and self._session.address_refusal(peer[0]) is None
 
-    async def _required(self, path: str) -> bytes:
-        status, body = await self._get(path)
+    async def _listed(self) -> bytes:
+        """The list of models. Raises ProbeError."""
+        body = await self._required(MODELS, MAX_MODELS_BYTES)
+        if body.count(b"{") > MAX_CARDS:
+            raise ProbeError(f"{self.url}{MODELS} lists more than {MAX_CARDS:,} objects")
+        return body
+
+    async def _required(self, path: str, max_bytes: int = MAX_BYTES) -> bytes:
+        status, body = await self._get(path, max_bytes=max_bytes)
         if status != 200:
             raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
         return body
@@ -172,20 +199,22 @@ class Probe:
             return "; give the worker's address without /v1"
         return "; --worker-key-file FILE gives it the key that it wants" if status == 401 else ""
 
-    async def _optional(self, path: str | None, more: Mapping[str, str] | None = None) -> bytes | None:
+    async def _optional(
+        self, path: str | None, more: Mapping[str, str] | None = None, max_bytes: int = MAX_BYTES
+    ) -> bytes | None:
         if path is None:
             return None
-        status, body = await self._get(path, more=more)
+        status, body = await self._get(path, more=more, max_bytes=max_bytes)
         return body if status == 200 else None
 
     async def _get(
-        self, path: str, url: str = "", more: Mapping[str, str] | None = None
+        self, path: str, url: str = "", more: Mapping[str, str] | None = None, max_bytes: int = MAX_BYTES
     ) -> tuple[int, bytes]:
         """The key that workers were started with goes to workers only."""
         headers = {**({} if url else self._headers), **(more or {})}
         try:
             async with self._session.call("GET", url or self.url, path, headers=headers) as answer:
-                return answer.status, await read_all(answer)
+                return answer.status, await read_all(answer, max_bytes)
         except TimeoutError as exc:
             raise Silence(f"{url or self.url}{path} did not answer in time") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:

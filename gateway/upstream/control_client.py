@@ -130,13 +130,13 @@ def _with_key(headers: Mapping[str, str], authorization: str) -> dict[str, str]:
     return {**others, "authorization": authorization}
 
 
-async def read_all(answer: aiohttp.ClientResponse) -> bytes:
+async def read_all(answer: aiohttp.ClientResponse, max_bytes: int | None = None) -> bytes:
     """Raises ValueError for an answer without end, and what aiohttp raises."""
-    body = bytearray()
+    body, max_bytes = bytearray(), MAX_ANSWER_BYTES if max_bytes is None else max_bytes
     async for piece in answer.content.iter_any():
         body += piece
-        if len(body) > MAX_ANSWER_BYTES:
-            raise ValueError(f"the answer is over {MAX_ANSWER_BYTES} bytes")
+        if len(body) > max_bytes:
+            raise ValueError(f"the answer is over {max_bytes:,} bytes")
     return bytes(body)
 
 

@@ -10,8 +10,7 @@ from aiohttp import web
 from engines import ENGINES
 from gateway.core.engine import EngineMetrics, EnginePaths, EventSource
 from gateway.discovery.engine_detection import Engines
-from gateway.discovery.probe import Probe, ProbeError
-from gateway.upstream import control_client
+from gateway.discovery.probe import MAX_BYTES, MAX_CARDS, Probe, ProbeError
 from tests.support.fakes import FakeEngine, only, serve, session, url_of
 
 pytestmark = pytest.mark.process
@@ -126,15 +125,20 @@ async def test_metrics_may_hold_bytes_that_are_no_text(endpoint: Endpoint, probe
     assert await probe.metrics() == {}
 
 
-async def test_an_endless_answer_is_cut_off(
-    endpoint: Endpoint, probe: Probe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_client, "MAX_ANSWER_BYTES", 1000)
-    endpoint.answers["/health"] = (200, b"x" * 1000)
+async def test_an_endless_answer_is_cut_off(endpoint: Endpoint, probe: Probe) -> None:
+    endpoint.answers["/health"] = (200, b"x" * MAX_BYTES)
     await probe.check_health()
-    endpoint.answers["/health"] = (200, b"x" * 1001)
-    with pytest.raises(ProbeError, match="/health: the answer is over 1000 bytes"):
+    endpoint.answers["/health"] = (200, b"x" * (MAX_BYTES + 1))
+    with pytest.raises(ProbeError, match="/health: the answer is over 1,048,576 bytes"):
         await probe.check_health()
+
+
+async def test_a_list_of_more_objects_than_are_used_is_refused_by_name(
+    endpoint: Endpoint, probe: Probe
+) -> None:
+    endpoint.answers["/v1/models"] = (200, b'{"data":[' + b'{"id":"m"},' * MAX_CARDS + b'{"id":"m"}]}')
+    with pytest.raises(ProbeError, match="/v1/models lists more than 10,000 objects"):
+        await probe.facts()
 
 
 async def test_a_silent_endpoint_is_given_up(endpoint: Endpoint) -> None:

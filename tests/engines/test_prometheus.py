@@ -2,7 +2,7 @@
 
 import pytest
 
-from engines.prometheus import integer, label, series
+from engines.prometheus import MAX_SAMPLES, integer, label, series
 
 PAGE = """\
 # TYPE a:x gauge
@@ -35,3 +35,10 @@ def test_labels_by_their_whole_name() -> None:
 )
 def test_integers(text: str | None, number: int | None) -> None:
     assert integer(text) == number
+
+
+def test_more_samples_than_any_engine_has_are_refused_by_name() -> None:
+    page = 'm{engine="0"} 1\n' * (MAX_SAMPLES + 1)
+    assert len(list(series(page[: -len('m{engine="0"} 1\n')], "m{"))) == MAX_SAMPLES
+    with pytest.raises(ValueError, match="more than 4,096 samples of m"):
+        list(series(page, "m{"))

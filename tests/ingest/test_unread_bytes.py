@@ -93,7 +93,9 @@ async def test_all_together_are_bounded_and_the_largest_goes_first() -> None:
     wires = Wires(max_bytes=1 << 40, max_all_bytes=16 << 20)
     async with connected(wires, 3) as (_, connections):
         await until(lambda: any(each.excess for each in connections))
-        assert sum(each.wire.num_waiting for each in connections if each.wire.is_open) <= 16 << 20
+        await until(
+            lambda: sum(each.wire.num_waiting for each in connections if each.wire.is_open) <= 16 << 20
+        )
         assert repr(wires) == "Wires(3 connections)"
 
 

@@ -20,13 +20,16 @@ def _ready(kind: bytes) -> bytes:
 
 
 class EndlessPeer:
-    """Sends parts of one message to each that connects, `most` bytes in all. `kind` is PUB or ROUTER."""
+    """Sends parts of one message to each that connects, `most` bytes in all, and keeps the connection.
+
+    `kind` is PUB or ROUTER."""
 
     def __init__(self, kind: bytes, most: int) -> None:
         self._kind = kind
         self._left = most
         self.num_sent = 0
         self.num_connections = 0
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -35,10 +38,16 @@ class EndlessPeer:
     async def close(self) -> None:
         self._left = 0
         self._server.close()
+        for writer in self._serving.values():
+            writer.transport.abort()
+        await asyncio.gather(*self._serving)
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
+        task = asyncio.current_task()
+        assert task
+        self._serving[task] = writer
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             writer.write(GREETING)
             await reader.readexactly(len(GREETING))
@@ -49,4 +58,5 @@ class EndlessPeer:
                 writer.write(MORE)
                 await writer.drain()
                 self.num_sent += len(MORE)
+            await reader.read()
         writer.close()
