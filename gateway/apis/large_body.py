@@ -1,72 +1,59 @@
 """Bodies of a megabyte and more: what routing reads of them, without objects for all that they hold.
 
+    body ─ outline (places, counts, limits) ─► core: short fields as they came, parsed as any body;
+                                               long ones are stood in for, and put back if a field changes
+
 JSON of many small values takes some 200 bytes of memory for three of its own (`{},`), and a long text with
-one emoji four for each character. So long texts are left out (`abridged.py`) of what is parsed on the event
-loop, and a body of very many values (`is_crowded`) is not looked into at all: it is routed by load.
+one emoji four for each character. A body of very many values (`is_crowded`) is not decoded at all: it is
+routed by load. Runs in a thread (`proxy/large_intake.py`), each step in short calls: see `outline.py`.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Iterable, Mapping
+from io import BytesIO
 from typing import Any
 
 import msgspec
 
-from gateway.apis.abridged import abridged
+from gateway.apis.outline import Field, Outline
 from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.chat_messages import Messages
-from gateway.core.requests.field_types import check_messages, check_prompt
+from gateway.core.requests.field_types import MESSAGES, check_messages, check_prompt
 from gateway.core.requests.model_name import decide
 from gateway.core.requests.request import (
+    PROMPT_FIELDS,
     SCALARS,
     STATE_FIELDS,
     InferenceRequest,
     completed,
+    decode_any,
+    decode_raw,
     decode_value,
     names_of,
     num_known_of,
 )
 from gateway.core.requests.routes import Kind, route_of
 
-EXACT_BYTES = 16 << 20
-"""Up to this the values of a body are counted exactly, without what its strings hold: 3 ms for a megabyte."""
-PIECE_BYTES = 1 << 20
 VALUE_BYTES, ID_BYTES = 200, 40
 """About what a value takes, decoded and handed to a template; and a token id."""
 ROOM_BYTES = 50 << 20
+MAX_DECODED_VALUES, MAX_DECODED_IDS = 1 << 17, 1 << 21
+"""A decoder makes so many in some 20 ms, and the event loop waits meanwhile."""
 LONG_BYTES = 64 << 10
-"""A text of the top level that is longer is not decoded."""
+"""A field that is longer is stood in for."""
 MAX_OTHER_BYTES = 2 << 20
-"""Of fields that no prompt is made of, in a crowded body: a million names take 25 times their bytes."""
+"""Of all short fields together; and of a long one that is decoded here."""
+PIECE_BYTES = 1 << 20
+PROMPT = "prompt"
 
-_OTHERS = bytes(byte for byte in range(256) if byte not in b'",[{')
-_decode_any = msgspec.json.Decoder().decode
-_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-class _Usual(msgspec.Struct):
-    """Fields that may well be long; others are skipped without an object for any of them."""
-
-    messages: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    input: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
-    documents: msgspec.Raw = msgspec.Raw()
-    system: msgspec.Raw = msgspec.Raw()
-    tokens: msgspec.Raw = msgspec.Raw()
-    queries: msgspec.Raw = msgspec.Raw()
-    items: msgspec.Raw = msgspec.Raw()
-    data: msgspec.Raw = msgspec.Raw()
-    inputs: msgspec.Raw = msgspec.Raw()
-    texts: msgspec.Raw = msgspec.Raw()
-    text_1: msgspec.Raw = msgspec.Raw()
-    text_2: msgspec.Raw = msgspec.Raw()
+_decode_role = msgspec.json.Decoder(str).decode
+_decode_core = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class _Message(msgspec.Struct):
     role: str
 
 
-_decode_usual = msgspec.json.Decoder(_Usual).decode
 _decode_message = msgspec.json.Decoder(_Message).decode
 
 
@@ -82,24 +69,17 @@ def parse_large(
     models: Container[str] | None = None,
 ) -> InferenceRequest:
     """The request of a large body, as `parse_request` makes it; what is wrong within messages or a prompt is
-    left to the engine."""
-    kind, core = route_of(path).kind, abridged(body, LONG_BYTES)
-    crowded = is_crowded(core, len(body))
-    if kind is Kind.PASS or kind is Kind.AGENT:
-        top = _scalars(core, crowded=crowded)
-    else:
-        top = top_of(core, decode_value if kind is Kind.CHAT else _decode_any, crowded=crowded)
+    left to the engine. Raises InvalidRequest also for a body that holds too much of something."""
+    kind, outline = route_of(path).kind, Outline(body)
+    crowded, fields = is_crowded(outline, len(body)), outline.last
+    core = _core(outline, body)
+    top = _top_of(kind, core, fields, body)
     writes_model = decide(top, model, default, is_limited=models is not None)
-    messages: Messages | None = None
-    if kind is Kind.CHAT:
-        messages = _messages(top, known, salt)
-        messages = messages if core is body else None  # names are those of whole messages
-    elif kind is Kind.COMPLETION and type(top.get("prompt")) is not msgspec.Raw:
-        check_prompt(top)
+    messages = _checked(kind, top, fields, body, known, salt, crowded=crowded)
     request = completed(
         kind,
         path,
-        body,
+        core,
         top,
         None,
         messages,
@@ -108,128 +88,154 @@ def parse_large(
         models=models,
         writes_model=writes_model,
     )
-    request.is_crowded = crowded
+    request.body = body if request.body == core else whole(request.body, core, fields, body)
+    request.is_crowded, request.num_ids = crowded, num_ids(kind, fields, body)
     return request
 
 
-def _scalars(body: bytes, *, crowded: bool) -> dict[str, Any]:
-    top: dict[str, Any] = dict(fields_of(body, crowded=crowded))
+def is_crowded(outline: Outline, num_bytes: int) -> bool:
+    """Whether the values of a body would take more memory than its size allows, or too long to decode."""
+    room = ROOM_BYTES + 2 * num_bytes
+    takes = outline.num_values * VALUE_BYTES + outline.num_ids * ID_BYTES
+    is_slow = outline.num_values > MAX_DECODED_VALUES or outline.num_ids > MAX_DECODED_IDS
+    return is_slow or takes > room
+
+
+def num_ids(kind: Kind, fields: Mapping[str, Field], body: bytes) -> int:
+    """How many token ids the prompt is a list of; 0 for anything else."""
+    prompt = fields.get(PROMPT)
+    if kind is not Kind.COMPLETION or prompt is None or prompt.num_values != 1:
+        return 0
+    return prompt.num_ids if _first(body, prompt) == b"[" else 0
+
+
+def _core(outline: Outline, body: bytes) -> bytes:
+    """The body with short fields only. Raises InvalidRequest."""
+    parts, size = [], 0
+    for each in outline.fields:
+        if each.size <= LONG_BYTES:
+            value, size = body[each.start : each.end], size + each.size
+        elif each.name in SCALARS:
+            raise InvalidRequest(f"'{each.name}' is longer than {LONG_BYTES} bytes", param=each.name)
+        else:
+            value = _stand_in(each, body)
+        parts.append(b"%b:%b" % (each.key, value))
+    if size > MAX_OTHER_BYTES:
+        raise InvalidRequest(
+            "the body holds too many values outside of its prompt: leave the other fields out"
+        )
+    return b"{%b}" % b",".join(parts)
+
+
+def _stand_in(each: Field, body: bytes) -> bytes:
+    """A value of the same type; a prompt is one, or several, as the long one is."""
+    first = _first(body, each)
+    if first == b'"':
+        return b'""'
+    if first == b"{":
+        return b"{}"
+    if each.name != PROMPT or not each.num_items:
+        return b"[0]" if each.has_bare_items else b"[]"
+    item = b'""' if each.has_bare_items else b"[0]"
+    return b"[%b]" % b",".join([item] * min(each.num_items, 2))
+
+
+def _first(body: bytes, each: Field) -> bytes:
+    return body[each.start : each.start + 1]
+
+
+def _top_of(kind: Kind, core: bytes, fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
+    """The top level decoded as routing reads it. Raises InvalidRequest."""
     try:
-        return top | {name: _decode_any(top[name]) for name in (*SCALARS, *STATE_FIELDS) if name in top}
+        core.decode()
+        if kind is Kind.PASS or kind is Kind.AGENT:
+            top: dict[str, Any] = decode_raw(core)
+            return top | {name: decode_any(top[name]) for name in (*SCALARS, *STATE_FIELDS) if name in top}
+        top = _decode_core(core)
+        if kind is Kind.CHAT:
+            top = {name: decode_value(raw) for name, raw in decode_raw(core).items()}
+            long = [each for each in fields.values() if each.size > LONG_BYTES]
+            top |= {each.name: _setting_of(each, body) for each in long if each.name in PROMPT_FIELDS}
+        return top
     except UNREADABLE as exc:
         raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
 
 
-def _messages(top: dict[str, Any], known: Container[bytes], salt: str | None) -> Messages | None:
-    """None where they are too many to be looked into. Raises InvalidRequest."""
-    raws = top.get("messages")
-    if type(raws) is msgspec.Raw:
-        if first_byte(raws) != b"[":
-            raise InvalidRequest("'messages' must be a list of messages", param="messages")
+def _setting_of(each: Field, body: bytes) -> Any:
+    """A long field that the names of a conversation depend on, split as `parse_request` does."""
+    raw = _raw(body, each.start, each.end)
+    return decode_value(raw) if each.size <= MAX_OTHER_BYTES else raw
+
+
+def _raw(body: bytes, start: int, end: int) -> msgspec.Raw:
+    """Bytes of the body, which are not copied."""
+    return msgspec.Raw(memoryview(body)[start:end])
+
+
+def _checked(
+    kind: Kind,
+    top: dict[str, Any],
+    fields: Mapping[str, Field],
+    body: bytes,
+    known: Container[bytes],
+    salt: str | None,
+    *,
+    crowded: bool,
+) -> Messages | None:
+    """The messages of a chat that can be looked into. Raises InvalidRequest for what is of a wrong type."""
+    if kind is Kind.COMPLETION:
+        check_prompt(top)
+    if kind is not Kind.CHAT:
         return None
-    if type(raws) is not list:
+    found = fields.get(MESSAGES)
+    if found is None or _first(body, found) != b"[":
         check_messages(top)
-    assert isinstance(raws, list)
-    names: Sequence[bytes]
+    assert found is not None
+    if found.bare_item is not None:
+        where = f"messages[{found.bare_item}]"
+        raise InvalidRequest(f"'{where}' must be an object with a role", param=where)
+    setting_bytes = sum([fields[name].size for name in PROMPT_FIELDS if name in fields])
+    if crowded or setting_bytes > 2 * MAX_OTHER_BYTES:
+        return None
+    raws = [_raw(body, start, end) for start, end in found.items]
     setting, names = names_of(top["model"], top, raws, salt)
     num_known = num_known_of(names, known)
-    check_roles(raws, num_known)
+    for number, (start, end) in enumerate(found.items[num_known:], num_known):
+        _check_role(number, body[start:end] if end - start <= LONG_BYTES else None, body, start, end)
     return Messages(raws, names, setting, num_known, top, None)
 
 
-def is_crowded(body: bytes, num_bytes: int) -> bool:
-    """Whether the values of a body would take more memory than a body of `num_bytes` allows."""
-    room = ROOM_BYTES + 2 * num_bytes
-    if _num_marks(body, room // VALUE_BYTES) * VALUE_BYTES <= room:
-        return False
-    if len(body) > EXACT_BYTES:
-        return not _are_few_ids(body, room)
-    bare = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _OTHERS)
-    if sum(map(len, bare.split(b'"')[::2])) * VALUE_BYTES <= room:
-        return False
-    return not _are_few_ids(body, room)
-
-
-def _num_marks(body: bytes, most: int) -> int:
-    """Commas and opened brackets, wherever they stand; counted until they are more than `most`."""
-    num = 0
-    for start in range(0, len(body), PIECE_BYTES):
-        end = start + PIECE_BYTES
-        num += body.count(b",", start, end) + body.count(b"[", start, end) + body.count(b"{", start, end)
-        if num > most:
-            break
-    return num
-
-
-def _are_few_ids(body: bytes, room: int) -> bool:
-    return 0 < num_ids(body) * ID_BYTES <= room
-
-
-def fields_of(body: bytes, *, crowded: bool) -> dict[str, msgspec.Raw]:
-    """The top level as it came. Raises InvalidRequest."""
+def _check_role(number: int, short: bytes | None, body: bytes, start: int, end: int) -> None:
+    """Raises InvalidRequest for a message without a role; nothing else of it is decoded."""
     try:
-        if crowded:
-            usual = _decode_usual(body)
-            known = sum([_size(getattr(usual, name)) for name in usual.__struct_fields__])
-            if len(body) - known > MAX_OTHER_BYTES:
-                raise InvalidRequest(
-                    "the body holds too many values outside of its prompt: leave the other fields out"
-                )
-        fields = _decode_raw(body)
-    except InvalidRequest:
-        raise
-    except UNREADABLE as exc:
-        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
-    for name in SCALARS:
-        if name in fields and _size(fields[name]) > LONG_BYTES:
-            raise InvalidRequest(f"'{name}' is longer than {LONG_BYTES} bytes", param=name)
-    return fields
+        if short is not None:
+            _decode_message(short)
+            return
+        role = Outline(body[start:end]).last["role"]
+        _decode_role(body[start + role.start : start + role.end])
+    except (InvalidRequest, KeyError, *UNREADABLE) as exc:
+        where = f"messages[{number}]"
+        raise InvalidRequest(f"'{where}' must be an object with a role: {exc}", param=where) from exc
 
 
-def top_of(body: bytes, decode: Callable[[msgspec.Raw], Any], *, crowded: bool) -> dict[str, Any]:
-    """The top level decoded, but for long texts, and in a crowded body for whatever is long. Raises
-    InvalidRequest."""
-    fields = fields_of(body, crowded=crowded)
-    try:
-        return {name: raw if _is_kept(raw, crowded) else decode(raw) for name, raw in fields.items()}
-    except UNREADABLE as exc:
-        raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
+def whole(sent: bytes, core: bytes, fields: Mapping[str, Field], body: bytes) -> bytes:
+    """The body that `sent`, which was made of the core, stands for."""
+    if sent.startswith(core[:-1]):  # something was added behind
+        end = body.rindex(b"}")
+        return joined([memoryview(body)[:end], sent[len(core) - 1 :]])
+    parts: list[bytes | memoryview] = []
+    for name, raw in decode_raw(sent).items():
+        each = fields.get(name)
+        is_long = each is not None and each.size > LONG_BYTES
+        parts += [b"," if parts else b"{", msgspec.json.encode(name), b":"]
+        parts.append(memoryview(body)[each.start : each.end] if each is not None and is_long else bytes(raw))
+    return joined([*parts, b"}"])
 
 
-def check_roles(raws: Sequence[msgspec.Raw], first: int) -> None:
-    """Raises InvalidRequest for a message from `first` on that has no role; nothing else of it is decoded."""
-    for number in range(first, len(raws)):
-        try:
-            _decode_message(raws[number])
-        except UNREADABLE as exc:
-            where = f"messages[{number}]"
-            raise InvalidRequest(f"'{where}' must be an object with a role: {exc}", param=where) from exc
-
-
-def num_ids(body: bytes) -> int:
-    """How many token ids the prompt of a body is a list of; 0 for anything else."""
-    try:
-        raw = memoryview(_decode_usual(body).prompt)
-    except UNREADABLE:
-        return 0
-    num_bytes, num = raw.nbytes, 0
-    if bytes(raw[:1]) != b"[":
-        return 0
-    for start in range(1, num_bytes - 1, PIECE_BYTES):
-        piece = bytes(raw[start : min(start + PIECE_BYTES, num_bytes - 1)])
-        if piece.translate(None, b"0123456789, \t\r\n"):
-            return 0
-        num += piece.count(b",")
-    return num + 1
-
-
-def _is_kept(raw: msgspec.Raw, crowded: bool) -> bool:
-    return _size(raw) > LONG_BYTES and (crowded or first_byte(raw) == b'"')
-
-
-def first_byte(raw: msgspec.Raw) -> bytes:
-    return bytes(memoryview(raw)[:1])
-
-
-def _size(raw: msgspec.Raw) -> int:
-    return memoryview(raw).nbytes
+def joined(parts: Iterable[bytes | memoryview]) -> bytes:
+    """One after the other, copied by short calls."""
+    made = BytesIO()
+    for part in parts:
+        for at in range(0, len(part), PIECE_BYTES):
+            made.write(part[at : at + PIECE_BYTES])
+    return made.getvalue()

@@ -11,6 +11,9 @@ import msgspec
 MAX_MESSAGE_CHARS = 4096
 """Of what a client is shown. Messages quote requests and list models, and either may be megabytes."""
 
+FAILED = "the gateway failed on this request; see its log"
+"""What a client is shown of a bug."""
+
 
 class GatewayError(Exception):
     """Base of all answers that the gateway itself gives instead of a worker.

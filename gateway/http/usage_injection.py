@@ -31,7 +31,8 @@ _NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
 def with_usage(body: bytes) -> bytes:
     """A body that asks for usage, of one with fields that does not have `stream_options`."""
     at = body.index(b"{") + 1
-    return body[:at] + _ASK + body[at:]
+    view = memoryview(body)
+    return b"".join((view[:at], _ASK, view[at:]))
 
 
 class _Chunk(msgspec.Struct):

@@ -33,7 +33,13 @@ class LongPrompts:
         self._threads = ThreadPoolExecutor(num_threads, "kvgate-prompt")
         #  One at a time, so that their memory is bounded and other prompts do not wait behind them.
         self._large = ThreadPoolExecutor(1, "kvgate-large")
+        # Bodies that arrive do not wait behind the prompts of others.
+        self._readers = ThreadPoolExecutor(1, "kvgate-read")
         self._trim: asyncio.TimerHandle | None = None
+
+    async def read(self, parse: Callable[[], InferenceRequest | None]) -> InferenceRequest | None:
+        """Have a large body parsed in a thread. Raises what `parse` does."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, parse)
 
     def is_long(self, request: InferenceRequest) -> bool:
         """True if tokenizing the prompt would block the loop for milliseconds."""
@@ -64,6 +70,7 @@ class LongPrompts:
             self._trim.cancel()
         self._large.shutdown(wait=False, cancel_futures=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._readers.shutdown(wait=False, cancel_futures=True)
 
     def _run(
         self, request: InferenceRequest, hash_ahead: Callable[[Prompt], None], max_tokens: int

@@ -20,7 +20,6 @@ from xxhash import xxh3_128_digest
 
 from gateway.apis.abridged import abridged
 from gateway.apis.anthropic import Dialect
-from gateway.apis.large_body import num_ids
 from gateway.apis.to_chat import as_chat, dialect_of
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
@@ -48,6 +47,10 @@ longer text goes to a thread, at some 0.1 ms more."""
 INLINE_BYTES = 4 << 10
 """Bytes of new text that any other encoder tokenizes on the event loop."""
 
+MAX_DECODED_BYTES = 16 << 20
+"""Bytes of a body that is decoded whole: some 20 ms for which the decoder keeps the interpreter lock."""
+ESCAPE_BYTES = 6
+"""Of `\\u0061`, which is one byte of text."""
 MAX_ASKED_BYTES = 4 << 20
 """Bytes of a body that a worker may tokenize: it costs both sides several times as much memory."""
 
@@ -112,7 +115,7 @@ class PromptSource:
         """True if `tokenize` has a result without a call to a worker."""
         if request.kind is Kind.PASS or self._find(request.model) is not None:
             return True
-        return len(request.body) > MAX_ASKED_BYTES or bool(_id_lists(request))
+        return request.is_crowded or len(request.body) > MAX_ASKED_BYTES or bool(_id_lists(request))
 
     def max_inline_bytes(self, model: str) -> int:
         """Bytes of new text that `tokenize` may be given on the event loop."""
@@ -129,8 +132,8 @@ class PromptSource:
     def tokenize_long(self, request: InferenceRequest, max_tokens: int) -> Prompt:
         """Tokenize a prompt of any length, as `tokenize` does. `max_tokens` is the model's limit, 0 if
         unknown. Raises TooLong."""
-        if request.is_crowded and 0 < max_tokens < (num_tokens := num_ids(request.body)):
-            raise TooLong(num_tokens)
+        if 0 < max_tokens < request.num_ids:
+            raise TooLong(request.num_ids)
         prompts = self._find(request.model)
         if prompts is None:
             return self._tokenize(request)
@@ -146,7 +149,9 @@ class PromptSource:
         """Raise TooLong for a prompt that is too long even without the middle of its long texts, so that
         megabytes are neither decoded nor rendered."""
         short = abridged(request.body, most_bytes)
-        if short is request.body:
+        if b"\\" in short:  # an escape stands for a sixth of its bytes
+            short = abridged(request.body, ESCAPE_BYTES * most_bytes)
+        if short is request.body or len(short) > MAX_DECODED_BYTES:
             return
         part = InferenceRequest(request.kind, request.path, short, {"model": request.model})
         try:
@@ -162,6 +167,8 @@ class PromptSource:
             return Prompt()
         if request.is_crowded:
             return self.failed(request.model, "too many values in the body")
+        if len(request.body) > MAX_DECODED_BYTES:
+            return self.failed(request.model, f"a body over {MAX_DECODED_BYTES >> 20} MiB")
         if ids := _id_lists(request):
             return Prompt(tuple(map(tokens_of, ids)), "ids")
         prompts = self._find(request.model)

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.apis.routes import Routes
 from gateway.core.errors import (
+    FAILED,
     GatewayError,
     MethodNotAllowed,
     NotSupported,
@@ -64,7 +65,7 @@ class Api:
             self.refuse(http, responder, exc)
         except Exception:  # noqa: BLE001  a bug in one request must not take the connection's others down
             log.exception("%s %s failed", http.method, http.path)
-            self.refuse(http, responder, GatewayError("the gateway failed on this request; see its log"))
+            self.refuse(http, responder, GatewayError(FAILED))
         return None
 
     def refused(self, status: int) -> None:
@@ -80,7 +81,7 @@ class Api:
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
         if self.routes.find(http.method, http.path):
-            return self._proxy.handle(http, responder)
+            return self._proxy.handle(http, responder, self.refuse)
         if http.path.startswith(_STORED) and RESPONSES in self.routes:
             return self._proxy.about_response(http, responder)
         answer = self._own_routes(http.path)

@@ -1,6 +1,8 @@
 """A client's request as routing sees it: parsed, with one model wherever that may be named, checked against
 its key."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.apis.large_body import parse_large
@@ -24,13 +26,39 @@ NAMELESS = paths(route for route in TABLE if not route.names_model)
 
 def request_of(proxy: "Proxy", http: HttpRequest) -> InferenceRequest:
     """Raises InvalidRequest or Forbidden."""
-    options, who, fleet = proxy.options, http.who, proxy.router.fleet
+    who, fleet = http.who, proxy.router.fleet
     asked = asked_in_query(http.target) if b"?" in http.target else None
     try:
         request = _parse(proxy, http, asked, None)
     except ModelMissing:
         default = default_model(http.path, usable(who, fleet.served()))
         request = _parse(proxy, http, None, default)
+    return _checked(proxy, http, asked, request)
+
+
+async def large_request_of(
+    proxy: "Proxy", http: HttpRequest, is_over: Callable[[], bool]
+) -> InferenceRequest | None:
+    """As `request_of`, parsed in a thread; None for one that `is_over` when its turn comes. Raises
+    InvalidRequest or Forbidden."""
+    asked = asked_in_query(http.target) if b"?" in http.target else None
+    read = proxy.long_prompts.read
+
+    def parse(name: str | None, default: str | None) -> InferenceRequest | None:
+        return None if is_over() else _parse(proxy, http, name, default)
+
+    try:
+        request = await read(partial(parse, asked, None))
+    except ModelMissing:
+        default = default_model(http.path, usable(http.who, proxy.router.fleet.served()))
+        request = await read(partial(parse, None, default))
+    return None if request is None or is_over() else _checked(proxy, http, asked, request)
+
+
+def _checked(
+    proxy: "Proxy", http: HttpRequest, asked: str | None, request: InferenceRequest
+) -> InferenceRequest:
+    options, who, fleet = proxy.options, http.who, proxy.router.fleet
     if who is not None:
         who.check(request.model)
         request.tenant = who.tenant

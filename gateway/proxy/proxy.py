@@ -17,7 +17,8 @@ from gateway.apis.to_chat import as_chat
 from gateway.bookings.shared_ledger import TURN_TOKENS
 from gateway.config import Config
 from gateway.core.decision import Decision, Prompt
-from gateway.core.errors import ContextTooLong, GatewayError
+from gateway.core.decoding import LARGE
+from gateway.core.errors import FAILED, ContextTooLong, GatewayError
 from gateway.core.fleet import Eligible
 from gateway.core.kv_connector import Handoff
 from gateway.core.outcome import SERVER_ERROR
@@ -42,6 +43,7 @@ from gateway.observability.request_end import Teller
 from gateway.proxy import intake, responses_exchange
 from gateway.proxy.deadlines import Deadlines
 from gateway.proxy.exchange import InferenceExchange
+from gateway.proxy.large_intake import LargeIntake, Refuse
 from gateway.proxy.retries import Retries
 from gateway.proxy.split_exchange import SplitExchange
 from gateway.proxy.usage_check import Usages
@@ -53,7 +55,7 @@ from gateway.routing.router import Router
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 from gateway.server.body_budget import Bodies
-from gateway.server.responder import Responder
+from gateway.server.responder import Exchange, Responder
 from gateway.tenancy.admission.base import Waiter
 from gateway.tenancy.admission.gate import Gate
 from gateway.tenancy.admission.tenants import Ticket
@@ -137,6 +139,7 @@ class Proxy:
     traces: Traces | None = None
     pools: dict[str, Pool] = field(default_factory=dict)
     exchanges: set[InferenceExchange] = field(default_factory=set)
+    intakes: set[LargeIntake] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=lambda: asyncio.get_running_loop())
     long_prompts: LongPrompts = field(init=False)
     retries: Retries = field(init=False)
@@ -163,12 +166,20 @@ class Proxy:
         if gate is not None:
             gate.queues.go = self.go
 
-    def handle(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
-        """Take one request to an open route. Raises InvalidRequest for a body it cannot read, UnknownResponse
-        and TooManyRequests; all later errors are answered by the exchange."""
+    def handle(self, http: HttpRequest, responder: Responder, refuse: Refuse) -> Exchange:
+        """Take one request to an open route. Raises what `handle_parsed` does, and InvalidRequest for a body
+        it cannot read; a large one is read later, and `refuse` answers what is wrong with it."""
         if self.traces is not None:
             self.traces.begin(http, responder.peer)
-        request = self.request_of(http)
+        if len(http.body) >= LARGE:
+            return LargeIntake(self, http, responder, refuse)
+        return self.handle_parsed(http, responder, self.request_of(http))
+
+    def handle_parsed(
+        self, http: HttpRequest, responder: Responder, request: InferenceRequest
+    ) -> InferenceExchange:
+        """Give a request to its exchange. Raises UnknownResponse and TooManyRequests; all later errors are
+        answered by the exchange."""
         if self.options.mask_cached_tokens:  # in a compressed answer nothing could be
             http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
         http.body = b""  # it is the request's now, which lets go of it when no attempt needs it any more
@@ -364,6 +375,8 @@ class Proxy:
 
     def cut(self) -> None:
         """Requests and tunnels that are still open when we stop: each is named in the log."""
+        for body in list(self.intakes):
+            body.cancel()
         for exchange in list(self.exchanges):
             exchange.cancel("the gateway stopped before the answer was complete")
 
@@ -398,4 +411,4 @@ def _route(exchange: Waiter, prompt: Prompt, gate: Gate | None) -> None:
 def _failed(exchange: Waiter) -> None:
     """A bug must not leave its client waiting, keep what was taken for it, nor cost the others their turn."""
     log.exception("%r failed", exchange)
-    exchange.fail(GatewayError("the gateway failed on this request; see its log"))
+    exchange.fail(GatewayError(FAILED))

@@ -117,12 +117,12 @@ def created(
     exchange = ResponsesExchange(proxy, http, responder, request)
     if request.may_repeat:
         return exchange  # it goes on with nothing
-    fields = _decode(request.body)
-    given = msgspec.json.decode(fields.get(PREVIOUS, b"null"))
+    given = request.previous
     if given is not None:
         if not isinstance(given, str):
             raise InvalidRequest(f"'{PREVIOUS}' must be a string", param=PREVIOUS)
         own, worker = _find(proxy, http, given, request.model)
+        fields = _decode(request.body)
         fields[PREVIOUS] = msgspec.Raw(msgspec.json.encode(own))
         request.body = msgspec.json.encode(fields)
         exchange.pin(own, worker)

@@ -313,7 +313,7 @@ class PromptEncoder:
         is_plain = body.get("prompt_embeds") is None and body.get("suffix") is None
         if self._texts is None or type(text) is not str or len(text) < STRIDE or not is_plain:
             return None
-        self._tokenizer.pieces.check(len(text))
+        self._tokenizer.pieces.check_text(text)
         salt = body.get("cache_salt")
         found = self._texts.tokens(text, salt if type(salt) is str else None)
         self._num_known += 1

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.apis import large_body
-from gateway.apis.large_body import LONG_BYTES, fields_of, is_crowded, num_ids, parse_large
+from gateway.apis.large_body import is_crowded, parse_large
+from gateway.apis.outline import Outline
 from gateway.core.errors import Forbidden, InvalidRequest, ModelMissing
 from gateway.core.requests.request import parse_request
 
@@ -68,11 +68,6 @@ def test_known_messages_are_found_in_a_large_body() -> None:
     assert list(again.decode(1)) == [TURN]
 
 
-def test_a_chat_with_a_long_text_has_no_names() -> None:
-    """Without its middle it would have those of another chat."""
-    assert parse_large(CHAT, body(messages=[{"role": "user", "content": "a" * MB}])).messages is None
-
-
 @pytest.mark.parametrize(
     ("path", "given", "fault"),
     [
@@ -103,37 +98,78 @@ def test_the_model_is_the_one_that_the_worker_gets() -> None:
         parse_large(COMPLETIONS, body(prompt="a" * MB, lora_path="x"), models={"m"})
 
 
-@pytest.mark.parametrize("value", [{}, [], 1, {"a": 1}])
-def test_a_body_of_too_many_values_is_crowded(value: object) -> None:
-    values = [value] * (2 * MB)
-    crowd = body(messages=[TURN], tools=values)
-    assert is_crowded(crowd, len(crowd))
-    request = parse_large(CHAT, crowd)
-    assert (request.is_crowded, request.messages, request.body) == (True, request.messages, crowd)
-    assert parse_large(CHAT, body(messages=values)).messages is None
+def test_a_field_of_too_many_values_is_crowded() -> None:
+    given = body(messages=[TURN], tools=[{"a": [{}] * 100}] * 3_000)
+    request = parse_large(CHAT, given)
+    assert (request.is_crowded, request.messages, request.body) == (True, None, given)
 
 
 def test_marks_within_texts_are_no_values() -> None:
     prose = body(prompt='{"a", \\ [' * (MB // 2))
-    assert not is_crowded(prose, len(prose))
+    assert not is_crowded(Outline(prose), len(prose))
     commas = body(messages=[{"role": "user", "content": "a," * 3 * MB}])
     assert not parse_large(CHAT, commas).is_crowded
 
 
-def test_many_names_are_refused() -> None:
-    given = b'{"model":"m","prompt":"hi",' + b",".join(b'"%d":{}' % n for n in range(400_000)) + b"}"
+def test_many_fields_beside_the_prompt_are_refused() -> None:
+    given = b'{"model":"m","prompt":"hi",' + b",".join(b'"%d":"%b"' % (n, b"a" * 60_000) for n in range(40))
     with pytest.raises(InvalidRequest, match="too many values outside of its prompt"):
-        fields_of(given, crowded=True)
+        parse_large(COMPLETIONS, given + b"}")
 
 
-def test_token_ids_are_counted_without_decoding_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_body, "PIECE_BYTES", 7)
-    assert num_ids(body(prompt=[1, 22, 333] * 10)) == 30
-    assert num_ids(body(prompt=["1"] * 10)) == 0
-    assert num_ids(body(prompt="1,2")) == 0
-    assert num_ids(b"{") == 0
+def test_token_ids_are_counted_without_decoding_them() -> None:
+    ids = [1, 22, 333] * MB
+    assert parse_large(COMPLETIONS, body(prompt=ids)).num_ids == len(ids)
+    assert parse_large(COMPLETIONS, body(prompt="1,2", x="a" * MB)).num_ids == 0
+    assert parse_large(COMPLETIONS, body(prompt=[ids, ids])).num_ids == 0
+    assert parse_large("/v1/embeddings", body(input=ids)).num_ids == 0
 
 
-def test_a_long_text_is_not_decoded() -> None:
-    quoted = body(prompt='"' * LONG_BYTES)
-    assert parse_large(COMPLETIONS, quoted).fields["prompt"] == '"' * LONG_BYTES
+@pytest.mark.parametrize(
+    ("prompt", "is_one"),
+    [
+        (["a" * MB], True),
+        (["a" * MB, "b"], False),
+        ([1] * MB, True),
+        ([[1] * MB], True),
+        ([[1] * MB, [2]], False),
+    ],
+)
+def test_several_prompts_are_known_as_such(prompt: object, is_one: bool) -> None:
+    given = body(prompt=prompt, stream=True)
+    found, expected = parse_large(COMPLETIONS, given), parse_request(COMPLETIONS, given)
+    assert found.may_split == expected.may_split == is_one
+    assert found.may_ask_usage == expected.may_ask_usage == is_one
+
+
+def test_a_changed_body_keeps_its_long_fields() -> None:
+    tools = [{"function": {"name": "f" * MB}}]
+    given = body(messages=[TURN], tools=tools, kv_transfer_params={})
+    sent = parse_large(CHAT, given, salt="s").body
+    assert json.loads(sent) == {"model": "m", "messages": [TURN], "tools": tools, "cache_salt": "s"}
+    twice = b'{"model":"m","prompt":"%b","prompt":"hi","kv_transfer_params":{}}' % (b"a" * MB)
+    assert json.loads(parse_large(COMPLETIONS, twice).body) == {"model": "m", "prompt": "hi"}
+
+
+def test_a_second_model_is_found_in_a_large_body() -> None:
+    given = b'{"model":"m","prompt":"%b","mod\\u0065l":"n"}' % (b"a" * MB)
+    with pytest.raises(InvalidRequest, match="2 times"):
+        parse_large(COMPLETIONS, given, models={"m", "n"})
+    assert parse_large(COMPLETIONS, given).model == "n"
+
+
+def test_a_conversation_goes_on_when_it_has_become_large() -> None:
+    """The names of its messages are those that its shorter beginning had."""
+    tools = [{"function": {"name": "f", "parameters": {"a": [1, 2]}}}] * 2_000
+    messages = [{"role": "user", "content": "a" * 300_000}, TURN]
+    short = parse_request(CHAT, body(messages=messages, tools=tools)).messages
+    assert short is not None
+    longer = body(messages=[*messages, {"role": "assistant", "content": "b" * MB}, TURN], tools=tools)
+    again = parse_large(CHAT, longer, {short.names[1]}).messages
+    assert again is not None and again.num_known == 2
+
+
+@pytest.mark.parametrize("message", [1, "a", {"content": "a" * MB}, {"role": 1, "content": "a" * MB}])
+def test_a_message_without_a_role_is_refused(message: object) -> None:
+    with pytest.raises(InvalidRequest, match="role"):
+        parse_large(CHAT, body(messages=[TURN, message], x="a" * MB))

@@ -185,7 +185,7 @@ def test_nothing_is_known_of_a_request_without_a_decision() -> None:
 
 
 def test_a_large_body_is_not_decoded_for_its_limit() -> None:
-    body = b'{"model":"m","prompt":[' + b'"a",' * 500_000 + b'"a"]}'
+    body = b'{"model":"m","prompt":[' + b'"aaaaaaaaaaaaaaaaaaaaaaa",' * 60_000 + b'"a"]}'
     request = parse_large("/v1/completions", body)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(request), "fields", property(lambda self: pytest.fail("it was decoded")))

@@ -14,6 +14,7 @@ from gateway.http.networks import Trusted
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import End, Teller
 from gateway.proxy.api import Api
+from gateway.proxy.large_intake import Refuse
 from gateway.proxy.proxy import Proxy
 from gateway.server.responder import Exchange, Responder
 from gateway.tenancy.admission.request_identity import HeaderNames
@@ -47,13 +48,14 @@ class FakeProxy:
         self.paths: list[str] = []
         self.error: Exception | None = None
 
-    def handle(self, http: HttpRequest, responder: Responder) -> Exchange:
+    def handle(self, http: HttpRequest, responder: Responder, refuse: Refuse) -> Exchange:
+        return self.tunnel(http, responder)
+
+    def tunnel(self, http: HttpRequest, responder: Responder) -> Exchange:
         if self.error:
             raise self.error
         self.paths.append(http.path)
         return cast(Exchange, self)
-
-    tunnel = handle
 
 
 class World:

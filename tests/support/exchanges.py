@@ -133,7 +133,8 @@ class World:
     ) -> tuple[InferenceExchange, Answered]:
         answered = Answered()
         http = HttpRequest("POST", target, [(b"x-request-id", b"7")], body)
-        return self.proxy.handle(http, cast(Responder, answered)), answered
+        request = self.proxy.request_of(http)
+        return self.proxy.handle_parsed(http, cast(Responder, answered), request), answered
 
     def offer(self, target: bytes = b"/v1/realtime?model=m") -> tuple[TunnelExchange, Answered]:
         """A WebSocket."""

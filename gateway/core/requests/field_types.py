@@ -3,7 +3,22 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import InvalidRequest
+
+MAX_ITEMS = 1 << 16
+"""Messages, tools, content parts and prompts of one request. No prompt of today has as many; an engine works
+for minutes on a list of millions, and answers no probe meanwhile."""
+MESSAGES = "messages"
+LISTS = frozenset(
+    {MESSAGES, "prompt", "input", "tools", "documents", "queries", "items", "inputs", "texts", "data"}
+)
+"""Fields of the top level that hold at most MAX_ITEMS, but for token ids."""
+
+
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def typed(fields: Mapping[str, Any], name: str, kind: type, called: str) -> Any:
@@ -11,6 +26,43 @@ def typed(fields: Mapping[str, Any], name: str, kind: type, called: str) -> Any:
     if value is not None and not isinstance(value, kind):
         raise InvalidRequest(f"'{name}' must be {called}, not {json_type(value)}", param=name)
     return value
+
+
+def too_many(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"'{name}' holds more than {MAX_ITEMS:,} items; send fewer in one request", param=name
+    )
+
+
+def check_lists(top: Mapping[str, Any], messages: object) -> None:
+    """Raises InvalidRequest for a list that holds too many items; `messages` are those that are decoded."""
+    for name in LISTS.intersection(top):
+        value = top[name]
+        if type(value) is msgspec.Raw:
+            value = _items_of(value)
+        if type(value) is list and len(value) > MAX_ITEMS and not _is_number(value[0]):
+            raise too_many(name)
+    for number, message in enumerate(messages if type(messages) is list else ()):
+        content = message.get("content") if type(message) is dict else None
+        if type(content) is list and len(content) > MAX_ITEMS:
+            raise too_many(f"messages[{number}].content")
+
+
+def _items_of(raw: msgspec.Raw) -> list[msgspec.Raw]:
+    """Those of a list that may be too long; nothing of all others."""
+    view = bytes(raw)
+    if view[:1] != b"[" or view.count(b",") < MAX_ITEMS:
+        return []
+    try:
+        return _decode_items(view)
+    except UNREADABLE:
+        return []  # what is wrong with it is left to the engine
+
+
+def _is_number(item: object) -> bool:
+    if type(item) is msgspec.Raw:
+        return bytes(item)[:1].isdigit()
+    return type(item) is int
 
 
 def check_messages(fields: Mapping[str, Any]) -> None:

@@ -15,7 +15,15 @@ from gateway.core.errors import InvalidRequest
 from gateway.core.requests.cache_salt import SALT, salted
 from gateway.core.requests.chat_messages import Messages
 from gateway.core.requests.field_judgement import XARGS
-from gateway.core.requests.field_types import check_messages, check_prompt, json_type, typed
+from gateway.core.requests.field_types import (
+    MAX_ITEMS,
+    MESSAGES,
+    check_lists,
+    check_messages,
+    check_prompt,
+    json_type,
+    typed,
+)
 from gateway.core.requests.model_alias import renamed
 from gateway.core.requests.model_name import check_once, decide
 from gateway.core.requests.routes import ADDED, Kind, route_of
@@ -29,8 +37,8 @@ STATE_FIELDS = ("store", "background", PREVIOUS, "conversation")
 
 _Value = list[msgspec.Raw] | dict[str, msgspec.Raw] | str | int | float | bool | None
 
-_decode_any = msgspec.json.Decoder().decode
-_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+decode_any = msgspec.json.Decoder().decode
+decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 decode_value = msgspec.json.Decoder(_Value).decode
 _decode_top = msgspec.json.Decoder(dict[str, _Value]).decode
 
@@ -69,6 +77,8 @@ class InferenceRequest:
         "may_repeat",
         "is_crowded",
         "is_cut",
+        "num_ids",
+        "previous",
         "_fields",
     )
 
@@ -90,7 +100,8 @@ class InferenceRequest:
         `may_repeat`: where one worker dies with it, another one may do it; not where something is kept of it.
         `priority`: lower goes first, as in vLLM; None where the body says none; `given_priority` is
         as it came. Who asks is filled in by flow control, where there is some (`tenancy/admission/gate.py`).
-        `is_cut`: the engine is asked to cut the prompt to a length. `is_crowded`: see `apis/large_body.py`.
+        `is_cut`: the engine is asked to cut the prompt to a length. `is_crowded`: the body is not decoded,
+        `num_ids`: its prompt is a list of so many token ids (`apis/large_body.py`).
         """
         self.kind, self.path, self.body = kind, path, body
         self.model: str = top["model"]
@@ -98,8 +109,9 @@ class InferenceRequest:
         self.cache_salt: str | None = typed(top, "cache_salt", str, "a string")
         self.session = short(typed(top, "user", str, "a string"))
         self.messages = messages
-        echoes = top.get("echo") and top.get("logprobs")
-        self.reads_cache = top.get("prompt_logprobs") is None and not echoes
+        self.reads_cache = top.get("prompt_logprobs") is None and not (
+            top.get("echo") and top.get("logprobs")
+        )
         is_plain = kind is Kind.CHAT or kind is Kind.COMPLETION
         self.may_ask_usage = self.stream and is_plain and _asks_for_one(top)
         self.may_split = is_plain and self.reads_cache and _has_one_answer(top)
@@ -108,9 +120,10 @@ class InferenceRequest:
         self.tenant: str | None = None
         self.slo_ttft_s: float | None = None
         self.queued_s = 0.0
-        self.is_cut, self.is_crowded = _is_cut(top), False
+        self.is_cut, self.is_crowded, self.num_ids = _is_cut(top), False, 0
         route = route_of(path)
         self.may_repeat = route is not ADDED and not (route.keeps_state and _leaves_something(top))
+        self.previous: object = top.get(PREVIOUS)
         self._fields = fields
 
     def __repr__(self) -> str:
@@ -190,6 +203,8 @@ def completed(
     writes_model: bool,
 ) -> InferenceRequest:
     """The request of a body whose fields are read and checked; `writes_model` as `decide` says."""
+    if len(body) > 2 * MAX_ITEMS:
+        check_lists(top, messages.new if messages is not None else top.get(MESSAGES))
     if models is not None and body:
         check_once(body)
     sent = unsteered(top, body, keeps_transfer=keeps_transfer, models=models)
@@ -224,7 +239,7 @@ def _messages(body: bytes, known: Container[bytes], salt: str | None) -> Message
             return None
         setting, names = names_of(model, top, raws, salt)
         num_known = num_known_of(names, known)
-        new = [_decode_any(raw) for raw in raws[num_known:]]
+        new = [decode_any(raw) for raw in raws[num_known:]]
         _decode_nested(top, with_prompt=not num_known)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
@@ -262,7 +277,7 @@ def _decode_nested(top: Mapping[str, Any], *, with_prompt: bool) -> None:
     for name, value in top.items():
         is_new = with_prompt or name not in PROMPT_FIELDS
         if type(value) in (dict, list) and name != "messages" and is_new:
-            _decode_any(msgspec.json.encode(value))
+            decode_any(msgspec.json.encode(value))
 
 
 def _leaves_something(top: Mapping[str, Any]) -> bool:
@@ -278,9 +293,9 @@ def _scalars(path: str, body: bytes) -> dict[str, Any]:
     try:
         if not body.isascii():
             body.decode()
-        top: dict[str, Any] = _decode_raw(body)
+        top: dict[str, Any] = decode_raw(body)
         read = (*SCALARS, *STATE_FIELDS) if route_of(path).keeps_state else SCALARS
-        top |= {name: _decode_any(top[name]) for name in read if name in top}
+        top |= {name: decode_any(top[name]) for name in read if name in top}
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         top = _decode(body)  # says what is wrong
     return top
@@ -288,7 +303,7 @@ def _scalars(path: str, body: bytes) -> dict[str, Any]:
 
 def _decode(body: bytes) -> dict[str, Any]:
     try:
-        fields = _decode_any(body)
+        fields = decode_any(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise InvalidRequest(f"the body is not valid JSON: {exc}") from exc
     if not isinstance(fields, dict):

@@ -1,0 +1,154 @@
+"""A large body on its way to its exchange: handed on once it is parsed, or let go."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from gateway.core.errors import GatewayError, InvalidRequest, NoWorker
+from gateway.core.outcome import CLIENT_GONE
+from gateway.core.requests.request import InferenceRequest
+from gateway.http.messages import HttpRequest
+from gateway.observability.metrics import Metrics
+from gateway.observability.request_end import STOPPED, End
+from gateway.proxy import large_intake
+from gateway.proxy.large_intake import LargeIntake
+from gateway.proxy.proxy import Proxy
+from gateway.runtime.tasks import Tasks
+from gateway.server.responder import Responder
+
+
+class Begun:
+    """An exchange that notes what it is told of its client."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def client_gone(self) -> None:
+        self.told.append("gone")
+
+    def client_full(self) -> None:
+        self.told.append("full")
+
+    def client_free(self) -> None:
+        self.told.append("free")
+
+
+class World:
+    """A proxy that reads when `may_read` is set, and a responder."""
+
+    def __init__(self) -> None:
+        self.loop, self.tasks, self.metrics = asyncio.get_running_loop(), Tasks(), Metrics()
+        self.intakes: set[LargeIntake] = set()
+        self.ends: list[End] = []
+        self.tellers = [self.ends.append]
+        self.refused: list[GatewayError] = []
+        self.let_go_of: list[HttpRequest] = []
+        self.may_read = asyncio.Event()
+        self.error: Exception | None = None
+        self.begun = Begun()
+        self.num_aborted = 0
+        self.http = HttpRequest("POST", b"/v1/completions", [], b"{}")
+        self.intake = LargeIntake(cast(Proxy, self), self.http, cast(Responder, self), self._refuse)
+
+    def _refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
+        self.refused.append(error)
+
+    async def read(self, is_over: Callable[[], bool]) -> InferenceRequest | None:
+        await self.may_read.wait()
+        if self.error is not None:
+            raise self.error
+        return None if is_over() else cast(InferenceRequest, self)
+
+    def handle_parsed(self, http: HttpRequest, responder: Responder, request: InferenceRequest) -> Begun:
+        return self.begun
+
+    def let_go(self, http: HttpRequest) -> None:
+        self.let_go_of.append(http)
+
+    def abort(self) -> None:
+        self.num_aborted += 1
+
+    async def end(self) -> None:
+        self.may_read.set()
+        await asyncio.gather(*self.tasks._tasks)
+        assert not self.intakes
+
+
+@pytest.fixture(autouse=True)
+def _reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(proxy: Any, http: HttpRequest, is_over: Callable[[], bool]) -> InferenceRequest | None:
+        return await cast(World, proxy).read(is_over)
+
+    monkeypatch.setattr(large_intake, "large_request_of", read)
+
+
+async def test_the_exchange_hears_of_the_client() -> None:
+    world = World()
+    world.intake.client_full()
+    world.intake.client_free()
+    await world.end()
+    world.intake.client_full()
+    world.intake.client_free()
+    world.intake.client_gone()
+    world.intake.cancel()
+    assert world.begun.told == ["full", "free", "gone"]
+    assert (world.refused, world.let_go_of, world.num_aborted) == ([], [], 0)
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("wrong"), NoWorker("none", retry_after_s=1)])
+async def test_what_is_wrong_is_answered(error: GatewayError) -> None:
+    world = World()
+    world.error = error
+    await world.end()
+    assert (world.refused, world.let_go_of) == ([error], [world.http])
+
+
+async def test_a_bug_is_answered() -> None:
+    world = World()
+    world.error = KeyError("bug")
+    await world.end()
+    (error,) = world.refused
+    assert (error.status, world.let_go_of) == (500, [world.http])
+
+
+async def test_a_client_that_goes_meanwhile_is_counted_and_its_body_let_go() -> None:
+    world = World()
+    world.intake.client_gone()
+    world.intake.client_gone()
+    assert world.let_go_of == []  # the thread may still read it
+    await world.end()
+    assert (world.metrics.num_client_disconnects, world.metrics.responses[CLIENT_GONE]) == (1, 1)
+    assert ([end.how for end in world.ends], world.let_go_of) == (["client gone"], [world.http])
+    assert (world.begun.told, world.refused) == ([], [])
+
+
+async def test_a_client_that_has_gone_gets_no_refusal() -> None:
+    world = World()
+    world.error = InvalidRequest("wrong")
+    world.intake.client_gone()
+    await world.end()
+    assert (world.refused, world.let_go_of) == ([], [world.http])
+
+
+async def test_a_gateway_that_stops_cuts_it() -> None:
+    world = World()
+    world.intake.cancel()
+    world.intake.cancel()
+    await world.end()
+    assert (world.num_aborted, [end.fault for end in world.ends]) == (1, [STOPPED])
+    assert world.let_go_of == [world.http]
+
+
+async def test_parsing_does_not_hold_the_loop() -> None:
+    """It is the readers' thread that parses."""
+    from gateway.models.offload import LongPrompts
+    from gateway.models.prompt_source import PromptSource
+
+    prompts = LongPrompts(PromptSource({}, Metrics()))
+    names: list[str] = []
+    assert await prompts.read(lambda: names.append(threading.current_thread().name)) is None
+    prompts.close()
+    assert names[0].startswith("kvgate-read")
