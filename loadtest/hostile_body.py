@@ -1,4 +1,5 @@
-"""`hostile.body60_*`: what one giant body costs the gateway that refuses it, and those who ask meanwhile.
+"""`hostile.body60_*`, `hostile.bodies60_*`: the cost of one giant body, of one form and of all of them, for the
+gateway that refuses it and for other clients.
 
     sender ──60 MiB──►  gateway  ──►  simulated worker (32,768 tokens)
     others ──small───►           ──►  another one
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,8 @@ from loadtest.hostile_texts import FORMS, WORST, tokenizer_of
 from loadtest.report import Figure, best_of, publish
 
 NUM_BYTES = 60 << 20
-SMOKE_BYTES = 24 << 20
+SMOKE_BYTES, SMOKE_FORM_BYTES = 24 << 20, 2 << 20
+SMOKE_QUIET_S = 0.1
 ROUNDS = 3
 MAX_PEAK_MB, MAX_MS, MAX_LATE_MS = 300.0, 500.0, 50.0
 QUIET_S = 1.0
@@ -127,7 +129,7 @@ def _message(data: bytes) -> str:
 def cost_of(fleet: RunningFleet, path: str, body: bytes) -> Cost:
     pid = fleet.gateway_pid
     with Others(fleet.gateway_url) as quiet:
-        time.sleep(QUIET_S)
+        time.sleep(SMOKE_QUIET_S if is_smoke() else QUIET_S)
     usual_ms = statistics.median(quiet.times_ms)
     reset_peak(pid)
     start_mb = memory_mb(pid, "VmRSS")
@@ -171,11 +173,13 @@ def is_smoke() -> bool:
 
 
 def measure() -> list[Figure]:
-    """A chat of 60 MiB that is one word: the worst memory, and the least time (machines are shared)."""
+    """A chat of 60 MiB that is one word: the worst memory, and the least time (machines are shared). Each form
+    of body: how late others are beside the worst one."""
     size, rounds = (SMOKE_BYTES, 1) if is_smoke() else (NUM_BYTES, ROUNDS)
     body = FORMS["chat"][1](size)
     with before_one(bundled_tokenizer()) as fleet:
         costs = [cost_of(fleet, CHAT, body) for _ in range(rounds)]
+        forms = {name: _least(fleet, name, SMOKE_FORM_BYTES if is_smoke() else size) for name in FORMS}
     for cost in costs:
         if cost.status != 400 or "maximum context length" not in cost.message:
             raise RuntimeError(f"a body that cannot fit got {cost.status}: {cost.message}")
@@ -185,7 +189,27 @@ def measure() -> list[Figure]:
         Figure("hostile.body60_peak_mb", max(peaks), "MB", goals[0], peaks),
         best_of("hostile.body60_ms", "ms", goals[1], [cost.took_ms for cost in costs]),
         best_of("hostile.body60_others_late_ms", "ms", goals[2], [cost.late_ms for cost in costs]),
+        _worst(forms, goals[2]),
     ]
+
+
+def _least(fleet: RunningFleet, name: str, size: int) -> Cost:
+    """The best of some rounds of a form; a round within the goal ends them."""
+    path, make = FORMS[name]
+    best: Cost | None = None
+    for _ in range(1 if is_smoke() else ROUNDS):
+        cost = cost_of(fleet, path, make(size))
+        best = cost if best is None or cost.late_ms < best.late_ms else best
+        if best.late_ms <= MAX_LATE_MS:
+            break
+    assert best is not None
+    print(shown(name, best), flush=True)
+    return best
+
+
+def _worst(forms: Mapping[str, Cost], goal: float | None) -> Figure:
+    lates = sorted(round(cost.late_ms, 1) for cost in forms.values())
+    return Figure("hostile.bodies60_others_late_ms", lates[-1], "ms", goal, lates)
 
 
 def shown(name: str, cost: Cost) -> str:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from gateway.app import bundled_tokenizer
 
-CHAT, COMPLETIONS, MESSAGES, RESPONSES = (
+CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES = (
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/embeddings",
     "/v1/messages",
     "/v1/responses",
 )
@@ -46,6 +47,10 @@ FORMS: Mapping[str, tuple[str, Make]] = {
     "chat_prose": (CHAT, _long(_chat('"').decode()[:-3], "the quick brown fox ", '"}]}')),
     "chat_escapes": (CHAT, _long(_chat('"').decode()[:-3], "\\u0061", '"}]}')),
     "chat_wide": (CHAT, _long(_chat('"😀').decode()[:-3], "a", '"}]}')),
+    "chat_emoji": (CHAT, _long(_chat('"').decode()[:-3], "😀", '"}]}')),
+    "chat_emoji_escapes": (CHAT, _long(_chat('"').decode()[:-3], "\\ud83d\\ude00", '"}]}')),
+    "chat_quotes": (CHAT, _long(_chat('"').decode()[:-3], '\\"', '"}]}')),
+    "chat_parts": (CHAT, _repeated(_chat("[").decode()[:-3], '{"type":"text","text":"a"}', "]}]}")),
     "chat_among": (CHAT, _long(_chat('"', before=(_TURN + ",") * 1000).decode()[:-3], "a", '"}]}')),
     "chat_image": (CHAT, _long(_chat(_IMAGE).decode()[:-3], "iVBORw0KGgo=", '"}}]}]}')),
     "chat_messages": (CHAT, _repeated('{"model":"sim","messages":[', _TURN, "]}")),
@@ -57,6 +62,7 @@ FORMS: Mapping[str, tuple[str, Make]] = {
     ),
     "completion": (COMPLETIONS, _long('{"model":"sim","prompt":"', "a", '"}')),
     "completion_spaces": (COMPLETIONS, _long('{"model":"sim","prompt":"', " ", '"}')),
+    "completion_emoji": (COMPLETIONS, _long('{"model":"sim","prompt":"', "😀", '"}')),
     "completion_list": (COMPLETIONS, _repeated('{"model":"sim","prompt":[', '"a"', "]}")),
     "completion_ids": (COMPLETIONS, _repeated('{"model":"sim","prompt":[', "1", "]}")),
     "completion_id_lists": (COMPLETIONS, _repeated('{"model":"sim","prompt":[', "[1]", "]}")),
@@ -67,6 +73,8 @@ FORMS: Mapping[str, tuple[str, Make]] = {
     "messages_many": (MESSAGES, _repeated('{"model":"sim","max_tokens":1,"messages":[', _TURN, "]}")),
     "responses": (RESPONSES, _long('{"model":"sim","input":"', "a", '"}')),
     "responses_items": (RESPONSES, _repeated('{"model":"sim","input":[', _TURN, "]}")),
+    "embeddings": (EMBEDDINGS, _repeated('{"model":"sim","input":[', '"a"', "]}")),
+    "texts": (COMPLETIONS, _repeated('{"model":"sim","prompt":[', '"' + "a" * 9_000 + '"', "]}")),
     "names": (CHAT, _repeated('{"model":"sim","messages":[' + _TURN + "],", '"a":{}', "}")),
 }
 """Routes and bodies by what they are made of."""

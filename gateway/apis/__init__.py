@@ -6,4 +6,5 @@ anthropic     /v1/messages                          responses     /v1/responses
 response_ids  ids that name the worker              error_format  OpenAI's and Anthropic's errors
 multipart     forms with an upload                  session       the session id of a request
 large_body    bodies of 1 MiB and more              abridged      a body without its long texts
+outline       where the fields of one lie
 """

@@ -50,7 +50,7 @@ INLINE_BYTES = 4 << 10
 MAX_DECODED_BYTES = 16 << 20
 """Bytes of a body that is decoded whole: some 20 ms for which the decoder keeps the interpreter lock."""
 ESCAPE_BYTES = 6
-"""Of `\\u0061`, which is one byte of text."""
+"""An escape stands for a sixth of its bytes at least: `\\u0061`."""
 MAX_ASKED_BYTES = 4 << 20
 """Bytes of a body that a worker may tokenize: it costs both sides several times as much memory."""
 
@@ -148,9 +148,10 @@ class PromptSource:
     def _check_length(self, prompts: Renderer, request: InferenceRequest, most_bytes: int) -> None:
         """Raise TooLong for a prompt that is too long even without the middle of its long texts, so that
         megabytes are neither decoded nor rendered."""
-        short = abridged(request.body, most_bytes)
-        if b"\\" in short:  # an escape stands for a sixth of its bytes
-            short = abridged(request.body, ESCAPE_BYTES * most_bytes)
+        half = most_bytes // 2 + 1  # both ends of a text prove as much as the whole
+        short = abridged(request.body, half)
+        if b"\\" in short:
+            short = abridged(request.body, ESCAPE_BYTES * half)
         if short is request.body or len(short) > MAX_DECODED_BYTES:
             return
         part = InferenceRequest(request.kind, request.path, short, {"model": request.model})

@@ -96,7 +96,7 @@ class Pieces:
     def check(self, num_bytes: int) -> None:
         """Raise TooLong where so many bytes of text have too many tokens in any case."""
         if self.longest and self.may_be_too_long(num_bytes):
-            raise TooLong(num_bytes // self.longest)
+            raise TooLong(-(-num_bytes // self.longest))  # rounded up
 
     def check_text(self, text: str) -> None:
         """As `check`, of the text's bytes. Raises TooLong."""

@@ -74,6 +74,8 @@ FORMS = {
     "prose": (CHAT, chat("the quick brown fox " * (SIZE // 20))),
     "escapes": (CHAT, chat("\\u0061" * (SIZE // 6))),
     "wide": (CHAT, chat("😀" + "a" * SIZE)),
+    "emoji": (COMPLETIONS, b'{"model":"m","prompt":"' + "😀".encode() * (SIZE // 4) + b'"}'),
+    "escaped emoji": (COMPLETIONS, b'{"model":"m","prompt":"' + b"\\ud83d\\ude00" * (SIZE // 12) + b'"}'),
     "completion": (COMPLETIONS, b'{"model":"m","prompt":"' + b"a" * SIZE + b'"}'),
     "list": (COMPLETIONS, b'{"model":"m","prompt":["hi","' + b"a" * SIZE + b'"]}'),
     "ids": (COMPLETIONS, b'{"model":"m","prompt":[' + b"1," * (SIZE // 2) + b"1]}"),
@@ -102,27 +104,75 @@ async def test_a_prompt_that_no_worker_takes_is_refused_as_the_engine_would(benc
 
 TURN = '{"role":"user","content":"Hi"}'
 CROWDS = {
-    "messages": (CHAT, '{"model":"m","messages":[%s]}', TURN),
-    "tools": (CHAT, '{"model":"m","messages":[' + TURN + '],"tools":[%s]}', '{"function":{"name":"f"}}'),
-    "documents": (CHAT, '{"model":"m","messages":[' + TURN + '],"documents":[%s]}', "{}"),
-    "prompts": (COMPLETIONS, '{"model":"m","prompt":[%s]}', '"a"'),
-    "id lists": (COMPLETIONS, '{"model":"m","prompt":[%s]}', "[1]"),
-    "turns": ("/v1/messages", '{"model":"m","max_tokens":1,"messages":[%s]}', TURN),
-    "items": ("/v1/responses", '{"model":"m","input":[%s]}', TURN),
-    "inputs": ("/v1/embeddings", '{"model":"m","input":[%s]}', '"a"'),
+    "messages": (CHAT, '{"model":"m","messages":[%s]}', TURN, "messages"),
+    "parts": (
+        CHAT,
+        '{"model":"m","messages":[{"role":"user","content":[%s]}]}',
+        '{"type":"text","text":""}',
+        "messages[0].content",
+    ),
+    "tools": (
+        CHAT,
+        '{"model":"m","messages":[' + TURN + '],"tools":[%s]}',
+        '{"function":{"name":"f"}}',
+        "tools",
+    ),
+    "documents": (CHAT, '{"model":"m","messages":[' + TURN + '],"documents":[%s]}', "{}", "documents"),
+    "prompts": (COMPLETIONS, '{"model":"m","prompt":[%s]}', '"a"', "prompt"),
+    "id lists": (COMPLETIONS, '{"model":"m","prompt":[%s]}', "[1]", "prompt"),
+    "turns": ("/v1/messages", '{"model":"m","max_tokens":1,"messages":[%s]}', TURN, "messages"),
+    "items": ("/v1/responses", '{"model":"m","input":[%s]}', TURN, "input"),
+    "inputs": ("/v1/embeddings", '{"model":"m","input":[%s]}', '"a"', "input"),
 }
 
 
+def crowd_of(form: str, unit: str, size: int) -> bytes:
+    return (form % ",".join([unit] * (size // (len(unit) + 1)))).encode()
+
+
 @pytest.mark.parametrize("crowd", CROWDS)
-async def test_a_body_of_a_million_values_is_passed_on_within_bounds(bench: Bench, crowd: str) -> None:
+async def test_a_list_of_a_million_items_is_refused_by_its_name(bench: Bench, crowd: str) -> None:
+    """No worker has to read it."""
     worker = await bench.worker(MODEL)
-    path, form, unit = CROWDS[crowd]
-    body = (form % ",".join([unit] * (SIZE // (len(unit) + 1)))).encode()
+    path, form, unit, param = CROWDS[crowd]
+    body = crowd_of(form, unit, SIZE)
     start = begin(bench.gateway)
     answer = await bench.ask(post(body, target=path))
-    assert answer.status == 200
-    assert worker.calls[0].wish == body
+    assert answer.status == 400
+    assert f"'{param}' holds more than 65,536 items" in answer.body.decode()
+    assert worker.calls == []
     await cost_little(bench.gateway, start, len(body))
+
+
+@pytest.mark.parametrize("crowd", ["prompts", "id lists", "inputs"])
+async def test_a_list_of_too_many_items_is_refused_in_a_smaller_body_too(bench: Bench, crowd: str) -> None:
+    worker = await bench.worker(MODEL)
+    path, form, unit, _ = CROWDS[crowd]
+    answer = await bench.ask(post(crowd_of(form, unit, MB - 100), target=path))
+    assert answer.status == 400 and "holds more than 65,536 items" in answer.body.decode()
+    assert worker.calls == []
+
+
+@pytest.mark.parametrize("crowd", ["tools", "prompts", "inputs"])
+async def test_a_long_list_is_passed_on_as_it_came(bench: Bench, crowd: str) -> None:
+    worker = await bench.worker("m")
+    path, form, unit, _ = CROWDS[crowd]
+    unit = unit.replace('"a"', '"' + "a" * 30 + '"')
+    body = crowd_of(form, unit, 60_000 * (len(unit) + 1))
+    assert (await bench.ask(post(body, target=path))).status == 200
+    assert worker.calls[0].wish == body
+
+
+async def test_a_client_that_goes_while_its_body_is_read_leaves_nothing(bench: Bench) -> None:
+    worker = await bench.worker(MODEL)
+    start = begin(bench.gateway)
+    clients = [await bench.client() for _ in range(3)]
+    for client in clients:
+        await client.send(post(chat('\\"' * (SIZE // 2))))
+        await client.close()
+    assert (await bench.ask(post(chat("Hi"), target=CHAT))).status == 200
+    await until(lambda: memory(bench.gateway, "VmRSS") <= start + SIZE, "the memory is given back")
+    assert len(worker.calls) == 1
 
 
 async def test_an_image_is_not_taken_for_text(bench: Bench) -> None:

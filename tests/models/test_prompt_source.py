@@ -11,15 +11,22 @@ import pytest
 from aiohttp import web
 
 from gateway import request as make_request
+from gateway.apis.large_body import parse_large
 from gateway.core.blocks import Tokens, tokens_of
 from gateway.core.decision import Prompt
 from gateway.core.multimodal import BEFORE_MEDIA
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.token_runs import Continued, Runs
 from gateway.models.breaker import NUM_FAILURES, REST_S
-from gateway.models.prompt_source import ANY_MODEL, CACHE_ENTRY_BYTES, PromptSource, WorkerTokenizer
+from gateway.models.prompt_source import (
+    ANY_MODEL,
+    CACHE_ENTRY_BYTES,
+    MAX_DECODED_BYTES,
+    PromptSource,
+    WorkerTokenizer,
+)
 from gateway.observability.metrics import Metrics
-from gateway.tokenization.chat_template import MediaError
+from gateway.tokenization.chat_template import MediaError, TooLong
 from gateway.tokenization.prompt_encoder import PromptEncoder, PromptError
 from tests.support.fakes import serve, url_of
 
@@ -49,6 +56,9 @@ class FakePrompts:
         self.calls.append(("chat", now))
         return Continued(self._tokens())
 
+    def expect(self, max_tokens: int) -> int:
+        return 0
+
     def growing(self, body: Mapping[str, Any]) -> None:
         return None
 
@@ -76,6 +86,58 @@ def chat(model: str = "m", **fields: object) -> InferenceRequest:
 
 def completion(prompt: object = "text", model: str = "m", **fields: object) -> InferenceRequest:
     return make_request("/v1/completions", {"model": model, "prompt": prompt, **fields})
+
+
+class Bounded(FakePrompts):
+    """A tokenizer of tokens of four bytes at most, which counts what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.max_tokens, self.given = 0, 0
+
+    def expect(self, max_tokens: int) -> int:
+        self.max_tokens = max_tokens
+        return 4 * max_tokens
+
+    def completion(self, body: Mapping[str, Any]) -> list[Tokens]:
+        num_bytes = len(body["prompt"].encode())
+        self.given += num_bytes
+        if num_bytes > 4 * self.max_tokens:
+            raise TooLong(num_bytes // 4)
+        return [self._tokens()]
+
+
+@pytest.mark.parametrize("unit", ["a", "\\u0061", "\\ud83d\\ude00", "😀", "\\n"])
+def test_a_text_is_refused_without_its_middle_where_its_bytes_prove_it(unit: str) -> None:
+    bounded = Bounded()
+    prompts, _ = source(any=bounded)
+    body = ('{"model":"m","prompt":"' + unit * (8 << 20) + '"}').encode()
+    with pytest.raises(TooLong):
+        prompts.tokenize_long(parse_large("/v1/completions", body), 1 << 17)
+    assert bounded.given < 7 << 20
+
+
+@pytest.mark.parametrize("unit", ["a", "\\u0061", "\\ud83d\\ude00", "😀", "\\n"])
+def test_a_text_that_just_fits_is_not_refused(unit: str) -> None:
+    prompts, _ = source(any=Bounded())
+    num_bytes = len(json.loads(f'"{unit}"').encode())
+    body = ('{"model":"m","prompt":"' + unit * ((2 << 20) // num_bytes) + '"}').encode()
+    assert prompts.tokenize_long(parse_large("/v1/completions", body), 1 << 19).source == "fake"
+
+
+def test_a_body_that_would_take_long_to_decode_is_routed_by_load() -> None:
+    prompts, metrics = source(any=FakePrompts(1))
+    body = b'{"model":"m","prompt":"%b"}' % (b"a" * MAX_DECODED_BYTES)
+    assert prompts.tokenize_long(parse_large("/v1/completions", body), 0).source == "failed"
+    assert metrics.prompt_failures["m"] == 1
+
+
+def test_token_ids_are_too_many_by_their_number() -> None:
+    prompts, _ = source(any=FakePrompts(1))
+    request = parse_large("/v1/completions", b'{"model":"m","prompt":[%b1]}' % (b"1," * (1 << 20)))
+    with pytest.raises(TooLong) as refused:
+        prompts.tokenize_long(request, 1 << 20)
+    assert refused.value.num_tokens == (1 << 20) + 1
 
 
 # local -----------------------------------------------------------------------------------------

@@ -112,6 +112,17 @@ def test_what_is_too_long_by_its_bytes_is_not_tokenized() -> None:
     assert pieces.expect(0) == 0
 
 
+def test_a_text_is_as_long_as_its_bytes_not_its_characters() -> None:
+    counted = Counted()
+    pieces = counted.pieces(longest=4)
+    pieces.expect(MAX_CHARS)
+    with pytest.raises(TooLong) as caught:
+        pieces.encode("😀" * MAX_CHARS + "a")
+    assert (counted.sizes, caught.value.num_tokens) == ([], MAX_CHARS + 1)
+    pieces.encode("😀" * MAX_CHARS)
+    assert counted.sizes == [MAX_CHARS]
+
+
 def test_where_no_length_is_known_there_is_a_bound_too(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted()
     monkeypatch.setattr(module, "MAX_TOKENS", MAX_CHARS)

@@ -2,10 +2,18 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.requests.field_types import check_messages, check_prompt, json_type, typed
+from gateway.core.requests.field_types import (
+    MAX_ITEMS,
+    check_lists,
+    check_messages,
+    check_prompt,
+    json_type,
+    typed,
+)
 
 
 @pytest.mark.parametrize(
@@ -55,3 +63,25 @@ def test_another_prompt_is_refused(prompt: object) -> None:
 
 def test_embeddings_may_stand_in_for_a_prompt() -> None:
     check_prompt({"prompt": None, "prompt_embeds": "AAAA"})
+
+
+@pytest.mark.parametrize("item", ["a", [1], {}, None])
+def test_a_list_of_too_many_items_is_refused(item: object) -> None:
+    for wrap in (lambda value: value, lambda value: msgspec.Raw(msgspec.json.encode(value))):
+        check_lists({"input": wrap([item] * MAX_ITEMS), "other": wrap([item] * (MAX_ITEMS + 1))}, None)
+        with pytest.raises(InvalidRequest, match="'input' holds more than 65,536 items") as caught:
+            check_lists({"input": wrap([item] * (MAX_ITEMS + 1))}, None)
+        assert caught.value.param == "input"
+
+
+def test_token_ids_are_one_prompt() -> None:
+    ids = [1] * (MAX_ITEMS + 1)
+    check_lists({"prompt": ids, "input": msgspec.Raw(msgspec.json.encode(ids))}, None)
+    check_lists({"input": msgspec.Raw(b"[" + b"," * MAX_ITEMS + b"]")}, None)  # left to the engine
+
+
+def test_the_parts_of_a_message_are_limited() -> None:
+    parts = [{"type": "text", "text": ""}] * (MAX_ITEMS + 1)
+    check_lists({}, [{"role": "user", "content": parts[1:]}, {"role": "user", "content": "a"}])
+    with pytest.raises(InvalidRequest, match=r"'messages\[1\]\.content' holds more"):
+        check_lists({}, [{"role": "user"}, {"role": "user", "content": parts}])
