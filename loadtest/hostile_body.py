@@ -1,5 +1,5 @@
-"""`hostile.body60_*`, `hostile.bodies60_*`: the cost of one giant body, of one form and of all of them, for the
-gateway that refuses it and for other clients.
+"""`hostile.body60_*`, `hostile.bodies60_*`: the cost of one giant body, of one form and of all of them, for
+the gateway that refuses it and for other clients.
 
     sender ──60 MiB──►  gateway  ──►  simulated worker (32,768 tokens)
     others ──small───►           ──►  another one
@@ -173,8 +173,8 @@ def is_smoke() -> bool:
 
 
 def measure() -> list[Figure]:
-    """A chat of 60 MiB that is one word: the worst memory, and the least time (machines are shared). Each form
-    of body: how late others are beside the worst one."""
+    """A chat of 60 MiB that is one word: the worst memory, and the least time (machines are shared). For each
+    form of body: how late other requests are."""
     size, rounds = (SMOKE_BYTES, 1) if is_smoke() else (NUM_BYTES, ROUNDS)
     body = FORMS["chat"][1](size)
     with before_one(bundled_tokenizer()) as fleet:
