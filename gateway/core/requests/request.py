@@ -123,8 +123,7 @@ class InferenceRequest:
         self.is_cut, self.is_crowded, self.num_ids = _is_cut(top), False, 0
         route = route_of(path)
         self.may_repeat = route is not ADDED and not (route.keeps_state and _leaves_something(top))
-        self.previous: object = top.get(PREVIOUS)
-        self._fields = fields
+        self.previous, self._fields = top.get(PREVIOUS), fields
 
     def __repr__(self) -> str:
         return f"InferenceRequest({self.kind.name}, model={self.model!r}, {len(self.body)} bytes)"
