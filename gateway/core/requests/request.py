@@ -112,9 +112,8 @@ class InferenceRequest:
         self.reads_cache = top.get("prompt_logprobs") is None and not (
             top.get("echo") and top.get("logprobs")
         )
-        is_plain = kind is Kind.CHAT or kind is Kind.COMPLETION
-        self.may_ask_usage = self.stream and is_plain and _asks_for_one(top)
-        self.may_split = is_plain and self.reads_cache and _has_one_answer(top)
+        self.may_ask_usage = self.stream and _is_plain(kind) and _asks_for_one(top)
+        self.may_split = _is_plain(kind) and self.reads_cache and _has_one_answer(top)
         self.given_priority: object = top.get("priority")
         self.priority: int | None = self.given_priority if type(self.given_priority) is int else None
         self.tenant: str | None = None
@@ -308,6 +307,10 @@ def _decode(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise InvalidRequest(f"the body must be a JSON object, not {json_type(fields)}")
     return fields
+
+
+def _is_plain(kind: Kind) -> bool:
+    return kind is Kind.CHAT or kind is Kind.COMPLETION
 
 
 def _asks_for_one(top: Mapping[str, Any]) -> bool:
