@@ -109,9 +109,8 @@ class InferenceRequest:
         self.cache_salt: str | None = typed(top, "cache_salt", str, "a string")
         self.session = short(typed(top, "user", str, "a string"))
         self.messages = messages
-        self.reads_cache = top.get("prompt_logprobs") is None and not (
-            top.get("echo") and top.get("logprobs")
-        )
+        echoes = top.get("echo") and top.get("logprobs")
+        self.reads_cache = top.get("prompt_logprobs") is None and not echoes
         self.may_ask_usage = self.stream and _is_plain(kind) and _asks_for_one(top)
         self.may_split = _is_plain(kind) and self.reads_cache and _has_one_answer(top)
         self.given_priority: object = top.get("priority")
