@@ -218,7 +218,7 @@ async def test_a_policy_is_tested_as_it_would_run(tmp_path: Path) -> None:
     )
     async with asyncio.timeout(DEADLINE_S):
         printed, _ = await process.communicate()
-    assert printed.decode().splitlines()[-1] == "8 of 8 checks passed", printed.decode()
+    assert printed.decode().splitlines()[-1] == "9 of 9 checks passed", printed.decode()
     assert process.returncode == 0
 
 
