@@ -1,10 +1,10 @@
-"""Starts of the gateway that cost a fork instead of a second of CPU: a template process has everything imported.
+"""Starts of the gateway that cost a fork, from a template process that has imported everything.
 
-`install()` replaces `subprocess.Popen` in this process (asyncio uses it too). A command of the gateway then goes to the
-template, which is this file run as a program. It forks twice: the second child gets the caller's descriptors,
-environment and directory, and runs `gateway/__main__.py` as `python -m gateway` does; the first child ends, which makes
-the second one a child of the test process. So waiting, signals and exit codes are those of any child.
-Commands that ask for more than that, and all others, start as usual.
+`install()` replaces `subprocess.Popen` in this process (asyncio uses it too). A command of the gateway then goes
+to the template, which is this file run as a program. It forks twice: the second child gets the caller's
+descriptors, environment and directory, and runs `gateway/__main__.py` as `python -m gateway` does; the first
+child ends, which makes the second one a child of the test process. So waiting, signals and exit codes are those
+of any child. Commands that ask for more than that, and all others, start as usual.
 """
 
 import array
@@ -44,7 +44,7 @@ class Template:
         return is_gateway and _settings_of_imports(environ) == self._settings
 
     def start(self, command: list[str], files: dict[int, int], environ: dict[str, str], cwd: str) -> int:
-        """The process id of a new child of this process; `files`: each of its descriptors, and the one here."""
+        """The id of a new child of this process; `files` maps each of its descriptors to one here."""
         request = {"argv": command, "environ": environ, "cwd": cwd, "files": list(files)}
         fds = array.array("i", files.values())
         self._adopt(True)
@@ -170,7 +170,7 @@ def _run(request: dict[str, Any], fds: list[int]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
         code = 130
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - printed, as the interpreter does
         traceback.print_exc()
         code = 1
     _end(code)
