@@ -1,10 +1,11 @@
 """Starts of the gateway that cost a fork, from a template process that has imported everything.
 
-`install()` replaces `subprocess.Popen` in this process (asyncio uses it too). A command of the gateway then goes
-to the template, which is this file run as a program. It forks twice: the second child gets the caller's
-descriptors, environment and directory, and runs `gateway/__main__.py` as `python -m gateway` does; the first
-child ends, which makes the second one a child of the test process. So waiting, signals and exit codes are those
-of any child. Commands that ask for more than that, and all others, start as usual.
+`install()` replaces `subprocess.Popen` in this process (asyncio uses it too). A command of the gateway
+then goes to the template, which is this file run as a program. It forks twice: the second child gets the
+caller's descriptors, environment and directory, and runs `gateway/__main__.py` as `python -m gateway`
+does; the first child ends, which makes the second one a child of the test process. So waiting, signals
+and exit codes are those of any child. Commands that ask for more than that, and all others, start as
+usual.
 """
 
 import array
