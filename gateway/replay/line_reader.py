@@ -13,6 +13,9 @@ from gateway.core.errors import ConfigError
 
 Row = TypeVar("Row")
 
+MAX_LINE_BYTES = 256 << 20
+"""Of one request, unpacked: a file of some kilobytes can hold a line of gigabytes."""
+
 
 class Lines:
     """All but empty ones. Raises ConfigError, with the file and the line."""
@@ -28,8 +31,10 @@ class Lines:
         self.number = 0
         try:
             with self._open() as file:
-                for line in file:
+                while line := file.readline(MAX_LINE_BYTES + 1):
                     self.number += 1
+                    if len(line) > MAX_LINE_BYTES:
+                        raise self.bad(f"is longer than {MAX_LINE_BYTES:,} bytes")
                     if stripped := line.strip():
                         yield stripped
         except (OSError, EOFError, lzma.LZMAError) as exc:

@@ -46,3 +46,15 @@ def test_a_file_that_was_cut_is_named(tmp_path: Path, name: str, pack: object) -
     (tmp_path / name).write_bytes(pack(TEXT)[:-9])  # type: ignore[operator]
     with pytest.raises(ConfigError, match="cannot be read"):
         list(Lines(tmp_path / name).decoded(Row))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz"])
+def test_a_line_without_an_end_is_not_unpacked_whole(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.replay.line_reader.MAX_LINE_BYTES", 1000)
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}[suffix]
+    path = tmp_path / f"t.jsonl{suffix}"
+    path.write_bytes(pack(b'{"a": 1}\n' + b" " * 1000 + b"\n"))
+    with pytest.raises(ConfigError, match="jsonl.*:2: is longer than 1,000 bytes"):
+        list(Lines(path))

@@ -93,6 +93,11 @@ _GROUPS: tuple[tuple[Judgement, str, str], ...] = (
     ),
     (Judgement.TRANSFER, "LMDeploy: the other leg's engine and blocks", "migration_request"),
     (
+        Judgement.TRANSFER,
+        "Dynamo: workers of either leg by number, and tokens in place of the prompt",
+        "nvext",
+    ),
+    (
         Judgement.ADAPTER,
         "SGLang: adapters beside `model`, one or a list; vLLM's routes that load them",
         "lora_path lora_name",
@@ -211,6 +216,8 @@ JUDGED: Mapping[str, Judgement] = {
 }
 XARGS = "vllm_xargs"
 """Fields within a field: vLLM hands them to the engine beside those of the top level."""
+PARAMETERS = "parameters"
+"""Fields within a field, of TGI's own routes: an adapter is among them."""
 BOOTSTRAP = "bootstrap_"
 UNREMARKABLE = frozenset(
     name

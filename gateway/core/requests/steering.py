@@ -15,6 +15,7 @@ from gateway.core.requests.field_judgement import (
     BOOTSTRAP,
     GUARDED,
     JUDGED,
+    PARAMETERS,
     UNREMARKABLE,
     XARGS,
     Judgement,
@@ -33,6 +34,8 @@ def unsteered(
     Forbidden."""
     if UNREMARKABLE.issuperset(top):
         return body
+    if models is not None and PARAMETERS in top:
+        body = _checked_parameters(body, models)
     xargs = top.get(XARGS)
     inner: Mapping[str, Any] = xargs if isinstance(xargs, dict) else {}
     check_letters(top)
@@ -50,6 +53,16 @@ def unsteered(
     for name in adapters:
         check_adapter(name, value_of(name, values[name]), models or ())
     return msgspec.json.encode(kept)  # each name once: what was checked is what goes on
+
+
+def _checked_parameters(body: bytes, models: Container[str]) -> bytes:
+    """The body with each name once: what was checked is what goes on. Raises Forbidden and InvalidRequest."""
+    fields = _decode_raw(body)
+    parameters = value_of(PARAMETERS, fields[PARAMETERS])
+    for name, value in parameters.items() if isinstance(parameters, dict) else ():
+        if is_adapter(name):
+            check_adapter(name, value, models)
+    return msgspec.json.encode({**fields, PARAMETERS: parameters})
 
 
 def value_of(name: str, raw: msgspec.Raw) -> object:

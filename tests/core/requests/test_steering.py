@@ -100,3 +100,19 @@ def test_a_value_that_was_only_looked_over_and_cannot_be_read_is_refused(inside:
         value_of("lora_path", msgspec.Raw(digits))
     with pytest.raises(InvalidRequest):
         parse_request("/v1/embeddings", b'{"model":"m","input":"a",%b}' % field, models={"m"})
+
+
+def test_an_adapter_within_parameters_is_checked_against_the_key() -> None:
+    for value in ("ad1", None, ["ad1"]):
+        body = msgspec.json.encode({"inputs": "x", "parameters": {"adapter_id": value, "top_k": 3}})
+        assert msgspec.json.decode(sent(body, models={"m", "ad1"})) == msgspec.json.decode(body)
+    other = b'{"inputs":"x","parameters":{"adapter_id":"ad1"},"parameters":{"adapter_id":"ad2"}}'
+    with pytest.raises(Forbidden):
+        sent(other, models={"m", "ad1"})
+    with pytest.raises(Forbidden):
+        sent(b'{"parameters":{"adapter_id":"ad1","adapter_id":"ad2"}}', models={"m", "ad1"})
+    twice = sent(b'{"parameters":{"adapter_id":"ad2"},"parameters":{"adapter_id":"ad1"}}', models={"ad1"})
+    assert twice == b'{"parameters":{"adapter_id":"ad1"}}'
+    for odd in (b'{"parameters":null}', b'{"parameters":[1]}'):
+        assert sent(odd, models={"m"}) == odd
+    assert sent(other) is other, "a key for all models"
