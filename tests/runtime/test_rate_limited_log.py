@@ -61,7 +61,7 @@ def test_subjects_are_bounded_and_so_are_values(world: World, caplog: pytest.Log
 
 
 async def test_where_a_loop_runs_sums_need_no_further_line(caplog: pytest.LogCaptureFixture) -> None:
-    log = RateLimitedLog(LOG, every_s=0.01)
+    log = RateLimitedLog(LOG, every_s=1.0)
     log.warning(BAD, "a", 1)
     log.warning(BAD, "a", 2)
     async with asyncio.timeout(10):
