@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.admin.explain import Preview
+from gateway.admin.routes import bound
 from gateway.admin.workers import FleetAdmin, as_error, as_json
 from gateway.config import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError, GatewayError
@@ -73,28 +74,30 @@ class Admin:
         self._preview = preview
         self._reload = reload
 
-    def app(self) -> web.Application:
+    def handlers(self) -> dict[str, Handler]:
+        """By name in the table (`admin/routes.py`)."""
+        return {
+            "health": self._health,
+            "ready": self._ready,
+            "metrics": self._metrics,
+            "index": self._index,
+            "blocks": self._blocks,
+            "tokenizer": self._tokenizer,
+            "cache_loss": self._cache_loss,
+            "verify": self._verify,
+            "admission": self._flow,
+            "policies": self._show_policies,
+            "reload_policies": self._reload_policies,
+            "reload_config": self._reload_config,
+            "explain": self._explain,
+            "decisions": self._recent,
+            "decision": self._decision,
+        }
+
+    def app(self, more: Mapping[str, Handler] | None = None) -> web.Application:
+        """`more` are the handlers of other parts."""
         app = web.Application(client_max_size=1 << 20, middlewares=[_in_json])
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/ready", self._ready),
-                web.get("/metrics", self._metrics),
-                *self._workers.routes(),
-                web.get("/admin/index", self._index),
-                web.get("/admin/index/{worker}/blocks", self._blocks),
-                web.get("/admin/tokenizer", self._tokenizer),
-                web.get("/admin/cache-loss", self._cache_loss),
-                web.get("/admin/verify", self._verify),
-                web.get("/admin/flow", self._flow),
-                web.get("/admin/policies", self._show_policies),
-                web.post("/admin/policies/reload", self._reload_policies),
-                web.post("/admin/config/reload", self._reload_config),
-                web.post("/admin/explain", self._explain),
-                web.get("/admin/decisions", self._recent),
-                web.get("/admin/decisions/{id}", self._decision),
-            ]
-        )
+        app.add_routes(bound({**self.handlers(), **self._workers.handlers(), **(more or {})}))
         return app
 
     async def _health(self, request: web.Request) -> web.Response:

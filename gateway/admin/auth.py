@@ -91,7 +91,9 @@ def add_guard(app: web.Application, credentials: Credentials, config: Config) ->
         app.middlewares.append(guarding(authenticators, scope))
 
 
-def add_routes(app: web.Application, credentials: Credentials) -> None:
+def key_handlers(credentials: Credentials) -> dict[str, Handler]:
+    """By name in the table (`admin/routes.py`)."""
+
     async def show(request: web.Request) -> web.Response:
         return web.json_response(describe(credentials))
 
@@ -105,7 +107,7 @@ def add_routes(app: web.Application, credentials: Credentials) -> None:
             return _refusal(GatewayError(str(exc)), 400)
         return web.json_response(describe(credentials))
 
-    app.add_routes([web.get("/admin/keys", show), web.post("/admin/keys/reload", reload)])
+    return {"keys": show, "reload_keys": reload}
 
 
 def describe(credentials: Credentials) -> dict[str, object]:

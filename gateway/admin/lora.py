@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.admin.workers import as_error, as_json
 from gateway.core.decoding import UNREADABLE
@@ -26,13 +27,13 @@ class AdapterAdmin:
         self._loading = loading
         self._is_on = is_on
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/admin/adapters", self._show),
-            web.post("/admin/adapters", self._load),
-            web.post("/admin/adapters/names", self._refresh),
-            web.delete("/admin/adapters/{name:.+}", self._unload),
-        ]
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "adapters": self._show,
+            "load_adapter": self._load,
+            "refresh_adapters": self._refresh,
+            "unload_adapter": self._unload,
+        }
 
     async def _show(self, request: web.Request) -> web.Response:
         return as_json({"adapters": self._loading.describe()})

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.config.worker_specs import spec_of
 from gateway.core.decoding import UNREADABLE
@@ -53,14 +54,14 @@ class FleetAdmin:
         self._verified = verified
         self._tokens_at = tokens_at
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/admin/workers", self._workers),
-            web.post("/admin/workers", self._add),
-            web.post("/admin/workers/{name:.+}/drain", self._drain),
-            web.delete("/admin/workers/{name:.+}/drain", self._undo),
-            web.delete("/admin/workers/{name:.+}", self._drop),
-        ]
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "workers": self._workers,
+            "add_worker": self._add,
+            "drain": self._drain,
+            "undo_drain": self._undo,
+            "drop_worker": self._drop,
+        }
 
     async def _workers(self, request: web.Request) -> web.Response:
         gone = [

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as RegistryCollector
 
 from gateway.admin.app import Admin
-from gateway.admin.auth import add_guard, add_routes
+from gateway.admin.auth import add_guard, key_handlers
 from gateway.admin.explain import Preview
 from gateway.admin.lora import AdapterAdmin
 from gateway.admin.workers import FleetAdmin
@@ -91,9 +91,7 @@ def admin_of(gateway: "Gateway") -> web.Application:
         reload=gateway.reload,
         policies=gateway.choosing,
         preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.credentials.authenticator),
-    ).app()
-    add_routes(app, gateway.credentials)
-    app.add_routes(_adapters_of(gateway).routes())
+    ).app({**key_handlers(gateway.credentials), **_adapters_of(gateway).handlers()})
     if gateway.config.processes == 1:  # else the supervisor asks who it is
         add_guard(app, gateway.credentials, gateway.config)
     return app

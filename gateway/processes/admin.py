@@ -1,30 +1,32 @@
 """The admin API of several processes: one address that answers for all.
 
-    /health              the host's; /ready of all: ready if one of them is
-    /metrics             added up (`processes/metrics_merge.py`), with the supervisor's own
-    GET                  merged (`processes/json_merge.py`) from those that know; 404 where none does
-    POST, DELETE, PUT    to all of them, one request after the other; the first error is the answer
-    /admin/adapters      what goes on to workers: to one of them, and the others hear of it
-
-It knows no routes beside these: a process answers each as it does alone.
+/health              the host's; /ready of all: ready if one of them is
+/metrics             added up (`processes/metrics_merge.py`), with the supervisor's own
+GET                  merged (`processes/json_merge.py`) where the table of endpoints (`admin/routes.py`) has
+                     the answer's fields; else from the first process that has it
+POST, DELETE, PUT    to all of them, one request after the other; the first error is the answer
+/admin/adapters      changes at workers: by one process, and the others learn of it
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from gateway.admin.routes import ENDPOINTS, Processes, bound
 from gateway.config import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError
 from gateway.processes import metrics_merge
-from gateway.processes.json_merge import merge
+from gateway.processes.json_merge import Merge, merge, merger_of
 from gateway.processes.metrics_merge import Family, Page
 
 log = logging.getLogger("kvgate.admin")
@@ -115,19 +117,26 @@ class Aggregate:
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=1 << 20)
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/metrics", self._metrics),
-                web.post("/admin/policies/reload", self._reload),
-                web.post("/admin/config/reload", self._config),
-                web.post("/admin/explain", self._one),
-                web.post("/admin/adapters", self._adapter),
-                web.delete("/admin/adapters/{name:.+}", self._adapter),
-                web.route("*", "/{path:.*}", self._other),
-            ]
-        )
+        app.add_routes([*bound(self._handlers()), web.route("*", "/{path:.*}", self._other)])
         return app
+
+    def _handlers(self) -> dict[str, Handler]:
+        """By name in the table of endpoints."""
+        return {
+            **{
+                endpoint.name: partial(self._merged, merger_of(endpoint.answer))
+                for endpoint in ENDPOINTS
+                if endpoint.processes is Processes.MERGED and endpoint.answer
+            },
+            "health": self._health,
+            "ready": self._ready,
+            "metrics": self._metrics,
+            "reload_policies": self._reload,
+            "reload_config": self._config,
+            "explain": self._one,
+            "load_adapter": self._adapter,
+            "unload_adapter": self._adapter,
+        }
 
     def gone(self, row: int) -> None:
         """A process died: what it had counted stays."""
@@ -226,19 +235,19 @@ class Aggregate:
         if question.method != "GET":
             return await self._change_all(question)
         replies = [reply for _, reply in await self._ask_all(question)]
-        if request.path == "/ready":
-            return self._ready(replies)
+        found = [reply for reply in replies if reply.status == 200] or replies
+        return _answer(found[0]) if found else _nobody()
+
+    async def _merged(self, one: Merge, request: web.Request) -> web.Response:
+        replies = [reply for _, reply in await self._ask_all(await Question.of(request))]
         good = [reply for reply in replies if reply.status == 200]
         if not good:
             return _answer(replies[0]) if replies else _nobody()
-        if any(reply.content_type != "application/json" for reply in good):
-            return _answer(good[0])
-        return web.Response(
-            body=msgspec.json.encode(_shorten(merge([msgspec.json.decode(reply.body) for reply in good]))),
-            content_type="application/json",
-        )
+        body = _shorten(merge([msgspec.json.decode(reply.body) for reply in good], one))
+        return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
-    def _ready(self, replies: Sequence[Reply]) -> web.Response:
+    async def _ready(self, request: web.Request) -> web.Response:
+        replies = [reply for _, reply in await self._ask_all(await Question.of(request))]
         if not replies or self._is_stopping():
             return _nobody("the gateway is stopping" if self._is_stopping() else None)
         return _answer(min(replies, key=lambda reply: reply.status))

@@ -1,77 +1,28 @@
-"""One answer of the admin API from those of several processes.
+"""One answer of the admin API from those of several processes, by the types and rules of `admin/fields.py`.
 
-equal values                   as they are
 objects                        field by field
-lists of objects               those with the same id, url, worker, name or model are one
-                               (where they tell `MOST_FIRST`, in its order)
+lists of objects               objects with the same id, url, worker, name or model are one
+                               (those with `recomputed_tokens` highest first)
 other lists                    in turn from each, without repeats: each has its newest first
-counts of each its own         (`ADDED`) added; means and shares (`AVERAGED`) averaged; other numbers are one
-                               truth seen by each: the most, or the least of what is the better the more there
-                               is of it (`LEAST`)
-true or false                  true where all say so
-words of state                 the one furthest from well; other words: the first process's
+numbers                        by their rule
+true or false                  true where all processes agree
+words, and unknown fields      the first process's; with the rule WORST the word furthest from well
 nothing, or something          something
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from gateway.admin.fields import Answer, Rule
+
+Merge = Callable[[Sequence[Any]], Any]
+"""The values of a field, at least one and none of them None, as one."""
 
 IDENTITIES = ("id", "url", "worker", "name", "model")
-COUNTS = {"compared", "counted", "counted_differing", "sampled", "sampled_differing"}
-SENT = {"sent_prompt_tokens", "sent_predicted_tokens"}
-FALLBACKS = {"raised", "nonsense", "over_budget", "resting"}
-SCORES = {
-    "requests",
-    "errors",
-    "reported_prompt_tokens",
-    "reported_cached_tokens",
-    "agreed",
-    "compared_prompt_tokens",
-    "shadow_overlap_tokens",
-    "live_overlap_tokens",
-    "dropped",
-}
-CAUSES = {"tokens_differ", "never_stored", "evicted", "told_later", "not_told", "unknown"}
-QUEUES = {"queued", "queued_tokens", "under_way"}
-ENDS = {"served", "full", "displaced", "timeout", "deadline", "slo", "client_gone", "stopping"}
-ADDED = frozenset(
-    {
-        "failures",
-        "assumed_blocks",
-        "calls",
-        "entries",
-        "bytes",
-        "max_bytes",
-        "computed_tokens",
-        "new_tokens",
-        "unexplained_tokens",
-        "avoided_tokens",
-        "missed_blocks",
-        "recomputed_tokens",
-        "recomputed_requests",
-    }
-    | COUNTS
-    | SENT
-    | FALLBACKS
-    | SCORES
-    | CAUSES
-    | QUEUES
-    | ENDS
-)
-LEAST = frozenset({"share_right", "confidence", "share", "requests_left", "tokens_left"})
-AVERAGED = frozenset(
-    {
-        "hit_rate",
-        "share_agreed",
-        "ttft_p50_s",
-        "ttft_p90_s",
-        "predicted_ttft_s",
-        "happened_ttft_s",
-        "prediction_error",
-    }
-)
-"""Of processes with the same share of the load, nearly what one would tell of all."""
 MOST_FIRST = "recomputed_tokens"
 WORST_FIRST = (
     *("broken", "sought", "absent", "none", "remote", "waiting"),
@@ -81,47 +32,105 @@ WORST_FIRST = (
 )
 
 
-def merge(values: Sequence[Any], name: str = "") -> Any:
-    """Of at least one value; `name` is the field that they are of."""
+class NoRule(TypeError):
+    """A number without a rule."""
+
+
+def merger_of(answer: type[Answer]) -> Merge:
+    """Raises NoRule."""
+    hints = get_type_hints(answer, include_extras=True)
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(answer)}
+    return _objects({names[name]: _field(hint, f"{answer.__name__}.{name}") for name, hint in hints.items()})
+
+
+def _field(hint: Any, where: str, rule: Rule | None = None) -> Merge:
+    if get_origin(hint) is Annotated:
+        rule = next((each for each in hint.__metadata__ if isinstance(each, Rule)), None)
+        hint = hint.__origin__
+    plain = _without_none(hint)
+    if rule is Rule.FIRST:
+        return _first
+    if get_origin(plain) is list:
+        return _lists(_field(get_args(plain)[0], where))
+    if get_origin(plain) is dict:
+        return _by_key(_field(get_args(plain)[1], where, rule))
+    if issubclass(plain, Answer):
+        return merger_of(plain)
+    if plain is bool:
+        return all
+    if plain is str:
+        return _worst if rule is Rule.WORST else _first
+    if rule not in _NUMBERS:
+        raise NoRule(f"{where} has no rule for its numbers: say SUM, MEAN, MAX, MIN or FIRST")
+    return _NUMBERS[rule]
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+    return hint
+
+
+def merge(values: Sequence[Any], one: Merge) -> Any:
     some = [value for value in values if value is not None]
-    if not some:
-        return None
-    first = some[0]
-    if isinstance(first, bool):
-        return all(some)
-    if isinstance(first, int | float):
-        return _merge_numbers(some, name)
-    if isinstance(first, Mapping):
-        fields = dict.fromkeys(chain.from_iterable(some))
-        return {field: merge([v[field] for v in some if field in v], field) for field in fields}
-    if isinstance(first, list):
-        return _merge_lists(some)
-    known = [word for word in WORST_FIRST if word in some]
-    return known[0] if known else first
+    return one(some) if some else None
 
 
-def _merge_numbers(some: Sequence[Any], name: str) -> Any:
-    if name in ADDED:
-        return sum(some)
-    if name in AVERAGED:
-        return sum(some) / len(some)
-    return min(some) if name in LEAST else max(some)
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
 
 
-def _merge_lists(lists: Sequence[list[Any]]) -> list[Any]:
-    """In turn: the first of each, then the second of each."""
-    items = [item for turn in zip_longest(*lists) for item in turn if item is not None]
-    together: dict[Any, list[Any]] = {}
-    for number, item in enumerate(items):
-        together.setdefault(_identity(item, number), []).append(item)
-    merged = [merge([*same, *_doubts(same, len(lists))]) for same in together.values()]
-    if all(isinstance(item, Mapping) and MOST_FIRST in item for item in merged):
-        merged.sort(key=lambda item: -item[MOST_FIRST])
-    return merged
+def _worst(words: Sequence[Any]) -> Any:
+    return next((word for word in WORST_FIRST if word in words), words[0])
+
+
+def _mean(numbers: Sequence[Any]) -> Any:
+    return sum(numbers) / len(numbers)
+
+
+_NUMBERS: Mapping[Rule | None, Merge] = {
+    Rule.SUM: sum,
+    Rule.MEAN: _mean,
+    Rule.MAX: max,
+    Rule.MIN: min,
+}
+
+
+def _objects(fields: Mapping[str, Merge]) -> Merge:
+    def one(objects: Sequence[Any]) -> Any:
+        names = dict.fromkeys(chain.from_iterable(objects))
+        return {
+            name: merge([each[name] for each in objects if name in each], fields.get(name, _first))
+            for name in names
+        }
+
+    return one
+
+
+def _by_key(value: Merge) -> Merge:
+    def one(objects: Sequence[Any]) -> Any:
+        keys = dict.fromkeys(chain.from_iterable(objects))
+        return {key: merge([each[key] for each in objects if key in each], value) for key in keys}
+
+    return one
+
+
+def _lists(item: Merge) -> Merge:
+    def one(lists: Sequence[Any]) -> Any:
+        items = [each for turn in zip_longest(*lists) for each in turn if each is not None]
+        together: dict[Any, list[Any]] = {}
+        for number, each in enumerate(items):
+            together.setdefault(_identity(each, number), []).append(each)
+        merged = [merge([*same, *_doubts(same, len(lists))], item) for same in together.values()]
+        if all(isinstance(each, Mapping) and MOST_FIRST in each for each in merged):
+            merged.sort(key=lambda each: -each[MOST_FIRST])
+        return merged
+
+    return one
 
 
 def _doubts(same: Sequence[Any], num_lists: int) -> list[Any]:
-    """Of an object that not all lists have: nothing is true of it everywhere."""
+    """An object that not all lists have: nothing is true of it everywhere."""
     if len(same) == num_lists or not isinstance(same[0], Mapping):
         return []
     return [{name: False for name, value in same[0].items() if isinstance(value, bool)}]

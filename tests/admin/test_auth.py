@@ -8,7 +8,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from yarl import URL
 
-from gateway.admin.auth import add_guard, add_routes, keeper_before
+from gateway.admin.auth import add_guard, keeper_before, key_handlers
+from gateway.admin.routes import bound
 from gateway.config import Config
 from gateway.runtime.tasks import Tasks
 from gateway.tenancy.auth.api_keys import make_key
@@ -45,7 +46,7 @@ def client(
             for path in ("/health", "/ready", "/metrics", "/admin/x", "/admin/adapters/a")
         ]
     )
-    add_routes(app, credentials)
+    app.add_routes(bound(key_handlers(credentials)))
     add_guard(app, credentials, Config(admin_key=scope, load_adapters=loads))
     return TestClient(TestServer(app))
 

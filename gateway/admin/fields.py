@@ -1,0 +1,438 @@
+"""Fields of the admin API's answers: type, meaning, and how several processes' values become one.
+
+`Annotated[type, rule, meaning]`. A number without a rule fails where several processes start, and in a test;
+all else is merged by its type (`processes/json_merge.py`). `make docs` writes docs/reference/admin-api.md.
+"""
+
+from enum import Enum
+from typing import Annotated as A
+
+import msgspec
+
+
+class Rule(Enum):
+    """How the values of several processes become one."""
+
+    SUM = "added up: each process counts its own"
+    MEAN = "averaged: processes have the same share of the load"
+    MAX = "the highest: each process sees the same thing"
+    MIN = "the lowest: the cautious value"
+    FIRST = "the first process's, whole"
+    WORST = "the word furthest from well"
+
+
+SUM, MEAN, MAX, MIN, FIRST, WORST = Rule.SUM, Rule.MEAN, Rule.MAX, Rule.MIN, Rule.FIRST, Rule.WORST
+
+
+class Answer(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields of one object of an answer; a field with a default may be missing."""
+
+
+class Cache(Answer):
+    entries: A[int, SUM, "entries kept"]
+    bytes: A[int, SUM, "memory used"]
+    max_bytes: A[int, SUM, "memory at most"]
+
+
+# /admin/workers ----------------------------------------------------------------------------------
+
+
+class Verified(Answer):
+    compared: A[int, SUM, "answers whose prediction was compared"]
+    share_right: A[float | None, MIN, "share of predictions that were exactly right lately"]
+    mean_error_tokens: A[float | None, MAX, "mean error, predicted minus cached tokens"]
+    mean_abs_error_tokens: A[float | None, MAX, "mean absolute error"]
+    confidence: A[float, MIN, "factor on predicted overlaps"]
+    prompt_tokens: A[str, WORST, "`differ` where the engine makes other tokens of a prompt"]
+
+
+class Blind(Answer):
+    reason: A[str, "why not all of the cache is known"]
+    proven_blocks: A[int, MAX, "blocks that answers proved"] = 0
+    orphan_blocks: A[int, MAX, "reported blocks without a known parent"] = 0
+    placed_blocks: A[int, MAX, "orphans that a proof placed"] = 0
+    withdrawn_blocks: A[int, MAX, "proven blocks that were withdrawn"] = 0
+    announcements_asked: A[int, MAX, "reports requested of the engine"] = 0
+
+
+class TokenSource(Answer):
+    model: A[str, "model root"]
+    way: A[str, WORST, "`local`, `remote` (the worker's /tokenize) or `none`"]
+    why: A[str, "reason"]
+
+
+class WorkerView(Answer):
+    id: A[str, "host and port; `#rank` behind it where an endpoint has several DP ranks"]
+    is_up: A[bool, "answers health checks"]
+    state: A[str, WORST, "lifecycle state"]
+    why: A[str | None, "why it is in that state"]
+    share: A[float, MIN, "share of its load during slow start, else 1"]
+    left: A[int, MAX, "requests that still need it"]
+    models: A[list[str], "names that it serves"]
+    not_used: A[dict[str, str], "names that get no requests here, with the reason"]
+    block_size: A[int | None, MAX, "tokens per block; null: routed by load"]
+    num_blocks: A[int | None, MAX, "cache size in blocks"]
+    in_flight: A[int, MAX, "requests in flight, of this host's processes"]
+    booked_tokens: A[int, MAX, "prompt tokens booked and not computed"]
+    in_flight_elsewhere: A[int, MAX, "requests in flight, of other gateways"]
+    running: A[int, MAX, "requests running, as the engine reports"]
+    waiting: A[int, MAX, "requests waiting, as the engine reports"]
+    kv_usage: A[float, MAX, "share of the cache in use, as the engine reports"]
+    failures: A[int, SUM, "failed attempts"]
+    stream: A[str | None, WORST, "state of the KV event stream"]
+    blind: A[Blind | None, "for a BLIND stream: why, and what is recovered"]
+    no_pair_with: A[dict[str, str], "decode workers that it must not prefill for, with the reason"]
+    verified: A[Verified, "accuracy of the predictions"]
+    events: A[str | None, "endpoint of its KV events"]
+    agent: A[str | None, "endpoint of its agent"]
+    replay: A[str | None, "replay endpoint"]
+    events_connected: A[bool, "connected to the event endpoint"]
+
+
+class EndpointView(Answer):
+    url: A[str, "base URL"]
+    state: A[str, WORST, "`joining` or `joined`"]
+    is_draining: A[bool, "takes no new requests"]
+    engine: A[str | None, "engine"]
+    version: A[str | None, "engine version"]
+    role: A[str | None, "`prefill`, `decode` or `both`"]
+    given_as: A[str, "the specification that names it (`--worker`)"]
+    is_member: A[bool, "an address of a `dns+` name"]
+    last_error: A[str | None, "why the last probe failed"]
+    tokens: A[list[TokenSource], "who tokenizes its prompts"]
+    workers: A[list[WorkerView], "its workers, one per DP rank"]
+
+
+class DnsName(Answer):
+    url: A[str, "`dns+` URL"]
+    given_as: A[str, "the specification that names it"]
+    members: A[list[str], "URLs of its addresses"]
+    last_error: A[str | None, "why the last resolution failed"] = None
+
+
+class GoneView(Answer):
+    url: A[str, "base URL"]
+    state: A[str, "`gone`"]
+    why: A[str, "reason"]
+    at: A[float, MAX, "Unix time"]
+
+
+class Workers(Answer):
+    endpoints: list[EndpointView]
+    names: A[list[DnsName], "names that are resolved"]
+    drains: A[list[str], "URLs of endpoints that drain, with `drain:` or `leave:` in front"]
+    gone: A[list[GoneView], "endpoints dropped lately"]
+
+
+# /admin/index ------------------------------------------------------------------------------------
+
+
+class AppliedEvents(Answer):
+    num_stored: A[int, MAX, "blocks stored"]
+    num_removed: A[int, MAX, "blocks removed"]
+    num_orphans: A[int, MAX, "blocks with an unknown parent"]
+    num_unknown_removals: A[int, MAX, "removals of unknown blocks"]
+    num_mismatched: A[int, MAX, "stores whose tokens do not fit their blocks"]
+    num_unknown_events: A[int, MAX, "events of an unknown kind"]
+
+
+class WorkerIndex(Answer):
+    worker: A[str, "worker id"]
+    stream: A[str | None, WORST, "state of the KV event stream"]
+    blocks: A[int, MAX, "blocks that its events report"]
+    assumed_blocks: A[int, SUM, "blocks assumed from answers"]
+    pinned_blocks: A[int, SUM, "blocks of requests in flight"]
+    applied: A[AppliedEvents, "events applied"]
+
+
+class Index(Answer):
+    index: A[str, "the index"]
+    assumed: A[str, "the index of assumed blocks"]
+    workers: list[WorkerIndex]
+
+
+# /admin/tokenizer --------------------------------------------------------------------------------
+
+
+class TemplateView(Answer):
+    name: A[str, "chat template"]
+    rendering: A[str, "`incremental`: costs what is new in a conversation; or `whole`"]
+    why: A[str, "reason"]
+
+
+class WorkerTokens(Answer):
+    worker: A[str, "endpoint"]
+    way: A[str, WORST, "token source"]
+    why: A[str, "reason"]
+
+
+class ModelTokenizer(Answer):
+    model: A[str, "model root"]
+    way: A[str, WORST, "token source"] = ""
+    tokenizer: A[str, WORST, "state of its tokenizer"] = ""
+    from_: A[str | None, "where it was found"] = msgspec.field(name="from", default=None)
+    why_none: A[str | None, "why there is none"] = None
+    encoder: A[str | None, "encoder in use"] = None
+    why: A[str, "why this encoder"] = ""
+    templates: list[TemplateView] = []
+    segments: A[Cache | None, "segments of text"] = None
+    workers: A[list[WorkerTokens], "token source of each of its workers"] = []
+
+
+class Outcome(Answer):
+    name: A[str, "outcome"]
+    calls: A[int, SUM, "calls"]
+
+
+class RemoteTokenizers(Cache):
+    calls: A[list[Outcome], "calls of workers' /tokenize"]
+    left_alone: A[list[str], "workers that are not asked for a while"]
+
+
+class Tokenizers(Answer):
+    models: list[ModelTokenizer]
+    conversations: A[Cache, "token runs of conversations"]
+    asked_of_workers: A[RemoteTokenizers, "tokens that workers made"]
+
+
+# /admin/cache-loss -------------------------------------------------------------------------------
+
+
+class CauseView(Answer):
+    id: A[str, "cause"]
+    recomputed_tokens: A[int, SUM, "tokens computed again"]
+
+
+class BreakView(Answer):
+    token: A[int, FIRST, "first token that differs"]
+    num_tokens: A[int, FIRST, "tokens that differ"]
+    kind: A[str, "kind of text"]
+    message: A[int | None, FIRST, "index of the message"] = None
+    role: A[str | None, "role of the message"] = None
+    text: A[str | None, "the text, where it may be shown"] = None
+
+
+class Loss(Answer):
+    id: A[str, "the same in every process"]
+    cause: A[str, "cause"]
+    model: A[str, "model"]
+    worker: A[str | None, "worker that computed again"] = None
+    holder: A[str | None, "worker that has the blocks, or had them"] = None
+    recomputed_tokens: A[int, SUM, "tokens computed again"] = 0
+    recomputed_requests: A[int, SUM, "requests"] = 0
+    avoided_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"] = 0
+    broken: A[BreakView | None, FIRST, "where the prompt left the cached one"] = None
+    latest_decision: A[str, "id of a decision"] = ""
+
+
+class CacheLosses(Answer):
+    computed_tokens: A[int, SUM, "prompt tokens computed"]
+    new_tokens: A[int, SUM, "of these, never seen before"]
+    unexplained_tokens: A[int, SUM, "of these, not explained"]
+    avoided_tokens: A[int, SUM, "work ahead that routing elsewhere avoided"]
+    causes: list[CauseView]
+    missed_blocks: A[int, SUM, "blocks cached that the index did not know"]
+    worst: A[list[Loss], "the largest losses, worst first"]
+    memory: A[Cache, "earlier prompts"]
+
+
+# /admin/verify -----------------------------------------------------------------------------------
+
+
+class WrongPrediction(Answer):
+    id: A[str, "id of the decision"]
+    predicted: A[int, FIRST, "predicted cached tokens"]
+    cached: A[int, FIRST, "cached tokens that the engine reported"]
+    cause: A[str, "cause"]
+
+
+class Window(Answer):
+    tokens: A[list[int], FIRST, "token ids"]
+    text: A[str | None, "their text"]
+
+
+class FirstDifference(Answer):
+    id: A[str, "id of the decision"]
+    model: A[str, "model"]
+    num_ours: A[int, FIRST, "tokens made here"]
+    num_engine: A[int, FIRST, "tokens of the engine"]
+    position: A[int | None, FIRST, "first that differs"]
+    window_from: A[int | None, FIRST, "position of the windows"]
+    ours: A[Window, "tokens made here"]
+    engine: A[Window, "tokens of the engine"]
+
+
+class PromptCheck(Answer):
+    counted: A[int, SUM, "prompts whose length was compared"]
+    counted_differing: A[int, SUM, "of these, differing"]
+    sampled: A[int, SUM, "prompts whose tokens were compared"]
+    sampled_differing: A[int, SUM, "of these, differing"]
+    first_difference: A[FirstDifference | None, FIRST, "the latest difference"]
+
+
+class EngineTokens(Answer):
+    prompt_tokens: A[int | None, MAX, "prompt tokens since it joined, of all traffic"]
+    cached_tokens: A[int | None, MAX, "of these, cached"]
+
+
+class SentTokens(Answer):
+    sent_prompt_tokens: A[int, SUM, "prompt tokens sent"]
+    sent_predicted_tokens: A[int, SUM, "of these, predicted to be cached"]
+
+
+class VerifiedWorker(Verified):
+    worker: A[str, "worker id"]
+    mispredictions: A[dict[str, int], SUM, "wrong predictions by cause"]
+    latest_wrong: A[list[WrongPrediction], "the latest wrong predictions"]
+    prompts: A[PromptCheck, "token parity with the engine"]
+    engine: A[EngineTokens | None, "the engine's own counters"]
+    sent: A[SentTokens, "tokens of requests sent"]
+
+
+class Verification(Answer):
+    workers: list[VerifiedWorker]
+
+
+# /admin/flow -------------------------------------------------------------------------------------
+
+
+class Band(Answer):
+    name: A[str, "priority"]
+    queued: A[int, SUM, "requests queued"]
+    queued_tokens: A[int, SUM, "their prompt tokens"]
+
+
+class Queue(Answer):
+    model: A[str, "model"]
+    queued: A[int, SUM, "requests queued"]
+    queued_tokens: A[int, SUM, "their prompt tokens"]
+    drained_in_s: A[float, MAX, "seconds until the queue is empty"]
+    bands: A[list[Band], "by priority"]
+    ends: A[dict[str, int], SUM, "requests that were queued, by outcome"]
+
+
+class TenantView(Answer):
+    name: A[str, "tenant"]
+    under_way: A[int, SUM, "requests in progress"]
+    requests_left: A[float | None, MIN, "requests left in its token bucket"]
+    tokens_left: A[int | None, MIN, "tokens left in its token bucket"]
+    weight: A[float, MAX, "share of the queue"]
+
+
+class Rejection(Answer):
+    id: A[str, "of this entry"]
+    request_id: A[str, "of the request"]
+    model: A[str, "model"]
+    tenant: A[str, "tenant"]
+    priority: A[int, FIRST, "priority"]
+    status: A[int, FIRST, "status of the answer"]
+    code: A[str, "error code"]
+    reason: A[str, "error message"]
+    retry_after_s: A[float | None, FIRST, "Retry-After"]
+    queued_s: A[float, FIRST, "seconds queued"]
+
+
+class Admission(Answer):
+    is_on: A[bool, "something of admission control is configured"]
+    queues: A[list[Queue], "by model"]
+    tenants: A[list[TenantView], "busiest first"]
+    refusals: A[list[Rejection], "the latest rejections, newest first"]
+
+
+# /admin/policies ---------------------------------------------------------------------------------
+
+
+class Fallbacks(Answer):
+    name: A[str, "policy"]
+    raised: A[int, SUM, "decisions by least load since it raised"] = 0
+    nonsense: A[int, SUM, "since its answer was none"] = 0
+    over_budget: A[int, SUM, "since it was late"] = 0
+    resting: A[int, SUM, "while it rests"] = 0
+
+
+class PolicyFileView(Answer):
+    path: A[str, "`--policy-file`"]
+    refused: A[str | None, "why its latest version is not in use"]
+
+
+class Arm(Answer):
+    name: A[str, "policy"]
+    share: A[float, MAX, "share of the sessions"]
+    requests: A[int, SUM, "requests"]
+    errors: A[int, SUM, "failed requests"]
+    ttft_p50_s: A[float | None, MEAN, "median TTFT"]
+    ttft_p90_s: A[float | None, MEAN, "90th percentile of TTFT"]
+    hit_rate: A[float | None, MEAN, "cached prompt tokens over prompt tokens, as engines report"]
+    reported_prompt_tokens: A[int, SUM, "prompt tokens, as engines report"]
+    reported_cached_tokens: A[int, SUM, "cached tokens, as engines report"]
+    predicted_ttft_s: A[float | None, MEAN, "mean predicted TTFT"]
+    happened_ttft_s: A[float | None, MEAN, "mean TTFT"]
+    prediction_error: A[float | None, MEAN, "mean absolute error over mean TTFT"]
+
+
+class ShadowView(Answer):
+    name: A[str, "policy"]
+    compared: A[int, SUM, "decisions compared"]
+    agreed: A[int, SUM, "of these, the same worker"]
+    share_agreed: A[float | None, MEAN, "share of these"]
+    compared_prompt_tokens: A[int, SUM, "their prompt tokens"]
+    shadow_overlap_tokens: A[int, SUM, "overlap at the worker that it would choose"]
+    live_overlap_tokens: A[int, SUM, "overlap at the chosen worker"]
+    predicted_ttft_s: A[float | None, MEAN, "mean predicted TTFT"]
+    happened_ttft_s: A[float | None, MEAN, "mean TTFT of the chosen worker"]
+    prediction_error: A[float | None, MEAN, "error where both chose the same worker"]
+    raised: A[int, SUM, "decisions by least load since it raised"] = 0
+    nonsense: A[int, SUM, "since its answer was none"] = 0
+    over_budget: A[int, SUM, "since it was late"] = 0
+    resting: A[int, SUM, "while it rests"] = 0
+
+
+class Policies(Answer):
+    policy: A[str, "active policy; `ab` for an A/B test"]
+    fault: A[str | None, "why it fails"]
+    fallbacks: A[list[Fallbacks], "decisions by least load, by policy and cause"]
+    file: A[PolicyFileView | None, "the policy file"]
+    known: A[list[str], "names of policies"]
+    arms: A[list[Arm], "each active policy of an A/B test, or with a shadow"] = []
+    shadow: A[list[ShadowView], "shadow policies"] = []
+    dropped: A[int, SUM, "decisions that were not compared"] = 0
+
+
+# decisions, keys, adapters, configuration ----------------------------------------------------------
+
+
+class Decisions(Answer):
+    decisions: A[list[str], "ids, newest first"]
+
+
+class KeyView(Answer):
+    id: A[str, "key id"]
+    tenant: A[str | None, "tenant"]
+    models: A[list[str] | None, "models that it is limited to"]
+    expires_s: A[float | None, FIRST, "Unix time"]
+    is_admin: A[bool, "has admin scope"]
+
+
+class Keys(Answer):
+    keys: A[list[KeyView], "no key and no hash"]
+    groups: A[dict[str, str], FIRST, "cache-sharing group of each tenant"]
+    file: A[str | None, "`--key-file`"]
+
+
+class AdapterView(Answer):
+    name: A[str, "adapter"]
+    root: A[str, "root of its base model"]
+    workers: A[list[str], "workers that list it"]
+    not_used_at: A[list[str], "workers that get no requests for it"]
+
+
+class Adapters(Answer):
+    adapters: list[AdapterView]
+
+
+class Reloaded(Answer):
+    generation: A[int, FIRST, "number of the configuration"]
+    changed: A[list[str], "options that were changed"]
+    needs_restart: A[list[str], "options that wait for a restart"]
+    workers_added: A[list[str], "workers added"]
+    workers_dropped: A[list[str], "workers dropped"]

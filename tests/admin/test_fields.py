@@ -1,0 +1,61 @@
+"""Fields of the admin API: each number has a rule, and gateways answer with these fields and no others."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from gateway.admin.fields import Answer, Reloaded
+from gateway.admin.routes import ENDPOINTS, Processes
+from gateway.processes.json_merge import NoRule, merger_of
+from tests.blackbox.harness import answer_ok, completion, post, running
+
+ANSWERS = {each.path: each.answer for each in ENDPOINTS if each.answer and each.method == "GET"}
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_each_number_has_a_rule(path: str) -> None:
+    assert merger_of(ANSWERS[path])
+
+
+def test_a_number_without_a_rule_is_rejected() -> None:
+    class Forgotten(Answer):
+        count: Annotated[int, "no rule"]
+
+    with pytest.raises(NoRule, match=r"Forgotten\.count has no rule"):
+        merger_of(Forgotten)
+
+
+@pytest.mark.process
+@pytest.mark.interpreted
+async def test_a_gateway_answers_with_these_fields(tmp_path: Path) -> None:
+    (tmp_path / "kvgate.toml").write_text("[tenants.t]\nrequests_per_s = 0.001\n")
+    flags = (
+        "--config",
+        str(tmp_path / "kvgate.toml"),
+        "--shadow",
+        "random",
+        "--max-in-flight-per-worker",
+        "4",
+    )
+    flags += ("--trust-headers-from", "127.0.0.1", "--policy", "prefix_overlap")
+    async with running(*flags) as bench:
+        await bench.worker("m", script=answer_ok)
+        for tenant in ("t", "t", "u"):
+            await bench.ask(post(completion([1] * 64), (b"X-Kvgate-Tenant", tenant.encode())))
+        for path, answer in ANSWERS.items():
+            got = (await bench.gateway.admin("GET", path)).json
+            msgspec.convert(got, answer)
+        policies = (await bench.gateway.admin("GET", "/admin/policies")).json
+        assert policies["arms"] and policies["shadow"]
+        admission = (await bench.gateway.admin("GET", "/admin/flow")).json
+        assert admission["tenants"] and admission["refusals"]
+        body = json.dumps({}).encode()
+        reloaded = await bench.gateway.admin("POST", "/admin/config/reload", body)
+        msgspec.convert(reloaded.json, Reloaded)
+
+
+def test_endpoints_that_several_processes_merge_have_fields() -> None:
+    assert [each.path for each in ENDPOINTS if each.processes is Processes.MERGED and not each.answer] == []

@@ -1,0 +1,32 @@
+"""The table of endpoints: each row has a handler, and each handler a row."""
+
+import pytest
+from aiohttp import web
+
+from gateway.admin.routes import ENDPOINTS, Processes, bound
+from gateway.processes.admin import Aggregate
+
+
+async def _answer(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+def test_names_and_places_are_unique() -> None:
+    assert len({each.name for each in ENDPOINTS}) == len(ENDPOINTS)
+    assert len({(each.method, each.path) for each in ENDPOINTS}) == len(ENDPOINTS)
+
+
+def test_a_handler_without_a_row_is_rejected() -> None:
+    with pytest.raises(KeyError, match="handlers without a row in the table: other"):
+        list(bound({"other": _answer, "health": _answer}))
+
+
+def test_rows_are_bound_by_name() -> None:
+    (route,) = bound({"drop_worker": _answer})
+    assert (route.method, route.path) == ("DELETE", "/admin/workers/{name:.+}")
+
+
+def test_a_supervisor_handles_what_one_answers_for_all() -> None:
+    handled = Aggregate.__new__(Aggregate)._handlers().keys()
+    wanted = {each.name for each in ENDPOINTS if each.processes in (Processes.ONE, Processes.SUPERVISOR)}
+    assert wanted <= handled
