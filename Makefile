@@ -92,6 +92,7 @@ fuzz: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m gateway options > docs/reference/options.md
+	$(BIN)/python -m gateway metrics > docs/reference/metrics.md
 	$(BIN)/python -m tests.conformance.table > docs/reference/http.md
 	$(BIN)/python -m tests.pages
 

@@ -33,12 +33,10 @@ import msgspec
 from gateway.core.decision import Decision
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.routing.router import Router
-from gateway.routing.router import __file__ as _router_file
+from gateway.runtime.build import VERSION, is_compiled
 
-__version__ = "0.1.0"
-is_compiled = not (_router_file or "").endswith(".py")
-"""Whether the data path runs as machine code, as in the wheel, or as the Python that it is; see setup.py."""
-__all__ = ["Decision", "InferenceRequest", "Router", "connect", "request"]
+__version__ = VERSION
+__all__ = ["Decision", "InferenceRequest", "Router", "connect", "is_compiled", "request"]
 
 
 def request(path: str, body: Mapping[str, Any] | bytes) -> InferenceRequest:

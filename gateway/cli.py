@@ -79,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     page = commands.add_parser("options", help="print the options reference as Markdown")
     page.set_defaults(run=_options)
+    metrics = commands.add_parser("metrics", help="print the metrics reference as Markdown")
+    metrics.set_defaults(run=_metrics)
     return parser
 
 
@@ -225,6 +227,13 @@ def _demo(args: argparse.Namespace) -> int:
 
 def _options(args: argparse.Namespace) -> int:
     print(reference_page(), end="")
+    return 0
+
+
+def _metrics(args: argparse.Namespace) -> int:
+    from gateway.processes.metric_reference import page
+
+    print(page(), end="")
     return 0
 
 

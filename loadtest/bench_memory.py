@@ -184,10 +184,10 @@ class Worst:
     machine_ms: float = 0.0  # of a process that only slept meanwhile
 
     def read(self, page: str) -> None:
-        """A page of /metrics tells the worst since the one before."""
+        """Keep the longest pauses; a page of /metrics has those since the page before."""
         lag, cpu, collector = (
-            metric_sum(page, f"kvgate_{name}_seconds_max") * 1000
-            for name in ("loop_lag", "loop_lag_cpu", "gc_pause")
+            metric_sum(page, f"kvgate_{name}_max_seconds") * 1000
+            for name in ("event_loop_lag", "event_loop_cpu_lag", "gc_pause")
         )
         self.lag_ms, self.cpu_ms = max(self.lag_ms, lag), max(self.cpu_ms, cpu)
         self.gc_ms = max(self.gc_ms, collector)

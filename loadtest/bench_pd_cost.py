@@ -180,8 +180,16 @@ def check_split(size: Size, before: str, metrics: str) -> None:
 
 
 def _counts(metrics: str) -> tuple[float, float, float, float]:
-    names = ("kvgate_transfer_seconds_count", "kvgate_split_failures_total", "kvgate_leg_mismatches_total")
-    direct = [line for line in metrics.splitlines() if line.startswith('kvgate_plans_total{plan="direct"')]
+    names = (
+        "kvgate_kv_transfer_duration_seconds_count",
+        "kvgate_disaggregation_failures_total",
+        "kvgate_disaggregation_prompt_mismatches_total",
+    )
+    direct = [
+        line
+        for line in metrics.splitlines()
+        if line.startswith('kvgate_disaggregation_plans_total{plan="direct"')
+    ]
     split, failed, differ = (metric_sum(metrics, name) for name in names)
     return split, failed, differ, sum(float(line.rpartition(" ")[2]) for line in direct)
 

@@ -88,8 +88,8 @@ class GatewayContender(Contender):
     def hit_share(self) -> float:
         """Of all prompt tokens since its start: predicted as cached."""
         metrics = self.metrics()
-        sent = metric_sum(metrics, "kvgate_prompt_tokens_total")
-        return metric_sum(metrics, "kvgate_predicted_cached_tokens_total") / sent if sent else 0.0
+        sent = metric_sum(metrics, "kvgate_worker_prompt_tokens_total")
+        return metric_sum(metrics, "kvgate_worker_predicted_cached_tokens_total") / sent if sent else 0.0
 
     def metrics(self) -> str:
         return _get(f"{self.admin_url}/metrics")

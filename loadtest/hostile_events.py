@@ -44,7 +44,7 @@ NUM_KEPT = 60_000
 """Blocks of the giant event that may be applied."""
 SETTLE_S = 0.2
 TIMEOUT_S = 30.0
-CUTS = "kvgate_stream_cuts_total"
+CUTS = "kvgate_event_stream_overflows_total"
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -113,7 +113,7 @@ def flood(bodies: Path) -> float:
         port = int(running.gateway_url.rpartition(":")[2])
         quiet = put_load(port, bodies, load)
         bad.send()
-        _until(lambda: _total(running, "kvgate_stream_batches_total") > 0, "the flood has begun")
+        _until(lambda: _total(running, "kvgate_event_stream_batches_total") > 0, "the flood has begun")
         flooded = put_load(port, bodies, load)
         if quiet.num_errors or flooded.num_errors or not flooded.num_requests:
             failed = f"{quiet.num_errors} and {flooded.num_errors} of {flooded.num_requests} failed"
@@ -130,8 +130,10 @@ def giant(kind: int) -> float:
 
         def is_dealt_with() -> bool:
             page = _page(running)
-            stalls.extend(samples(page, "kvgate_loop_lag_cpu_seconds_max"))
-            refused = metric_sum(page, CUTS) + metric_sum(page, "kvgate_stream_undecodable_total")
+            stalls.extend(samples(page, "kvgate_event_loop_cpu_lag_max_seconds"))
+            refused = metric_sum(page, CUTS) + metric_sum(
+                page, "kvgate_event_stream_undecodable_batches_total"
+            )
             return refused > 0 or metric_sum(page, "kvgate_index_blocks") >= NUM_KEPT
 
         bad.send()

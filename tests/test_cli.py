@@ -158,9 +158,10 @@ def test_the_loop_is_uvloop() -> None:
     assert cli.run(lambda: main) == 1
 
 
-def test_the_reference_page_is_the_committed_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["options"]) == 0
-    assert capsys.readouterr().out == (DOCS / "reference" / "options.md").read_text(), "run `make docs`"
+@pytest.mark.parametrize("name", ["options", "metrics"])
+def test_a_reference_page_is_the_committed_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name]) == 0
+    assert capsys.readouterr().out == (DOCS / "reference" / f"{name}.md").read_text(), "run `make docs`"
 
 
 def test_the_reference_page_is_a_table_of_equal_rows() -> None:

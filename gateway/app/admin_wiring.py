@@ -1,6 +1,6 @@
-"""What a gateway tells on its admin port: each part's collector, each part's description."""
+"""The admin port's sources: the collector and the status view of each component of a gateway."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -15,15 +15,16 @@ from gateway.admin.workers import FleetAdmin
 from gateway.disaggregation.metrics import SplitsCollector
 from gateway.discovery.lifecycle_metrics import StandingsCollector
 from gateway.discovery.lora_loading import Loading
-from gateway.ingest.metrics import HealerCollector
+from gateway.discovery.recovery_metrics import HealerCollector
 from gateway.models.metrics import ModelsCollector
 from gateway.observability.cache_loss.metrics import LossCollector
-from gateway.observability.metrics import Collector, registry_of
+from gateway.observability.collector import Collector, registry_of
 from gateway.observability.verification.metrics import VerifyCollector, describe, summary
 from gateway.proxy.retry_metrics import RetriesCollector
 from gateway.replication.tree_metrics import TreeCollector
 from gateway.routing.active_policy import PolicyCollector
 from gateway.routing.trial_metrics import TrialsCollector
+from gateway.runtime.build import VERSION, is_compiled
 from gateway.tenancy.admission.stats import AdmissionCollector, describe_admission
 from gateway.tenancy.auth.metrics import KeysCollector
 
@@ -32,13 +33,10 @@ if TYPE_CHECKING:
 
 
 class _Flow(RegistryCollector):
-    """Of the gate, once there is one: limits may come with a reload of the configuration."""
+    """Metrics of admission control, once it is on: a reload of the configuration may turn it on."""
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         if gate := self._gateway.proxy.gate:
@@ -55,6 +53,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
             gateway.assumed,
             gateway.roster.stream_counts,
             lambda: len(gateway.connections),
+            (VERSION, is_compiled),
         ),
         _standings_of(gateway),
         LossCollector(gateway.losses),

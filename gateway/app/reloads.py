@@ -5,16 +5,16 @@ file, environment, flags ─► Config ─► Difference ─► apply: all of it
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.config import Config
 from gateway.config.diff import Difference, compare
 from gateway.core.errors import ConfigError
+from gateway.observability.metric_spec import counter, gauge
 
 log = logging.getLogger("kvgate.config")
 
@@ -22,6 +22,13 @@ Reread = Callable[[], Config]
 """The configuration as it is now, from where it came at the start. Raises ConfigError."""
 Apply = Callable[[Difference], Awaitable[None]]
 """Takes what can be taken. Raises ConfigError, with nothing changed."""
+
+GENERATION = gauge(
+    "kvgate_config_generation", "Generation of the configuration: 1 at the start, plus 1 with each reload."
+)
+RELOADS = counter("kvgate_config_reloads_total", "Reloads of the configuration, by result.", "result")
+PENDING = gauge("kvgate_config_pending_options", "Changed options that take effect at the next restart.")
+METRICS = (GENERATION, RELOADS, PENDING)
 
 
 class Reloads(Collector):
@@ -69,23 +76,7 @@ class Reloads(Collector):
             "workers_dropped": list(difference.dropped),
         }
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
-        generation = GaugeMetricFamily(
-            "kvgate_config_generation", "1 as started, one more with each reload of the configuration"
-        )
-        generation.add_metric([], self.generation)
-        yield generation
-        reloads = CounterMetricFamily(
-            "kvgate_config_reloads", "Times that the configuration was read anew", labels=["result"]
-        )
-        reloads.add_metric(["applied"], self.generation - 1)
-        reloads.add_metric(["refused"], self.num_refused)
-        yield reloads
-        pending = GaugeMetricFamily(
-            "kvgate_config_restart_pending", "Options that are changed, and need a restart"
-        )
-        pending.add_metric([], len(self.pending))
-        yield pending
+        yield GENERATION.single(self.generation)
+        yield RELOADS.family([("applied", self.generation - 1), ("refused", self.num_refused)])
+        yield PENDING.single(len(self.pending))

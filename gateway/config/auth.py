@@ -32,7 +32,7 @@ class Keyed(Surface, frozen=True, kw_only=True, forbid_unknown_fields=True):
         option(
             "Each request goes to its worker with a cache_salt of its tenant's, in place of the client's: "
             "nobody can tell by timing what another tenant has asked. It costs the hits between tenants, see "
-            "kvgate_salt_given_up_tokens_total."
+            "kvgate_tenant_salt_lost_tokens_total."
         ),
     ] = False
     tenant_salt_file: Annotated[

@@ -186,6 +186,10 @@ class Fleet:
         meant = [served.name for served in worker.served if served.adapter is None and served.root == target]
         return meant[0] if meant else model
 
+    def knows(self, model: str) -> bool:
+        """Whether some worker of the fleet serves this name, up or not."""
+        return model in self._by_model or model in self._prefills
+
     def served(self) -> dict[str, Served]:
         """Every name that some worker of the fleet answers to, up or not, and aliases of these."""
         some = {name: (*eligible, *self._prefills.get(name, ())) for name, eligible in self._by_model.items()}

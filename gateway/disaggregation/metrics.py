@@ -1,15 +1,87 @@
-"""Split requests in Prometheus' terms: plans and why, failures, times, and what waits at prefill workers."""
+"""Metrics of disaggregation: plans, failures, durations, and the load at prefill workers."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.worker import Role
 from gateway.disaggregation.stats import Splits
+from gateway.observability.metric_spec import Merge, counter, gauge, histogram
 from gateway.routing.router import Router
+
+PLANS = counter(
+    "kvgate_disaggregation_plans_total",
+    "Requests that prefill workers could have served, by plan and reason for the plan.",
+    *("plan", "reason"),
+)
+FAILURES = counter(
+    "kvgate_disaggregation_failures_total",
+    "Disaggregated requests with a failed prefill leg or KV transfer, by reason.",
+    "reason",
+)
+TTFT = histogram(
+    "kvgate_disaggregation_ttft_seconds",
+    "Time to first token of streamed answers in seconds, by plan.",
+    "plan",
+)
+PREFILL_SECONDS = histogram(
+    "kvgate_prefill_leg_duration_seconds",
+    "Duration of prefill legs in seconds, from the request's arrival to the prefill worker's answer.",
+)
+TRANSFER_SECONDS = histogram(
+    "kvgate_kv_transfer_duration_seconds",
+    "Time in seconds from the prefill worker's answer to the decode worker's first token.",
+)
+TRANSFER_TOKENS = counter(
+    "kvgate_kv_transfer_tokens_total", "Prompt tokens transferred from prefill workers to decode workers."
+)
+MISMATCHES = counter(
+    "kvgate_disaggregation_prompt_mismatches_total",
+    "Disaggregated requests with different prompts on the prefill leg and the decode leg.",
+)
+LEGS = gauge(
+    "kvgate_prefill_legs_in_flight",
+    "Prefill legs sent to the worker and not answered.",
+    "worker",
+    merge=Merge.SUM,
+)
+LEG_TOKENS = gauge(
+    "kvgate_prefill_legs_in_flight_tokens",
+    "Uncached prompt tokens of prefill legs sent to the worker and not answered.",
+    "worker",
+    merge=Merge.SUM,
+)
+PINNED_BLOCKS = gauge(
+    "kvgate_prefill_pinned_blocks",
+    "Blocks on the prefill worker that a decode worker has not fetched yet.",
+    "worker",
+    merge=Merge.SUM,
+)
+PINNED_TOKENS = gauge(
+    "kvgate_prefill_pinned_tokens",
+    "Prompt tokens on the prefill worker that a decode worker has not fetched yet.",
+    "worker",
+    merge=Merge.SUM,
+)
+ENGINE_BYTES = counter(
+    "kvgate_engine_kv_transfer_bytes_total",
+    "Bytes of KV cache fetched from other workers that the engine reported.",
+    "worker",
+    merge=Merge.MAX,
+)
+ENGINE_SECONDS = counter(
+    "kvgate_engine_kv_transfer_seconds_total",
+    "Time in seconds spent fetching KV cache from other workers that the engine reported.",
+    "worker",
+    merge=Merge.MAX,
+)
+
+METRICS = (
+    *(PLANS, FAILURES, TTFT, PREFILL_SECONDS, TRANSFER_SECONDS, TRANSFER_TOKENS, MISMATCHES),
+    *(LEGS, LEG_TOKENS, PINNED_BLOCKS, PINNED_TOKENS, ENGINE_BYTES, ENGINE_SECONDS),
+)
 
 
 class SplitsCollector(Collector):
@@ -17,47 +89,20 @@ class SplitsCollector(Collector):
         self._splits = splits
         self._router = router
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         splits = self._splits
-        plans = CounterMetricFamily(
-            "kvgate_plans", "Requests that prefill workers could have served", labels=["plan", "reason"]
-        )
-        for (plan, reason), count in splits.plans.items():
-            plans.add_metric([plan, reason], count)
-        yield plans
-        fallbacks = CounterMetricFamily(
-            "kvgate_split_failures", "Split requests whose prefill or transfer failed", labels=["cause"]
-        )
-        for cause, count in splits.failures.items():
-            fallbacks.add_metric([cause], count)
-        yield fallbacks
-        ttft = HistogramMetricFamily(
-            "kvgate_plan_ttft_seconds", "Time to first token of streamed answers by plan", labels=["plan"]
-        )
-        for plan, histogram in splits.ttft_s.items():
-            ttft.add_metric([plan], histogram.buckets(), histogram.sum)
-        yield ttft
-        for name, text, one in (
-            ("prefill_seconds", "Until a prefill worker has answered", splits.prefill_s),
-            ("transfer_seconds", "From its answer to the decode worker's first token", splits.transfer_s),
-        ):
-            family = HistogramMetricFamily(f"kvgate_{name}", text)
-            family.add_metric([], one.buckets(), one.sum)
-            yield family
-        for name, text, value in (
-            ("transferred_tokens", "Prompt tokens that went to decode workers", splits.moved_tokens),
-            ("leg_mismatches", "Split requests whose legs saw different prompts", splits.num_mismatches),
-        ):
-            counter = CounterMetricFamily(f"kvgate_{name}", text)
-            counter.add_metric([], value)
-            yield counter
-        yield from self._gauges()
+        yield PLANS.family(splits.plans.items())
+        yield FAILURES.family(splits.failures.items())
+        yield TTFT.histograms(splits.ttft_s.items())
+        yield PREFILL_SECONDS.histograms([((), splits.prefill_s)])
+        yield TRANSFER_SECONDS.histograms([((), splits.transfer_s)])
+        yield TRANSFER_TOKENS.single(splits.moved_tokens)
+        yield MISMATCHES.single(splits.num_mismatches)
+        yield from self._prefill_load()
+        yield from self._engine_counters()
 
-    def _gauges(self) -> Iterator[Metric]:
-        """Of each prefill worker, as far as this gateway sent it there."""
+    def _prefill_load(self) -> Iterator[Metric]:
+        """The load that this gateway put on each prefill worker."""
         idle = [member.worker.id for member in self._router.fleet if member.worker.role is Role.PREFILL]
         queued, queued_tokens = Counter(dict.fromkeys(idle, 0)), Counter(dict.fromkeys(idle, 0))
         blocks, tokens = queued.copy(), queued.copy()
@@ -67,27 +112,17 @@ class SplitsCollector(Collector):
         for pinned in self._splits.pinned.values():
             blocks[pinned.worker] += pinned.num_blocks
             tokens[pinned.worker] += pinned.num_tokens
-        yield from self._told()
-        for name, text, values in (
-            ("prefill_queue_requests", "Prefill legs sent there and not answered", queued),
-            ("prefill_queue_tokens", "Uncached prompt tokens of these", queued_tokens),
-            ("prefill_pinned_blocks", "Blocks handed on from there and not yet fetched", blocks),
-            ("prefill_pinned_tokens", "Prompt tokens handed on from there and not yet fetched", tokens),
-        ):
-            family = GaugeMetricFamily(f"kvgate_{name}", text, labels=["worker"])
-            for worker, value in values.items():
-                family.add_metric([worker], value)
-            yield family
+        yield LEGS.family(queued.items())
+        yield LEG_TOKENS.family(queued_tokens.items())
+        yield PINNED_BLOCKS.family(blocks.items())
+        yield PINNED_TOKENS.family(tokens.items())
 
-    def _told(self) -> Iterator[Metric]:
-        """What engines count themselves of the caches that came to them."""
-        for name, text, field in (
-            ("engine_transferred_bytes", "Bytes of KV cache that it fetched from others", "transfer_bytes"),
-            ("engine_transfer_seconds", "Time in which it fetched them", "transfer_s"),
-        ):
-            family = CounterMetricFamily(f"kvgate_{name}", f"{text}, as it says", labels=["worker"])
-            for member in self._router.fleet:
-                value = getattr(member.reported, field)
-                if value is not None:
-                    family.add_metric([member.worker.id], value)
-            yield family
+    def _engine_counters(self) -> Iterator[Metric]:
+        """Counters of KV transfers that engines export themselves, where they do."""
+        reported = [(member.worker.id, member.reported) for member in self._router.fleet]
+        yield ENGINE_BYTES.family(
+            (worker, each.transfer_bytes) for worker, each in reported if each.transfer_bytes is not None
+        )
+        yield ENGINE_SECONDS.family(
+            (worker, each.transfer_s) for worker, each in reported if each.transfer_s is not None
+        )

@@ -1,47 +1,52 @@
-"""Metrics of tokenizers and token sources."""
+"""Metrics of tokenizers: broken ones, the token source per model, and calls of workers' `/tokenize`."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from gateway.models.catalog import Catalog
 from gateway.models.loader import LoadState
 from gateway.models.token_source import TokenSource
+from gateway.observability.metric_spec import counter, gauge
+
+BROKEN = gauge(
+    "kvgate_tokenizer_broken",
+    "1 if the model's tokenizer is unusable and the model is routed by load alone, else 0; see "
+    "/admin/tokenizer.",
+    "model",
+)
+SOURCES = gauge(
+    "kvgate_token_source_endpoints",
+    "Endpoints that serve the model, by source of prompt tokens.",
+    "model",
+    "source",
+)
+CALLS = counter(
+    "kvgate_tokenize_calls_total", "Prompts that needed a worker's /tokenize, by result.", "result"
+)
+
+METRICS = (BROKEN, SOURCES, CALLS)
 
 
-class ModelsCollector:
-    """Collector of a catalog's metrics; `asked` counts calls of workers' `/tokenize` by outcome."""
+class ModelsCollector(Collector):
+    """`asked` counts calls of workers' `/tokenize` by result."""
 
     def __init__(self, catalog: Catalog, asked: Counter[str]) -> None:
         self._catalog = catalog
         self._asked = asked
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
-        broken = GaugeMetricFamily(
-            "kvgate_tokenizer_broken",
-            "1 if the model's tokenizer is broken and the model is routed on load; see /admin/tokenizer",
-            labels=["model"],
+        entries = list(self._catalog)
+        yield BROKEN.family(
+            (entry.root, float(entry.tokenizer.state is LoadState.BROKEN)) for entry in entries
         )
-        ways = GaugeMetricFamily(
-            "kvgate_tokenized_workers",
-            "Endpoints by the token source for their cache lookups",
-            labels=["model", "way"],
+        counts = [
+            (entry.root, Counter(choice.token_source for choice in entry.choices.values()))
+            for entry in entries
+        ]
+        yield SOURCES.family(
+            ((root, source.value), count[source]) for root, count in counts for source in TokenSource
         )
-        for entry in self._catalog:
-            broken.add_metric([entry.root], float(entry.tokenizer.state is LoadState.BROKEN))
-            count = Counter(choice.token_source for choice in entry.choices.values())
-            for way in TokenSource:
-                ways.add_metric([entry.root, way.value], count[way])
-        asked = CounterMetricFamily(
-            "kvgate_tokenize_calls",
-            "Prompts sent to workers' /tokenize, by outcome",
-            labels=["outcome"],
-        )
-        for outcome, num in sorted(self._asked.items()):
-            asked.add_metric([outcome], num)
-        yield from (broken, ways, asked)
+        yield CALLS.family(sorted(self._asked.items()))

@@ -220,7 +220,7 @@ class PromptSource:
 
     def failed(self, model: str, reason: str) -> Prompt:
         """Count and log a prompt that stays unknown."""
-        self._metrics.prompt_failures[model] += 1
+        self._metrics.prompt_failures[self._metrics.model_label(model)] += 1
         self._log.warning("model %s: a prompt could not be tokenized, routing on load: %s", model, reason)
         return Prompt((), "failed")
 

@@ -2,17 +2,17 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.observability.access_log import JsonLines, TextLines, log
 from gateway.observability.log_sink import Sink, plain_notice
+from gateway.observability.metric_spec import counter
 from gateway.observability.request_end import Teller
 
 STDERR = 2
@@ -118,14 +118,15 @@ def request_teller(form: str, sink: Sink | None) -> Teller:
     return JsonLines(sink.write if sink else lambda line: log.info("%s", line[:-1].decode()))
 
 
+DROPPED = counter(
+    "kvgate_log_dropped_lines_total", "Log lines dropped because the reader of standard error was too slow."
+)
+METRICS = (DROPPED,)
+
+
 class LogCollector(Collector):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
-        dropped = CounterMetricFamily("kvgate_log_lines_dropped", "Lines of the log that nobody took in time")
-        dropped.add_metric([], self._sink.num_dropped)
-        yield dropped
+        yield DROPPED.single(self._sink.num_dropped)

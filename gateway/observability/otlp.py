@@ -10,16 +10,16 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, Full, Queue
 from typing import Any, Protocol
 
-from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.errors import ConfigError
 from gateway.http.messages import HttpRequest
+from gateway.observability.metric_spec import counter
 from gateway.observability.request_end import End
 from gateway.observability.spans import SENT, attributes_of, name_of, parts_of
 from gateway.observability.traceparent import PARENT, Span, Traced, begin, read, traced
@@ -34,6 +34,9 @@ PAUSE_S = 0.5
 """Between two exports, so that they are batches."""
 CLOSE_S = 2.0
 EXPORT_TIMEOUT_S = 5.0
+
+TRACES = counter("kvgate_traces_total", "Sampled traces of requests, by result of the export.", "result")
+METRICS = (TRACES,)
 
 Item = tuple[End, Traced, float]
 """A request, its trace, and what makes the loop's clock seconds since 1970."""
@@ -159,15 +162,13 @@ class Traces(Collector):
 
     # metrics ------------------------------------------------------------------------------------
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
-        traces = CounterMetricFamily("kvgate_traces", "Traces of requests", labels=["result"])
-        traces.add_metric(["exported"], self.num_exported)
-        traces.add_metric(["failed"], self.num_failed)
-        traces.add_metric(["dropped"], self.num_dropped)
-        yield traces
+        results = (
+            ("exported", self.num_exported),
+            ("failed", self.num_failed),
+            ("dropped", self.num_dropped),
+        )
+        yield TRACES.family(results)
 
 
 def spans_of(end: End, found: Traced, since: float) -> Iterator[Any]:

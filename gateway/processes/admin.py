@@ -25,8 +25,10 @@ from prometheus_client.registry import Collector
 from gateway.admin.routes import ENDPOINTS, Processes, bound
 from gateway.config import MAX_BODY_BYTES
 from gateway.core.errors import ConfigError
+from gateway.observability.metric_spec import MetricSpec
 from gateway.processes import metrics_merge
 from gateway.processes.json_merge import Merge, merge, merger_of
+from gateway.processes.metric_reference import PROCESS_RESPONSES, PROCESSES, RESTARTS
 from gateway.processes.metrics_merge import Family, Page
 
 log = logging.getLogger("kvgate.admin")
@@ -212,23 +214,13 @@ class Aggregate:
             )
             for row in rows
         }
-        return {
-            "kvgate_processes": _family(
-                "gauge", "kvgate_processes", "Processes that serve", {"": len(processes)}
-            ),
-            "kvgate_process_restarts_total": _family(
-                "counter",
-                "kvgate_process_restarts_total",
-                "Processes that died and were replaced",
-                {f'{{process="{process.row}"}}': process.num_restarts for process in processes},
-            ),
-            "kvgate_process_responses_total": _family(
-                "counter",
-                "kvgate_process_responses_total",
-                "Answers to clients by each process",
-                {f'{{process="{row}"}}': num for row, num in answered.items()},
-            ),
-        }
+        restarts = {f'{{process="{process.row}"}}': process.num_restarts for process in processes}
+        families = (
+            (PROCESSES, {"": len(processes)}),
+            (RESTARTS, restarts),
+            (PROCESS_RESPONSES, {f'{{process="{row}"}}': num for row, num in answered.items()}),
+        )
+        return {spec.name: _family(spec, samples) for spec, samples in families}
 
     async def _other(self, request: web.Request) -> web.Response:
         question = await Question.of(request)
@@ -280,9 +272,11 @@ class Aggregate:
             return None
 
 
-def _family(kind: str, name: str, text: str, samples: dict[str, float]) -> Family:
-    comments = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    return Family(kind, comments, {name + labels: float(value) for labels, value in samples.items()})
+def _family(spec: MetricSpec, samples: Mapping[str, float]) -> Family:
+    """The metric with its samples by label set."""
+    kind = spec.kind.value
+    comments = [f"# HELP {spec.name} {spec.help}", f"# TYPE {spec.name} {kind}"]
+    return Family(kind, comments, {spec.name + labels: float(value) for labels, value in samples.items()})
 
 
 def _shorten(merged: Any) -> Any:

@@ -1,46 +1,28 @@
-"""One page of metrics from those of several processes, in Prometheus' text format.
+"""One page of metrics from the pages of several processes, in Prometheus's text format.
 
-    counter, histogram   added; of a process that is gone, what it had counted when last seen stays in
-                         the sum, so that totals never go down
-    gauge                what each process has of its own (`ADDED`) is added; otherwise all tell the same
-                         truth, a worker's load or the index, and the most is taken; the least where "all
-                         of them" is meant (`LEAST`)
+    counter, histogram   added; the last values of a process that has ended stay in the sum, so that totals
+                         never go down
+    gauge                merged as its declaration says (`observability/metric_spec.py`): the sum where each
+                         process counts its own, else the highest or the lowest value
+    other metrics        counters and histograms are added, of gauges the highest value is taken
 
-The lines are those that our own processes write: a name, labels, a value, no timestamps.
+A line that our own processes write has a name, labels and a value, and no timestamp.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-ADDED = frozenset(
-    {
-        "kvgate_client_connections",
-        "kvgate_tunnels",
-        "kvgate_bodies_bytes",
-        "kvgate_bodies_limit_bytes",
-        "kvgate_retries_in_flight",
-        "kvgate_queue_requests",
-        "kvgate_queue_tokens",
-        "kvgate_tenant_requests_in_flight",
-        "kvgate_assumed_blocks",
-        "kvgate_prefill_queue_requests",
-        "kvgate_prefill_queue_tokens",
-        "kvgate_prefill_pinned_blocks",
-        "kvgate_prefill_pinned_tokens",
-        "process_virtual_memory_bytes",
-        "process_resident_memory_bytes",
-        "process_open_fds",
-    }
-)
-LEAST = frozenset(
-    {
-        "kvgate_worker_up",
-        "kvgate_prediction_exact_ratio",
-        "kvgate_prediction_confidence_ratio",
-        "process_start_time_seconds",
-    }
-)
-_ADDED_KINDS = frozenset({"counter", "histogram"})
+from gateway.observability.metric_spec import Merge
+from gateway.processes.metric_reference import SPECS
+
+MERGES: Mapping[str, Merge] = {
+    **{spec.name: spec.merge for spec in SPECS},
+    "process_virtual_memory_bytes": Merge.SUM,
+    "process_resident_memory_bytes": Merge.SUM,
+    "process_open_fds": Merge.SUM,
+    "process_start_time_seconds": Merge.MIN,
+}
+_COUNTING = frozenset({"counter", "histogram"})
 
 
 @dataclass(slots=True)
@@ -84,8 +66,8 @@ def merge(pages: Iterable[Page]) -> Page:
 
 
 def totals(page: Page) -> Page:
-    """What stays of a process that is gone."""
-    return {name: family for name, family in page.items() if family.kind in _ADDED_KINDS}
+    """The families of an ended process that stay in the merged page."""
+    return {name: family for name, family in page.items() if family.kind in _COUNTING}
 
 
 def write(page: Page) -> str:
@@ -99,9 +81,10 @@ def sum_of(page: Page, name: str) -> float:
 
 
 def _both(name: str, kind: str, one: float, other: float) -> float:
-    if kind in _ADDED_KINDS or name in ADDED:
+    merge = MERGES.get(name) or (Merge.SUM if kind in _COUNTING else Merge.MAX)
+    if merge is Merge.SUM:
         return one + other
-    return min(one, other) if name in LEAST else max(one, other)
+    return min(one, other) if merge is Merge.MIN else max(one, other)
 
 
 def _lines(family: Family) -> Iterator[str]:

@@ -375,6 +375,16 @@ class InferenceExchange:
     def _start(self, name: str, coro: Coroutine[None, None, None]) -> None:
         self._task = self._proxy.tasks.start(name, coro)
 
+    def _count(self, decision: Decision | None) -> None:
+        """Count the request by model, kind of route and status, and its duration."""
+        metrics = self._proxy.metrics
+        model = decision.model if decision else metrics.model_label(self._request.model)
+        metrics.ended(model, self._route_kind(), self._status, self._loop.time() - self._started)
+
+    def _route_kind(self) -> str:
+        """The value of metrics' `route` label."""
+        return self._request.kind.value
+
     def _close(self, how: str, fault: str = "") -> None:
         """Give back everything that was taken; the first call counts. `fault`: what went wrong, a code."""
         if self._is_closed:
@@ -388,6 +398,7 @@ class InferenceExchange:
             self._upstream.abort()
             self._upstream = None
         proxy.metrics.responses[self._status] += 1
+        self._count(decision)
         answer = self._answer
         usage = proxy.usages.of(answer, decision) if answer and how == "ended" else None
         proxy.ended(self, self._request, answer, usage, decision is not None)

@@ -1,33 +1,41 @@
-"""What is tried again, and how much of requests is held, as Prometheus sees it."""
+"""Metrics of retries and of buffered request bodies."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.observability.metric_spec import Merge, counter, gauge
 from gateway.proxy.retries import Retries
 from gateway.server.body_budget import Bodies
+
+RETRYING = gauge("kvgate_retries_in_flight", "Retried requests that have not finished.", merge=Merge.SUM)
+DENIED = counter(
+    "kvgate_retries_denied_total", "Requests not retried because the retry budget was exhausted."
+)
+BODY_BYTES = gauge(
+    "kvgate_buffered_body_bytes", "Bytes of request bodies that are buffered in memory.", merge=Merge.SUM
+)
+BODY_LIMIT = gauge(
+    "kvgate_buffered_body_limit_bytes",
+    "Limit on bytes of buffered request bodies (--max-bodies-bytes).",
+    merge=Merge.SUM,
+)
+BODY_REJECTIONS = counter(
+    "kvgate_buffered_body_rejections_total",
+    "Requests rejected because the limit on buffered request bodies was reached.",
+)
+
+METRICS = (RETRYING, DENIED, BODY_BYTES, BODY_LIMIT, BODY_REJECTIONS)
 
 
 class RetriesCollector(Collector):
     def __init__(self, retries: Retries, bodies: Bodies) -> None:
         self._retries, self._bodies = retries, bodies
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
-        retries = self._retries
-        yield GaugeMetricFamily(
-            "kvgate_retries_in_flight", "Requests in flight that are retries", value=retries.num_retrying
-        )
-        yield CounterMetricFamily(
-            "kvgate_retries_denied", "Requests not tried again: too many were", value=retries.num_denied
-        )
-        bodies = self._bodies
-        yield GaugeMetricFamily("kvgate_bodies_bytes", "Of request bodies held", value=bodies.num_bytes)
-        yield GaugeMetricFamily("kvgate_bodies_limit_bytes", "--max-bodies-bytes", value=bodies.max_bytes)
-        yield CounterMetricFamily(
-            "kvgate_bodies_refused", "Requests refused for want of room", value=bodies.num_refused
-        )
+        yield RETRYING.single(self._retries.num_retrying)
+        yield DENIED.single(self._retries.num_denied)
+        yield BODY_BYTES.single(self._bodies.num_bytes)
+        yield BODY_LIMIT.single(self._bodies.max_bytes)
+        yield BODY_REJECTIONS.single(self._bodies.num_refused)

@@ -73,6 +73,9 @@ class TunnelExchange(InferenceExchange):
         self._worker: WorkerEnd | None = None  # once it has agreed
         self._frames: ModelFrames | None = None
 
+    def _route_kind(self) -> str:
+        return "websocket"
+
     def _send(self, connection: UpstreamConnection) -> None:
         decision = self._decision
         assert decision is not None

@@ -2,18 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.config import Config
 from gateway.core.decision import Decision
 from gateway.core.errors import ConfigError
+from gateway.observability.metric_spec import counter
 from gateway.policies.base import Policy, reads_prefix
 from gateway.policies.framework.ab_test import Arms
 from gateway.policies.framework.composed_policy import explained
@@ -206,26 +206,20 @@ def try_out(library: Library, name: str) -> None:
             raise ConfigError(f"policy {name}: {where(exc)}") from exc
 
 
+FALLBACKS = counter(
+    "kvgate_policy_fallbacks_total",
+    "Decisions made by least load because the policy failed, by policy and reason.",
+    *("policy", "reason"),
+)
+FILE_RELOADS = counter("kvgate_policy_file_reloads_total", "Reloads of the policy file, by result.", "result")
+METRICS = (FALLBACKS, FILE_RELOADS)
+
+
 class PolicyCollector(Collector):
     def __init__(self, choosing: Choosing) -> None:
         self._choosing = choosing
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         choosing = self._choosing
-        fallbacks = CounterMetricFamily(
-            "kvgate_policy_fallbacks",
-            "Decisions that went by least load, since the policy failed",
-            labels=["policy", "cause"],
-        )
-        for key, num in choosing.faults.items():
-            fallbacks.add_metric(list(key), num)
-        yield fallbacks
-        loads = CounterMetricFamily(
-            "kvgate_policy_file_loads", "Times that the policy file was read anew", labels=["result"]
-        )
-        loads.add_metric(["loaded"], choosing.num_loaded)
-        loads.add_metric(["refused"], choosing.num_refused)
-        yield loads
+        yield FALLBACKS.family(choosing.faults.items())
+        yield FILE_RELOADS.family([("loaded", choosing.num_loaded), ("refused", choosing.num_refused)])

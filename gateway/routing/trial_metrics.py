@@ -1,70 +1,146 @@
-"""Scores and comparisons as Prometheus sees them."""
+"""Metrics of A/B tests and shadow policies."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.observability.metric_spec import MetricSpec, counter, histogram
 from gateway.routing.policy_score import Score
 from gateway.routing.shadow import Comparison
 from gateway.routing.trials import Trials
+
+TTFT = histogram(
+    "kvgate_policy_ttft_seconds",
+    "Time to first token of streamed answers in seconds, by the policy that chose the worker.",
+    "policy",
+)
+DROPPED = counter(
+    "kvgate_shadow_dropped_decisions_total", "Decisions that shadow policies skipped because of a full queue."
+)
+
+_SCORES: tuple[tuple[MetricSpec, Callable[[Score], float]], ...] = (
+    (
+        counter("kvgate_policy_requests_total", "Requests for which the policy chose the worker.", "policy"),
+        lambda s: s.num_requests,
+    ),
+    (
+        counter(
+            "kvgate_policy_failed_requests_total",
+            "Requests that failed or were aborted, by the policy that chose the worker.",
+            "policy",
+        ),
+        lambda s: s.num_errors,
+    ),
+    (
+        counter(
+            "kvgate_policy_reported_prompt_tokens_total",
+            "Prompt tokens of answers in which the engine reported the prompt's cached tokens, by policy.",
+            "policy",
+        ),
+        lambda s: s.reported_prompt_tokens,
+    ),
+    (
+        counter(
+            "kvgate_policy_reported_cached_tokens_total",
+            "Cached prompt tokens that the engine reported in answers, by policy.",
+            "policy",
+        ),
+        lambda s: s.reported_cached_tokens,
+    ),
+    (
+        counter(
+            "kvgate_policy_predicted_ttft_seconds_total",
+            "Predicted time to first token in seconds, added up over answers, by policy.",
+            "policy",
+        ),
+        lambda s: s.promises.predicted_s,
+    ),
+    (
+        counter(
+            "kvgate_policy_ttft_error_seconds_total",
+            "Absolute differences between predicted and measured time to first token in seconds, added up "
+            "over answers, by policy.",
+            "policy",
+        ),
+        lambda s: s.promises.same_error_s,
+    ),
+)
+
+_COMPARISONS: tuple[tuple[MetricSpec, Callable[[Comparison], float]], ...] = (
+    (
+        counter("kvgate_shadow_decisions_total", "Decisions repeated with the shadow policy.", "policy"),
+        lambda c: c.num_compared,
+    ),
+    (
+        counter(
+            "kvgate_shadow_agreements_total",
+            "Decisions for which the shadow policy chose the same worker as the active policy.",
+            "policy",
+        ),
+        lambda c: c.num_agreed,
+    ),
+    (
+        counter(
+            "kvgate_shadow_prompt_tokens_total",
+            "Prompt tokens of decisions repeated with the shadow policy.",
+            "policy",
+        ),
+        lambda c: c.prompt_tokens,
+    ),
+    (
+        counter(
+            "kvgate_shadow_overlap_tokens_total",
+            "Prompt tokens cached on the worker that the shadow policy chose.",
+            "policy",
+        ),
+        lambda c: c.overlap_tokens,
+    ),
+    (
+        counter(
+            "kvgate_shadow_active_overlap_tokens_total",
+            "Prompt tokens cached on the worker that the active policy chose.",
+            "policy",
+        ),
+        lambda c: c.live_overlap_tokens,
+    ),
+    (
+        counter(
+            "kvgate_shadow_predicted_ttft_seconds_total",
+            "Time to first token in seconds that the shadow policy predicted, added up over answers.",
+            "policy",
+        ),
+        lambda c: c.promises.predicted_s,
+    ),
+    (
+        counter(
+            "kvgate_shadow_measured_ttft_seconds_total",
+            "Measured time to first token in seconds of answers with a prediction of the shadow policy, "
+            "added up.",
+            "policy",
+        ),
+        lambda c: c.promises.happened_s,
+    ),
+    (
+        counter("kvgate_shadow_errors_total", "Decisions at which the shadow policy failed.", "policy"),
+        lambda c: c.faults.total(),
+    ),
+)
+
+METRICS = (*(spec for spec, _ in _SCORES), TTFT, *(spec for spec, _ in _COMPARISONS), DROPPED)
 
 
 class TrialsCollector(Collector):
     def __init__(self, trials: Trials) -> None:
         self._trials = trials
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         trials = self._trials
         if not trials.is_on:
             return
-        for name, text, read in _SCORES:
-            yield _by_policy(name, text, ((policy, read(score)) for policy, score in trials.scores.items()))
-        ttft = HistogramMetricFamily(
-            "kvgate_policy_ttft_seconds", "Time to first token of streamed answers", labels=["policy"]
-        )
-        for policy, score in trials.scores.items():
-            ttft.add_metric([policy], score.ttft_s.buckets(), score.ttft_s.sum)
-        yield ttft
-        for name, text, look in _COMPARISONS:
-            rows = ((policy, look(each)) for policy, each in trials.comparisons.items())
-            yield _by_policy(name, text, rows)
-        dropped = CounterMetricFamily("kvgate_shadow_dropped", "Decisions that shadows had no time for")
-        dropped.add_metric([], trials.num_dropped)
-        yield dropped
-
-
-_SCORES: tuple[tuple[str, str, Callable[[Score], float]], ...] = (
-    ("policy_requests", "Requests that the policy placed", lambda s: s.num_requests),
-    ("policy_errors", "Of those, how many failed or were cut", lambda s: s.num_errors),
-    (
-        "policy_reported_prompt_tokens",
-        "Prompt tokens, where answers told",
-        lambda s: s.reported_prompt_tokens,
-    ),
-    ("policy_reported_cached_tokens", "Of those, cached ones", lambda s: s.reported_cached_tokens),
-    ("policy_predicted_ttft_seconds", "Sum of what it predicted", lambda s: s.promises.predicted_s),
-    ("policy_ttft_error_seconds", "Sum of |predicted - happened|", lambda s: s.promises.same_error_s),
-)
-
-_COMPARISONS: tuple[tuple[str, str, Callable[[Comparison], float]], ...] = (
-    ("shadow_compared", "Decisions that the shadow was asked too", lambda c: c.num_compared),
-    ("shadow_agreed", "Of those, how many it would have made too", lambda c: c.num_agreed),
-    ("shadow_prompt_tokens", "Their prompt tokens", lambda c: c.prompt_tokens),
-    ("shadow_overlap_tokens", "Held where the shadow would have gone", lambda c: c.overlap_tokens),
-    ("shadow_live_overlap_tokens", "Held where they went", lambda c: c.live_overlap_tokens),
-    ("shadow_predicted_ttft_seconds", "Sum of what it predicted", lambda c: c.promises.predicted_s),
-    ("shadow_happened_ttft_seconds", "Sum of what came for those", lambda c: c.promises.happened_s),
-    ("shadow_faults", "Decisions at which the shadow failed", lambda c: c.faults.total()),
-)
-
-
-def _by_policy(name: str, text: str, rows: Iterable[tuple[str, float]]) -> Metric:
-    family = CounterMetricFamily(f"kvgate_{name}", text, labels=["policy"])
-    for policy, value in rows:
-        family.add_metric([policy], value)
-    return family
+        for spec, read in _SCORES:
+            yield spec.family((policy, read(score)) for policy, score in trials.scores.items())
+        yield TTFT.histograms((policy, score.ttft_s) for policy, score in trials.scores.items())
+        for spec, look in _COMPARISONS:
+            yield spec.family((policy, look(each)) for policy, each in trials.comparisons.items())
+        yield DROPPED.single(trials.num_dropped)

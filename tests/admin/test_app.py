@@ -24,7 +24,7 @@ from gateway.discovery.dns import Resolver
 from gateway.discovery.lifecycle import Left, Standings
 from gateway.discovery.outlier_detection import Rules
 from gateway.observability.cache_loss.observer import CacheLoss
-from gateway.observability.metrics import Collector
+from gateway.observability.collector import Collector
 from gateway.policies.least_load import LeastLoad
 from gateway.proxy.api import Api
 from gateway.proxy.proxy import Proxy
@@ -79,6 +79,7 @@ class Admined:
                 world.known.assumed,
                 world.roster.stream_counts,
                 lambda: 0,
+                ("0", False),
             )
         )
         self.choosing = Choosing(Config(policy="least_load"))

@@ -54,7 +54,7 @@ async def test_what_changed_is_told_and_what_needs_a_restart(
         "kvgate_config_generation 2.0",
         'kvgate_config_reloads_total{result="applied"} 1.0',
         'kvgate_config_reloads_total{result="refused"} 0.0',
-        "kvgate_config_restart_pending 1.0",
+        "kvgate_config_pending_options 1.0",
     ]
 
 

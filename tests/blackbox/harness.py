@@ -709,7 +709,7 @@ class Bench:
 
     async def nothing_in_flight(self) -> None:
         async def is_idle() -> bool:
-            return await self.gateway.total("kvgate_requests_in_flight") == 0
+            return await self.gateway.total("kvgate_worker_requests_in_flight") == 0
 
         await until(is_idle, "no requests in flight")
         endpoints = (await self.gateway.admin("GET", "/admin/workers")).json["endpoints"]

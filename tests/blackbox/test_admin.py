@@ -73,7 +73,7 @@ async def test_metric_names_carry_units_and_help() -> None:
         for name, kind in families.items():
             assert (kind == "counter") == name.endswith("_total"), name
             assert (kind == "histogram") == name.endswith("_seconds"), name
-        usage = f'kvgate_worker_kv_usage_ratio{{worker="{worker.id}"}}'
+        usage = f'kvgate_engine_kv_cache_usage_ratio{{worker="{worker.id}"}}'
 
         async def has_usage() -> bool:
             return (await bench.gateway.metrics())[usage] == 0.25
@@ -81,12 +81,12 @@ async def test_metric_names_carry_units_and_help() -> None:
         await until(has_usage, "the worker's own load is known")
         samples = await bench.gateway.metrics()
         for name, value in {
-            f'kvgate_requests_total{{worker="{worker.id}"}}': 1,
-            f'kvgate_requests_in_flight{{worker="{worker.id}"}}': 0,
-            f'kvgate_booked_prompt_tokens{{worker="{worker.id}"}}': 0,
-            f'kvgate_prompt_tokens_total{{worker="{worker.id}"}}': 64,
-            f'kvgate_reported_cached_tokens_total{{worker="{worker.id}"}}': 32,
-            f'kvgate_completion_tokens_total{{worker="{worker.id}"}}': 2,
+            f'kvgate_worker_requests_total{{worker="{worker.id}"}}': 1,
+            f'kvgate_worker_requests_in_flight{{worker="{worker.id}"}}': 0,
+            f'kvgate_worker_booked_prompt_tokens{{worker="{worker.id}"}}': 0,
+            f'kvgate_worker_prompt_tokens_total{{worker="{worker.id}"}}': 64,
+            f'kvgate_worker_reported_cached_tokens_total{{worker="{worker.id}"}}': 32,
+            f'kvgate_worker_completion_tokens_total{{worker="{worker.id}"}}': 2,
             f'kvgate_ttft_seconds_count{{worker="{worker.id}"}}': 1,
             f'kvgate_worker_up{{worker="{worker.id}"}}': 1,
             'kvgate_responses_total{code="200"}': 1,

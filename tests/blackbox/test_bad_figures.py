@@ -94,9 +94,9 @@ async def test_its_tokens(bench: Bench, answer: object) -> None:
     worker = await joined(bench)
     own = worker._own
     worker._own = lambda call: wire(200, body) if call.target == b"/tokenize" else own(call)  # type: ignore[method-assign]
-    before = await bench.gateway.total("kvgate_prompt_failures_total")
+    before = await bench.gateway.total("kvgate_prompt_tokenization_failures_total")
     assert (await bench.ask(post(completion(f"some text {len(body)}")))).status == 200
-    assert await bench.gateway.total("kvgate_prompt_failures_total") == before + 1
+    assert await bench.gateway.total("kvgate_prompt_tokenization_failures_total") == before + 1
 
 
 async def test_a_billion_ranks(bench: Bench) -> None:

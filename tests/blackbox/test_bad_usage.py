@@ -26,11 +26,11 @@ JSON = (b"Content-Type", b"application/json")
 LENGTH = 4096
 MODEL = {"id": "m", "max_model_len": LENGTH}
 COUNTED = (
-    "completion_tokens",
-    "reported_requests",
-    "reported_prompt_tokens",
-    "reported_cached_tokens",
-    "compared_predicted_tokens",
+    "worker_completion_tokens",
+    "worker_reported_answers",
+    "worker_reported_prompt_tokens",
+    "worker_reported_cached_tokens",
+    "prediction_compared_tokens",
     "prediction_error_tokens",
 )
 
@@ -50,7 +50,7 @@ BAD = {
 
 
 async def refused(bench: Bench) -> float:
-    return await bench.gateway.total("kvgate_refused_usages_total")
+    return await bench.gateway.total("kvgate_worker_invalid_usages_total")
 
 
 async def counted(bench: Bench) -> dict[str, float]:
@@ -79,7 +79,7 @@ async def test_nothing_counts_with_it(bench: Bench, usage: Any, is_stream: bool)
     await bench.ask(post(completion()))
     assert await refused(bench) == 1
     changes = {name: value - before[name] for name, value in (await counted(bench)).items()}
-    assert (changes["completion_tokens"], changes["reported_cached_tokens"]) == (2, 1)
+    assert (changes["worker_completion_tokens"], changes["worker_reported_cached_tokens"]) == (2, 1)
 
 
 ROUTES: dict[str, tuple[str, dict[str, Any]]] = {

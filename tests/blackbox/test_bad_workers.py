@@ -44,7 +44,7 @@ async def test_what_it_says(bench: Bench, case: AnswerCase) -> None:
     else:
         assert answer.body == case.body
     is_bad = case.status == 502 or not case.is_whole or case.has_error
-    assert await bench.gateway.total("kvgate_requests_failed_total") == is_bad
+    assert await bench.gateway.total("kvgate_worker_failed_requests_total") == is_bad
     worker.script = answer_ok
     assert (await bench.ask(post(completion("next")))).body == b'{"ok":true}'
     first, second = worker.calls
@@ -96,7 +96,7 @@ async def test_a_head_without_end(bench: Bench, script: Script) -> None:
     before = bench.gateway.rss_bytes()
     answer = await bench.ask(post(completion()))
     assert (answer.status, answer.error["code"]) == (502, "worker_failed")
-    assert await bench.gateway.total("kvgate_requests_failed_total") == 1
+    assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 1
     assert bench.gateway.rss_bytes() - before < 8 << 20
     async with asyncio.timeout(20):
         await worker.calls[0].gone.wait()

@@ -22,13 +22,13 @@ async def test_what_there_is_no_room_for_is_refused_until_there_is() -> None:
         for client in clients:
             await client.send(post(body))
         await worker.called(2)
-        assert await gateway.total("kvgate_bodies_bytes") == 2 * len(body)
+        assert await gateway.total("kvgate_buffered_body_bytes") == 2 * len(body)
 
         refused = await bench.ask(post(body))
         assert (refused.status, refused.error["code"]) == (503, "no_room_for_body")
         assert (refused.value(b"retry-after"), refused.value(b"x-should-retry")) == (b"1", b"true")
         assert (await bench.ask(request("GET", "/v1/models"))).status == 200
-        assert await gateway.total("kvgate_bodies_refused_total") == 1
+        assert await gateway.total("kvgate_buffered_body_rejections_total") == 1
         chunked = (b"Transfer-Encoding", b"chunked")
         sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         assert (await bench.ask(request("POST", COMPLETIONS, sent, chunked))).status == 503
@@ -39,6 +39,6 @@ async def test_what_there_is_no_room_for_is_refused_until_there_is() -> None:
         assert (await bench.ask(post(body))).status == 200
 
         async def is_empty() -> bool:
-            return await gateway.total("kvgate_bodies_bytes") == 0
+            return await gateway.total("kvgate_buffered_body_bytes") == 0
 
         await until(is_empty, "no body is held")

@@ -109,7 +109,7 @@ async def test_a_stream_that_moves_has_no_limit_and_a_first_byte_neither() -> No
         may_answer.set()
         assert (await silent.answer()).body == b"late"
         assert len(worker.calls) == 2
-        assert await bench.gateway.total("kvgate_requests_failed_total") == 0
+        assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
 
 
 async def test_a_first_byte_limit_where_one_is_set() -> None:

@@ -48,7 +48,7 @@ async def test_an_event(bench: Bench, deep: bytes, asks_usage: bool) -> None:
     assert answer.status == 200
     assert answer.body == stream or answer.body.startswith(event("a"))
     assert answer.body.endswith(DONE), "whole, or ended by an error event"
-    assert await bench.gateway.total("kvgate_requests_failed_total") == 0
+    assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
 
 
 @pytest.mark.parametrize("deep", EVENTS.values(), ids=EVENTS)

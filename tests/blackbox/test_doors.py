@@ -66,7 +66,9 @@ async def test_each_process_shakes_hands_and_shows_the_newest_certificate(
             return shown == {serial(pair.cert)}
 
         await until(both_show_it, "the new certificate")
-        await until(lambda: _sum(bench, 'kvgate_tls_loads_total{result="loaded"}', 2), "told by both")
+        await until(
+            lambda: _sum(bench, 'kvgate_tls_certificate_reloads_total{result="loaded"}', 2), "told by both"
+        )
         script.may_end.set()
         for client in streaming:
             await end_stream(client)
@@ -132,8 +134,8 @@ async def test_each_process_tells_what_held_its_loop() -> None:
 
         async def is_told() -> bool:
             metrics = await bench.gateway.metrics()
-            assert "kvgate_gc_pause_seconds_max" in metrics
-            return metrics["kvgate_loop_lag_seconds_count"] > 2
+            assert "kvgate_gc_pause_max_seconds" in metrics
+            return metrics["kvgate_event_loop_lag_seconds_count"] > 2
 
         await until(is_told, "pauses are counted")
         for once in ("kvgate: kvgate ", "open files are limited"):

@@ -62,7 +62,7 @@ async def test_a_client_that_leaves_takes_its_request_with_it(bench: Bench, how:
     client = await bench.client()
     await client.send(post(completion()))
     call = await worker.called()
-    assert await bench.gateway.total("kvgate_requests_in_flight") == 1
+    assert await bench.gateway.total("kvgate_worker_requests_in_flight") == 1
     if begun:
         await client.head()
     if when == "in mid-stream":
@@ -72,7 +72,7 @@ async def test_a_client_that_leaves_takes_its_request_with_it(bench: Bench, how:
         await call.gone.wait()
     await bench.nothing_in_flight()
     assert await bench.gateway.total("kvgate_client_disconnects_total") == left_before + 1
-    assert await bench.gateway.total("kvgate_requests_failed_total") == 0
+    assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
     assert len(worker.calls) == 1, "a request whose client left was sent again"
 
 
@@ -106,7 +106,7 @@ async def test_one_client_leaves_and_others_stay(bench: Bench) -> None:
     for i in (1, 4):
         async with asyncio.timeout(20):
             await by_body[completion(str(i))].gone.wait()
-    assert await bench.gateway.total("kvgate_requests_in_flight") == 4
+    assert await bench.gateway.total("kvgate_worker_requests_in_flight") == 4
     may_answer.set()
     for i in (0, 2, 3, 5):
         assert (await clients[i].answer()).body == completion(str(i))
@@ -163,7 +163,7 @@ async def test_the_other_worker_answers(bench: Bench, dies: Script, stream: bool
 
     workers = [await bench.worker(script=script), await bench.worker(script=script)]
     before = await bench.gateway.total("kvgate_retries_total")
-    failed = await bench.gateway.total("kvgate_requests_failed_total")
+    failed = await bench.gateway.total("kvgate_worker_failed_requests_total")
     body = completion("identical \u00e9", stream=stream)
     answer = await bench.ask(post(body, (b"X-Request-Id", b"same")))
     assert answer.status == 200
@@ -172,7 +172,7 @@ async def test_the_other_worker_answers(bench: Bench, dies: Script, stream: bool
     assert {call.value(b"x-request-id") for call in calls} == {b"same"}
     assert [len(worker.calls) for worker in workers] == [1, 1]
     assert await bench.gateway.total("kvgate_retries_total") == before + 1
-    assert await bench.gateway.total("kvgate_requests_failed_total") == failed + 1
+    assert await bench.gateway.total("kvgate_worker_failed_requests_total") == failed + 1
 
 
 async def test_a_worker_that_refuses_is_passed_over(bench: Bench) -> None:
@@ -200,7 +200,7 @@ async def test_a_resting_connection_that_the_worker_closed_costs_nothing(bench: 
         assert (await client.ask(post(completion()))).status == 200
         for link in worker.forwarded_links():
             link.close() if how == "close" else link.reset()
-    assert await bench.gateway.total("kvgate_requests_failed_total") == 0
+    assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
     assert await bench.gateway.total("kvgate_retries_total") == retries
 
 
@@ -220,7 +220,7 @@ async def test_a_connection_that_closes_under_the_next_request_costs_nothing(ben
         assert (await client.ask(post(completion(str(i))))).body == completion(str(i))
     sent = [call.body for call in worker.calls]
     assert sent == [completion(n) for n in "0112233"]  # the first of each pair met the close
-    assert await bench.gateway.total("kvgate_requests_failed_total") == 0
+    assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
     assert await bench.gateway.total("kvgate_retries_total") == retries
 
 
@@ -324,7 +324,7 @@ async def test_a_stream_that_dies_ends_with_an_error_event(bench: Bench, data: b
     await _ends_with_error(client)
     assert (await client.ask(post(b"{"))).status == 400  # the connection is whole
     assert sum(len(worker.calls) for worker in workers) == 1
-    assert await bench.gateway.total("kvgate_requests_failed_total") == 1
+    assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 1
 
 
 async def _ends_with_error(client: Client) -> None:

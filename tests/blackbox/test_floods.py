@@ -111,7 +111,7 @@ async def is_cut(bench: Bench, worker: FakeWorker, why: str) -> None:
             assert await bench.gateway.total("kvgate_worker_up") == len(bench.workers)
             reason = await blind_reason(bench, worker)
             num_good += 1
-    assert await total(bench, worker, "kvgate_stream_cuts_total") == 1
+    assert await total(bench, worker, "kvgate_event_stream_overflows_total") == 1
     lines = lines_of(bench, worker, "KV events are not read for")
     assert len(lines) == 1
     assert why in lines[0]
@@ -166,7 +166,7 @@ async def test_a_message_of_too_many_blocks_is_undecodable_and_named(bench: Benc
             return "could not be decoded" in await blind_reason(bench, worker)
 
         await until(is_blind, "its stream is BLIND")
-        assert await bench.gateway.total("kvgate_stream_undecodable_total") == 1
+        assert await bench.gateway.total("kvgate_event_stream_undecodable_batches_total") == 1
         line = next(
             line for line in bench.gateway.log if "an event of 500,000 blocks, beyond 131,072" in line
         )
@@ -191,7 +191,7 @@ async def test_a_thousand_bad_batches_are_one_line(bench: Bench) -> None:
         await worker.send()
 
         async def all_counted() -> bool:
-            return await total(bench, worker, "kvgate_stream_undecodable_total") >= 900
+            return await total(bench, worker, "kvgate_event_stream_undecodable_batches_total") >= 900
 
         await until(all_counted, "bad batches are counted")
         assert len(lines_of(bench, worker, "cannot be decoded")) == 1

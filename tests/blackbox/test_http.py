@@ -480,7 +480,7 @@ async def test_a_client_that_stops_reading_is_not_the_workers_fault() -> None:
                 pass
         await bench.nothing_in_flight()
         assert await bench.gateway.total("kvgate_client_disconnects_total") == 1
-        assert await bench.gateway.total("kvgate_requests_failed_total") == 0
+        assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
 
 
 def _cut(data: bytes, size: int) -> list[bytes]:

@@ -84,7 +84,7 @@ async def test_who_has_a_key_is_served_and_who_has_none_is_told(tmp_path: Path) 
         tunnel = request("GET", "/v1/realtime?model=m", None, *offer)
         assert (await bench.ask(tunnel)).status == 401
         page = (await bench.gateway.admin("GET", "/metrics")).body
-        assert b'kvgate_auth_refusals_total{reason="invalid_api_key"} 1.0' in page
+        assert b'kvgate_auth_rejections_total{reason="invalid_api_key"} 1.0' in page
         told = b"".join([(await bench.gateway.admin("GET", "/admin/keys")).body, page])
         log = "\n".join(bench.gateway.log)
         for secret in (key[17:], late[17:], other[17:], CANARY):
@@ -227,7 +227,11 @@ async def test_clients_are_not_told_what_was_cached() -> None:
         body = completion(stream=True, stream_options={"include_usage": True})
         assert (await bench.ask(post(body))).body == stream.replace(USAGE % 8, USAGE % 0)
         metrics = await bench.gateway.metrics()
-        told = [value for name, value in metrics.items() if name.startswith("kvgate_reported_cached_tokens")]
+        told = [
+            value
+            for name, value in metrics.items()
+            if name.startswith("kvgate_worker_reported_cached_tokens")
+        ]
         assert sum(told) == 16
 
 

@@ -100,7 +100,7 @@ async def test_a_policy_that_fails_costs_no_request_and_is_counted(tmp_path: Pat
         assert [(await bench.ask(post(completion()))).status for _ in range(5)] == [200] * 5
         await bench.gateway.expect_fault(r"policy own failed, .*own\.py:2: AttributeError")
         metrics = await bench.gateway.metrics()
-        assert metrics['kvgate_policy_fallbacks_total{cause="raised",policy="own"}'] == 5
+        assert metrics['kvgate_policy_fallbacks_total{policy="own",reason="raised"}'] == 5
 
 
 async def explained(bench: Bench, path: Path, body: str, *more: str) -> tuple[int | None, str]:
@@ -204,7 +204,7 @@ async def test_shadows_tell_what_they_would_have_done() -> None:
         assert predicts["predicted_ttft_s"] > 0 and 0 <= predicts["share_agreed"] <= 1
         assert (plain["name"], plain["predicted_ttft_s"], shown["dropped"]) == ("least_load", None, 0)
         metrics = await bench.gateway.metrics()
-        assert metrics['kvgate_shadow_compared_total{policy="least_load"}'] == 10
+        assert metrics['kvgate_shadow_decisions_total{policy="least_load"}'] == 10
 
 
 async def test_a_policy_is_tested_as_it_would_run(tmp_path: Path) -> None:

@@ -102,11 +102,15 @@ async def test_requests_and_totals_are_spread_over_the_processes_and_add_up() ->
                 assert (await client.ask(post(completion()))).status == 200
         metrics = await bench.gateway.metrics()
         assert metrics['kvgate_responses_total{code="200"}'] == 40
-        assert await bench.gateway.total("kvgate_requests_total") == 40
+        assert await bench.gateway.total("kvgate_worker_requests_total") == 40
         for row in (0, 1):
             assert metrics[f'kvgate_process_responses_total{{process="{row}"}}'] == 20
         assert metrics["kvgate_processes"] == 2
-        stages = {name: n for name, n in metrics.items() if name.startswith("kvgate_decision_seconds_count")}
+        stages = {
+            name: n
+            for name, n in metrics.items()
+            if name.startswith("kvgate_decision_stage_duration_seconds_count")
+        }
         assert set(stages.values()) == {40}
         decisions = (await bench.gateway.admin("GET", "/admin/decisions")).json["decisions"]
         assert len(set(decisions)) == 40
@@ -125,7 +129,7 @@ async def test_a_burst_of_equal_prompts_spreads_over_the_workers(flags: tuple[st
         await until(lambda: sum(len(worker.calls) for worker in workers) == 64, "all are at a worker")
         spread = [len(worker.calls) for worker in workers]
         assert all(12 <= num <= 20 for num in spread), spread  # a holder is worth a little more waiting
-        assert await bench.gateway.total("kvgate_requests_in_flight") == 64
+        assert await bench.gateway.total("kvgate_worker_requests_in_flight") == 64
         for client in clients:
             client.reset()
         await bench.nothing_in_flight()
@@ -142,7 +146,7 @@ async def test_a_process_that_is_killed_takes_its_own_requests_only_and_is_repla
         os.kill(before[0], signal.SIGKILL)
         await gateway.logged(rf"process 0 \(pid {before[0]}\) died.*SIGKILL")
         await until(lambda: sum(call.gone.is_set() for call in worker.calls) == 3, "its requests are gone")
-        assert await gateway.total("kvgate_requests_in_flight") == 3
+        assert await gateway.total("kvgate_worker_requests_in_flight") == 3
         for client in await on_each(bench, 4):  # while it is replaced
             assert (await client.ask(request("GET", "/health"))).status == 200
         await until(lambda: pids(gateway)[0] != before[0], "it is replaced")

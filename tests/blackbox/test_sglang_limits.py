@@ -77,7 +77,7 @@ async def test_an_adapter_goes_to_no_sglang(bench: Bench) -> None:
     endpoint = await bench.gateway.endpoint(worker)
     assert endpoint is not None
     assert list(endpoint["workers"][0]["not_used"]) == ["ad1"]
-    shown = f'kvgate_worker_unusable_names{{cause="adapter",worker="{worker.id}"}}'
+    shown = f'kvgate_worker_unusable_models{{reason="adapter",worker="{worker.id}"}}'
     assert (await bench.gateway.metrics())[shown] == 1
 
 
@@ -132,7 +132,7 @@ async def test_tenants_go_to_no_sglang_that_drops_salts(salted: tuple[str, ...],
             rf"worker {worker.url}: not used for m \(sglang ignores cache_salt before version 0\.5\.11, "
             rf"which --tenant-salt needs; this is version {shown}\)"
         )
-        shown = f'kvgate_worker_unusable_names{{cause="salt",worker="{worker.id}"}}'
+        shown = f'kvgate_worker_unusable_models{{reason="salt",worker="{worker.id}"}}'
         assert (await bench.gateway.metrics())[shown] == 1
         newer = await sglang(bench, version="0.5.11")
         for _ in range(8):

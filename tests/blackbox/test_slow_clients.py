@@ -215,7 +215,7 @@ async def leaving(bench: Bench) -> Callable[[], Awaitable[bool]]:
 
 
 async def _is_in_flight(bench: Bench) -> bool:
-    return await bench.gateway.total("kvgate_requests_in_flight") == 1
+    return await bench.gateway.total("kvgate_worker_requests_in_flight") == 1
 
 
 async def test_a_refused_client_that_goes_on_sending_is_answered(bench: Bench) -> None:

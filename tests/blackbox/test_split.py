@@ -73,7 +73,7 @@ class Fleet:
         await self.until("kvgate_worker_up{", lambda num: num >= 4)
 
     async def all_end(self) -> None:
-        await self.until("kvgate_requests_in_flight{", lambda num: num == 0)
+        await self.until("kvgate_worker_requests_in_flight{", lambda num: num == 0)
 
 
 def _session() -> aiohttp.ClientSession:
@@ -112,9 +112,9 @@ async def test_prefill_processes_that_are_killed_lose_no_request(processes: str)
     with split_fleet("--processes", processes) as fleet:
         await fleet.are_up()
         requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
-        await fleet.until("kvgate_transfer_seconds_count", lambda num: num >= 5)
+        await fleet.until("kvgate_kv_transfer_duration_seconds_count", lambda num: num >= 5)
         fleet.prefills[0].kill()
-        await fleet.until("kvgate_transfer_seconds_count", lambda num: num >= 15)
+        await fleet.until("kvgate_kv_transfer_duration_seconds_count", lambda num: num >= 15)
         fleet.prefills[1].kill()
         await are_right(fleet, await requests)
         await fleet.all_end()
@@ -124,7 +124,7 @@ async def test_a_decode_process_that_is_killed_loses_only_what_it_had_begun() ->
     with split_fleet("--max-attempts", "5", "--retry-share", "1") as fleet:
         await fleet.are_up()
         requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
-        await fleet.until("kvgate_prefill_seconds_count", lambda num: num >= 5)
+        await fleet.until("kvgate_prefill_leg_duration_seconds_count", lambda num: num >= 5)
         fleet.decodes[0].kill()
         told = await requests
         for number, (status, text) in enumerate(told):
@@ -138,9 +138,13 @@ FAULTS: dict[str, tuple[dict[str, Any], Sequence[str], str]] = {
     "who answers nothing alone gets no blocks": (
         {"hang_transfer": True},
         ("--pd-protocol", "sglang", "--pull-timeout-s", "0.3", "--lease-s", "1"),
-        'kvgate_split_failures_total{cause="transfer"}',
+        'kvgate_disaggregation_failures_total{reason="transfer"}',
     ),
-    "prefill makes another prompt": ({"extra_prompt_tokens": 3}, (), "kvgate_leg_mismatches_total"),
+    "prefill makes another prompt": (
+        {"extra_prompt_tokens": 3},
+        (),
+        "kvgate_disaggregation_prompt_mismatches_total",
+    ),
 }
 
 

@@ -51,7 +51,7 @@ async def opened(bench: Bench, *, small_buffer: bool = False) -> Client:
 
 
 async def tunnels(bench: Bench) -> float:
-    return (await bench.gateway.metrics())["kvgate_tunnels"]
+    return (await bench.gateway.metrics())["kvgate_websocket_tunnels"]
 
 
 async def all_closed(bench: Bench) -> None:
@@ -149,7 +149,7 @@ async def test_a_conversation_of_real_ends(bench: Bench) -> None:
         await all_closed(bench)
         after = await bench.gateway.metrics()
         for sender in ("client", "worker"):
-            name = f'kvgate_tunnel_bytes_total{{sender="{sender}"}}'
+            name = f'kvgate_websocket_tunnel_bytes_total{{sender="{sender}"}}'
             assert after[name] - before.get(name, 0) > 3 * (4 << 20)
         name = 'kvgate_responses_total{code="101"}'
         assert after[name] - before.get(name, 0) == 1
@@ -433,7 +433,7 @@ async def test_the_worker_is_torn_off(bench: Bench) -> None:
         rf"WARNING.*worker {worker.id}: WebSocket cut \(the worker died.*request torn-off"
     )
     await all_closed(bench)
-    name = f'kvgate_requests_failed_total{{worker="{worker.id}"}}'
+    name = f'kvgate_worker_failed_requests_total{{worker="{worker.id}"}}'
     assert (await bench.gateway.metrics())[name] == 1
 
 
@@ -444,7 +444,7 @@ async def test_silence_ends_it() -> None:
         await client.ends()
         await bench.gateway.logged(r"WARNING.*WebSocket cut \(nothing moved for 1 s")
         await all_closed(bench)
-        assert await bench.gateway.total("kvgate_requests_failed_total") == 0
+        assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
 
 
 async def test_a_stop_waits_for_it_and_then_cuts_and_names_it() -> None:

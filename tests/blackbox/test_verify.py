@@ -77,11 +77,11 @@ async def test_the_client_of_a_stream_that_was_asked_sees_what_it_would_have_see
 ) -> None:
     vllm = Vllm()
     await bench.worker(script=vllm)
-    before = await bench.gateway.total("kvgate_reported_requests_total")
+    before = await bench.gateway.total("kvgate_worker_reported_answers_total")
     for _ in range(20):
         assert (await bench.ask(streamed(path))).body == PLAIN
     assert vllm.num_asked == 20
-    assert await bench.gateway.total("kvgate_reported_requests_total") == before + 20
+    assert await bench.gateway.total("kvgate_worker_reported_answers_total") == before + 20
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ async def test_several_processes_answer_together() -> None:
         assert told["prompts"]["counted"] == 12
         assert told["prompt_tokens"] == "agree"
         assert told["sent"]["sent_prompt_tokens"] == 36
-        assert (await bench.gateway.metrics())[f'kvgate_prompt_mismatch{{worker="{worker.id}"}}'] == 0
+        assert (await bench.gateway.metrics())[f'kvgate_prompt_token_mismatch{{worker="{worker.id}"}}'] == 0
 
 
 async def test_a_worker_that_counts_other_tokens_is_named() -> None:
     async with running() as bench:
         worker = await bench.worker(script=Vllm())
-        metric = f'kvgate_prompt_mismatch{{worker="{worker.id}"}}'
+        metric = f'kvgate_prompt_token_mismatch{{worker="{worker.id}"}}'
         for num in range(3):
             assert (await bench.gateway.metrics()).get(metric, 0) == 0, num
             body = json.dumps({"model": "m", "stream": True, "prompt": list(range(50))}).encode()

@@ -82,7 +82,7 @@ async def check(*flags: str) -> tuple[int | None, str]:
 async def test_a_worker_of_that_authority(bench: Bench, authority: Authority, script: Script) -> None:
     """Probes, the prompt's tokens and the request itself; the connection is used again."""
     worker = await bench.worker(script=script, tls=authority.issue().context())
-    tokenized, failed = 'kvgate_prompts_total{source="worker"}', "kvgate_prompt_failures_total"
+    tokenized, failed = 'kvgate_prompts_total{source="worker"}', "kvgate_prompt_tokenization_failures_total"
     before = [await bench.gateway.total(name) for name in (tokenized, failed)]
     for _ in range(3):
         answer = await bench.ask(post(completion("text")))
@@ -173,7 +173,7 @@ async def test_one_that_is_not_trusted_any_more_costs_no_request(
         await bench.gateway.logged(
             rf"worker {bad.id} failed \(cannot connect: its certificate is not trusted: {what}"
         )
-        assert await bench.gateway.total("kvgate_requests_failed_total") == 1
+        assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 1
         assert not await bench.gateway.is_up(bad)
 
         async def is_told() -> bool:

@@ -24,17 +24,17 @@ async def test_what_others_have_booked_is_told() -> None:
     }
     told = {name: value for name, value in samples.items() if not name[0].startswith("kvgate_bookings_delay")}
     assert told == {
-        ("kvgate_others_requests_in_flight", "a:1"): 2,
-        ("kvgate_others_booked_prompt_tokens", "a:1"): 300,
-        ("kvgate_others_gateways",): 2,
-        ("kvgate_others_age_seconds",): 2,
-        ("kvgate_others_dropped_total",): 0,
-        ("kvgate_others_ignored_total",): 0,
-        ("kvgate_bookings_undecodable_total",): 0,
-        ("kvgate_bookings_losses_total",): 0,
-        ("kvgate_bookings_unsaid_total",): 0,
-        ("kvgate_turns_total",): 7,
-        ("kvgate_turns_late_total",): 0,
-        ("kvgate_turns_without_total",): 0,
+        ("kvgate_remote_requests_in_flight", "a:1"): 2,
+        ("kvgate_remote_booked_prompt_tokens", "a:1"): 300,
+        ("kvgate_remote_gateways",): 2,
+        ("kvgate_remote_silence_seconds",): 2,
+        ("kvgate_remote_expired_gateways_total",): 0,
+        ("kvgate_remote_ignored_total",): 0,
+        ("kvgate_bookings_undecodable_messages_total",): 0,
+        ("kvgate_bookings_connection_losses_total",): 0,
+        ("kvgate_bookings_unpublished_messages_total",): 0,
+        ("kvgate_time_slices_total",): 7,
+        ("kvgate_late_time_slices_total",): 0,
+        ("kvgate_unlocked_decisions_total",): 0,
     }
     await bookings.close()

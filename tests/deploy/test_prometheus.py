@@ -77,7 +77,7 @@ def query(prometheus: str, text: str) -> Any:
         return json.load(answer)["data"]["result"]
 
 
-EMPTY_WHERE_ALL_IS_WELL = ("kvgate_retries_total", "kvgate_recomputed_tokens_total")
+EMPTY_WHERE_ALL_IS_WELL = ("kvgate_retries_total", "kvgate_recomputed_prompt_tokens_total")
 
 
 @pytest.mark.parametrize("text", QUERIES)

@@ -31,14 +31,14 @@ def test_what_is_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     counted.failed("died")
     page = page_of(counted, exchanges.World(monkeypatch).router)
     for line in (
-        'kvgate_plans_total{plan="prefill_decode",reason="prefill elsewhere is sooner"} 1.0',
-        'kvgate_plans_total{plan="direct",reason="sooner without a transfer"} 1.0',
-        'kvgate_split_failures_total{cause="died"} 1.0',
-        'kvgate_plan_ttft_seconds_sum{plan="prefill_decode"} 0.5',
-        "kvgate_prefill_seconds_sum 0.3",
-        "kvgate_transfer_seconds_sum 0.2",
-        f"kvgate_transferred_tokens_total {float(split.uncached_tokens)}",
-        "kvgate_leg_mismatches_total 0.0",
+        'kvgate_disaggregation_plans_total{plan="prefill_decode",reason="prefill elsewhere is sooner"} 1.0',
+        'kvgate_disaggregation_plans_total{plan="direct",reason="sooner without a transfer"} 1.0',
+        'kvgate_disaggregation_failures_total{reason="died"} 1.0',
+        'kvgate_disaggregation_ttft_seconds_sum{plan="prefill_decode"} 0.5',
+        "kvgate_prefill_leg_duration_seconds_sum 0.3",
+        "kvgate_kv_transfer_duration_seconds_sum 0.2",
+        f"kvgate_kv_transfer_tokens_total {float(split.uncached_tokens)}",
+        "kvgate_disaggregation_prompt_mismatches_total 0.0",
     ):
         assert line in page, line
     assert "failures={'died': 1}" in repr(counted)
@@ -48,7 +48,7 @@ def waiting(world: World) -> dict[str, dict[str, float]]:
     """By prefill worker: legs and tokens that wait there, blocks and tokens that lie there."""
     found: dict[str, dict[str, float]] = {}
     for line in page_of(world.splits, world.router).splitlines():
-        if line.startswith(("kvgate_prefill_queue_", "kvgate_prefill_pinned_")):
+        if line.startswith(("kvgate_prefill_legs_", "kvgate_prefill_pinned_")):
             name, _, rest = line.removeprefix("kvgate_prefill_").partition("{")
             worker, _, value = rest.partition("} ")
             found.setdefault(worker.split('"')[1], {})[name] = float(value)
@@ -56,12 +56,12 @@ def waiting(world: World) -> dict[str, dict[str, float]]:
 
 
 def test_what_waits_at_prefill_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("queue_requests", "queue_tokens", "pinned_blocks", "pinned_tokens")
+    names = ("legs_in_flight", "legs_in_flight_tokens", "pinned_blocks", "pinned_tokens")
     nothing = dict.fromkeys(names, 0.0)
     world = World(monkeypatch, "p:1", "d:1")
     assert waiting(world) == {"p:1": nothing}
     world.ask()
-    assert waiting(world) == {"p:1": nothing | {"queue_requests": 1, "queue_tokens": 3}}
+    assert waiting(world) == {"p:1": nothing | {"legs_in_flight": 1, "legs_in_flight_tokens": 3}}
     prefilled(world)
     assert waiting(world) == {"p:1": nothing | {"pinned_blocks": 1, "pinned_tokens": 3}}
     world.transport("d:1").feed(HEAD, chunk(EVENT))
@@ -74,12 +74,12 @@ def test_what_engines_count_of_what_they_fetched(monkeypatch: pytest.MonkeyPatch
     world = World(monkeypatch, "p:1", "d:1")
     member = world.router.fleet.get(WorkerId("d:1"))
     assert member is not None
-    assert "kvgate_engine_transferred_bytes_total{" not in page_of(world.splits, world.router)
+    assert "kvgate_engine_kv_transfer_bytes_total{" not in page_of(world.splits, world.router)
     metrics = Vllm().parse_metrics((DATA / "vllm_captures" / "metrics_decode.txt").read_text())[0]
     member.reported = reported(metrics)
     page = page_of(world.splits, world.router)
-    assert 'kvgate_engine_transfer_seconds_total{worker="d:1"} 0.68447' in page
+    assert 'kvgate_engine_kv_transfer_seconds_total{worker="d:1"} 0.68447' in page
     (told,) = [
-        line for line in page.splitlines() if line.startswith("kvgate_engine_transferred_bytes_total{")
+        line for line in page.splitlines() if line.startswith("kvgate_engine_kv_transfer_bytes_total{")
     ]
     assert float(told.rpartition(" ")[2]) == metrics.transfer_bytes_total > 0

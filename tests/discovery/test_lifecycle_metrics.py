@@ -27,7 +27,7 @@ def test_who_was_left_out_and_who_is_gone_is_counted() -> None:
     world.join(A, B)
     for _ in range(2):
         world.standings.failed(A, "it refused")
-    assert 'kvgate_worker_ejections_total{cause="failures",worker="a:1"} 1.0' in page(world)
+    assert 'kvgate_worker_ejections_total{reason="failures",worker="a:1"} 1.0' in page(world)
     world.standings.dropped("http://a:1", [A])
-    assert "kvgate_workers_gone_total 1.0" in page(world)
+    assert "kvgate_endpoints_removed_total 1.0" in page(world)
     assert not [line for line in page(world) if line.startswith("kvgate_worker_ejections_total{")]

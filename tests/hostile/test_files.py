@@ -118,11 +118,11 @@ async def test_key_files_and_issuers_of_any_kind_leave_the_keys_in_use(tmp_path:
 async def files(under: Siege, path: Path, line: str) -> None:
     """The good key is in all of them that can be used, and stays in use where one cannot."""
     for content in (key_lines(NUM_KEYS) + line, line + ESCAPES + "{" * 100_000):
-        loads = await under.gateway.total("kvgate_key_loads_total")
+        loads = await under.gateway.total("kvgate_key_file_reloads_total")
         path.write_text(content)
 
         async def is_read(loads: float = loads) -> bool:
-            return await under.gateway.total("kvgate_key_loads_total") > loads
+            return await under.gateway.total("kvgate_key_file_reloads_total") > loads
 
         await until(is_read, f"the file is read anew: {content[:20]!r}")
 

@@ -113,7 +113,7 @@ def redis() -> "contextlib._GeneratorContextManager[tuple[str, Redis]]":
 
 async def others_are_forgotten(under: Siege) -> None:
     async def are_gone() -> bool:
-        return await under.gateway.total("kvgate_others_requests_in_flight") == 0
+        return await under.gateway.total("kvgate_remote_requests_in_flight") == 0
 
     await until(are_gone, "what nobody booked is forgotten")
 

@@ -9,10 +9,10 @@ from loadtest.bench_proxy import main
 from loadtest.instruments import InstrumentError
 
 PAGE = """\
-# TYPE kvgate_loop_lag_seconds_max gauge
-kvgate_loop_lag_seconds_max 0.004
-kvgate_loop_lag_cpu_seconds_max 0.003
-kvgate_gc_pause_seconds_max 0.0005
+# TYPE kvgate_event_loop_lag_max_seconds gauge
+kvgate_event_loop_lag_max_seconds 0.004
+kvgate_event_loop_cpu_lag_max_seconds 0.003
+kvgate_gc_pause_max_seconds 0.0005
 """
 
 

@@ -5,9 +5,9 @@ import pytest
 from loadtest.bench_pd_cost import SIZES, BenchError, Costs, check_split, figures
 
 SPLIT = """\
-kvgate_plans_total{plan="prefill_decode",reason="always split"} 9.0
-kvgate_transfer_seconds_count 9.0
-kvgate_leg_mismatches_total 0.0
+kvgate_disaggregation_plans_total{plan="prefill_decode",reason="always split"} 9.0
+kvgate_kv_transfer_duration_seconds_count 9.0
+kvgate_disaggregation_prompt_mismatches_total 0.0
 """
 
 
@@ -29,9 +29,12 @@ def test_the_figure_is_the_worse_of_the_small_and_the_known_long_prompt() -> Non
 @pytest.mark.parametrize(
     ("more", "what"),
     [
-        ('kvgate_plans_total{plan="direct",reason="no prefill worker fits"} 2.0', "2 were not"),
-        ('kvgate_split_failures_total{cause="died"} 1.0', "1 legs failed"),
-        ("kvgate_leg_mismatches_total 3.0", "3 saw another prompt"),
+        (
+            'kvgate_disaggregation_plans_total{plan="direct",reason="no prefill worker fits"} 2.0',
+            "2 were not",
+        ),
+        ('kvgate_disaggregation_failures_total{reason="died"} 1.0', "1 legs failed"),
+        ("kvgate_disaggregation_prompt_mismatches_total 3.0", "3 saw another prompt"),
     ],
 )
 def test_a_run_in_which_not_all_was_split_has_no_figure(more: str, what: str) -> None:

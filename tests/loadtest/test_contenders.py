@@ -3,16 +3,16 @@ from pathlib import Path
 from loadtest.contenders import NGINX_CONF, Contender, metric_sum
 
 EXPOSITION = """\
-# TYPE kvgate_prompt_tokens_total counter
-kvgate_prompt_tokens_total{worker="127.0.0.1:1"} 100.0
-kvgate_prompt_tokens_total{worker="127.0.0.1:2"} 23.0
-kvgate_prompt_tokens_created{worker="127.0.0.1:2"} 7.0
+# TYPE kvgate_worker_prompt_tokens_total counter
+kvgate_worker_prompt_tokens_total{worker="127.0.0.1:1"} 100.0
+kvgate_worker_prompt_tokens_total{worker="127.0.0.1:2"} 23.0
+kvgate_worker_prompt_tokens_created{worker="127.0.0.1:2"} 7.0
 kvgate_client_disconnects_total 4.0
 """
 
 
 def test_a_metric_is_summed_over_its_workers() -> None:
-    assert metric_sum(EXPOSITION, "kvgate_prompt_tokens_total") == 123
+    assert metric_sum(EXPOSITION, "kvgate_worker_prompt_tokens_total") == 123
     assert metric_sum(EXPOSITION, "kvgate_client_disconnects_total") == 4
     assert metric_sum(EXPOSITION, "kvgate_nothing_total") == 0
 

@@ -25,13 +25,12 @@ def test_broken_ones_workers_by_way_and_calls() -> None:
     assert found == {
         ("kvgate_tokenizer_broken", "a"): 0.0,
         ("kvgate_tokenizer_broken", "b"): 1.0,
-        ("kvgate_tokenized_workers", "a", "local"): 1,
-        ("kvgate_tokenized_workers", "a", "remote"): 0,
-        ("kvgate_tokenized_workers", "a", "none"): 1,
-        ("kvgate_tokenized_workers", "b", "local"): 0,
-        ("kvgate_tokenized_workers", "b", "remote"): 0,
-        ("kvgate_tokenized_workers", "b", "none"): 0,
+        ("kvgate_token_source_endpoints", "a", "local"): 1,
+        ("kvgate_token_source_endpoints", "a", "remote"): 0,
+        ("kvgate_token_source_endpoints", "a", "none"): 1,
+        ("kvgate_token_source_endpoints", "b", "local"): 0,
+        ("kvgate_token_source_endpoints", "b", "remote"): 0,
+        ("kvgate_token_source_endpoints", "b", "none"): 0,
         ("kvgate_tokenize_calls_total", "answered"): 2,
         ("kvgate_tokenize_calls_total", "late"): 1,
     }
-    assert list(ModelsCollector(catalog, Counter()).describe()) == []

@@ -85,7 +85,7 @@ def test_dropped_lines_are_in_the_metrics() -> None:
     sink, registry = Sink(0), CollectorRegistry()
     sink.num_dropped = 7
     registry.register(LogCollector(sink))
-    assert "kvgate_log_lines_dropped_total 7.0" in generate_latest(registry).decode()
+    assert "kvgate_log_dropped_lines_total 7.0" in generate_latest(registry).decode()
 
 
 def test_a_message_is_one_line_whatever_is_in_it() -> None:

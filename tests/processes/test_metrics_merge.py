@@ -4,10 +4,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.processes.metrics_merge import merge, parse, sum_of, totals, write
 
 ONE = """\
-# HELP kvgate_requests_total Requests, sent "so" \\n far
-# TYPE kvgate_requests_total counter
-kvgate_requests_total{worker="a b:1"} 3.0
-kvgate_requests_total{worker="c"} 1.0
+# HELP kvgate_worker_requests_total Requests, sent "so" \\n far
+# TYPE kvgate_worker_requests_total counter
+kvgate_worker_requests_total{worker="a b:1"} 3.0
+kvgate_worker_requests_total{worker="c"} 1.0
 # HELP kvgate_ttft_seconds TTFT
 # TYPE kvgate_ttft_seconds histogram
 kvgate_ttft_seconds_bucket{le="0.1"} 1.0
@@ -17,18 +17,18 @@ kvgate_ttft_seconds_sum 0.5
 # HELP kvgate_client_connections Open
 # TYPE kvgate_client_connections gauge
 kvgate_client_connections 4.0
-# HELP kvgate_requests_in_flight In flight
-# TYPE kvgate_requests_in_flight gauge
-kvgate_requests_in_flight{worker="c"} 5.0
+# HELP kvgate_worker_requests_in_flight In flight
+# TYPE kvgate_worker_requests_in_flight gauge
+kvgate_worker_requests_in_flight{worker="c"} 5.0
 # HELP kvgate_worker_up Up
 # TYPE kvgate_worker_up gauge
 kvgate_worker_up{worker="c"} 1.0
 """
 OTHER = """\
-# HELP kvgate_requests_total Requests
-# TYPE kvgate_requests_total counter
-kvgate_requests_total{worker="a b:1"} 0.5
-kvgate_requests_total{worker="new"} 7.0
+# HELP kvgate_worker_requests_total Requests
+# TYPE kvgate_worker_requests_total counter
+kvgate_worker_requests_total{worker="a b:1"} 0.5
+kvgate_worker_requests_total{worker="new"} 7.0
 # HELP kvgate_ttft_seconds TTFT
 # TYPE kvgate_ttft_seconds histogram
 kvgate_ttft_seconds_bucket{le="0.1"} 0.0
@@ -38,9 +38,9 @@ kvgate_ttft_seconds_sum 3.0
 # HELP kvgate_client_connections Open
 # TYPE kvgate_client_connections gauge
 kvgate_client_connections 2.0
-# HELP kvgate_requests_in_flight In flight
-# TYPE kvgate_requests_in_flight gauge
-kvgate_requests_in_flight{worker="c"} 6.0
+# HELP kvgate_worker_requests_in_flight In flight
+# TYPE kvgate_worker_requests_in_flight gauge
+kvgate_worker_requests_in_flight{worker="c"} 6.0
 # HELP kvgate_worker_up Up
 # TYPE kvgate_worker_up gauge
 kvgate_worker_up{worker="c"} 0.0
@@ -58,15 +58,15 @@ def samples(page: str) -> dict[tuple[str, ...], float]:
 
 def test_counters_and_histograms_add_up_and_gauges_by_their_rule() -> None:
     assert samples(write(merge([parse(ONE), parse(OTHER)]))) == {
-        ("kvgate_requests_total", "a b:1"): 3.5,
-        ("kvgate_requests_total", "c"): 1,
-        ("kvgate_requests_total", "new"): 7,
+        ("kvgate_worker_requests_total", "a b:1"): 3.5,
+        ("kvgate_worker_requests_total", "c"): 1,
+        ("kvgate_worker_requests_total", "new"): 7,
         ("kvgate_ttft_seconds_bucket", "0.1"): 1,
         ("kvgate_ttft_seconds_bucket", "+Inf"): 3,
         ("kvgate_ttft_seconds_count",): 3,
         ("kvgate_ttft_seconds_sum",): 3.5,
         ("kvgate_client_connections",): 6,
-        ("kvgate_requests_in_flight", "c"): 6,
+        ("kvgate_worker_requests_in_flight", "c"): 6,
         ("kvgate_worker_up", "c"): 0,
     }
 
@@ -80,7 +80,7 @@ def test_one_page_stays_as_it_is() -> None:
 def test_of_a_process_that_is_gone_only_totals_stay() -> None:
     left = samples(write(totals(parse(ONE))))
     assert {name for name, *_ in left} == {
-        "kvgate_requests_total",
+        "kvgate_worker_requests_total",
         "kvgate_ttft_seconds_bucket",
         "kvgate_ttft_seconds_count",
         "kvgate_ttft_seconds_sum",
@@ -94,7 +94,7 @@ def test_pages_are_not_changed_by_a_merge() -> None:
 
 
 def test_a_sum_over_labels() -> None:
-    assert sum_of(parse(ONE), "kvgate_requests_total") == 4
+    assert sum_of(parse(ONE), "kvgate_worker_requests_total") == 4
     assert sum_of(parse(ONE), "kvgate_nothing") == 0
 
 
@@ -108,7 +108,11 @@ def test_the_longest_pause_of_all_processes_is_the_longest() -> None:
 # TYPE {0} gauge
 {0} {1}
 """
-    names = {"kvgate_loop_lag_seconds_max": 0.5, "kvgate_gc_pause_seconds_max": 0.5, "kvgate_tunnels": 0.75}
+    names = {
+        "kvgate_event_loop_lag_max_seconds": 0.5,
+        "kvgate_gc_pause_max_seconds": 0.5,
+        "kvgate_websocket_tunnels": 0.75,
+    }
     for name, expected in names.items():
         merged = merge([parse(page.format(name, value)) for value in (0.25, 0.5)])
         assert samples(write(merged)) == {(name,): expected}

@@ -16,6 +16,6 @@ def test_what_is_told() -> None:
     page = generate_latest(registry).decode()
     assert "kvgate_retries_in_flight 3.0" in page
     assert "kvgate_retries_denied_total 5.0" in page
-    assert "kvgate_bodies_bytes 7.0" in page
-    assert "kvgate_bodies_limit_bytes 100.0" in page
-    assert "kvgate_bodies_refused_total 2.0" in page
+    assert "kvgate_buffered_body_bytes 7.0" in page
+    assert "kvgate_buffered_body_limit_bytes 100.0" in page
+    assert "kvgate_buffered_body_rejections_total 2.0" in page

@@ -25,14 +25,14 @@ def test_all_is_exposed() -> None:
     lines = generate_latest(registry).decode().splitlines()
     for line in (
         "kvgate_redis_up 1.0",
-        "kvgate_redis_losses_total 6.0",
+        "kvgate_redis_connection_losses_total 6.0",
         'kvgate_replica_delay_seconds_bucket{le="0.005"} 1.0',
-        'kvgate_replica_holds{worker="w:1"} 1.0',
-        'kvgate_replica_holds{worker="w:2"} 0.0',
-        'kvgate_replica_queued{worker="w:1"} 4.0',
+        'kvgate_replica_leader{worker="w:1"} 1.0',
+        'kvgate_replica_leader{worker="w:2"} 0.0',
+        'kvgate_replica_queued_batches{worker="w:1"} 4.0',
         'kvgate_replica_takeovers_total{worker="w:1"} 1.0',
-        'kvgate_replica_fenced_total{worker="w:1"} 2.0',
-        'kvgate_replica_rewrites_total{worker="w:1"} 3.0',
+        'kvgate_replica_fenced_writes_total{worker="w:1"} 2.0',
+        'kvgate_replica_log_rewrites_total{worker="w:1"} 3.0',
         'kvgate_replica_resyncs_total{worker="w:1"} 5.0',
     ):
         assert line in lines

@@ -19,12 +19,12 @@ def test_all_is_exposed() -> None:
     service.observe(0.0004)
     lines = generate_latest(registry).decode().splitlines()
     for line in (
-        "kvgate_tree_up 1.0",
-        "kvgate_tree_losses_total 2.0",
-        'kvgate_tree_lookup_seconds_bucket{le="0.0005"} 1.0',
-        'kvgate_tree_failed_lookups_total{reason="timeout"} 3.0',
-        'kvgate_tree_failed_lookups_total{reason="away"} 4.0',
-        "kvgate_tree_broken_edges_total 6.0",
-        "kvgate_tree_queued_blocks 5.0",
+        "kvgate_redis_tree_up 1.0",
+        "kvgate_redis_tree_connection_losses_total 2.0",
+        'kvgate_redis_tree_lookup_duration_seconds_bucket{le="0.0005"} 1.0',
+        'kvgate_redis_tree_failed_lookups_total{reason="timeout"} 3.0',
+        'kvgate_redis_tree_failed_lookups_total{reason="away"} 4.0',
+        "kvgate_redis_tree_undecodable_edges_total 6.0",
+        "kvgate_redis_tree_queued_changes 5.0",
     ):
         assert line in lines

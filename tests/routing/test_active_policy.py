@@ -116,8 +116,8 @@ async def test_a_file_is_read_anew_and_a_broken_one_changes_nothing(
     await own.reload()
     assert chosen(own.policy) == 2
     metrics = list(PolicyCollector(own).collect())
-    assert sample(metrics, "kvgate_policy_file_loads_total", result="loaded") == 2
-    assert sample(metrics, "kvgate_policy_file_loads_total", result="refused") == 1
+    assert sample(metrics, "kvgate_policy_file_reloads_total", result="loaded") == 2
+    assert sample(metrics, "kvgate_policy_file_reloads_total", result="refused") == 1
     refused, *read = [record.getMessage() for record in caplog.records]
     assert refused.startswith("the policies in use stay: policy own: own.py:2: NameError")
     assert read == ["policies are read anew, own chooses"] * 2
@@ -131,7 +131,7 @@ async def test_what_failed_is_counted_over_all_that_were_read(tmp_path: Path) ->
         await own.reload()
     assert own.describe()["fallbacks"] == [{"name": "own", "raised": 2}]
     metrics = list(PolicyCollector(own).collect())
-    assert sample(metrics, "kvgate_policy_fallbacks_total", policy="own", cause="raised") == 2
+    assert sample(metrics, "kvgate_policy_fallbacks_total", policy="own", reason="raised") == 2
 
 
 def test_costs_are_explained_by_the_policy_that_made_them() -> None:

@@ -27,12 +27,12 @@ def test_scores_and_comparisons_are_exposed_by_policy() -> None:
     text = page(trials)
     for line in (
         'kvgate_policy_requests_total{policy="p"} 1.0',
-        'kvgate_policy_errors_total{policy="p"} 0.0',
+        'kvgate_policy_failed_requests_total{policy="p"} 0.0',
         'kvgate_policy_ttft_seconds_sum{policy="p"} 0.75',
-        'kvgate_shadow_compared_total{policy="says"} 1.0',
-        'kvgate_shadow_agreed_total{policy="says"} 1.0',
+        'kvgate_shadow_decisions_total{policy="says"} 1.0',
+        'kvgate_shadow_agreements_total{policy="says"} 1.0',
         'kvgate_shadow_predicted_ttft_seconds_total{policy="says"} 0.5',
-        'kvgate_shadow_happened_ttft_seconds_total{policy="says"} 0.75',
-        "kvgate_shadow_dropped_total 0.0",
+        'kvgate_shadow_measured_ttft_seconds_total{policy="says"} 0.75',
+        "kvgate_shadow_dropped_decisions_total 0.0",
     ):
         assert f"{line}\n" in text

@@ -408,5 +408,5 @@ async def test_the_processes_of_a_host_keep_limits_together(tmp_path: Path) -> N
         await asyncio.to_thread(gateway.__exit__, None, None, None)
         await sim.stop()
     assert statuses == [200] * 5 + [429] * 3
-    assert 'kvgate_tenant_refused_total{code="rate_limit_exceeded",tenant="anonymous"} 3.0' in page
+    assert 'kvgate_tenant_rejected_requests_total{error="rate_limit_exceeded",tenant="anonymous"} 3.0' in page
     assert (tenant["name"], tenant["under_way"], tenant["requests_left"]) == ("anonymous", 0, 0.0)

@@ -280,6 +280,6 @@ async def test_processes_of_a_host_answer_as_one() -> None:
             (worst,) = told_now["worst"]
             assert (worst["recomputed_tokens"], worst["recomputed_requests"]) == (2 * 784, 2)
             metrics = (await bench.gateway.admin("GET", "/metrics")).body.decode()
-            assert 'kvgate_recomputed_tokens_total{cause="evicted"} 1568.0' in metrics
+            assert 'kvgate_recomputed_prompt_tokens_total{reason="evicted"} 1568.0' in metrics
     finally:
         await sim.stop()

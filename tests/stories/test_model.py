@@ -134,7 +134,7 @@ async def test_one_broken_tokenizer_of_ten(
         page = await f.admin("/metrics")
         assert 'kvgate_tokenizer_broken{model="m9"} 1.0' in page
         assert 'kvgate_tokenizer_broken{model="m0"} 0.0' in page
-        assert 'kvgate_prompt_failures_total{model="m9"} 1.0' in page
+        assert 'kvgate_prompt_tokenization_failures_total{model="m9"} 1.0' in page
         config = Config(worker=[sim.url for sim in f.sims], models=f.gateway.config.models)
         assert await check(config) == 1
         printed = capsys.readouterr().out
@@ -158,7 +158,7 @@ async def test_a_worker_with_another_template_is_routed_on_load_beside_those_tha
             each["url"]: each["tokens"][0]["way"] for each in (await f.admin("/admin/workers"))["endpoints"]
         }
         assert ways == {same.url: "local", odd.url: "none"}
-        assert 'kvgate_tokenized_workers{model="m",way="none"} 1.0' in await f.admin("/metrics")
+        assert 'kvgate_token_source_endpoints{model="m",source="none"} 1.0' in await f.admin("/metrics")
         await f.join("m", tokenizer=other)
         (told,) = [each for each in (await f.models()).values() if each["model"] == "m"]
         assert told["way"] == "remote"
@@ -171,7 +171,7 @@ async def test_a_model_that_is_found_nowhere_is_tokenized_by_its_workers() -> No
         await f.join("somebodys-own")
         assert await f.source("somebodys-own") == "worker"
         await f.chat("somebodys-own")
-        assert 'kvgate_tokenize_calls_total{outcome="cached"} 1.0' in await f.admin("/metrics")
+        assert 'kvgate_tokenize_calls_total{result="cached"} 1.0' in await f.admin("/metrics")
 
 
 async def test_a_cache_of_somebody_elses_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

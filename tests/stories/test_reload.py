@@ -128,7 +128,7 @@ def test_all_or_nothing_with_the_reason_and_no_secret(tmp_path: Path, flags: tup
         assert told["needs_restart"] == ["redis"] and told["workers_added"] == urls[1:]  # the port is a flag
         until(lambda: len(gateway.workers()) == 2, "the other worker has joined")
         metrics = gateway.metrics()
-        assert "kvgate_config_generation 2.0" in metrics and "kvgate_config_restart_pending 1.0" in metrics
+        assert "kvgate_config_generation 2.0" in metrics and "kvgate_config_pending_options 1.0" in metrics
         assert 'kvgate_config_reloads_total{result="refused"} 3.0' in metrics
         log = gateway.log()
         assert "these need a restart, and stay as they were: redis" in log and SECRET not in log

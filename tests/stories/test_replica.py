@@ -166,7 +166,7 @@ async def process(first: Story, server: Server, index: str = "replicated") -> As
     reads = GatewayProcess(*workers, *flags, "--index", index)
     await asyncio.to_thread(reads.__enter__)
     try:
-        await first.until(lambda: metric(reads, "replica_holds") == 2)
+        await first.until(lambda: metric(reads, "replica_leader") == 2)
         yield reads
     finally:
         if reads.process.poll() is None:
@@ -211,7 +211,7 @@ async def test_who_reads_is_stopped_past_its_lease_and_then_writes_nothing(serve
         await follows.settled()
         written = {feed._log.keys.log: last_id(server, feed._log.keys.log) for feed in feeds(follows)}
         reads.process.send_signal(signal.SIGCONT)
-        await follows.until(lambda: metric(reads, "replica_holds") == 0)
+        await follows.until(lambda: metric(reads, "replica_leader") == 0)
         assert {key: last_id(server, key) for key in written} == written
         assert sums(follows)["num_rewrites"] == 0
         await follows.talk(131)

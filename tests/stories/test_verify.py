@@ -149,7 +149,7 @@ async def test_a_template_that_is_not_the_engines_is_seen_and_its_place_named(
         assert "<|im_" in found["ours"]["text"]
         async with s.session.get(f"http://127.0.0.1:{s.gateway.admin_port}/metrics") as answer:
             page = await answer.text()
-        assert f'kvgate_prompt_mismatch{{worker="{worker["worker"]}"}} 1.0' in page
+        assert f'kvgate_prompt_token_mismatch{{worker="{worker["worker"]}"}} 1.0' in page
         assert await check(structs.replace(s.gateway.config, probe_tokens=True)) == 1
         assert "in a chat with a system message from token" in capsys.readouterr().out
 

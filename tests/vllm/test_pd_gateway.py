@@ -115,7 +115,7 @@ def plans(gateway: GatewayProcess) -> dict[str, int]:
     """Requests by plan."""
     found: dict[str, int] = {}
     for line in gateway.metrics().splitlines():
-        if line.startswith("kvgate_plans_total{"):
+        if line.startswith("kvgate_disaggregation_plans_total{"):
             plan = line.partition('plan="')[2].partition('"')[0]
             found[plan] = found.get(plan, 0) + int(float(line.rpartition(" ")[2]))
     return found
@@ -141,7 +141,7 @@ def test_answers_are_those_of_one_worker(always: GatewayProcess, vllm_pd: PdFlee
         assert answer.num_prompt_tokens == alone.num_prompt_tokens
         assert answer.text == alone.text or is_near_tie(vllm_pd.prefill.url, number, answer.text), number
     assert always.in_flight() == 0
-    assert "kvgate_leg_mismatches_total 0.0" in always.metrics()
+    assert "kvgate_disaggregation_prompt_mismatches_total 0.0" in always.metrics()
 
 
 def test_the_second_turn_goes_direct_to_the_decode_worker_that_has_the_first(
@@ -173,7 +173,7 @@ def test_a_prefill_worker_that_is_killed_loses_no_request(vllm_pd: PdFleet, vllm
             wait_until(lambda: plans(gateway).get("prefill_decode", 0) >= 8, TIMEOUT_S)
             vllm_pd.prefill.kill()
             told = [one.result() for one in running]
-        assert "kvgate_split_failures_total" in gateway.metrics()
+        assert "kvgate_disaggregation_failures_total" in gateway.metrics()
         assert gateway.in_flight() == 0
         for number, answer in zip(numbers, told, strict=True):
             url = vllm_pd.recomputing.url

@@ -1,50 +1,49 @@
-"""What was computed again and why, as Prometheus sees it."""
+"""Metrics of cache losses: prompt tokens that were computed, and why."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from gateway.observability.cache_loss.attribution import Cause
 from gateway.observability.cache_loss.observer import CacheLoss
+from gateway.observability.metric_spec import counter
 
 REASONS = ("unknown_prompt", "behind_media", "dropped", "several_prompts", "prompt_logprobs")
 
+COMPUTED = counter(
+    "kvgate_computed_prompt_tokens_total",
+    "Uncached prompt tokens of answers in which the engine reported the prompt's cached tokens: the sum of "
+    "recomputed, new and unattributed prompt tokens.",
+)
+RECOMPUTED = counter(
+    "kvgate_recomputed_prompt_tokens_total",
+    "Prompt tokens computed again although some worker had cached the tokens before, by reason.",
+    "reason",
+)
+NEW = counter("kvgate_new_prompt_tokens_total", "Prompt tokens computed that no worker had cached before.")
+UNATTRIBUTED = counter(
+    "kvgate_unattributed_prompt_tokens_total",
+    "Prompt tokens computed and not attributed to a cause, by reason.",
+    "reason",
+)
+AVOIDED = counter(
+    "kvgate_avoided_queue_tokens_total",
+    "Prompt tokens of work ahead that requests avoided on a less loaded worker than the one with the longest "
+    "cached prefix.",
+)
 
-class LossCollector:
-    """Together the four are all prompt tokens that were computed for answers that told their cached ones."""
+METRICS = (COMPUTED, RECOMPUTED, NEW, UNATTRIBUTED, AVOIDED)
 
+
+class LossCollector(Collector):
     def __init__(self, losses: CacheLoss) -> None:
         self._losses = losses
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         losses = self._losses
-        yield CounterMetricFamily(
-            "kvgate_computed_tokens",
-            "Prompt tokens computed, of answers that told their cached tokens",
-            value=losses.num_computed_tokens,
-        )
-        causes = {cause.value: losses.recomputed[cause] for cause in Cause}
-        yield _counter(
-            "recomputed_tokens", "Of those, cached once and computed again, by why", "cause", causes
-        )
-        yield CounterMetricFamily(
-            "kvgate_new_tokens", "Of those, never cached before", value=losses.num_new_tokens
-        )
-        reasons = dict.fromkeys(REASONS, 0) | losses.unexplained
-        yield _counter("unexplained_tokens", "Of those, not looked at, by why", "reason", reasons)
-        yield CounterMetricFamily(
-            "kvgate_avoided_tokens",
-            "What routing away bought: by how much less work was ahead than at the holder",
-            value=losses.num_avoided_tokens,
-        )
-
-
-def _counter(name: str, text: str, label: str, rows: dict[str, int]) -> Metric:
-    family = CounterMetricFamily(f"kvgate_{name}", text, labels=[label])
-    for key, value in rows.items():
-        family.add_metric([key], value)
-    return family
+        yield COMPUTED.single(losses.num_computed_tokens)
+        yield RECOMPUTED.family((cause.value, losses.recomputed[cause]) for cause in Cause)
+        yield NEW.single(losses.num_new_tokens)
+        yield UNATTRIBUTED.family((dict.fromkeys(REASONS, 0) | losses.unexplained).items())
+        yield AVOIDED.single(losses.num_avoided_tokens)

@@ -1,12 +1,13 @@
-"""What operators see of it: metrics, `/admin/verify`, and a word in `/admin/workers`."""
+"""Views of the verification of predictions: metrics, `/admin/verify`, and a summary for `/admin/workers`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from gateway.core.worker import WorkerId
+from gateway.observability.metric_spec import Merge, MetricSpec, counter, gauge
 from gateway.observability.metrics import Metrics
 from gateway.observability.verification.causes import Cause
 from gateway.observability.verification.engine_counters import EngineCounters
@@ -17,78 +18,95 @@ TextOf = Callable[[str, Sequence[int]], str | None]
 """The text of some tokens of a model; None where its tokenizer is not here."""
 
 
-class VerifyCollector:
-    """Read at each scrape."""
+MISPREDICTIONS = counter(
+    "kvgate_mispredictions_total",
+    "Answers with other cached tokens than predicted, by worker and reason.",
+    *("worker", "reason"),
+)
 
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        watched = list(self._verifier.watched())
-        for name, text, read in _GAUGES:
-            yield _gauge(name, text, [(worker, read(w)) for worker, w in watched])
-        causes = CounterMetricFamily(
-            "kvgate_mispredictions", "Answers whose prediction was wrong", labels=["worker", "cause"]
-        )
-        for worker, w in watched:
-            for cause in Cause:
-                causes.add_metric([worker, cause.value], w.causes[cause])
-        yield causes
-        counters = list(self._verifier.counters())
-        for name, text, count in _COUNTED:
-            yield _gauge(name, text, [(worker, count(c) or 0) for worker, c in counters])
-
-
-_GAUGES: tuple[tuple[str, str, Callable[[Watched], float]], ...] = (
+_GAUGES: tuple[tuple[MetricSpec, Callable[[Watched], float]], ...] = (
     (
-        "prediction_exact_ratio",
-        "Share of predictions that were exactly right, lately",
+        gauge(
+            "kvgate_prediction_exact_ratio",
+            "Share of recent predictions of cached tokens that were exactly right, from 0 to 1.",
+            "worker",
+            merge=Merge.MIN,
+        ),
         lambda w: w.exactness.share_right,
     ),
     (
-        "prediction_error_tokens_mean",
-        "Reported less predicted cached tokens, lately",
+        gauge(
+            "kvgate_prediction_mean_error_tokens",
+            "Mean of reported minus predicted cached tokens over recent answers.",
+            "worker",
+        ),
         lambda w: w.exactness.mean_error,
     ),
     (
-        "prediction_abs_error_tokens_mean",
-        "The same without its sign",
+        gauge(
+            "kvgate_prediction_mean_absolute_error_tokens",
+            "Mean absolute difference between reported and predicted cached tokens over recent answers.",
+            "worker",
+        ),
         lambda w: w.exactness.mean_abs_error,
     ),
     (
-        "prediction_confidence_ratio",
-        "Share of an overlap that is counted for the worker",
+        gauge(
+            "kvgate_prediction_confidence_ratio",
+            "Factor from 0 to 1 by which routing discounts the worker's predicted overlap.",
+            "worker",
+            merge=Merge.MIN,
+        ),
         lambda w: w.exactness.confidence,
     ),
     (
-        "prompt_mismatch",
-        "1 if the worker's prompt tokens differ from ours; see /admin/verify",
+        gauge(
+            "kvgate_prompt_token_mismatch",
+            "1 if the worker's tokens for a prompt differ from kvgate's, else 0; see /admin/verify.",
+            "worker",
+        ),
         lambda w: float(w.tokens.is_raised),
     ),
 )
 
-_COUNTED: tuple[tuple[str, str, Callable[[EngineCounters], int | None]], ...] = (
+_COUNTED: tuple[tuple[MetricSpec, Callable[[EngineCounters], int | None]], ...] = (
     (
-        "engine_prompt_tokens",
-        "Prompt tokens by the engine's own counter since it joined: all traffic, not only ours",
+        gauge(
+            "kvgate_engine_prompt_tokens",
+            "Prompt tokens by the engine's own counter since the worker joined, from all clients of the "
+            "engine.",
+            "worker",
+        ),
         lambda c: c.prompt_tokens,
     ),
     (
-        "engine_cached_tokens",
-        "Of those, cached ones by the engine's own counter",
+        gauge(
+            "kvgate_engine_cached_tokens",
+            "Cached prompt tokens by the engine's own counter since the worker joined, from all clients of "
+            "the engine.",
+            "worker",
+        ),
         lambda c: c.cached_tokens,
     ),
 )
 
+METRICS = (*(spec for spec, _ in _GAUGES), MISPREDICTIONS, *(spec for spec, _ in _COUNTED))
 
-def _gauge(name: str, text: str, rows: Iterable[tuple[WorkerId, float]]) -> Metric:
-    family = GaugeMetricFamily(f"kvgate_{name}", text, labels=["worker"])
-    for worker, value in rows:
-        family.add_metric([worker], value)
-    return family
+
+class VerifyCollector(Collector):
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+
+    def collect(self) -> Iterator[Metric]:
+        watched = list(self._verifier.watched())
+        for spec, read in _GAUGES:
+            yield spec.family((worker, read(w)) for worker, w in watched)
+        yield MISPREDICTIONS.family(
+            ((worker, cause.value), w.causes[cause]) for worker, w in watched for cause in Cause
+        )
+        counters = list(self._verifier.counters())
+        for counted, count in _COUNTED:
+            yield counted.family((worker, count(c) or 0) for worker, c in counters)
 
 
 def summary(verifier: Verifier, worker: WorkerId) -> dict[str, Any]:

@@ -4,16 +4,16 @@ A bounded number of unconfigured tenants have metrics of their own; the others s
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.errors import GatewayError
 from gateway.core.requests.request import InferenceRequest
 from gateway.http.messages import HttpRequest
+from gateway.observability.metric_spec import Merge, counter, gauge, histogram
 from gateway.runtime.ids import new_id
 from gateway.tenancy.admission.tenants import Tenant
 
@@ -93,62 +93,70 @@ def _tenant(tenant: Tenant, now: float) -> dict[str, Any]:
     }
 
 
+QUEUED = gauge(
+    "kvgate_queue_requests", "Requests that wait in the admission queue, by model.", "model", merge=Merge.SUM
+)
+QUEUED_TOKENS = gauge(
+    "kvgate_queue_prompt_tokens",
+    "Prompt tokens of requests that wait in the admission queue, by model.",
+    "model",
+    merge=Merge.SUM,
+)
+WAIT = histogram(
+    "kvgate_queue_wait_seconds",
+    "Time that requests spent in the admission queue in seconds, whether sent or rejected, by model.",
+    "model",
+)
+EXITS = counter(
+    "kvgate_queue_exits_total",
+    "Requests that left the admission queue, by model and result.",
+    "model",
+    "result",
+)
+ADMITTED = counter("kvgate_tenant_admitted_requests_total", "Requests admitted, by tenant.", "tenant")
+REJECTED = counter(
+    "kvgate_tenant_rejected_requests_total",
+    "Requests rejected by admission control, by tenant and error code.",
+    *("tenant", "error"),
+)
+TOKENS = counter(
+    "kvgate_tenant_tokens_total",
+    "Tokens of admitted requests, by tenant and kind of token.",
+    *("tenant", "kind"),
+)
+IN_FLIGHT = gauge(
+    "kvgate_tenant_requests_in_flight",
+    "Admitted and queued requests that have not finished, by tenant.",
+    "tenant",
+    merge=Merge.SUM,
+)
+
+METRICS = (QUEUED, QUEUED_TOKENS, WAIT, EXITS, ADMITTED, REJECTED, TOKENS, IN_FLIGHT)
+
+
 class AdmissionCollector(Collector):
     def __init__(self, gate: "Gate") -> None:
         self._gate = gate
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
-        yield from self._is_queueing()
+        yield from self._queues()
         yield from self._tenants()
 
-    def _is_queueing(self) -> Iterator[Metric]:
+    def _queues(self) -> Iterator[Metric]:
         models = sorted(self._gate.queues.models.items())
-        waiting = GaugeMetricFamily(
-            "kvgate_queue_requests", "Requests queued in this gateway", labels=["model"]
+        yield QUEUED.family((model, len(known.queue)) for model, known in models)
+        yield QUEUED_TOKENS.family((model, known.queue.num_tokens) for model, known in models)
+        yield WAIT.histograms((model, known.wait_s) for model, known in models)
+        yield EXITS.family(
+            ((model, result), num) for model, known in models for result, num in sorted(known.ends.items())
         )
-        tokens = GaugeMetricFamily(
-            "kvgate_queue_tokens", "Prompt tokens of the queued requests", labels=["model"]
-        )
-        wait = HistogramMetricFamily(
-            "kvgate_queue_wait_seconds",
-            "Time that requests were queued, whatever the outcome",
-            labels=["model"],
-        )
-        ends = CounterMetricFamily(
-            "kvgate_queue_ends", "Requests that were queued, by outcome", labels=["model", "how"]
-        )
-        for model, known in models:
-            waiting.add_metric([model], len(known.queue))
-            tokens.add_metric([model], known.queue.num_tokens)
-            wait.add_metric([model], known.wait_s.buckets(), known.wait_s.sum)
-            for how, num in sorted(known.ends.items()):
-                ends.add_metric([model, how], num)
-        yield from (waiting, tokens, wait, ends)
 
     def _tenants(self) -> Iterator[Metric]:
         stats = self._gate.stats
-        requests = CounterMetricFamily("kvgate_tenant_requests", "Requests admitted", labels=["tenant"])
-        for tenant, num in sorted(stats.requests.items()):
-            requests.add_metric([tenant], num)
-        refused = CounterMetricFamily("kvgate_tenant_refused", "Requests rejected", labels=["tenant", "code"])
-        for (tenant, code), num in sorted(stats.refused.items()):
-            refused.add_metric([tenant, code], num)
-        tokens = CounterMetricFamily(
-            "kvgate_tenant_tokens", "Tokens of admitted requests", labels=["tenant", "kind"]
-        )
-        for (tenant, kind), num in sorted(stats.tokens.items()):
-            tokens.add_metric([tenant, kind], num)
+        yield ADMITTED.family(sorted(stats.requests.items()))
+        yield REJECTED.family(sorted(stats.refused.items()))
+        yield TOKENS.family(sorted(stats.tokens.items()))
         active: Counter[str] = Counter()
         for each in self._gate.tenants.known():
             active[each.label] += each.num_active
-        in_flight = GaugeMetricFamily(
-            "kvgate_tenant_requests_in_flight",
-            "Requests admitted and not yet ended, including queued ones",
-            labels=["tenant"],
-        )
-        for tenant, num in sorted(active.items()):
-            in_flight.add_metric([tenant], num)
-        yield from (requests, refused, tokens, in_flight)
+        yield IN_FLIGHT.family(sorted(active.items()))

@@ -1,68 +1,65 @@
-"""Metrics of authentication: rejections by reason, keys loaded, and the cost of salts."""
+"""Metrics of authentication: rejections by reason, the keys in use, and the cost of tenants' cache salts."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.observability.metric_spec import counter, gauge
 from gateway.tenancy.auth.credentials import Credentials
+
+REJECTIONS = counter(
+    "kvgate_auth_rejections_total",
+    "Requests rejected because of missing, invalid or insufficient credentials, by reason.",
+    "reason",
+)
+API_KEYS = gauge("kvgate_api_keys", "API keys in the key file.")
+KEY_FILE_RELOADS = counter(
+    "kvgate_key_file_reloads_total", "Reloads of a changed key file, by result.", "result"
+)
+JWKS_KEYS = gauge("kvgate_jwks_keys", "Public keys that verify JSON Web Tokens.")
+JWKS_FETCHES = counter(
+    "kvgate_jwks_fetches_total", "Fetches of public keys that verify JSON Web Tokens, by result.", "result"
+)
+SALT_LOST = counter(
+    "kvgate_tenant_salt_lost_tokens_total",
+    "Estimate of prompt tokens that would have been cached if tenants shared the prefix cache.",
+)
+SALT_EXAMINED = counter(
+    "kvgate_tenant_salt_examined_tokens_total",
+    "Prompt tokens examined for the estimate kvgate_tenant_salt_lost_tokens_total.",
+)
+SALT_SKIPPED = counter(
+    "kvgate_tenant_salt_skipped_requests_total",
+    "Requests left out of the estimate kvgate_tenant_salt_lost_tokens_total to save CPU time.",
+)
+
+METRICS = (
+    *(REJECTIONS, API_KEYS, KEY_FILE_RELOADS, JWKS_KEYS, JWKS_FETCHES),
+    *(SALT_LOST, SALT_EXAMINED, SALT_SKIPPED),
+)
 
 
 class KeysCollector(Collector):
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         if self._credentials.authenticator is not None:
-            yield _counters(
-                "kvgate_auth_refusals",
-                "Requests rejected by authentication, by reason",
-                "reason",
-                self._credentials.authenticator.refusals,
-            )
-            yield from self._files()
+            yield REJECTIONS.family(sorted(self._credentials.authenticator.refusals.items()))
+            yield from self._keys()
             yield from self._salts()
 
-    def _files(self) -> Iterator[Metric]:
+    def _keys(self) -> Iterator[Metric]:
         if file := self._credentials.file:
-            yield GaugeMetricFamily("kvgate_keys", "API keys in the file", value=len(file.ring.entries))
-            loads = {result: file.loads[result] for result in ("loaded", "refused")}
-            yield _counters(
-                "kvgate_key_loads", "Changed key files, by whether they could be loaded", "result", loads
-            )
+            yield API_KEYS.single(len(file.ring.entries))
+            yield KEY_FILE_RELOADS.family((result, file.loads[result]) for result in ("loaded", "refused"))
         if (jwt := self._credentials.jwt) and (jwks := self._credentials.jwks):
-            yield GaugeMetricFamily("kvgate_jwt_keys", "Public keys for tokens", value=jwt.num_keys)
-            fetches = {result: jwks.fetches[result] for result in ("fetched", "failed")}
-            yield _counters("kvgate_jwt_key_fetches", "Fetches of public keys for tokens", "result", fetches)
+            yield JWKS_KEYS.single(jwt.num_keys)
+            yield JWKS_FETCHES.family((result, jwks.fetches[result]) for result in ("failed", "fetched"))
 
     def _salts(self) -> Iterator[Metric]:
-        if salt_observer := self._credentials.salt_observer:
-            for name, text, value in (
-                (
-                    "given_up_tokens",
-                    "Prompt tokens that a cache shared by all tenants would have saved (estimate)",
-                    salt_observer.salt_cost.num_tokens,
-                ),
-                (
-                    "prompt_tokens",
-                    "Prompt tokens examined for the estimate",
-                    salt_observer.salt_cost.num_seen,
-                ),
-                (
-                    "left_out_requests",
-                    "Requests skipped by the estimate for lack of time",
-                    salt_observer.num_left_out,
-                ),
-            ):
-                yield CounterMetricFamily(f"kvgate_salt_{name}", text, value=value)
-
-
-def _counters(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for key, num in sorted(counts.items()):
-        family.add_metric([key], num)
-    return family
+        if observer := self._credentials.salt_observer:
+            yield SALT_LOST.single(observer.salt_cost.num_tokens)
+            yield SALT_EXAMINED.single(observer.salt_cost.num_seen)
+            yield SALT_SKIPPED.single(observer.num_left_out)

@@ -40,13 +40,13 @@ def test_metrics() -> None:
         world.verifier.scraped(W, EngineMetrics(prefix_cache_queries_total=total, prefix_cache_hits_total=5))
     told = page(world)
     assert round(told['kvgate_prediction_exact_ratio{worker="w:1"}'], 3) == 0.333
-    assert told['kvgate_prediction_error_tokens_mean{worker="w:1"}'] == 0
-    assert round(told['kvgate_prediction_abs_error_tokens_mean{worker="w:1"}'], 2) == 10.67
+    assert told['kvgate_prediction_mean_error_tokens{worker="w:1"}'] == 0
+    assert round(told['kvgate_prediction_mean_absolute_error_tokens{worker="w:1"}'], 2) == 10.67
     assert told['kvgate_prediction_confidence_ratio{worker="w:1"}'] == 1
-    assert told['kvgate_prompt_mismatch{worker="w:1"}'] == 0
-    assert told['kvgate_mispredictions_total{cause="unknown",worker="w:1"}'] == 1
-    assert told['kvgate_mispredictions_total{cause="not_told",worker="w:1"}'] == 1
-    assert told['kvgate_mispredictions_total{cause="evicted",worker="w:1"}'] == 0
+    assert told['kvgate_prompt_token_mismatch{worker="w:1"}'] == 0
+    assert told['kvgate_mispredictions_total{reason="unknown",worker="w:1"}'] == 1
+    assert told['kvgate_mispredictions_total{reason="not_told",worker="w:1"}'] == 1
+    assert told['kvgate_mispredictions_total{reason="evicted",worker="w:1"}'] == 0
     assert told['kvgate_engine_prompt_tokens{worker="w:1"}'] == 40
     assert told['kvgate_engine_cached_tokens{worker="w:1"}'] == 0
 

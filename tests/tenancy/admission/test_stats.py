@@ -51,11 +51,11 @@ def test_metrics() -> None:
         line
         for line in (
             'kvgate_queue_requests{model="m"} 2.0',
-            'kvgate_queue_tokens{model="m"} 278.0',
+            'kvgate_queue_prompt_tokens{model="m"} 278.0',
             'kvgate_queue_wait_seconds_count{model="m"} 1.0',
-            'kvgate_queue_ends_total{how="timeout",model="m"} 1.0',
-            'kvgate_tenant_requests_total{tenant="t"} 3.0',
-            'kvgate_tenant_refused_total{code="queue_timeout",tenant="t"} 1.0',
+            'kvgate_queue_exits_total{model="m",result="timeout"} 1.0',
+            'kvgate_tenant_admitted_requests_total{tenant="t"} 3.0',
+            'kvgate_tenant_rejected_requests_total{error="queue_timeout",tenant="t"} 1.0',
             'kvgate_tenant_requests_in_flight{tenant="t"} 2.0',
         )
         if line not in lines

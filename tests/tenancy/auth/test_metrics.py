@@ -38,15 +38,15 @@ def test_keys_for_tokens(tmp_path: Path) -> None:
     assert credentials.jwks
     credentials.jwks.fetches["failed"] = 2
     page_text = page(credentials)
-    assert "kvgate_jwt_keys 1.0" in page_text and "kvgate_keys" not in page_text
-    assert 'kvgate_jwt_key_fetches_total{result="failed"} 2.0' in page_text
+    assert "kvgate_jwks_keys 1.0" in page_text and "kvgate_api_keys" not in page_text
+    assert 'kvgate_jwks_fetches_total{result="failed"} 2.0' in page_text
 
 
 async def test_what_salts_cost(tmp_path: Path) -> None:
     secret, tasks = tmp_path / "secret", Tasks()
     secret.write_text("s" * 32)
     credentials = Credentials(Config(tenant_salt=True, tenant_salt_file=str(secret)))
-    assert "kvgate_salt" not in page(credentials)
+    assert "kvgate_tenant_salt" not in page(credentials)
     router = Router(
         fleet=Fleet(),
         index=MemoryIndex(),
@@ -59,9 +59,9 @@ async def test_what_salts_cost(tmp_path: Path) -> None:
     credentials.salt_observer.salt_cost.num_tokens, credentials.salt_observer.salt_cost.num_seen = 5, 9
     credentials.salt_observer.num_left_out = 2
     page_text = page(credentials)
-    assert "kvgate_salt_given_up_tokens_total 5.0" in page_text
-    assert "kvgate_salt_prompt_tokens_total 9.0" in page_text
-    assert "kvgate_salt_left_out_requests_total 2.0" in page_text
+    assert "kvgate_tenant_salt_lost_tokens_total 5.0" in page_text
+    assert "kvgate_tenant_salt_examined_tokens_total 9.0" in page_text
+    assert "kvgate_tenant_salt_skipped_requests_total 2.0" in page_text
     await tasks.stop()
 
 
@@ -74,7 +74,7 @@ def test_refusals_keys_and_loads(tmp_path: Path) -> None:
         credentials.authenticator.ask(HttpRequest("POST", b"/", []), None)
     credentials.file.reload()
     page_text = page(credentials)
-    assert 'kvgate_auth_refusals_total{reason="missing_api_key"} 1.0' in page_text
-    assert "kvgate_keys 1.0" in page_text
-    assert 'kvgate_key_loads_total{result="loaded"} 1.0' in page_text
-    assert 'kvgate_key_loads_total{result="refused"} 0.0' in page_text
+    assert 'kvgate_auth_rejections_total{reason="missing_api_key"} 1.0' in page_text
+    assert "kvgate_api_keys 1.0" in page_text
+    assert 'kvgate_key_file_reloads_total{result="loaded"} 1.0' in page_text
+    assert 'kvgate_key_file_reloads_total{result="refused"} 0.0' in page_text

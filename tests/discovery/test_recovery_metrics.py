@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
+from gateway.discovery.recovery_metrics import HealerCollector
 from gateway.ingest.blind_recovery import RecoveryObserver
-from gateway.ingest.metrics import HealerCollector
 from tests.support.fakes import Known, worker
 
 
@@ -13,7 +13,7 @@ def test_each_worker_has_its_figures() -> None:
     registry = CollectorRegistry()
     registry.register(HealerCollector(healer))
     page = generate_latest(registry).decode()
-    assert 'kvgate_heal_placed_blocks_total{worker="a"} 0.0' in page
-    assert 'kvgate_heal_placed_blocks_total{worker="b"} 7.0' in page
-    assert 'kvgate_heal_proven_blocks{worker="a"} 0.0' in page
-    assert page.count("# TYPE kvgate_heal_") == 5
+    assert 'kvgate_recovery_adopted_orphan_blocks_total{worker="a"} 0.0' in page
+    assert 'kvgate_recovery_adopted_orphan_blocks_total{worker="b"} 7.0' in page
+    assert 'kvgate_recovery_proven_blocks{worker="a"} 0.0' in page
+    assert page.count("# TYPE kvgate_recovery_") == 5

@@ -1,0 +1,82 @@
+"""Prometheus's conventions (https://prometheus.io/docs/practices/naming), held for every metric."""
+
+import importlib
+import pkgutil
+import re
+
+import pytest
+
+import gateway
+from gateway.observability.metric_spec import Kind, MetricSpec
+from gateway.processes.metric_reference import SPECS, page
+
+UNITS = {"seconds": "second", "bytes": "byte", "ratio": "from 0 to 1", "tokens": "token", "blocks": "block"}
+"""The unit in a name, and the words for it in the help text."""
+COMMON_LABELS = (
+    "worker",
+    "model",
+    "route",
+    "status",
+    "code",
+    "error",
+    "reason",
+    "result",
+    "policy",
+    "tenant",
+    "plan",
+)
+OTHER_LABELS = ("version", "python", "compiled", "source", "sender", "stage", "state", "kind", "process")
+UNCLEAR = re.compile(
+    r"\b(we|us|our|ours|you|it|its|itself|they|them|their|theirs|these|those|he|she|who|whom|whose|"
+    r"told|tells?|said|says|nobody|anew|held|holds?)\b",
+    re.I,
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_a_metric_keeps_the_conventions(spec: MetricSpec) -> None:
+    assert re.fullmatch(r"kvgate(_[a-z0-9]+)+", spec.name)
+    assert spec.name.endswith("_total") == (spec.kind is Kind.COUNTER)
+    assert not spec.name.endswith(("_count", "_sum", "_bucket"))
+    assert not set(spec.name.split("_")) & {
+        "ms",
+        "us",
+        "s",
+        "kb",
+        "mb",
+        "kib",
+        "mib",
+        "percent",
+        "gauge",
+        "counter",
+    }
+    assert spec.kind is not Kind.HISTOGRAM or spec.name.endswith("_seconds")
+    assert set(spec.labels) <= {*COMMON_LABELS, *OTHER_LABELS}
+    base = spec.name.removesuffix("_total")
+    for unit, word in UNITS.items():
+        middle = unit in ("seconds", "bytes", "ratio") and f"_{unit}_" in base
+        assert not middle, "the unit is the last word of a name"
+        if base.endswith(f"_{unit}"):
+            assert word in spec.help.lower()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_a_help_text_makes_sense_alone(spec: MetricSpec) -> None:
+    assert re.fullmatch(r"[A-Z1].{20,250}\.", spec.help)
+    assert not (found := UNCLEAR.findall(spec.help)), found
+    assert "|" not in spec.help and "\n" not in spec.help
+
+
+def test_names_are_unique_and_all_declarations_are_listed() -> None:
+    assert len({spec.name for spec in SPECS}) == len(SPECS)
+    declared = set()
+    for module in pkgutil.walk_packages(gateway.__path__, "gateway."):
+        if re.search(r"metric|collector|stats|active_policy|reloads|log_setup|otlp", module.name):
+            declared.update(getattr(importlib.import_module(module.name), "METRICS", ()))
+    listed = {spec for spec in SPECS if not spec.name.startswith("kvgate_process")}
+    assert {spec.name for spec in declared} == {spec.name for spec in listed}
+
+
+def test_the_page_has_a_row_for_each_metric() -> None:
+    rows = re.findall(r"^\| `(kvgate_\w+)` \|", page(), re.M)
+    assert rows == [spec.name for spec in SPECS]
