@@ -27,7 +27,7 @@ def told(title: str) -> Config:
 
 
 def test_the_shares_that_are_shown_are_some() -> None:
-    config = told("## Which one is better here")
+    config = told("## A/B tests")
     assert policy_of(config, library_of(config)).name == "ab"
 
 
@@ -38,11 +38,11 @@ def test_every_policy_has_its_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FILTERS, *SCORERS, *PICKERS])
 def test_every_part_is_named(name: str) -> None:
-    assert f"`{name}`" in PAGE[PAGE.index("## Composed of parts") :]
+    assert f"`{name}`" in PAGE[PAGE.index("## Compositions") :]
 
 
 def test_the_composition_that_is_shown_is_one() -> None:
-    config = told("## Composed of parts")
+    config = told("## Compositions")
     library = Library(compositions=config.policies)
     assert [library.policy(name).name for name in (config.policy, "fair_slo")] == ["mine", "fair_slo"]
 
@@ -57,4 +57,4 @@ def test_the_files_that_are_shown_are_policies_and_parts(tmp_path: Path, text: s
 
 def test_all_that_a_policy_may_see_is_named() -> None:
     fields = {*Query.__struct_fields__, *Candidate.__struct_fields__}
-    assert [field for field in fields if f"`{field}`" not in PAGE[PAGE.index("## Your own") :]] == []
+    assert [field for field in fields if f"`{field}`" not in PAGE[PAGE.index("## Write a policy") :]] == []
