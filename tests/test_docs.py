@@ -109,3 +109,13 @@ def _known_flags() -> set[str]:
 def test_flags_in_the_text_exist(page: Path) -> None:
     unknown = set(FLAG.findall((ROOT / page).read_text())) - _known_flags() - OTHERS_FLAGS
     assert not unknown, f"{page}: {sorted(unknown)}"
+
+
+METRIC = re.compile(r"\bkvgate_[a-z0-9_]*[a-z0-9](?![a-z0-9_*])")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
+def test_metrics_in_the_text_exist(page: Path) -> None:
+    known = set(METRIC.findall((ROOT / "docs/reference/metrics.md").read_text()))
+    shown = {re.sub("_(bucket|sum|count)$", "", name) for name in METRIC.findall((ROOT / page).read_text())}
+    assert shown <= known, f"{page}: {sorted(shown - known)}"
