@@ -116,8 +116,8 @@ def run(row: Row, name: str, seed: int) -> Summary:
     )
     fleet = VirtualFleet(pooled_of(setup) if name == "pooled" else setup)
     if isinstance(fleet.router.policy, DynamoCost):
-        fleet.router.witnesses.decided.append(fleet.router.policy.decided)
-        fleet.router.witnesses.answered.append(fleet.router.policy.answered)
+        fleet.router.observers.decided.append(fleet.router.policy.decided)
+        fleet.router.observers.answered.append(fleet.router.policy.answered)
     return summarize(name, fleet.run(row.jobs(seed)), NUM_WORKERS, row.slo)
 
 

@@ -4,7 +4,7 @@
            + blocks in use there, with this request's
 
 with its default weight, and temperature 0: the lowest wins. It counts the blocks in use by what it routed, a
-shared one once, until the answer's end: so this one is a witness of its router too.
+shared one once, until the answer's end: so this one is an observer of its router too.
 """
 
 import random
@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gateway.core.blocks import BlockHash
-from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.decision import Candidate, Choice, Decided, Decision, Query
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.policies.base import pick_lowest
@@ -32,13 +31,8 @@ class DynamoCost:
         costs = [self._cost(query, candidate) for candidate in candidates]
         return Choice(pick_lowest(costs, rng), "lowest cost", tuple(costs))
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
+        decision, blocks = decided.decision, decided.blocks
         used = [block for each in blocks for block in each]
         self._in_use.setdefault(decision.worker.id, Counter()).update(used)
         self._open[decision.id] = decision.worker.id, used

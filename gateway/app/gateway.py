@@ -55,7 +55,7 @@ from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
 from gateway.observability.log_sink import Sink
 from gateway.observability.metrics import Metrics
-from gateway.observability.observers import Witnesses
+from gateway.observability.observers import Observers
 from gateway.observability.recorder import recorder_of
 from gateway.observability.telemetry import Telling
 from gateway.observability.verification.tapped_index import Overheard
@@ -127,11 +127,11 @@ class Gateway:
         self.healer = RecoveryObserver(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
-        self.witnesses = Witnesses()
-        self.records = Records(self.witnesses)
+        self.observers = Observers()
+        self.records = Records(self.observers)
         self.router = self._make_router(place.ledger if place else Ledger())
         self.standings = standings_of(self)
-        self.recorder = recorder_of(config, self.metrics, self.witnesses)
+        self.recorder = recorder_of(config, self.metrics, self.observers)
         self._tasks = Tasks()
         self.telling = Telling(config, sink, trusted_peers(config).trusts)
         self.connections: set[ClientConnection] = set() if connections is None else connections
@@ -311,18 +311,18 @@ class Gateway:
             keep_sent_s=self.config.assumed_keep_s,
             disaggregation=self.splits.policy,
             paces=Paces.of(self.config.prefill_tokens_per_s),
-            witnesses=self.witnesses,
+            observers=self.observers,
         )
         self.choosing.drive(router)
-        for witness in (self.losses, self.verifier, self.healer):
-            self.witnesses.decided.append(witness.decided)
-            self.witnesses.answered.append(witness.answered)
+        for observer in (self.losses, self.verifier, self.healer):
+            self.observers.decided.append(observer.decided)
+            self.observers.answered.append(observer.answered)
         self.watch_trials()
         return router
 
     def watch_trials(self) -> None:
         """Where there is something to compare; nobody is told otherwise."""
-        trials, told = self.choosing.trials, self.witnesses
+        trials, told = self.choosing.trials, self.observers
         if trials.is_on and trials.decided not in told.decided:
             told.decided.append(trials.decided)
             told.finished.append(trials.finished)

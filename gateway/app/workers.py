@@ -37,7 +37,7 @@ def standings_of(gateway: "Gateway") -> Standings:
             fetching=lambda worker: gateway.proxy.num_fetching(worker),
         ),
         num_answered=lambda worker: gateway.metrics.worker(worker).num_answered,
-        witnesses=gateway.witnesses,
+        observers=gateway.observers,
         on_ejected=lambda worker: gateway.proxy.worker_down(worker),
         rules=Rules(config.eject_after_failures, config.eject_s, config.stalled_after_s),
         warm_up_s=config.warm_up_s,

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.core.blocks import BlockHash, Tokens
 from gateway.core.multimodal import Links
+from gateway.core.requests.request import InferenceRequest
 from gateway.core.speed import TYPICAL, Pace
 from gateway.core.token_runs import Run
 from gateway.core.worker import Worker, WorkerId
@@ -152,3 +153,13 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def uncached_tokens(self) -> int:
         return self.num_tokens - self.overlap_tokens
+
+
+class Decided(msgspec.Struct, frozen=True, gc=False):
+    """A decision with its inputs, as observers get it: `blocks` are the hashes of each prompt's full blocks,
+    empty where the prompt's tokens are not known."""
+
+    decision: Decision
+    prompt: Prompt
+    blocks: Sequence[Sequence[BlockHash]]
+    request: InferenceRequest

@@ -18,17 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.config.worker_specs import DRAINING, LEAVING
-from gateway.core.blocks import BlockHash
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Decided
 from gateway.core.engine import EngineMetrics
 from gateway.core.fleet import Fleet
 from gateway.core.outcome import UNLOADED
-from gateway.core.requests.request import InferenceRequest
 from gateway.core.slow_start import Ramp
 from gateway.core.worker import Worker, WorkerId
 from gateway.discovery.outlier_detection import Conduct, Ejection, Progress, Rules
 from gateway.discovery.roster import Roster
-from gateway.observability.observers import Witnesses
+from gateway.observability.observers import Observers
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.roster")
@@ -72,7 +70,7 @@ class Standings:
         left: Left,
         *,
         num_answered: Callable[[WorkerId], int],
-        witnesses: Witnesses,
+        observers: Observers,
         on_ejected: Callable[[WorkerId], None],
         rules: Rules,
         warm_up_s: float,
@@ -83,7 +81,7 @@ class Standings:
         self._fleet = fleet
         self._left = left
         self._num_answered = num_answered
-        self._witnesses = witnesses
+        self._observers = observers
         self._on_ejected = on_ejected
         self._rules = rules
         self._warm_up_s = warm_up_s
@@ -216,13 +214,8 @@ class Standings:
 
     # who warms up sees decisions ----------------------------------------------------------------
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
+        decision = decided.decision
         now, split = self._clock(), decision.split
         for name, ramp in list(self._warming.items()):
             for candidates, chosen in (
@@ -273,8 +266,8 @@ class Standings:
             return
         ramp = self._warming[worker] = Ramp(self._clock(), self._warm_up_s)
         self._fleet.warm_up(worker, ramp)
-        if self.decided not in self._witnesses.decided:
-            self._witnesses.decided.append(self.decided)
+        if self.decided not in self._observers.decided:
+            self._observers.decided.append(self.decided)
 
     def _look_at_ramp(self, worker: WorkerId, now: float) -> None:
         if self._warming[worker].share(now) >= 1.0:
@@ -283,8 +276,8 @@ class Standings:
     def _stop_ramp(self, worker: WorkerId) -> None:
         if self._warming.pop(worker, None):
             self._fleet.warm_up(worker, None)
-        if not self._warming and self.decided in self._witnesses.decided:
-            self._witnesses.decided.remove(self.decided)
+        if not self._warming and self.decided in self._observers.decided:
+            self._observers.decided.remove(self.decided)
 
 
 LOOK_INTERVAL_S = 0.5

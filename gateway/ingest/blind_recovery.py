@@ -1,6 +1,6 @@
 """Who heals streams that are BLIND: told of each request that goes to their workers, and of each answer.
 
-A witness of the router's decisions (`core/decision.py`); what a request proves of a worker's cache is known
+An observer of the router's decisions (`core/decision.py`); what a request proves of a worker's cache is known
 by that worker's `index/blind_recovery.py`. Where all streams are EXACT a decision costs a look at an empty
 dict. Of
 gateways that share Redis, who reads a worker's events heals it, and tells all others
@@ -13,8 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from gateway.core.blocks import BlockHash, root_hash
-from gateway.core.decision import Decision, Prompt
-from gateway.core.requests.request import InferenceRequest
+from gateway.core.decision import Decided, Decision
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index, RecoveryTarget
@@ -83,13 +82,8 @@ class RecoveryObserver:
 
     # requests ----------------------------------------------------------------------------------
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
+        decision, prompt, blocks, request = decided.decision, decided.prompt, decided.blocks, decided.request
         if not self._blind:
             return
         healing = self._blind.get(decision.worker.id)

@@ -1,9 +1,9 @@
-"""Those who look on: told of each decision, of what the engine then told, and of how it ended.
+"""Observers of routing: notified of each decision, of the token usage in its answer, and of its end.
 
-    decided ─► answered (where the engine told its usage) ─► finished (each attempt, whatever became of it)
+    decided ─► answered (where the engine reported its usage) ─► finished (each attempt, whatever its outcome)
 
-Called on the data path: no I/O, microseconds. A bug in one who only looks on costs no request, nor a line in
-the log for each: it is told no more.
+Called on the data path: no I/O, microseconds. An observer that raises is logged once and disabled until the
+restart: a bug in it costs no request and does not flood the log.
 """
 
 import logging
@@ -11,60 +11,52 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.core.blocks import BlockHash
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Decided, Decision
 from gateway.core.outcome import Outcome
-from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 
 log = logging.getLogger("kvgate.router")
 
-Decided = Callable[[Decision, Prompt, Sequence[Sequence[BlockHash]], InferenceRequest], None]
-"""With the hashes of each prompt's full blocks, empty where its tokens are not known."""
-Answered = Callable[[Decision, Sequence[BlockHash], Usage], None]
-"""The end of an answer that told its usage, with the blocks of the request's last prompt."""
-Finished = Callable[[Decision, Outcome], None]
+OnDecided = Callable[[Decided], None]
+OnAnswered = Callable[[Decision, Sequence[BlockHash], Usage], None]
+"""Called at the end of an answer with reported usage; the blocks are those of the request's last prompt."""
+OnFinished = Callable[[Decision, Outcome], None]
 
 
-class Witnesses:
-    """Who is told of what; the lists are in the order in which they are told."""
+class Observers:
+    """Callbacks by event, called in the order of each list."""
 
     def __init__(self) -> None:
-        self.decided: list[Decided] = []
-        self.answered: list[Answered] = []
-        self.finished: list[Finished] = []
+        self.decided: list[OnDecided] = []
+        self.answered: list[OnAnswered] = []
+        self.finished: list[OnFinished] = []
 
     def __repr__(self) -> str:
-        return f"Witnesses({len(self.decided)}, {len(self.answered)}, {len(self.finished)})"
+        return f"Observers({len(self.decided)}, {len(self.answered)}, {len(self.finished)})"
 
-    def tell_decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
-        for tell in tuple(self.decided):
+    def notify_decided(self, decided: Decided) -> None:
+        for observer in tuple(self.decided):
             try:
-                tell(decision, prompt, blocks, request)
+                observer(decided)
             except Exception:  # noqa: BLE001  see dismiss
-                dismiss(self.decided, tell)
+                dismiss(self.decided, observer)
 
-    def tell_answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
-        for tell in tuple(self.answered):
+    def notify_answered(self, decision: Decision, blocks: Sequence[BlockHash], usage: Usage) -> None:
+        for observer in tuple(self.answered):
             try:
-                tell(decision, blocks, usage)
+                observer(decision, blocks, usage)
             except Exception:  # noqa: BLE001  see dismiss
-                dismiss(self.answered, tell)
+                dismiss(self.answered, observer)
 
-    def tell_finished(self, decision: Decision, outcome: Outcome) -> None:
-        for tell in tuple(self.finished):
+    def notify_finished(self, decision: Decision, outcome: Outcome) -> None:
+        for observer in tuple(self.finished):
             try:
-                tell(decision, outcome)
+                observer(decision, outcome)
             except Exception:  # noqa: BLE001  see dismiss
-                dismiss(self.finished, tell)
+                dismiss(self.finished, observer)
 
 
-def dismiss(told: list[Any], failed: object) -> None:
-    """Called where it raised: a bug in one who only looks on costs no request, nor a line for each."""
-    told.remove(failed)
-    log.exception("%r failed, and is told no more until the gateway is restarted", failed)
+def dismiss(observers: list[Any], failed: object) -> None:
+    """Remove an observer that raised, and log the exception; called in the handler of that exception."""
+    observers.remove(failed)
+    log.exception("observer %r raised; disabled until restart", failed)

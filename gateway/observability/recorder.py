@@ -2,7 +2,7 @@
 
     decided ─► known by its id ─► finished ─► queue, bounded in bytes ─► thread: encode, append
 
-A witness of the decisions and of their ends. The loop only puts references into a queue;
+An observer of the decisions and of their ends. The loop only puts references into a queue;
 what does not fit there, or into the file, is dropped and counted. Several processes append to one file.
 """
 
@@ -21,12 +21,11 @@ import msgspec
 
 from gateway.config import Config
 from gateway.core.blocks import BlockHash
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Decided, Decision
 from gateway.core.errors import ConfigError
 from gateway.core.outcome import Outcome
-from gateway.core.requests.request import InferenceRequest
 from gateway.observability.metrics import Metrics
-from gateway.observability.observers import Witnesses
+from gateway.observability.observers import Observers
 from gateway.observability.recording import Recorded
 
 log = logging.getLogger("kvgate.recorder")
@@ -88,13 +87,8 @@ class Recorder:
 
     # the data path ------------------------------------------------------------------------------
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
+        decision, prompt, blocks, request = decided.decision, decided.prompt, decided.blocks, decided.request
         own = blocks[0] if len(blocks) == 1 else ()
         tokens = prompt.tokens if self._keeps_tokens and len(prompt.tokens) == 1 else ()
         self._known[decision.id] = _Known(own, tokens, request.session)
@@ -210,11 +204,11 @@ def hashed(session: str) -> str:
     return blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def recorder_of(config: Config, metrics: Metrics, witnesses: Witnesses) -> Recorder:
+def recorder_of(config: Config, metrics: Metrics, observers: Observers) -> Recorder:
     """Sees what is decided and how it ends, if `--record` is given. Raises ConfigError."""
     path = Path(config.record) if config.record else None
     recorder = Recorder(path, metrics, max_bytes=config.record_max_bytes, keeps_tokens=config.record_tokens)
     if path is not None:
-        witnesses.decided.append(recorder.decided)
-        witnesses.finished.append(recorder.finished)
+        observers.decided.append(recorder.decided)
+        observers.finished.append(recorder.finished)
     return recorder

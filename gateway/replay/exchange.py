@@ -150,7 +150,7 @@ class VirtualExchange:
     def _usage(self) -> Usage:
         """As engines tell it at the end of an answer."""
         job = self.job
-        if not self._gateway.router.witnesses.answered:
+        if not self._gateway.router.observers.answered:
             return Usage(job.num_tokens, job.num_output)
         details = {"cached_tokens": job.cached_tokens}
         told = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from gateway.core.decision import Candidate, Decision, Split
 from gateway.core.outcome import Outcome
 from gateway.core.usage import Usage
-from gateway.observability.observers import Witnesses
+from gateway.observability.observers import Observers
 
 log = logging.getLogger("kvgate.requests")
 
@@ -23,16 +23,16 @@ CANDIDATE_BYTES = 400
 
 
 class Records:
-    """A ring of decisions bounded by count and bytes, found by id. `witnesses` are told how each ended."""
+    """A ring of decisions bounded by count and bytes, found by id. `observers` are told how each ended."""
 
     def __init__(
         self,
-        witnesses: Witnesses | None = None,
+        observers: Observers | None = None,
         *,
         max_records: int = 10_000,
         max_bytes: int = 64 << 20,
     ) -> None:
-        self._witnesses = witnesses or Witnesses()
+        self._observers = observers or Observers()
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._ring: OrderedDict[str, tuple[Decision, Outcome | None]] = OrderedDict()
@@ -61,7 +61,7 @@ class Records:
         outcome = Outcome(how, status, ttft_s, usage, lasted_s)
         if decision.id in self._ring:
             self._ring[decision.id] = (decision, outcome)
-        self._witnesses.tell_finished(decision, outcome)
+        self._observers.notify_finished(decision, outcome)
 
     def explain(self, decision_id: str, parts_of: PartsOf | None = None) -> dict[str, Any] | None:
         """The record as plain JSON values, or None if it is unknown or has been dropped."""

@@ -16,7 +16,7 @@ from itertools import islice, pairwise
 from mypy_extensions import mypyc_attr
 
 from gateway.core.blocks import BlockHash, root_hash
-from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query, Split, Timings
+from gateway.core.decision import Candidate, Choice, Decided, Decision, Prompt, Query, Split, Timings
 from gateway.core.errors import NoWorker
 from gateway.core.fleet import Eligible, Fleet, Group
 from gateway.core.ledger import Booking, Ledger
@@ -28,7 +28,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.sent_media import SentLinks
-from gateway.observability.observers import Witnesses
+from gateway.observability.observers import Observers
 from gateway.policies.base import Policy
 from gateway.policies.disaggregation import Disaggregation
 from gateway.policies.framework.composed_policy import twin_of
@@ -105,7 +105,7 @@ class Router:
         keep_sent_s: float = 600.0,
         disaggregation: Disaggregation | None = None,
         paces: Paces | None = None,
-        witnesses: Witnesses | None = None,
+        observers: Observers | None = None,
     ) -> None:
         self.fleet = fleet
         self.index = index
@@ -122,7 +122,7 @@ class Router:
         self._sent = SentLinks(assumed, keep_sent_s)
         self.learning = Learning(fleet, index, paces)
         self._lookups = Lookups(index, assumed, self.ledger, self._sent)
-        self.witnesses = witnesses or Witnesses()
+        self.observers = observers or Observers()
         self.tells_prefix = True
         self.spare: Callable[[list[Eligible]], list[Eligible]] | None = None
         self.on_freed: Callable[[WorkerId], None] | None = None
@@ -206,7 +206,7 @@ class Router:
         )
         if twin is None:
             self._book(decision, chosen, lookups, group, prompt.links)
-            self.witnesses.tell_decided(decision, prompt, _blocks(lookups.get(group)), request)
+            self.observers.notify_decided(Decided(decision, prompt, _blocks(lookups.get(group)), request))
         return decision
 
     def _weigh(
@@ -293,7 +293,7 @@ class Router:
             if answer_s and usage.completion_tokens:
                 num_now = self.ledger.load(decision.worker.id).num_in_flight
                 self.learning.ended(opened.lesson, usage.completion_tokens - 1, num_now, answer_s, now)
-            self.witnesses.tell_answered(decision, opened.prompt, usage)
+            self.observers.notify_answered(decision, opened.prompt, usage)
         return True
 
     def _see_prefilled(self, now: float) -> None:

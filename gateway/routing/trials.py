@@ -12,13 +12,11 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.core.blocks import BlockHash
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Decided, Decision
 from gateway.core.outcome import Outcome
-from gateway.core.requests.request import InferenceRequest
 from gateway.policies.base import Policy
 from gateway.policies.framework.guard import Faults
 from gateway.routing.policy_score import Score
@@ -37,7 +35,7 @@ class Shadow(NamedTuple):
 
 
 class Trials:
-    """A witness of decisions and of their ends. `shares` are those of the policies in use."""
+    """Observer of decisions and of their ends. `shares` are those of the policies in use."""
 
     def __init__(
         self, shares: Mapping[str, float], shadows: Mapping[str, Shadow], rng: random.Random | None = None
@@ -70,14 +68,9 @@ class Trials:
 
     # on the way of requests --------------------------------------------------------------------
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
         """First attempts only: others have fewer candidates."""
+        decision = decided.decision
         if decision.attempt == 1 and self.comparisons:
             self._put(decision)
 

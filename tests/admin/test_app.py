@@ -55,7 +55,7 @@ class Admined:
             world.fleet,
             Left(lambda w: self.router.ledger.load(w).num_in_flight, lambda w: 0, lambda w: 0),
             num_answered=lambda worker: 0,
-            witnesses=self.router.witnesses,
+            observers=self.router.observers,
             on_ejected=lambda worker: None,
             rules=Rules(),
             warm_up_s=10.0,

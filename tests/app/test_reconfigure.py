@@ -76,7 +76,7 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "policy_budget_ms": (7.0, lambda g: g.choosing._made.library._budget_s, 0.007),
     "ab": (
         {"round_robin": 1, "least_load": 1},
-        lambda g: g.choosing.trials.finished in g.witnesses.finished,
+        lambda g: g.choosing.trials.finished in g.observers.finished,
         True,
     ),
     "shadow": (["round_robin"], lambda g: [*g.choosing.trials.comparisons], ["round_robin"]),

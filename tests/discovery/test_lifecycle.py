@@ -60,7 +60,7 @@ class World:
                 lambda worker: self.fetching[worker],
             ),
             num_answered=lambda worker: self.num_answered[worker],
-            witnesses=self.router.witnesses,
+            observers=self.router.observers,
             on_ejected=self.elsewhere.append,
             rules=Rules(num_failures=2, eject_s=10.0, stalled_s=60.0),
             warm_up_s=warm_up_s,
@@ -98,7 +98,7 @@ def metrics(tokens: float, running: int = 1) -> EngineMetrics:
 def test_those_of_our_first_moments_may_have_been_there_for_long() -> None:
     world = World()
     world.join(A, B)
-    assert (world.state(A), world.router.witnesses.decided) == ("active", [])
+    assert (world.state(A), world.router.observers.decided) == ("active", [])
 
 
 def test_one_that_joins_later_warms_up_whatever_the_policy() -> None:
@@ -115,7 +115,7 @@ def test_one_that_joins_later_warms_up_whatever_the_policy() -> None:
     assert world.decide(200, ends=False)[B] == pytest.approx(55, abs=3)
     world.now = 110.0
     world.decide()
-    assert (world.state(B), world.router.witnesses.decided) == ("active", [])
+    assert (world.state(B), world.router.observers.decided) == ("active", [])
     assert world.decide(200, ends=False)[B] == 200
 
 
@@ -135,7 +135,7 @@ def test_without_a_warm_up_all_is_as_it_was() -> None:
     world.join(A)
     world.now = 100.0
     world.join(B)
-    assert (world.state(B), world.router.witnesses.decided) == ("active", [])
+    assert (world.state(B), world.router.observers.decided) == ("active", [])
 
 
 def test_a_look_ends_a_warm_up_where_nobody_asks() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway import request as make_request
 from gateway.core.blocks import hash_blocks, root_hash, tokens_of
-from gateway.core.decision import Prompt
+from gateway.core.decision import Decided, Prompt
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage, _Details
 from gateway.core.worker import WorkerId
@@ -37,7 +37,7 @@ class World:
     def ask(self, id: str = "d1", cached: int | None = 8, request: InferenceRequest = REQUEST) -> None:
         told = decision(id, "a", "b")
         assert told.worker.id == "a"
-        self.healer.decided(told, PROMPT, [BLOCKS], request)
+        self.healer.decided(Decided(told, PROMPT, [BLOCKS], request))
         usage = Usage(10, 1, None if cached is None else _Details(cached))
         self.healer.answered(told, BLOCKS, usage)
 
@@ -80,12 +80,12 @@ def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: Wo
 
 def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> None:
     world.a.set_blind(is_blind=True)
-    world.healer.decided(world.decided, PROMPT, [BLOCKS], REQUEST)
+    world.healer.decided(Decided(world.decided, PROMPT, [BLOCKS], REQUEST))
     assert "d1" in world.healer.asking
     world.healer.answered(world.decided, BLOCKS, Usage(10))
     assert "d1" not in world.healer.asking
     for i in range(MAX_ASKING + 5):
-        world.healer.decided(decision(f"n{i}", "a"), PROMPT, [BLOCKS], REQUEST)
+        world.healer.decided(Decided(decision(f"n{i}", "a"), PROMPT, [BLOCKS], REQUEST))
     assert len(world.healer.asking) == MAX_ASKING
     world.a.set_blind(is_blind=False)
     assert not world.healer.asking
@@ -93,7 +93,7 @@ def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> No
 
 def test_a_prompt_that_is_not_known_proves_nothing(world: World) -> None:
     world.a.set_blind(is_blind=True)
-    world.healer.decided(world.decided, Prompt(), (), REQUEST)
+    world.healer.decided(Decided(world.decided, Prompt(), (), REQUEST))
     world.healer.answered(world.decided, (), Usage(10, 1, _Details(8)))
     assert world.known.num_blocks("a") == 0
 

@@ -3,7 +3,7 @@ from array import array
 
 from gateway import request
 from gateway.core.blocks import hash_blocks, root_hash
-from gateway.core.decision import Decision, Prompt, Query
+from gateway.core.decision import Decided, Decision, Prompt, Query
 from gateway.core.usage import Usage
 from loadtest.dynamo import DynamoCost
 from tests.policies.contract import PolicyContract, candidate
@@ -22,7 +22,7 @@ def decided(policy: DynamoCost, name: str, first: int, number: int = 0) -> tuple
     blocks = hash_blocks(tokens, 16, root_hash("m"))
     chosen = candidate(name)
     decision = Decision(f"{name} {first} {number}", "m", "dynamo", chosen.worker, 160, 0, "", (chosen,))
-    policy.decided(decision, Prompt((tokens,), "ids"), [blocks], ASKED)
+    policy.decided(Decided(decision, Prompt((tokens,), "ids"), [blocks], ASKED))
     return decision, blocks
 
 

@@ -3,10 +3,10 @@ import logging
 import pytest
 
 from gateway import request
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Decided, Decision, Prompt
 from gateway.core.outcome import Outcome
 from gateway.core.usage import Usage
-from gateway.observability.observers import Witnesses
+from gateway.observability.observers import Observers
 from tests.policies.contract import candidate
 
 ASKED = request("/v1/completions", {"model": "m", "prompt": [1]})
@@ -33,19 +33,19 @@ class Seen:
         self.seen.append(what)
 
 
-def told_to(*seen: Seen) -> Witnesses:
-    witnesses = Witnesses()
+def told_to(*seen: Seen) -> Observers:
+    observers = Observers()
     for each in seen:
-        witnesses.decided.append(each.decided)
-        witnesses.answered.append(each.answered)
-        witnesses.finished.append(each.finished)
-    return witnesses
+        observers.decided.append(each.decided)
+        observers.answered.append(each.answered)
+        observers.finished.append(each.finished)
+    return observers
 
 
-def tell_all(witnesses: Witnesses) -> None:
-    witnesses.tell_decided(DECISION, Prompt(), (), ASKED)
-    witnesses.tell_answered(DECISION, (), Usage(1))
-    witnesses.tell_finished(DECISION, Outcome("ended", 200, None, None))
+def tell_all(observers: Observers) -> None:
+    observers.notify_decided(Decided(DECISION, Prompt(), (), ASKED))
+    observers.notify_answered(DECISION, (), Usage(1))
+    observers.notify_finished(DECISION, Outcome("ended", 200, None, None))
 
 
 def test_all_see_what_was_decided_answered_and_finished() -> None:
@@ -59,10 +59,10 @@ def test_one_that_fails_is_told_no_more_and_the_others_see_all(
     place: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = [Seen(), Seen()]
-    witnesses = told_to(*good[:place], Seen(is_broken=True), *good[place:])
+    observers = told_to(*good[:place], Seen(is_broken=True), *good[place:])
     with caplog.at_level(logging.ERROR):
-        tell_all(witnesses)
-        tell_all(witnesses)
-    assert repr(witnesses) == "Witnesses(2, 2, 2)"
+        tell_all(observers)
+        tell_all(observers)
+    assert repr(observers) == "Observers(2, 2, 2)"
     assert [each.seen for each in good] == [["decided", "answered", "finished"] * 2] * 2
     assert len(caplog.records) == 3

@@ -11,12 +11,12 @@ import gateway.observability.recorder
 from gateway import request
 from gateway.config import Config
 from gateway.core.blocks import tokens_of
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Decided, Decision, Prompt
 from gateway.core.errors import ConfigError
 from gateway.core.outcome import Outcome
 from gateway.core.usage import read_usage
 from gateway.observability.metrics import Metrics
-from gateway.observability.observers import Witnesses
+from gateway.observability.observers import Observers
 from gateway.observability.recorder import Recorder, hashed, recorder_of
 from gateway.observability.recording import Recorded
 from gateway.replay.line_reader import Lines
@@ -37,7 +37,7 @@ def see(one: Recorder, made: Decision, session: str | None = "alice", blocks: in
     body = {"model": "m", "prompt": "x"} | ({"user": session} if session else {})
     prompt = Prompt((tokens_of(range(40)),), "ids")
     hashes = [[2**63 + i for i in range(blocks)]]
-    one.decided(made, prompt, hashes, request("/v1/completions", body))  # type: ignore[arg-type]
+    one.decided(Decided(made, prompt, hashes, request("/v1/completions", body)))  # type: ignore[arg-type]
 
 
 def lines(path: Path) -> list[Recorded]:
@@ -157,8 +157,8 @@ def test_a_place_that_cannot_be_written_is_refused_at_start(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("is_on", [True, False])
 def test_it_costs_nothing_where_it_is_off(tmp_path: Path, is_on: bool) -> None:
-    witnesses, path = Witnesses(), tmp_path / "r.jsonl"
-    one = recorder_of(Config(record=str(path) if is_on else ""), Metrics(), witnesses)
-    told = (one.decided in witnesses.decided, one.finished in witnesses.finished, path.exists())
+    observers, path = Observers(), tmp_path / "r.jsonl"
+    one = recorder_of(Config(record=str(path) if is_on else ""), Metrics(), observers)
+    told = (one.decided in observers.decided, one.finished in observers.finished, path.exists())
     assert told == (is_on,) * 3
     one.close()

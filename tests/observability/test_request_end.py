@@ -82,4 +82,4 @@ def test_one_who_fails_is_asked_no_more_and_the_others_are(caplog: pytest.LogCap
     for _ in range(2):
         tell(tellers, end("ended", 200))
     assert len(heard) == 2 and tellers == [heard.append]
-    assert caplog.text.count("is told no more") == 1
+    assert caplog.text.count("disabled until restart") == 1

@@ -131,11 +131,11 @@ def test_events_come_later() -> None:
     assert [job.cached_tokens for job in done] == [0, 1984, 1984]
 
 
-def test_witnesses_hear_of_each_end() -> None:
+def test_observers_hear_of_each_end() -> None:
     heard: list[int | None] = []
 
     fleet = VirtualFleet(Setup(4, H100_8B, block_size=32))
-    fleet.router.witnesses.answered.append(lambda decision, blocks, usage: heard.append(usage.cached_tokens))
+    fleet.router.observers.answered.append(lambda decision, blocks, usage: heard.append(usage.cached_tokens))
     done = fleet.run(jobs())
     assert sorted(heard) == sorted(job.cached_tokens for job in done)  # type: ignore[type-var]
 

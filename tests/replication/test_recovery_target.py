@@ -6,7 +6,7 @@ import pytest
 
 from gateway import request as make_request
 from gateway.core.blocks import BlockHash, hash_blocks, tokens_of
-from gateway.core.decision import Prompt
+from gateway.core.decision import Decided, Prompt
 from gateway.core.event_stream import StreamCounts, StreamState
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
 from gateway.core.usage import Usage, _Details
@@ -66,7 +66,7 @@ class World(ShelfWorld):
         return Follows(self.rank.journal.read())
 
     def decide(self, id: str) -> None:
-        self.healer.decided(decision(id, W), Prompt((IDS,), "ids"), [BLOCKS], REQUEST)
+        self.healer.decided(Decided(decision(id, W), Prompt((IDS,), "ids"), [BLOCKS], REQUEST))
 
     def answer(self, id: str, cached_blocks: int) -> None:
         usage = Usage(len(IDS), 1, _Details(cached_blocks * BLOCK_SIZE))

@@ -6,7 +6,7 @@ from msgspec.structs import astuple
 
 from gateway import request as make_request
 from gateway.core.blocks import BlockHash, root_hash, tokens_of
-from gateway.core.decision import Candidate, Choice, Decision, Prompt, Query
+from gateway.core.decision import Candidate, Choice, Decided, Decision, Prompt, Query
 from gateway.core.errors import NoWorker, UnknownModel
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksRemoved, BlocksStored
@@ -66,13 +66,8 @@ class Seen:
         self.num_blocks: list[int] = []
         self.usages: list[Usage] = []
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
+        decision, prompt, blocks, request = decided.decision, decided.prompt, decided.blocks, decided.request
         assert len(prompt.tokens) == 1 and request.model == decision.model
         self.num_blocks.append(sum(map(len, blocks)))
 
@@ -90,8 +85,8 @@ def worker(name: str, *served: Served, size: int | None = 16) -> Worker:
 
 
 def look_on(world: World, seen: Seen) -> None:
-    world.router.witnesses.decided.append(seen.decided)
-    world.router.witnesses.answered.append(seen.answered)
+    world.router.observers.decided.append(seen.decided)
+    world.router.observers.answered.append(seen.answered)
 
 
 def test_the_holder_is_chosen_and_the_overlap_told() -> None:
@@ -163,7 +158,7 @@ def test_finishing_releases_once_and_what_never_ran_is_not_assumed() -> None:
     assert world.decide(range(64)).overlap_tokens == 0
 
 
-def test_witnesses_see_decisions_and_what_engines_told_once() -> None:
+def test_observers_see_decisions_and_what_engines_told_once() -> None:
     world, seen = World(worker("a"), worker("none", size=None)), Seen()
     look_on(world, seen)
     decision = world.decide(range(40))
@@ -175,7 +170,7 @@ def test_witnesses_see_decisions_and_what_engines_told_once() -> None:
     assert len(seen.num_blocks) == 2 and len(seen.usages) == 1
 
 
-def test_a_witness_that_fails_is_dismissed_and_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_observer_that_fails_is_dismissed_and_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
     for fails in ("decided", "answered"):
         caplog.clear()
         world, broken, seen = World(worker("a")), Seen(), Seen()

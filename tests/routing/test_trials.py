@@ -4,7 +4,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway import request
-from gateway.core.decision import Decision, Prompt, Query
+from gateway.core.decision import Decided, Decision, Prompt, Query
 from gateway.core.outcome import Outcome
 from gateway.policies.framework.guard import Faults
 from gateway.routing import trials as module
@@ -21,7 +21,7 @@ def made(id: str = "d1", **more: Any) -> Decision:
 
 def decide(trials: Trials, *decisions: Decision) -> None:
     for each in decisions:
-        trials.decided(each, Prompt(), (), REQUEST)
+        trials.decided(Decided(each, Prompt(), (), REQUEST))
 
 
 def end(trials: Trials, decision: Decision, ttft_s: float | None = 1.0) -> None:

@@ -40,7 +40,7 @@ KnownBreak = Callable[[str, int], Break | None]
 """Of a model and a family, where it was found before."""
 
 
-class Decided(NamedTuple):
+class DecidedPrompt(NamedTuple):
     """A request that was sent, before its text is let go."""
 
     decision: Decision
@@ -99,7 +99,7 @@ class Explainer:
         self._known_break = known_break
         self._shows_text = shows_text
 
-    def look(self, item: Decided, outlook: Outlook) -> Iterator[None]:
+    def look(self, item: DecidedPrompt, outlook: Outlook) -> Iterator[None]:
         """Fills the outlook, a portion at a time. A batch of prompts is taken as one, end to end."""
         decision, size = item.decision, item.block_size
         outlook.unexplained = item.unexplained
@@ -132,7 +132,7 @@ class Explainer:
         gone = [n for n, b in enumerate(sent, 1) if way_of(self.past.find(b)) == Way.EVICTED]
         return end + size * gone[-1] if gone else end
 
-    def _own_end(self, item: Decided) -> int:
+    def _own_end(self, item: DecidedPrompt) -> int:
         overlap = item.decision.overlap_tokens
         if len(item.blocks) > 1 or overlap < item.block_size:
             return 0
@@ -172,7 +172,7 @@ class Explainer:
             return Cause.EVICTED
         return Cause.WORKER_RESTARTED
 
-    def _elsewhere(self, item: Decided, it: "Stretch", marks: dict[int, int], outlook: Outlook) -> None:
+    def _elsewhere(self, item: DecidedPrompt, it: "Stretch", marks: dict[int, int], outlook: Outlook) -> None:
         """Text that is known, but in another space or not at this place."""
         space, size = item.space, item.block_size
         found = self.alike.find(it.tokens, it.known, marks)
@@ -192,7 +192,7 @@ class Explainer:
             outlook.broken = self._known_break(item.decision.model, outlook.family)
             outlook.broken = outlook.broken or self._break(item, it.tokens, found)
 
-    def _break(self, item: Decided, tokens: Tokens, found: Likeness) -> Break:
+    def _break(self, item: DecidedPrompt, tokens: Tokens, found: Likeness) -> Break:
         start, num = found.num_common, found.num_differing
         texts: list[str] = []
         if start <= MAX_PLACED_TOKENS:

@@ -17,15 +17,14 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from gateway.core.blocks import BlockHash
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Decided, Decision
 from gateway.core.multimodal import BEFORE_MEDIA
-from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.observability.cache_loss.attribution import Cause, settle
 from gateway.observability.cache_loss.block_history import Way
 from gateway.observability.cache_loss.break_location import Break
-from gateway.observability.cache_loss.explainer import Decided, Decode, Explainer, Outlook, avoided
+from gateway.observability.cache_loss.explainer import DecidedPrompt, Decode, Explainer, Outlook, avoided
 from gateway.observability.cache_loss.top_losses import Offenders
 
 PORTION_S = 0.001
@@ -64,10 +63,10 @@ class _Ended(NamedTuple):
 
 
 class CacheLoss:
-    """A `core.decision.Witness`, and the `Losses` of an index: all in the order in which it was told."""
+    """Observer of decisions and of an index's lost blocks (its `Losses`), in the order of arrival."""
 
     def __init__(self, decode: Decode, *, shows_text: bool = False) -> None:
-        self._queue: deque[Decided | _Answered | _Gone | _Ended] = deque()
+        self._queue: deque[DecidedPrompt | _Answered | _Gone | _Ended] = deque()
         self._num_noted_blocks = 0
         self.num_missed_blocks = 0
         self._num_queued_tokens = self._num_queued_bytes = 0
@@ -92,13 +91,8 @@ class CacheLoss:
 
     # the data path -----------------------------------------------------------------------------
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
+        decision, prompt, blocks, request = decided.decision, decided.prompt, decided.blocks, decided.request
         if not blocks or len(self._queue) >= MAX_QUEUED or self._has_much_queued():
             return  # counted when it is answered
         num_bytes = len(request.body)
@@ -108,7 +102,9 @@ class CacheLoss:
         if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
         salt, reads_cache = request.cache_salt, request.reads_cache
-        self._queue.append(Decided(decision, prompt, blocks, request.messages, salt, reads_cache, num_bytes))
+        self._queue.append(
+            DecidedPrompt(decision, prompt, blocks, request.messages, salt, reads_cache, num_bytes)
+        )
 
     def _has_much_queued(self) -> bool:
         return self._num_queued_tokens > MAX_QUEUED_TOKENS or self._num_queued_bytes > MAX_QUEUED_BYTES
@@ -180,7 +176,7 @@ class CacheLoss:
         if not self._queue:
             return False
         match self._queue.popleft():
-            case Decided() as item:
+            case DecidedPrompt() as item:
                 self._num_queued_tokens -= item.decision.num_tokens
                 self._num_queued_bytes -= item.num_bytes
                 if item.decision.id in self._open:

@@ -4,8 +4,8 @@
                   │            └─► cause, where it was wrong
                   └─► tokens: the engine's count, and what its events stored, beside ours
 
-It sees each decision and each answer that told its usage (`core.decision.Witness`), each event that goes into
-the index (`overheard`), and each scrape of a worker.
+The verifier observes each decision, each answer with reported usage (`observability.observers`), each event
+applied to the index (`tapped_index`), and each scrape of a worker.
 """
 
 import logging
@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from math import inf
 
 from gateway.core.blocks import BlockHash, root_hash
-from gateway.core.decision import Decision, Prompt
+from gateway.core.decision import Decided, Decision, Prompt
 from gateway.core.engine import EngineMetrics
 from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.kv_events import BlocksStored, KvEvent
 from gateway.core.multimodal import BEFORE_MEDIA
-from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.base import Index, is_prefix_group
@@ -106,13 +105,8 @@ class Verifier:
 
     # the data path -----------------------------------------------------------------------------
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
+        decision, prompt, blocks = decided.decision, decided.prompt, decided.blocks
         if len(prompt.tokens) != 1 or decision.prompt_from == BEFORE_MEDIA:
             return  # unknown; or several, of which an engine tells of one; or not all of it is known
         worker = decision.worker

@@ -83,7 +83,7 @@ class Credentials:
             )
 
             self.salt_observer = SaltCostObserver(router.fleet)
-            router.witnesses.decided.append(self.salt_observer.decided)
+            router.observers.decided.append(self.salt_observer.decided)
             tasks.start("count what salts cost", count_salt_cost(self.salt_observer))
         if self.jwks and router:  # requests to a supervisor have a key
             tasks.start("fetch keys for tokens", self.jwks.keep())

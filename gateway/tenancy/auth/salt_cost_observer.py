@@ -6,10 +6,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from gateway.core.blocks import BlockHash, Tokens
-from gateway.core.decision import Decision, Prompt
+from gateway.core.blocks import Tokens
+from gateway.core.decision import Decided
 from gateway.core.fleet import Fleet
-from gateway.core.requests.request import InferenceRequest
 from gateway.tenancy.auth.salt_cost import SaltCost
 
 MAX_QUEUED = 1_000
@@ -34,13 +33,8 @@ class SaltCostObserver:
     def __repr__(self) -> str:
         return f"SaltCostObserver({self.salt_cost!r}, {len(self._queue)} queued)"
 
-    def decided(
-        self,
-        decision: Decision,
-        prompt: Prompt,
-        blocks: Sequence[Sequence[BlockHash]],
-        request: InferenceRequest,
-    ) -> None:
+    def decided(self, decided: Decided) -> None:
+        decision, prompt, request = decided.decision, decided.prompt, decided.request
         if request.cache_salt is None or not prompt.tokens or decision.attempt > 1:
             return
         if len(self._queue) >= MAX_QUEUED or self._num_queued_tokens > MAX_QUEUED_TOKENS:

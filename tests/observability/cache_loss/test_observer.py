@@ -191,13 +191,13 @@ async def test_it_is_explained_between_requests() -> None:
             await task
 
 
-def test_its_witness_is_what_a_router_and_an_index_want() -> None:
+def test_its_observer_is_what_a_router_and_an_index_want() -> None:
     from gateway.index.base import Losses
-    from gateway.observability.observers import Witnesses
+    from gateway.observability.observers import Observers
 
     losses = CacheLoss(lambda model, tokens: None)
-    witnesses = Witnesses()
-    witnesses.decided.append(losses.decided)
-    witnesses.answered.append(losses.answered)
+    observers = Observers()
+    observers.decided.append(losses.decided)
+    observers.answered.append(losses.answered)
     other: Losses = losses
     assert other is losses

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.core.blocks import BlockHash, hash_blocks, prompt_extra_keys, root_hash, tokens_of
-from gateway.core.decision import Candidate, Decision, Prompt
+from gateway.core.decision import Candidate, Decided, Decision, Prompt
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.usage import Usage
 from gateway.core.worker import Served
@@ -59,7 +59,7 @@ class World:
         tokens = tuple(map(tokens_of, prompts))
         blocks = [self.blocks(prompt, model, salt) for prompt in prompts] if size else []
         request = self._request(model, salt, messages, prompt_logprobs)
-        self.losses.decided(decision, Prompt(tokens, source), blocks, request)
+        self.losses.decided(Decided(decision, Prompt(tokens, source), blocks, request))
         return decision
 
     def answer(

@@ -45,8 +45,8 @@ class World:
         )
         self.differing: dict[WorkerId, bool] = {}
         self.verifier = Verifier(self.fleet, self.index, lambda: self.now, self.differing.__setitem__)
-        self.router.witnesses.decided.append(self.verifier.decided)
-        self.router.witnesses.answered.append(self.verifier.answered)
+        self.router.observers.decided.append(self.verifier.decided)
+        self.router.observers.answered.append(self.verifier.answered)
         self.num_names = 0
 
     def decide(self, ids: object) -> Decision:

@@ -55,7 +55,7 @@ async def test_what_salts_cost(tmp_path: Path) -> None:
         tokenize=lambda request: Prompt(),
     )
     credentials.start(tasks, router)
-    assert credentials.salt_observer and router.witnesses.decided == [credentials.salt_observer.decided]
+    assert credentials.salt_observer and router.observers.decided == [credentials.salt_observer.decided]
     credentials.salt_observer.salt_cost.num_tokens, credentials.salt_observer.salt_cost.num_seen = 5, 9
     credentials.salt_observer.num_left_out = 2
     page_text = page(credentials)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.core.blocks import tokens_of
-from gateway.core.decision import Prompt
+from gateway.core.decision import Decided, Prompt
 from gateway.core.fleet import Fleet
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import Kind
@@ -19,7 +19,7 @@ PROMPT = Prompt([tokens_of(range(4 * CHUNK_TOKENS))])
 
 def see(salt_observer: SaltCostObserver, salt: str | None, prompt: Prompt = PROMPT, **more: Any) -> None:
     request = InferenceRequest(Kind.COMPLETION, "/v1/completions", b"", {"model": "m", "cache_salt": salt})
-    salt_observer.decided(decision("d", **more), prompt, [], request)
+    salt_observer.decided(Decided(decision("d", **more), prompt, [], request))
 
 
 def test_what_is_queued_is_counted_aside() -> None:
