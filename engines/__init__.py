@@ -1,9 +1,8 @@
-"""One adapter per engine: its wire formats, metric names and paths; imports `gateway.core` only.
+"""Engine adapters, one per engine: wire formats, metric names and paths. They import `gateway.core` only.
 
-To add an engine: `engines/<name>.py` with an `Engine` (gateway/core/engine.py), a line here, golden
-payloads, a test. To add a KV connector: `engines/<name>.py` with a `Handoff` (gateway/core/kv_connector.py),
-a
-line here, a test.
+To add an engine: `engines/<name>.py` with an `Engine` (gateway/core/engine.py), a line here, golden payloads,
+a test. To add a KV connector: `engines/connectors/<name>.py` with a `Handoff` (gateway/core/kv_connector.py),
+a line here, a test.
 """
 
 from engines.connectors.mooncake import Mooncake
@@ -24,10 +23,10 @@ ENGINES: dict[str, Engine] = {
     "trtllm": TrtLlm(),
     "openai": OpenAi(),
 }
-"""The last has no marks of its own: whatever else speaks OpenAI."""
+"""Engines by name; the last has no marks of its own and stands for any other that speaks OpenAI's API."""
 
 _HANDOFFS: tuple[Handoff, ...] = (Nixl(), Mooncake(), SharedStorage(), Bootstrap(), Context())
 HANDOFFS: dict[str, Handoff] = {handoff.name: handoff for handoff in _HANDOFFS}
-"""How a prompt goes from prefill to decode workers, by connector."""
+"""KV connectors by name, which transfer a prompt from prefill to decode workers."""
 CONNECTORS = {"vllm": "nixl", "sglang": "bootstrap", "trtllm": "context"}
-"""By engine, where neither the worker nor its operator says which."""
+"""Default connector of each engine, where neither the worker nor its operator names one."""

@@ -1,10 +1,10 @@
 """Engines that speak OpenAI over HTTP and publish no KV events: TGI, LMDeploy, llama.cpp, Ollama, MLX.
 
-What such a worker holds is known from our own decisions only. Their caches know no blocks that we
-could see, so BLOCK_SIZE is the grain in which prompts are compared.
+Their cached blocks are known from kvgate's own decisions only. Their caches expose no blocks, so BLOCK_SIZE
+is the grain in which prompts are compared.
 
-load    gauges of LMDeploy (lmdeploy/metrics/loggers.py), llama.cpp (tools/server/README.md, with
-        --metrics) and TGI (its metrics reference); Ollama and MLX have none, then we count our own
+    load    gauges of LMDeploy (lmdeploy/metrics/loggers.py), llama.cpp (tools/server/README.md, with
+            --metrics) and TGI (its metrics reference); Ollama and MLX have none, then only kvgate's own count
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ from gateway.core.engine import (
 from gateway.core.kv_events import DecodeError, EventBatch
 
 BLOCK_SIZE = 16
-"""Tokens; vLLM's own, so that a prompt is hashed once for a fleet of both."""
-NO_EVENTS = "it publishes no KV events"
+"""Tokens per block; vLLM's own, so that a prompt is hashed once for a fleet of both."""
+NO_EVENTS = "this engine publishes no KV events"
 
 RUNNING = ("lmdeploy:num_requests_running{", "llamacpp:requests_processing ", "tgi_batch_current_size ")
 WAITING = ("lmdeploy:num_requests_waiting{", "llamacpp:requests_deferred ", "tgi_queue_size ")
@@ -94,7 +94,7 @@ class OpenAi:
         return ()
 
     def parse_version(self, body: bytes) -> str:
-        raise DecodeError("an engine that is known by its OpenAI API only tells no version")
+        raise DecodeError("an engine with only the OpenAI API reports no version")
 
     def parse_info(self, body: bytes | None) -> EngineInfo:
         return EngineInfo(ranks={0: EngineMetrics(block_size=BLOCK_SIZE)}, sources=())

@@ -1,4 +1,4 @@
-"""Prometheus text, searched for the few lines that are wanted.
+"""Search in Prometheus text for the few samples that are needed.
 
 A page has 60 KB of which some ten lines are of use, hence a search and no parser.
 """
@@ -8,15 +8,16 @@ from math import isfinite
 
 MAX_VALUE = 1e300
 MAX_SAMPLES = 4096
-"""Of one name: four for each data-parallel rank of the largest deployments."""
+"""Samples of one name at most: four for each data-parallel rank of the largest deployments."""
 MAX_DIGITS = 18
-"""Python itself refuses to read a number of thousands of digits, by an error."""
+"""Digits of a number at most: Python itself raises for numbers of thousands of digits."""
 
 
 def series(text: str, prefix: str) -> Iterator[tuple[str, float]]:
-    """Labels and value of each sample whose line starts with `prefix`; they lie together. Raises ValueError
-    for more samples than any engine has."""
-    num, start = 0, 0 if text.startswith(prefix) else text.find("\n" + prefix) + 1
+    """Labels and value of each sample with a line that starts with `prefix`; they are adjacent. Raises
+    ValueError for more samples than any engine has."""
+    num, start = 0, 0 if text.startswith(prefix) else text.find("
+" + prefix) + 1
     while text.startswith(prefix, start):
         end = text.find("\n", start)
         end = end if end >= 0 else len(text)
@@ -32,7 +33,7 @@ def sample(labels: str, value: str) -> Iterator[tuple[str, float]]:
         number = float(value)
     except ValueError:
         return
-    if isfinite(number) and abs(number) <= MAX_VALUE:  # those that are added up stay numbers
+    if isfinite(number) and abs(number) <= MAX_VALUE:  # sums of them stay finite
         yield labels, number
 
 
@@ -45,6 +46,6 @@ def label(labels: str, name: str) -> str | None:
 
 
 def integer(text: str | None) -> int | None:
-    """None for what is no number, and for one of more digits than any count of an engine has."""
+    """Integer of a text; None for anything else, and for more digits than any count of an engine has."""
     is_number = text and len(text) <= MAX_DIGITS and text.isascii() and text.isdigit()
     return int(text) if text and is_number else None

@@ -4,21 +4,21 @@ Read in the released packages (PyPI): srt/disaggregation/kv_events.py, srt/mem_c
 events,utils}.py, srt/entrypoints/http_server.py, srt/runtime_context.py,
 srt/observability/metrics_collector.py.
 
-events       a batch is `[ts, events, attn_dp_rank]`; an event is an array up to 0.5.18 (with `medium`
-             from 0.5.9, the salt in a map behind it in 0.5.18), a map with its tag under "type" from
-             0.5.20. A stored page is an event of its own, joined to runs by newer versions only: with
-             the usual page of one token that is an event per token, which we join.
-hashes       signed 64-bit integers, chained from 0.5.6 on. Before, a page was named by its own tokens
-             whatever stood before it: such events place nothing, and are not used.
-extra keys   the salt from 0.5.18 on, the adapter from 0.5.23; before, neither shows, and a block of a
-             salted prompt is taken for one without salt
-page size    tokens per block, 1 unless said; with EAGLE a page is one of pairs of tokens, of which the
-             first are the prompt's
-replay       answers carry the topic from 0.5.23 on
-DP ranks     each publishes at port + rank; a request may name one (X-Data-Parallel-Rank) from 0.5.10
-             on, so an older engine is one worker without events
-names        any name that it does not know is its base model: an adapter's, which it lists, too. An adapter
-             is chosen by `base:adapter` or the field `lora_path`, and clients reach neither
+    events       a batch is `[ts, events, attn_dp_rank]`; an event is an array up to 0.5.18 (with `medium`
+                 from 0.5.9, the salt in a map behind it in 0.5.18), a map with its tag under "type" from
+                 0.5.20. A stored page is an event of its own, joined to runs by newer versions only: with
+                 the usual page of one token that is an event per token, which are joined here.
+    hashes       signed 64-bit integers, chained from 0.5.6 on. Before, a page was named by its own tokens
+                 regardless of the prefix: such events place nothing, and are not used.
+    extra keys   the salt from 0.5.18 on, the adapter from 0.5.23; before, neither shows, and a block of a
+                 salted prompt is taken for one without salt
+    page size    tokens per block, 1 by default; with EAGLE a page is one of pairs of tokens, of which the
+                 first are the prompt's
+    replay       answers carry the topic from 0.5.23 on
+    DP ranks     each publishes at port + rank; a request may name one (X-Data-Parallel-Rank) from 0.5.10
+                 on, so an older engine is one worker without events
+    names        an unknown name means the base model, also an adapter's, although adapters are listed. An
+                 adapter is chosen by `base:adapter` or the field `lora_path`, and clients reach neither
 """
 
 import re
@@ -56,11 +56,12 @@ from gateway.core.kv_events import (
 from gateway.core.worker import Transfer
 
 BLOCK_SIZE = 16
-"""Assumed of an engine that does not tell its page size: the grain of what our own decisions say."""
+"""Tokens per block assumed of an engine that does not report its page size: the grain of kvgate's own
+bookkeeping."""
 CHAINED, ROUTED = (0, 5, 6), (0, 5, 10)
-"""The first versions whose hashes name prefixes, and whose DP ranks can be chosen."""
+"""First versions with hashes that name prefixes, and with DP ranks that can be chosen."""
 SALTED = (0, 5, 11)
-"""Before, the API takes `cache_salt`, and the scheduler drops it."""
+"""First version that uses `cache_salt`; before, the API takes the field and the scheduler drops it."""
 
 TokenId: TypeAlias = int | list[int]
 
@@ -116,7 +117,7 @@ class ModelList(Struct):
 
 
 class Publisher(Struct):
-    """`kv_events` of /server_info, from 0.5.13 on: the events' blocks may be larger than a page."""
+    """Field `kv_events` of /server_info, from 0.5.13 on: the events' blocks may be larger than a page."""
 
     block_size: int | None = None
     dp_size: int | None = None
@@ -144,7 +145,8 @@ class ServerInfo(Struct):
         return max(1, (self.kv_events and self.kv_events.dp_size) or self.dp_size)
 
     def is_from(self, version: tuple[int, ...]) -> bool:
-        """Whether it is this version or a newer one; a build from source names no number we could read."""
+        """True for this version or a newer one; also for a build from source, which has no readable
+        number."""
         numbers = tuple(map(int, re.findall(r"\d{1,9}", self.version or "")[:3]))
         return len(numbers) < 3 or not any(numbers) or numbers >= version
 
@@ -156,12 +158,12 @@ class EventsConfig(Struct):
     topic: str = ""
 
 
-NOT_POLLED = "sglang publishes its events; none are polled"
+NOT_POLLED = "sglang publishes its events; no polling endpoint"
 ROLES = ("prefill", "decode")
 MAX_RANKS = 1024
-"""The largest deployments have some hundred."""
+"""Data-parallel ranks of an endpoint at most; the largest deployments have some hundred."""
 BOOTSTRAP_PORT = 8998
-"""Its default."""
+"""Default bootstrap port of the engine."""
 
 _models = json.Decoder(ModelList).decode
 _info = json.Decoder(ServerInfo).decode
@@ -256,7 +258,7 @@ class Sglang:
 
 
 def _transfer(info: ServerInfo) -> Transfer:
-    """The host is the one by which we reach the prefill worker."""
+    """KV transfer endpoint of a prefill worker; its host is the one of the worker's URL."""
     address = f"*:{port(info.disaggregation_bootstrap_port) or BOOTSTRAP_PORT}"
     return Transfer("bootstrap", address, None, info.kv_cache_dtype, info.tp_size, is_bound=True)
 
@@ -288,7 +290,7 @@ def _at_rank(endpoint: str, rank: int) -> str:
 
 
 def _convert(run: list[Any]) -> list[KvEvent]:
-    """Stores that follow on from each other become one: what is an event per token is a run per prompt."""
+    """Convert events, joining stores that continue each other: events per token become a run per prompt."""
     events: list[KvEvent] = []
     last: Stored | None = None
     for event in run:
@@ -338,7 +340,7 @@ def _unsigned(name: int) -> int:
 
 
 def _tokens(ids: list[TokenId]) -> Tokens:
-    """Of a pair its first; the page's last pair reaches into the next page."""
+    """Token ids; for a pair its first: the page's last pair reaches into the next page."""
     if ids and isinstance(ids[0], list):
         return array("I", [pair[0] for pair in ids if isinstance(pair, list)])
     return array("I", ids)  # type: ignore[arg-type]
@@ -349,7 +351,7 @@ def _salt(event: Stored) -> str | None:
 
 
 def _extra_keys(event: Stored) -> Sequence[ExtraKeys] | None:
-    """As a prompt has them: the adapter in each block, the salt in the first of all."""
+    """Extra keys as a prompt has them: the adapter in each block, the salt in the first of all."""
     salt = _salt(event) if event.parent_block_hash is None else None
     if not event.lora_name and not salt:
         return None

@@ -1,11 +1,11 @@
 """Large msgpack payloads read a piece at a time, so that no decoder holds the interpreter for long.
 
-    batch    its events are not looked into at first: their number is read from the array's head
+    batch    its events are left packed at first: their number is read from the array's head
     event    one of more than LARGE_BYTES becomes several of the same form, at most PORTION_BLOCKS each, every
              one the child of the one before; each goes through the adapter's own decoder
 
-A decoder in C keeps the interpreter's lock until it is done, in a thread too: a prompt of a million tokens is
-50 ms of it. Where items end is found without decoding them: hashes as raw values, tokens by a pattern.
+Decoders in C keep the interpreter's lock until they are done, in a thread too: 50 ms for a prompt of a
+million tokens. The ends of items are found without decoding them: hashes as raw values, tokens by a pattern.
 """
 
 import re
@@ -20,17 +20,18 @@ from gateway.core.kv_events import DecodeError
 LARGE_BYTES = 64 << 10
 """Payloads and events up to here are decoded in one go: a millisecond, 5 ms for the worst that fits in."""
 MAX_EVENTS = 1 << 17
-"""Of one batch. SGLang with pages of one token publishes an event per token: a prompt of 100,000."""
+"""Events of one batch at most. SGLang with pages of one token publishes an event per token: a prompt of
+100,000."""
 MAX_EVENT_BLOCKS = 1 << 17
-"""Of one event: two million tokens at 16 a block."""
+"""Blocks of one event at most: two million tokens at 16 a block."""
 PORTION_BLOCKS = 1024
 PORTION_TOKENS = 1 << 14
-"""Also the longest block of a large event."""
+"""Tokens of a portion; also of the longest block of a large event."""
 
 _INTEGER = rb"(?:[\x00-\x7f\xe0-\xff]|\xcc.|\xcd..|\xce.{4}|\xcf.{8}|\xd0.|\xd1..|\xd2.{4}|\xd3.{8})"
 _TEXT = rb"|".join(rb"\x%02x.{%d}" % (0xA0 + size, size) for size in range(32))
 _LONG_TEXT = rb"\xd9(?:%b)" % rb"|".join(rb"\x%02x.{%d}" % (size, size) for size in range(32, 129))
-"""Of an image, in place of a number: a digest."""
+"""Pattern of an image's digest, in place of a token number."""
 _TOKEN = rb"(?:%b|%b|%b)" % (_INTEGER, _TEXT, _LONG_TEXT)
 _raws = msgpack.Decoder(list[Raw]).decode
 _map = msgpack.Decoder(dict[str, Raw]).decode
@@ -38,11 +39,11 @@ _NIL = Raw(b"\xc0")
 
 FIELDS = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "extra_keys")
 PLACES = (1, 2, 3, 4, 8)
-"""The same fields of an event that is an array; alike in all engines that publish."""
+"""Positions of the same fields in an event that is an array; alike in all engines that publish."""
 
 
 def array_head(packed: bytes | Raw) -> tuple[int, int]:
-    """How many items an array has, and where the first one begins. Raises DecodeError."""
+    """Number of items of an array, and the offset of the first one. Raises DecodeError."""
     head = bytes(memoryview(packed)[:5])
     kind = head[0] if head else 0
     if 0x90 <= kind <= 0x9F:
@@ -54,15 +55,15 @@ def array_head(packed: bytes | Raw) -> tuple[int, int]:
 
 
 def raw_events(packed: bytes | Raw) -> list[Raw]:
-    """The events of a batch, not decoded. Raises DecodeError, and what msgspec raises."""
+    """Events of a batch, not decoded. Raises DecodeError, and msgspec's errors."""
     if (num := array_head(packed)[0]) > MAX_EVENTS:
         raise DecodeError(f"a batch of {num:,} events, beyond {MAX_EVENTS:,}")
     return _raws(packed)
 
 
 def portions(event: Raw, *, in_map: bool) -> Iterator[Raw | None]:
-    """Packed events that come to the same as a large one; None where somebody else may be served. Raises
-    DecodeError, and what msgspec raises."""
+    """Portions that are equivalent to a large event; None where the caller may yield to other work. Raises
+    DecodeError, and msgspec's errors."""
     yield None
     fields: dict[Any, Any] = _map(event) if in_map else dict(enumerate(_raws(event)))
     hashes, parent, tokens, size, extra = FIELDS if in_map else PLACES
@@ -98,7 +99,7 @@ def portions(event: Raw, *, in_map: bool) -> Iterator[Raw | None]:
 
 
 def _num_items(packed: Raw) -> int:
-    """Of an array; 0 where there is none."""
+    """Number of items of an array; 0 where there is none."""
     return 0 if bytes(memoryview(packed)[:1]) == b"\xc0" else array_head(packed)[0]
 
 
@@ -117,7 +118,7 @@ def _head(num: int) -> bytes:
 
 
 def _end_of(tokens: Raw, start: int, num: int) -> int:
-    """Where `num` items end that begin at `start`."""
+    """Offset behind `num` items that begin at `start`."""
     packed = memoryview(tokens)
     for bit in range(num.bit_length()):
         if num >> bit & 1:
@@ -129,5 +130,6 @@ def _end_of(tokens: Raw, start: int, num: int) -> int:
 
 @cache
 def _run_of(num: int) -> re.Pattern[bytes]:
-    """Of as few lengths as PORTION_TOKENS has bits: they take long to compile."""
+    """Pattern of a run of items. Lengths have as few values as PORTION_TOKENS has bits: patterns take long to
+    compile."""
     return re.compile(_TOKEN + b"{%d}+" % num, re.DOTALL)

@@ -3,17 +3,17 @@
 Read in NVIDIA/TensorRT-LLM: _torch/pyexecutor/kv_cache_events.py (13599e98), serve/openai_server.py
 (e7f7345e), metrics/collector.py (050f80de), _utils.py's KVCacheEventSerializer; tests/data/trtllm/SOURCES.md.
 
-published    new versions with `kv_events_config`: vLLM's frames and maps, replay too; rank r at port + r.
-             Only full blocks of the widest attention window; medium "GPU". The salt does not show, of an
-             adapter its number at most.
-polled       POST /kv_cache_events (with `event_buffer_max_size`): what happened since somebody last
-             asked, as a JSON array; each event has a number, so what another consumer took, or an
-             overflow lost, shows as a gap. There is no replay: who comes late knows the rest only.
-             Partial blocks are among them, the last of their run; blocks move between levels
-             ("updated"), 0 is the GPU, 1 the host. Engines with several attention windows tell of each.
-metrics      Prometheus at /prometheus/metrics (with `return_perf_metrics`); /metrics is a JSON array of
-             steps that is handed out once, so it is asked for the block size only, when a worker joins
-DP ranks     a request cannot choose its attention-DP rank over HTTP, so an endpoint is one worker
+    published    new versions with `kv_events_config`: vLLM's frames and maps, replay too; rank r at port + r.
+                 Only full blocks of the widest attention window; medium "GPU". The salt does not show, of an
+                 adapter its number at most.
+    polled       POST /kv_cache_events (with `event_buffer_max_size`): the events since the last request, as a
+                 JSON array; each event has a number, so events that another consumer took, or an overflow
+                 lost, show as a gap. There is no replay: a late client knows the rest only.
+                 Partial blocks are among them, the last of their run; blocks move between levels
+                 ("updated"), 0 is the GPU, 1 the host. Engines with several attention windows report each.
+    metrics      Prometheus at /prometheus/metrics (with `return_perf_metrics`); /metrics is a JSON array of
+                 steps that is handed out once, so it is read for the block size only, when a worker joins
+    DP ranks     a request cannot choose its attention-DP rank over HTTP, so an endpoint is one worker
 """
 
 from array import array
@@ -47,7 +47,7 @@ from gateway.core.kv_events import (
 )
 
 BLOCK_SIZE = 32
-"""`tokens_per_block` unless said (llmapi/llm_args.py); an engine that has not run a step does not tell."""
+"""Default `tokens_per_block` (llmapi/llm_args.py); an engine that has not run a step does not report it."""
 
 # wire: published -------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class TrtLlm:
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = None
     names_adapters = True  # it lists none
-    salts_from: tuple[int, ...] | None = ()  # one that does not know the field refuses it
+    salts_from: tuple[int, ...] | None = ()  # versions without the field reject requests with it
 
     def decode(self, frames: Sequence[bytes]) -> EventBatch:
         return _reader.read(*published(self.name, frames))
@@ -148,7 +148,7 @@ class TrtLlm:
         return tuple(ModelInfo(card.id) for card in parse("trtllm /v1/models", _models, body).data)
 
     def parse_event_sources(self, body: bytes) -> tuple[EventSource, ...]:
-        raise DecodeError("trtllm does not tell where it publishes")
+        raise DecodeError("trtllm does not report its event endpoints")
 
     def parse_version(self, body: bytes) -> str:
         return parse("trtllm /version", _version, body).version

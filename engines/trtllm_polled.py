@@ -1,4 +1,4 @@
-"""TensorRT-LLM's KV events as they are polled: JSON, a piece at a time (see trtllm.py)."""
+"""TensorRT-LLM's polled KV events: JSON, decoded a piece at a time (see trtllm.py)."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -78,7 +78,7 @@ _blocks = json.Decoder(list[Block]).decode
 
 
 def polled_in_steps(body: bytes, block_size: int, now: float) -> Iterator[EventBatch | None]:
-    """Batches of one event each, and None where somebody else may be served. Raises DecodeError."""
+    """Batches of one event each, and None where the caller may yield to other work. Raises DecodeError."""
     raws = parse(POLLED, _raws, body)
     digest, num_bytes = xxh3_64_intdigest(body), 0
     yield None
@@ -95,7 +95,7 @@ def polled_in_steps(body: bytes, block_size: int, now: float) -> Iterator[EventB
 
 
 def token(value: int | str) -> int:
-    """A token of an image is a text or a number above 32 bits: no prompt of ours has it."""
+    """Token id; a token of an image is a text or a number above 32 bits, which no prompt here has."""
     return value if isinstance(value, int) and 0 <= value < NO_TOKEN else NO_TOKEN
 
 
@@ -103,7 +103,7 @@ NO_TOKEN = 0xFFFF_FFFF
 
 
 def lora_keys(name: str | None, number: int | None, num_blocks: int) -> Sequence[ExtraKeys] | None:
-    """A number alone matches no prompt: unknown, but never wrong."""
+    """Extra keys of an adapter. A number alone matches no prompt: unknown, but never wrong."""
     if not name and number is None:
         return None
     return [[name or f"lora:{number}"]] * num_blocks
@@ -139,12 +139,12 @@ def _of_poll(data: Data, block_size: int) -> list[KvEvent]:
 
 def _polled_batch(event: Polled | LargePolled, events: list[KvEvent], now: float, digest: int) -> EventBatch:
     if event.attention_dp_rank:
-        raise DecodeError(f"{POLLED}: attention DP, whose ranks a request cannot choose")
+        raise DecodeError(f"{POLLED}: attention DP ranks cannot be chosen by a request")
     return EventBatch(event.event_id, now, None, events, digest)
 
 
 def _large(raw: Raw, block_size: int, now: float, digest: int) -> Iterator[EventBatch | None]:
-    """A large event in portions of its blocks, each the child of the one before."""
+    """Portions of a large event's blocks, each the child of the one before."""
     event = parse(POLLED, _large_polled, raw)
     yield None
     data, events = event.data, list[KvEvent]()
@@ -167,7 +167,7 @@ def _large(raw: Raw, block_size: int, now: float, digest: int) -> Iterator[Event
 def _runs(data: Data, block_size: int) -> list[KvEvent]:
     """Runs of full blocks in one level; a partial block is the last, and is no prefix of anything.
 
-    Blocks of another size are passed on as such, for the index to say so.
+    Blocks of another size are passed on as such; the index reports them.
     """
     events: list[KvEvent] = []
     sizes = [len(block.tokens) for block in data.blocks]
@@ -186,7 +186,8 @@ def _runs(data: Data, block_size: int) -> list[KvEvent]:
 
 
 def _extra_ids(blocks: list[Block], keys: Sequence[ExtraKeys] | None) -> Sequence[ExtraKeys] | None:
-    """A token's extra id (a prompt table's) is part of the block's identity, and of no prompt of ours."""
+    """Extra keys with tokens' extra ids (a prompt table's), which are part of a block's identity and in no
+    prompt here."""
     extra = [tuple(token.token_extra_id for token in block.tokens) for block in blocks]
     if not any(any(ids) for ids in extra):
         return keys
@@ -197,7 +198,8 @@ def _extra_ids(blocks: list[Block], keys: Sequence[ExtraKeys] | None) -> Sequenc
 
 
 def _moved(data: Data) -> list[KvEvent]:
-    """To another level: there first, so that it is not forgotten in between."""
+    """Events of blocks that move to another level: stored there first, so that they are not forgotten in
+    between."""
     if data.block_hash is None or data.cache_level is None:
         return []
     names, diff = [_name(data.block_hash)], data.cache_level

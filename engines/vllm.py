@@ -7,9 +7,10 @@ hashes       unsigned integers, or raw bytes (VLLM_KV_EVENTS_USE_INT_BLOCK_HASHE
 extra_keys   from 0.19 on; before, a LoRA shows as `lora_name` (0.16) or `lora_id` only, and a
              cache_salt does not show at all
 groups       hybrid models number their groups; kind and window come with GPU stores (0.24 on)
-tiers        `locality` LOCAL or REMOTE as the worker sees its offload tier, if its operator says (0.26 on);
-             `ownership` names the tier, where it has a name: what is REMOTE is taken for shared by all who
-             speak of it under that name. Some connectors write a medium in small letters
+tiers        `locality` LOCAL or REMOTE as the worker sees its offload tier, if its operator declares it
+(0.26
+             on); `ownership` names the tier, where it has a name: a REMOTE one is taken for shared by all
+             workers that report that name. Some connectors write a medium in small letters
 replay       answers are `[b"", topic, seq, payload]` from 0.26, `[b"", seq, payload]` before;
              the end is sequence number -1
 """
@@ -69,7 +70,8 @@ REMOTE = "REMOTE"
 MAX_KEY_DEPTH = 8  # an image's key is a pair in a list: 2
 
 WireHash: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[bytes, Meta(max_length=64)]
-"""Raw bytes of a SHA-256 at most, today: what is kept aside (`index/orphans.py`) keeps them."""
+"""Engine hash on the wire: raw bytes of a SHA-256 at most, which are kept for orphans
+(`index/orphans.py`)."""
 
 
 class StoredFields(Struct, gc=False):
@@ -129,7 +131,7 @@ class BatchArray(BatchFields[E], Generic[E], array_like=True): ...
 
 
 class RawBatch(Struct, gc=False):
-    """`events` is the array of them, as it was packed."""
+    """Batch with its events still packed in `events`."""
 
     ts: float
     events: Raw
@@ -244,7 +246,7 @@ class Vllm:
 
 
 def _batch(seq: int, payload: bytes) -> EventBatch:
-    """Mostly all events are of a known kind and of one form: read in one pass, at half the time."""
+    """Decode a batch in one pass. Mostly all events are of a known kind and of one form, at half the time."""
     for decode in _known_map if is_map(payload) else _known_array:
         try:
             batch = decode(payload)
@@ -252,7 +254,7 @@ def _batch(seq: int, payload: bytes) -> EventBatch:
                 events = [_known(event) for event in batch.events]
                 return EventBatch(seq, batch.ts, batch.data_parallel_rank, events, xxh3_64_intdigest(payload))
         except UNREADABLE:
-            continue  # the other form, an unknown event, or something that is told below
+            continue  # the other form, an unknown event, or an error that is reported below
     return _batch_by_event(seq, payload)
 
 
@@ -261,8 +263,8 @@ def _batch_by_event(seq: int, payload: bytes) -> EventBatch:
 
 
 def _steps(seq: int, payload: bytes) -> Iterator[EventBatch | None]:
-    """Whatever the batch is made of: forms mixed, unknown events, large ones; errors say which event and why.
-    The batch comes last, before it None where somebody else may be served."""
+    """Decode any batch in steps: forms mixed, unknown events, large ones; errors name the event and the
+    cause. The batch comes last, before it None where the caller may yield to other work."""
     where = "batch"
     try:
         batch = _batch_map(payload) if is_map(payload) else _batch_array(payload)
@@ -306,7 +308,8 @@ def _known(event: MapEvent | ArrayEvent) -> KvEvent:
 
 
 def _stored(event: StoredFields) -> BlocksStored:
-    """A placeholder store of an offload tier has neither tokens nor block size: none and 0 here."""
+    """Convert a store; a placeholder store of an offload tier has neither tokens nor block size: none and 0
+    here."""
     return BlocksStored(
         event.block_hashes,
         event.parent_block_hash,
@@ -342,7 +345,7 @@ def _extra_keys(event: StoredFields) -> Sequence[ExtraKeys] | None:
 
 
 def _lora_keys(event: StoredFields) -> Sequence[ExtraKeys] | None:
-    """Before extra_keys were published. An id alone matches no prompt: unknown, but never wrong."""
+    """Extra keys before vLLM published them. An id alone matches no prompt: unknown, but never wrong."""
     if event.lora_name:
         return [[event.lora_name]] * len(event.block_hashes)
     if event.lora_id is not None:
@@ -359,7 +362,7 @@ def _block_keys(keys: Any) -> ExtraKeys:
 
 
 def _key(key: Any, depth: int) -> ExtraKey:
-    """As it came; a type that is no `ExtraKey` keeps its packed bytes, and so its own identity."""
+    """Extra key as it came; a type that is no `ExtraKey` keeps its packed bytes, and so its own identity."""
     if key is None or isinstance(key, str | int | bytes):
         return key
     if isinstance(key, list):

@@ -1,10 +1,10 @@
-"""Role and connector, as vLLM tells them at `/server_info`, which it has with VLLM_SERVER_DEV_MODE=1 only.
+"""Role and connector from vLLM's `/server_info`, which exists with VLLM_SERVER_DEV_MODE=1 only.
 
-connector   by the name of its class; what is not listed here is no connector that a pair is made of
-mooncake    its bootstrap server listens on a port of its own, where only prefill workers have one
+    connector   by the name of its class; others are not used for disaggregated pairs
+    mooncake    its bootstrap server listens on a port of its own, where only prefill workers have one
 
-Older ones write their configuration as text for people, whatever format is asked for, and what is only like
-vLLM says something else under that path: neither tells anything here, and both are workers.
+Older versions write their configuration as text for people, in any format requested, and similar engines have
+other contents under that path: neither reports anything here, and both are workers.
 """
 
 from msgspec import Struct, json
@@ -61,20 +61,20 @@ _info = json.Decoder(ServerInfo).decode
 
 
 def parse_server_info(body: bytes) -> EngineInfo:
-    """Raises DecodeError."""
+    """Parse the response. Raises DecodeError."""
     info = parse("vllm /server_info", _info, body)
     config, bootstrap = info.vllm_config, port(info.vllm_env.VLLM_MOONCAKE_BOOTSTRAP_PORT)
     if not isinstance(config, VllmConfig):
         return EngineInfo()
-    told = config.kv_transfer_config
-    connector = CONNECTORS.get(told.kv_connector or "") if told else None
-    if told is None or connector is None:
+    connector_config = config.kv_transfer_config
+    connector = CONNECTORS.get(connector_config.kv_connector or "") if connector_config else None
+    if connector_config is None or connector is None:
         return EngineInfo()
     transfer = Transfer(
         connector,
         f"*:{bootstrap}" if bootstrap and connector == "mooncake" else None,
-        told.engine_id,
+        connector_config.engine_id,
         cache_dtype=config.cache_config.cache_dtype,
         tensor_parallel=config.parallel_config.tensor_parallel_size,
     )
-    return EngineInfo(role=ROLES.get(told.kv_role or ""), transfer=transfer)
+    return EngineInfo(role=ROLES.get(connector_config.kv_role or ""), transfer=transfer)

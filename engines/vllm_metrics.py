@@ -6,7 +6,7 @@ from gateway.core.engine import EngineMetrics
 GAUGES = (
     ("vllm:num_requests_running{", "num_requests_running"),
     ("vllm:num_requests_waiting{", "num_requests_waiting"),
-    ("vllm:gpu_cache_usage_perc{", "kv_cache_usage"),  # its name up to 0.10; it is 0..1 all the same
+    ("vllm:gpu_cache_usage_perc{", "kv_cache_usage"),  # its name up to 0.10; also 0..1
     ("vllm:kv_cache_usage_perc{", "kv_cache_usage"),
     ("vllm:prefix_cache_queries_total{", "prefix_cache_queries_total"),
     ("vllm:prefix_cache_hits_total{", "prefix_cache_hits_total"),
@@ -14,7 +14,8 @@ GAUGES = (
     ("vllm:nixl_xfer_time_seconds_sum{", "transfer_seconds_total"),
 )
 STEP_TOKENS = ("vllm:prompt_tokens_total{", "vllm:generation_tokens_total{")
-"""A prompt's when its first token is there: before that, what it takes of the cache grows (v1/metrics)."""
+"""Token counters of a step; a prompt's count rises with its first token, while its cache usage grows before
+(v1/metrics)."""
 CACHE_CONFIG = "vllm:cache_config_info{"
 CACHE_CONFIG_LABELS = ("block_size", "num_gpu_blocks", "kv_cache_size_tokens")
 START_TIME = "process_start_time_seconds "

@@ -1,7 +1,8 @@
-"""Event batches over ZeroMQ, as vLLM began it and SGLang and TensorRT-LLM took it over.
+"""Event batches over ZeroMQ, in the framing that vLLM began and SGLang and TensorRT-LLM took over.
 
 published    `[topic, seq u64 big-endian, payload]`
-replay       asked with `[b"", start_seq]`; answers are `[b"", topic, seq, payload]`, in older versions
+replay       requested with `[b"", start_seq]`; answers are `[b"", topic, seq, payload]`, in older
+versions
              `[b"", seq, payload]`; the end is sequence number -1
 payload      msgpack `[ts, events, dp_rank]`; an event is a map with its tag under "type", in older
              versions an array that begins with it
@@ -39,7 +40,7 @@ class TagArray(Struct, array_like=True):
 
 
 class RawBatch(Struct, array_like=True, gc=False):
-    """`events` is the array of them, as it was packed."""
+    """Batch with its events still packed in `events`."""
 
     ts: float
     events: Raw
@@ -49,7 +50,7 @@ class RawBatch(Struct, array_like=True, gc=False):
 MAX_NAME = 128
 """Characters in the name of a medium or of a kind of group: they are kept as long as the worker is."""
 STEP_BYTES = 32 << 10
-"""Of events that are decoded between two looks at the clock."""
+"""Bytes of events that are decoded between two looks at the clock."""
 
 _batch = msgpack.Decoder(RawBatch).decode
 _tag_array = msgpack.Decoder(TagArray).decode
@@ -57,7 +58,7 @@ _tag_map = msgpack.Decoder(TagMap).decode
 
 
 def parse(what: str, decode: Callable[[bytes], T], body: bytes) -> T:
-    """Raises DecodeError that begins with `what`."""
+    """Decode a body. Raises DecodeError that begins with `what`."""
     try:
         return decode(body)
     except UNREADABLE as exc:
@@ -72,7 +73,7 @@ def published(engine: str, frames: Sequence[bytes]) -> tuple[int, bytes]:
 
 
 def replayed(engine: str, frames: Sequence[bytes]) -> tuple[int, bytes] | None:
-    """The same of an answer in a replay; None is its end. Raises DecodeError."""
+    """Sequence number and payload of an answer in a replay; None is its end. Raises DecodeError."""
     if len(frames) not in (3, 4):
         raise DecodeError(f"{engine} replay: expected 3 or 4 frames, got {len(frames)}")
     return None if frames[-2] == END_OF_REPLAY else (_sequence(engine, frames[-2]), frames[-1])
@@ -89,7 +90,7 @@ def _sequence(engine: str, frame: bytes) -> int:
 
 
 def in_portions(event: Raw) -> Iterator[Raw | None]:
-    """A large event in portions, with None between them; any other as it is."""
+    """Portions of a large event, with None between them; any other event as it is."""
     if len(memoryview(event)) <= LARGE_BYTES:
         yield event
     else:
@@ -97,27 +98,28 @@ def in_portions(event: Raw) -> Iterator[Raw | None]:
 
 
 def whole(steps: Iterator[EventBatch | None]) -> EventBatch:
-    """All steps at once."""
+    """Result of a decoding in steps, run at once."""
     *_, batch = steps
     assert batch is not None, "the last one is the batch"
     return batch
 
 
 def named(text: str) -> str:
-    """The name of a medium or a kind of group. Raises DecodeError for one that no engine has."""
+    """Check the name of a medium or a kind of group. Raises DecodeError for one that is too long for any
+    engine."""
     if len(text) > MAX_NAME:
         raise DecodeError(f"a name of {len(text):,} characters, beyond {MAX_NAME}")
     return text
 
 
 def is_map(packed: bytes | memoryview) -> bool:
-    """The first byte of a msgpack map; what is neither map nor array fails in the array decoder."""
+    """True for the first byte of a msgpack map; anything but a map or an array fails in the array decoder."""
     return bool(packed) and (packed[0] & 0xF0 == 0x80 or packed[0] in (0xDE, 0xDF))
 
 
 class BatchReader:
-    """Reads payloads. `maps` and `arrays` are unions of tagged structs, one per event; `convert` makes
-    our events of several that follow each other, and may join them."""
+    """Reader of payloads. `maps` and `arrays` are unions of tagged structs, one per event; `convert` makes
+    kvgate's events of several consecutive ones, and may join them."""
 
     def __init__(
         self,
@@ -135,9 +137,10 @@ class BatchReader:
         self._decode_all = [msgpack.Decoder(Batch[form]).decode for form in (maps, arrays)]  # type: ignore[valid-type]
 
     def read(self, seq: int, payload: bytes) -> EventBatch:
-        """Mostly all events are of a known kind and of one form: read in one pass, at half the time.
+        """Decode a batch in one pass. Mostly all events are of a known kind and of one form, at half the
+        time.
 
-        Raises DecodeError that says which event and why.
+        Raises DecodeError that names the event and the cause.
         """
         for decode in self._decode_all:
             try:
@@ -146,14 +149,15 @@ class BatchReader:
                     events = self._convert(batch.events)
                     return EventBatch(seq, batch.ts, batch.dp_rank, events, xxh3_64_intdigest(payload))
             except UNREADABLE:
-                continue  # the other form, an unknown event, or something that is told below
+                continue  # the other form, an unknown event, or an error that is reported below
         return self._by_event(seq, payload)
 
     def _by_event(self, seq: int, payload: bytes) -> EventBatch:
         return whole(self.read_in_steps(seq, payload))
 
     def read_in_steps(self, seq: int, payload: bytes) -> Iterator[EventBatch | None]:
-        """The batch at last; None where somebody else may be served. Raises DecodeError as `read` does."""
+        """Decode in steps, the batch last; None where the caller may yield to other work. Raises DecodeError
+        as `read` does."""
         where = "batch"
         try:
             batch = _batch(payload)

@@ -226,9 +226,9 @@ def ask(url: str, kind: str, name: str) -> Any:
     """What the client of that kind (`openai`, `anthropic`) makes of it, made plain."""
     if kind == "openai":
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
-            return _told(OPENAI[name], client)
+            return _progress(OPENAI[name], client)
     with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
-        return _told(ANTHROPIC[name], client)
+        return _progress(ANTHROPIC[name], client)
 
 
 async def ask_async(url: str, kind: str) -> Any:
@@ -256,7 +256,7 @@ def _untexted(value: Any) -> Any:
     return [_untexted(each) for each in value] if isinstance(value, list) else value
 
 
-def _told(call: Call, client: Any) -> Any:
+def _progress(call: Call, client: Any) -> Any:
     try:
         answer = call(client)
         return plain(

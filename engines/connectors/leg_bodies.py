@@ -1,8 +1,8 @@
-"""A client's body made into those of two legs, as far as all connectors have it in common.
+"""Bodies of the prefill and decode legs, as far as all connectors make them alike.
 
-The prefill worker is to compute the prompt and nothing else: one token, unstreamed, one answer, without what
-constrains or explains an answer. What makes the prompt (messages, tools, template) stays, or the two would
-compute different prompts: tools stay too where a choice among them is forced, which goes.
+The prefill worker computes the prompt and nothing else: one token, unstreamed, one choice, without fields
+that constrain or explain the output. Fields that make the prompt (messages, tools, template) stay, or the two
+would compute different prompts: tools stay even where a forced choice among them is removed.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _ONE, _FALSE, _NONE = msgspec.Raw(b"1"), msgspec.Raw(b"false"), msgspec.Raw(b'"n
 
 
 def fields_of(body: bytes) -> dict[str, Any]:
-    """A body that was parsed before, by its top level."""
+    """Top-level fields of a body that was parsed before."""
     return dict(_decode(body))
 
 
@@ -56,7 +56,7 @@ def prefill_only(body: bytes) -> dict[str, Any]:
 
 
 def with_field(body: bytes, name: str, value: object) -> bytes:
-    """A body with a field more, which it does not have."""
+    """Body with one more field, which it must not have yet."""
     end = body.rindex(b"}")
     sep = b"," if body[:end].rstrip()[-1:] != b"{" else b""
     data = value if isinstance(value, bytes) else encode(value)
@@ -64,14 +64,14 @@ def with_field(body: bytes, name: str, value: object) -> bytes:
 
 
 class PrefillAnswer(msgspec.Struct):
-    """What connectors read of a prefill worker's answer."""
+    """Fields of a prefill worker's response that connectors read."""
 
     usage: msgspec.Raw = msgspec.Raw(b"null")
     kv_transfer_params: msgspec.Raw = msgspec.Raw(b"null")
     choices: list[Mapping[str, msgspec.Raw]] = []
 
     def handed(self, params: bytes) -> Handed:
-        """Of this answer, with what the decode worker is to be given."""
+        """Handed-over parameters for the decode worker, with the usage of this response."""
         usage = judged(self.usage, _ONE_ANSWER)
         if isinstance(usage, RefusedUsage):
             return Handed(params, refused_usage=usage.why)
@@ -84,5 +84,5 @@ _answer = msgspec.json.Decoder(PrefillAnswer).decode
 
 
 def read_answer(body: bytes) -> PrefillAnswer:
-    """Raises DecodeError."""
+    """Decode a prefill worker's response. Raises DecodeError."""
     return parse("the prefill worker's answer", _answer, body)

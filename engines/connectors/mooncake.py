@@ -1,8 +1,8 @@
-"""vLLM's MooncakeConnector: both legs have a number of ours, decode asks prefill's side for what has it.
+"""vLLM's MooncakeConnector: both legs carry a transfer id of kvgate's, and decode pulls from the prefill
+worker.
 
-Decode must be told who that is: the address of prefill's bootstrap server, and its engine's name there, which
-is new with each start. Prefill's answer tells nothing; it must have ended by its length, or its blocks are
-gone.
+Decode needs the address of prefill's bootstrap server, and its engine id there, which is new with each start.
+Prefill's response has neither; it must have ended by its length, or its blocks are gone.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ _LENGTH = b'"length"'
 
 
 def engine_ids(body: bytes) -> Mapping[int, str]:
-    """By rank, as the bootstrap server tells them. Raises DecodeError."""
-    told = parse("mooncake's bootstrap server", _engines, body)
-    return {rank: engine.engine_id for rank, engine in told.items()}
+    """Engine ids by rank, as the bootstrap server reports them. Raises DecodeError."""
+    engines = parse("mooncake's bootstrap server", _engines, body)
+    return {rank: engine.engine_id for rank, engine in engines.items()}
 
 
 class Mooncake:
@@ -41,23 +41,23 @@ class Mooncake:
         return encode({**fields, "ignore_eos": True, "kv_transfer_params": asked})
 
     def handed(self, answer: bytes) -> Handed:
-        told = read_answer(answer)
-        ended = [bytes(choice.get("finish_reason", msgspec.Raw(b"null"))) for choice in told.choices]
+        response = read_answer(answer)
+        ended = [bytes(choice.get("finish_reason", msgspec.Raw(b"null"))) for choice in response.choices]
         if ended != [_LENGTH]:
             raise DecodeError("the prefill worker's answer did not end by its length: its blocks are gone")
-        return told.handed(b"")
+        return response.handed(b"")
 
     def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
         transfer = pair.prefill.transfer
         assert transfer is not None
-        told = {
+        params = {
             "do_remote_decode": False,
             "do_remote_prefill": True,
             "transfer_id": _transfer_id(pair),
             "remote_bootstrap_addr": f"http://{transfer.address}",
             "remote_engine_id": transfer.engine_id,
         }
-        return with_field(body, "kv_transfer_params", told)
+        return with_field(body, "kv_transfer_params", params)
 
 
 def _transfer_id(pair: Pair) -> str:

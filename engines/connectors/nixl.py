@@ -1,8 +1,8 @@
-"""vLLM's NixlConnector: prefill answers where its blocks are, decode fetches them.
+"""vLLM's NixlConnector: prefill responds with the location of its blocks, and decode fetches them.
 
-Its prefill leg keeps the blocks until they were fetched, or its lease ends. They can be fetched once. Decode
-computes the first token again. It counts what it fetched as not cached, unless it is told what the prefill
-worker had cached.
+The prefill worker keeps the blocks until they were fetched, or their lease ends. They can be fetched once.
+Decode computes the first token again. It counts fetched tokens as not cached, unless the request carries the
+number that the prefill worker had cached.
 """
 
 from dataclasses import replace
@@ -18,7 +18,8 @@ _ASK = msgspec.Raw(
     b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
 )
 _NEEDED = ("remote_block_ids", "remote_engine_id", "remote_host", "remote_port")
-"""Without one of them the decode worker waits for ever, and dies when its client leaves."""
+"""Required parameters: without one of them the decode worker waits for ever, and dies when its client
+leaves."""
 _CACHED = b'"remote_prefill_cached_tokens"'
 
 
@@ -31,14 +32,14 @@ class Nixl:
         return encode({**prefill_only(body), "kv_transfer_params": _ASK})
 
     def handed(self, answer: bytes) -> Handed:
-        told = read_answer(answer)
-        params = bytes(told.kv_transfer_params)
+        response = read_answer(answer)
+        params = bytes(response.kv_transfer_params)
         if not params.startswith(b"{"):
             raise DecodeError("the prefill worker answered without kv_transfer_params")
         fields = fields_of(params)
         if missing := [name for name in _NEEDED if bytes(fields.get(name, b"null")) == b"null"]:
             raise DecodeError(f"kv_transfer_params of the prefill worker have no {', '.join(missing)}")
-        handed = told.handed(params)
+        handed = response.handed(params)
         if handed.cached_tokens is not None and _CACHED not in params:
             params = with_field(params, "remote_prefill_cached_tokens", handed.cached_tokens)
         return replace(handed, params=params)

@@ -1,7 +1,7 @@
-"""SGLang: both workers get the same body at once, with the room in which they meet.
+"""SGLang: both workers get the same body at once, with a bootstrap room in which they meet.
 
-The first token is prefill's, the answer decode's. A worker with a role refuses what has no room, so nothing
-is ever asked of one of them alone.
+The first token is prefill's, the rest decode's. A worker with a role rejects requests without a room, so none
+is ever sent to one of them alone.
 """
 
 from collections.abc import Mapping
@@ -24,17 +24,17 @@ class Bootstrap:
         return self._in_room(body, pair)
 
     def handed(self, answer: bytes) -> Handed:
-        """A stream's answer is events, and tells nothing that is needed."""
+        """Usage of prefill's response; a streamed one is events, and has nothing that is needed."""
         if not answer.startswith(b"{"):
             return Handed(b"")
-        told = read_answer(answer)
-        return told.handed(b"")
+        response = read_answer(answer)
+        return response.handed(b"")
 
     def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
         return self._in_room(body, pair)
 
     def _in_room(self, body: bytes, pair: Pair) -> bytes:
-        """A list of prompts meets in a list of rooms."""
+        """Body with its bootstrap room; a list of prompts gets a list of rooms."""
         transfer = pair.prefill.transfer
         host, _, port = (transfer.address if transfer and transfer.address else "").rpartition(":")
         rank, size = pair.prefill.dp_rank, pair.prefill.dp_size
@@ -52,7 +52,7 @@ class Bootstrap:
 
 
 def _num_prompts(fields: Mapping[str, Any]) -> int:
-    """0 where it is one, and not in a list."""
+    """Number of prompts in a list; 0 for a single prompt outside a list."""
     prompt = bytes(fields.get("prompt", b"null"))
     if not prompt.startswith(b"["):
         return 0

@@ -1,7 +1,6 @@
-"""Connectors of vLLM by which all workers see one store: no word passes between the legs.
+"""Connectors of vLLM with a store that all workers share: nothing is passed between the legs.
 
-Prefill stores what it computes, decode looks for its prompt's blocks there and computes what it does not
-find.
+Prefill stores its blocks, decode looks for its prompt's blocks there and computes the missing ones.
 """
 
 from engines.connectors.leg_bodies import encode, prefill_only, read_answer
@@ -17,8 +16,8 @@ class SharedStorage:
         return encode(prefill_only(body))
 
     def handed(self, answer: bytes) -> Handed:
-        told = read_answer(answer)
-        return told.handed(b"")
+        response = read_answer(answer)
+        return response.handed(b"")
 
     def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
         return body

@@ -1,7 +1,8 @@
-"""TensorRT-LLM: prefill answers with its first token and where the rest is, decode goes on from there.
+"""TensorRT-LLM: prefill responds with its first token and the location of the KV cache, decode continues from
+there.
 
-The tokens are those of prefill: decode takes them in place of the prompt. Where prefill's answer is complete
-with its first token there is nothing to go on with, and the decode worker computes all of it.
+Decode takes prefill's token ids in place of the prompt. Where prefill's response is complete with its first
+token there is nothing to continue, and the decode worker computes all of it.
 """
 
 from typing import Any
@@ -42,24 +43,24 @@ class Context:
         return encode({**fields, "stream": False, "disaggregated_params": asked})
 
     def handed(self, answer: bytes) -> Handed:
-        told = read_answer(answer)
+        response = read_answer(answer)
         tokens = parse("the prefill worker's answer", _answer, answer).prompt_token_ids
-        choice = told.choices[0] if len(told.choices) == 1 else {}
+        choice = response.choices[0] if len(response.choices) == 1 else {}
         data = bytes(choice.get("disaggregated_params", msgspec.Raw(b"null")))
         if bytes(choice.get("finish_reason", msgspec.Raw(b"null"))) not in _MORE:
             raise DecodeError("the prefill worker's answer is complete: nothing is left to decode")
         params = parse("disaggregated_params", _params, data)
         if params.get("ctx_request_id") is None:
             raise DecodeError("the prefill worker answered without ctx_request_id")
-        return told.handed(encode(_Handed(params, tokens)))
+        return response.handed(encode(_Handed(params, tokens)))
 
     def to_decode(self, body: bytes, pair: Pair, handed: Handed | None) -> bytes:
         assert handed is not None, "decode follows prefill"
-        told = _handed(handed.params)
+        handed_over = _handed(handed.params)
         fields = {
             **fields_of(body),
-            "disaggregated_params": {**told.params, "request_type": "generation_only"},
+            "disaggregated_params": {**handed_over.params, "request_type": "generation_only"},
         }
-        if bytes(told.tokens) != b"null":
-            fields["prompt" if "prompt" in fields else "prompt_token_ids"] = told.tokens
+        if bytes(handed_over.tokens) != b"null":
+            fields["prompt" if "prompt" in fields else "prompt_token_ids"] = handed_over.tokens
         return encode(fields)

@@ -1,11 +1,11 @@
-"""A vLLM worker without a model: its prefix cache, its wire and its manners, for tests and benchmarks.
+"""Simulated vLLM worker without a model: prefix cache, wire and API behaviour, for tests and benchmarks.
 
-config     what it is like, and its flags             words      what it says
-cache      the prefix cache (pure)                    params     what a request asks for
-scheduler  batching, with time as a cost (pure)       openai, dialects   how answers are put
-wire       KV events as bytes                         server, admin      HTTP
-publisher  the event stream                           faults     what goes wrong on request
-rank       one engine rank in a loop                  worker     the whole, start to stop
+config     its properties and flags               words      the generated text
+cache      the prefix cache (pure)                params     request parameters
+scheduler  batching, with time as a cost (pure)   openai, dialects   response formats
+wire       KV events as bytes                     server, admin      HTTP
+publisher  the event stream                       faults     injected faults
+rank       one engine rank in a loop              worker     the whole, start to stop
 """
 
 from engines.sim.cli import main

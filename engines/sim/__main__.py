@@ -1,4 +1,4 @@
-"""`python -m engines.sim`: one simulated worker on this machine."""
+"""Entry point of `python -m engines.sim`: one simulated worker on this machine."""
 
 import sys
 

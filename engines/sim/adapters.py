@@ -1,5 +1,5 @@
-"""Adapters that are loaded and unloaded while the worker runs, as vLLM 0.32 does it; under SGLang's paths in
-its form. Any path is good but one that has "missing" in it."""
+"""LoRA adapters loaded and unloaded at run time, as in vLLM 0.32; under SGLang's paths in its format. Any
+path works except one that contains "missing"."""
 
 from typing import Any
 
@@ -43,8 +43,8 @@ class Adapters:
             change(body)
         except ApiError as exc:
             error = str(exc)
-        told = {"success": error is None, "error_message": error, "loaded_adapters": self._engine.adapters}
-        return web.json_response(told, status=400 if error else 200)
+        result = {"success": error is None, "error_message": error, "loaded_adapters": self._engine.adapters}
+        return web.json_response(result, status=400 if error else 200)
 
     def _load(self, body: dict[str, Any]) -> str:
         adapters, name, path = self._engine.adapters, body.get("lora_name"), body.get("lora_path")

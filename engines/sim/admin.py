@@ -1,4 +1,5 @@
-"""Everything but generation: what the worker says of itself, tokens, small models, and our own `/sim`."""
+"""Endpoints other than generation: the worker's state, tokens, small models, and the simulator's own
+`/sim`."""
 
 import asyncio
 import hashlib
@@ -19,7 +20,7 @@ from gateway.core.blocks import Tokens
 
 EMBEDDING_SIZE = 8
 HIGH_WATER_MARK = 100_000
-ANSWER_FIRST_S = 0.01  # a restart resets connections, also the one that asked for it
+ANSWER_FIRST_S = 0.01  # a restart resets connections, also that of its own request
 
 
 def answer(data: Any, status: int = 200) -> web.Response:
@@ -27,7 +28,7 @@ def answer(data: Any, status: int = 200) -> web.Response:
 
 
 class Admin:
-    """`restart` ends all connections and starts anew after so many seconds."""
+    """Handlers of these endpoints; `restarts` takes the seconds of downtime of each requested restart."""
 
     def __init__(self, engine: Engine, restarts: "asyncio.Queue[float]") -> None:
         self._engine = engine
@@ -91,7 +92,7 @@ class Admin:
             "owned_by": OWNERS.get(self._engine.config.pd_protocol, "vllm"),
             "root": root,
             "parent": parent,
-            # vLLM tells no length for an adapter.
+            #  vLLM reports no length for an adapter.
             "max_model_len": None if parent else self._engine.config.context_tokens,
             "permission": [],
         }
@@ -109,7 +110,7 @@ class Admin:
         return answer(info | self._events_config() if engine.config.pd_protocol == "sglang" else info)
 
     def _events_config(self) -> Json:
-        """As SGLang has it in its `/server_info`."""
+        """Events configuration as SGLang reports it in its `/server_info`."""
         publisher = self._engine.ranks[0].publisher
         if publisher is None:
             return {"kv_events_config": None}
@@ -221,7 +222,7 @@ class Admin:
         return answer(totals | {"ranks": [rank.stats() for rank in self._engine.ranks]})
 
     async def cache(self, request: web.Request) -> web.Response:
-        """All that each rank holds: [engine hash, our hash, copies]; raw engine hashes as hex."""
+        """All cached blocks of each rank: [engine hash, kvgate's hash, copies]; raw engine hashes as hex."""
         held = {str(rank.number): rank.scheduler.cache.held() for rank in self._engine.ranks}
         return answer(
             {
@@ -234,7 +235,7 @@ class Admin:
         )
 
     async def media(self, request: web.Request) -> web.Response:
-        """Our hashes of what lies where at each rank."""
+        """Cached blocks of each rank by medium, as kvgate's hashes."""
         return answer({str(rank.number): rank.scheduler.cache.media() for rank in self._engine.ranks})
 
     async def faults(self, request: web.Request) -> web.Response:
@@ -246,7 +247,7 @@ class Admin:
         except msgspec.DecodeError as exc:
             raise ApiError(str(exc)) from exc
         if faults.exit is not None:
-            os._exit(faults.exit)  # as a crash: nothing is closed, nobody is told
+            os._exit(faults.exit)  # as a crash: nothing is closed or notified
         self._engine.set_faults(faults)
         if faults.restart_down_s is not None:
             loop = asyncio.get_running_loop()

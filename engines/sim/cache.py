@@ -1,19 +1,19 @@
-"""The prefix cache of a vLLM v1 worker without the KV: which block holds which tokens, and for how long.
+"""Prefix cache of a vLLM v1 worker without the KV: the tokens of each block, and their lifetimes.
 
 After vLLM's BlockPool, KVCacheManager and FullAttentionManager (0.32), one full-attention group:
 
-hit      the leading full blocks found by chained hash, never the block of the last token
-touch    a hit block without a holder leaves the free queue
-take     new blocks come from the front of the free queue; a cached one is evicted: removal event
-store    a block is cached as soon as its last token is scheduled: one store event per run
-twins    equal blocks of two sequences are both cached; the older is found, each is removed on its own
-free     tail first: blocks with a hash to the back of the queue, those without to the front
-report   a sequence may ask for its hit to be announced again, as one run from the root
-tiers    see tiers.py: what lies beside the GPU, and a window's group
-partial  where it is asked for, the beginning of a block that a sequence leaves is told too, under a hash and
-         size of its own; it goes with the next such
-fail     some free blocks lose what they held, wherever they are: holes, as after failed loads
-reset    only while no sequence holds blocks; the queue keeps its order
+    hit      the leading full blocks found by chained hash, never the block of the last token
+    touch    a hit block without a holder leaves the free queue
+    take     new blocks come from the front of the free queue; a cached one is evicted: removal event
+    store    a block is cached as soon as its last token is scheduled: one store event per run
+    twins    equal blocks of two sequences are both cached; the older is found, each is removed on its own
+    free     tail first: blocks with a hash to the back of the queue, those without to the front
+    report   a sequence may ask for its hit to be announced again, as one run from the root
+    tiers    see tiers.py: blocks beside the GPU, and a window's group
+    partial  on request, the beginning of a block that a sequence leaves is published too, under a hash and
+             size of its own; it is removed by the next such
+    fail     some free blocks lose their contents, in any place: holes, as after failed loads
+    reset    only while no sequence holds blocks; the queue keeps its order
 
 Block 0 is the null block, which is never handed out.
 """
@@ -39,14 +39,14 @@ HashForm = Literal["int", "bytes", "ours"]
 
 @dataclass(frozen=True, slots=True)
 class AdapterBlocksStored(BlocksStored):
-    """A run with its adapter, which the wire names beside the extra keys."""
+    """Run of blocks with its adapter, which the wire names beside the extra keys."""
 
     adapter: str | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A physical block. `content` is set while it is cached."""
+    """Physical block of the cache. `content` is set while it is cached."""
 
     number: int
     refs: int = 0
@@ -54,7 +54,7 @@ class Block:
 
 
 class Content(NamedTuple):
-    """What a full block holds: the engine's digest, and our hash of the same tokens and extra keys."""
+    """Contents of a full block: the engine's digest, and kvgate's hash of the same tokens and extra keys."""
 
     digest: bytes
     block_hash: BlockHash
@@ -62,7 +62,7 @@ class Content(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CachedSequence:
-    """The tokens of one sequence so far, and the blocks that hold them. Only PrefixCache changes blocks."""
+    """Tokens of one sequence so far, and the blocks that hold them. Only PrefixCache changes blocks."""
 
     tokens: Tokens
     adapter: str | None = None
@@ -78,13 +78,13 @@ class CachedSequence:
         return bool(self.adapter or self.cache_salt)
 
     def extra_keys(self, index: int) -> tuple[str, ...] | None:
-        """Of the block at `index`: the adapter in each, the salt in the first."""
+        """Extra keys of the block at `index`: the adapter in each, the salt in the first."""
         keys = (self.adapter, self.cache_salt if index == 0 else None)
         return tuple(key for key in keys if key) or None
 
 
 class PrefixCache:
-    """`num_blocks` counts the null block, as vLLM's num_gpu_blocks does."""
+    """Prefix cache of one rank; `num_blocks` counts the null block, as vLLM's num_gpu_blocks does."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class PrefixCache:
         hash_form: HashForm = "int",
         tiers: Iterable[tuple[str, int]] = (),
         window: tuple[int, int] = (0, 0),
-        tells_partial: bool = False,
+        publishes_partial: bool = False,
     ) -> None:
-        """`hash_form`: vLLM's digest or its last bytes as a number; "ours" is our hash, a tenth of the cost
-        where nobody compares. `tiers`: medium and blocks of each; `window`: tokens of a sliding one, blocks
-        of its group."""
+        """Make an empty cache. `hash_form`: vLLM's digest or its last bytes as a number; "ours" is kvgate's
+        hash, a tenth of the cost where none compares them. `tiers`: medium and blocks of each; `window`:
+        tokens of a sliding one, blocks of its group."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._root = root_hash(model)
@@ -111,7 +111,7 @@ class PrefixCache:
         self._events: list[KvEvent] = []
         self.tiers = Tiers(tiers, self._name)
         self.window = Window(*window, block_size, self._name)
-        self._tells_partial = tells_partial
+        self._publishes_partial = publishes_partial
         self._partial: list[EngineHash] = []
 
     def __repr__(self) -> str:
@@ -130,7 +130,7 @@ class PrefixCache:
         return 1.0 - self.num_free / (self.num_blocks - 1)
 
     def held(self) -> list[tuple[EngineHash, BlockHash, int]]:
-        """Engine hash, our hash and number of copies of everything cached."""
+        """Engine hash, kvgate's hash and number of copies of all cached blocks."""
         firsts = ((blocks[0].content, len(blocks)) for blocks in self._cached.values())
         return [(self._name(it.digest), it.block_hash, copies) for it, copies in firsts if it is not None]
 
@@ -143,13 +143,15 @@ class PrefixCache:
         return [*events, *self.tiers.take_events()]
 
     def media(self) -> dict[str, list[BlockHash]]:
-        """Our hashes of what lies where; under "window", those of the window's group."""
+        """Hashes of the cached blocks by medium; under "window", those of the window's group."""
         held = {GPU: [block_hash for _, block_hash, _ in self.held()]}
-        held |= {medium: list(shelf.blocks.values()) for medium, shelf in self.tiers.shelves.items()}
-        return held | {"window": list(self.window.shelf.blocks.values())}
+        held |= {
+            medium: list(block_set.blocks.values()) for medium, block_set in self.tiers.by_medium.items()
+        }
+        return held | {"window": list(self.window.block_set.blocks.values())}
 
     def fail(self, num_blocks: int, rng: random.Random) -> None:
-        """Any blocks that nobody holds are worth nothing any more."""
+        """Lose the contents of any free cached blocks."""
         cached = [block for block in self._free if block.content is not None]
         for block in rng.sample(cached, min(num_blocks, len(cached))):
             assert block.content is not None
@@ -176,13 +178,13 @@ class PrefixCache:
         return hit
 
     def num_to_load(self, sequence: CachedSequence, num_hit: int) -> int:
-        """Blocks behind a hit that need not be computed, because a tier has them."""
+        """Number of blocks behind a hit that need not be computed, because a tier has them."""
         most = (len(sequence.tokens) - 1) // self.block_size
-        is_possible = sequence.reads_cache and self.tiers.shelves and not self.window.window
+        is_possible = sequence.reads_cache and self.tiers.by_medium and not self.window.window
         return self.tiers.num_leading(sequence.contents[num_hit:most]) if is_possible else 0
 
     def fits(self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int) -> bool:
-        """Whether `num_tokens` in all could be held now; hit blocks on the free queue are used up too."""
+        """True if `num_tokens` in all could be held now; hit blocks on the free queue are used up too."""
         num_new = -(-num_tokens // self.block_size) - len(sequence.blocks) - len(hit)
         return max(num_new, 0) + sum(block.refs == 0 for block in hit) <= self.num_free
 
@@ -191,7 +193,7 @@ class PrefixCache:
     ) -> bool:
         """Hold blocks for the first `num_tokens`, and cache the full ones; False where there are too few.
 
-        With `stores` False what is in them comes later: call `store` then.
+        With `stores` False their contents come later: call `store` then.
         """
         if not hit and num_tokens <= len(sequence.blocks) * self.block_size:  # most steps of decoding
             self._store(sequence, min(num_tokens, len(sequence.tokens)) // self.block_size)
@@ -212,7 +214,7 @@ class PrefixCache:
         self._store(sequence, min(num_tokens, len(sequence.tokens)) // self.block_size)
 
     def free(self, sequence: CachedSequence) -> None:
-        """Give up all blocks, the tail first; what is cached stays cached until its block is taken."""
+        """Give up all blocks, the tail first; cached blocks stay cached until they are taken."""
         uncached: list[Block] = []
         for block in reversed(sequence.blocks):
             block.refs -= 1
@@ -222,8 +224,8 @@ class PrefixCache:
                 else:
                     self._free[block] = None
         self._bare += reversed(uncached)
-        if self._tells_partial:
-            self._tell_partial(sequence)
+        if self._publishes_partial:
+            self._publish_partial(sequence)
         sequence.blocks.clear()
         sequence.num_stored = 0
 
@@ -296,7 +298,7 @@ class PrefixCache:
             adapter=sequence.adapter,
         )
 
-    def _tell_partial(self, sequence: CachedSequence) -> None:
+    def _publish_partial(self, sequence: CachedSequence) -> None:
         tail = sequence.tokens[sequence.num_stored * self.block_size :]
         if not 0 < len(tail) < self.block_size:
             return
@@ -304,12 +306,12 @@ class PrefixCache:
             self._events.append(BlocksRemoved(self._partial))
         parent = sequence.contents[sequence.num_stored - 1].digest if sequence.num_stored else None
         self._partial = [self._name(sha256((parent or ROOT) + tail.tobytes()).digest())]
-        told = None if parent is None else self._name(parent)
-        event = BlocksStored(self._partial, told, tail, len(tail), spec_kind="full_attention")
+        parent_name = None if parent is None else self._name(parent)
+        event = BlocksStored(self._partial, parent_name, tail, len(tail), spec_kind="full_attention")
         self._events.append(event)
 
     def _hash(self, sequence: CachedSequence) -> None:
-        """Add the contents of blocks that became full since."""
+        """Add the contents of blocks that became full."""
         size, contents = self.block_size, sequence.contents
         first, end = len(contents), len(sequence.tokens) // size
         if first == end:

@@ -14,7 +14,7 @@ NONE = b"\xf6"
 
 
 def block_digest(parent: bytes, tokens: Tokens, extra_keys: Sequence[Sequence[str]]) -> bytes:
-    """32 bytes. `extra_keys` are tagged: ("lora", name, path), ("cache_salt", salt)."""
+    """Block digest of 32 bytes. `extra_keys` are tagged: ("lora", name, path), ("cache_salt", salt)."""
     head = b"\x83" + _head(BYTES, len(parent)) + parent + _head(ARRAY, len(tokens))
     return sha256(head + b"".join(map(_uint, tokens)) + _extra(extra_keys)).digest()
 
@@ -40,7 +40,7 @@ def _uint(value: int) -> bytes:
 
 
 def _head(kind: int, value: int) -> bytes:
-    """Major type and argument in the shortest form."""
+    """Head of a CBOR item: major type and argument in the shortest form."""
     if value < 24:
         return bytes((kind | value,))
     for code, width in ((24, 1), (25, 2), (26, 4), (27, 8)):

@@ -1,4 +1,4 @@
-"""The command line of the simulated worker: `python -m engines.sim`, `kvgate sim`."""
+"""Command line of the simulated worker: `python -m engines.sim`, `kvgate sim`."""
 
 import argparse
 import sys
@@ -9,9 +9,10 @@ from engines.sim.worker import run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until SIGINT or SIGTERM; the exit code. `arguments` None: those of the process."""
+    """Run until SIGINT or SIGTERM. Returns the exit code. `arguments` None: those of the process."""
     parser = argparse.ArgumentParser(
-        prog="kvgate sim", description="A vLLM worker without a model: its prefix cache, wire and manners."
+        prog="kvgate sim",
+        description="Simulate a vLLM worker without a model: its prefix cache, wire and API behaviour.",
     )
     add_flags(parser)
     try:

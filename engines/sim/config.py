@@ -1,4 +1,4 @@
-"""What one simulated worker is like, and the command line made from it."""
+"""Properties of a simulated worker, and the command line made from them."""
 
 import argparse
 from pathlib import Path
@@ -14,7 +14,8 @@ BUNDLED_TOKENIZER = Path(__file__).parent / "tokenizer"
 
 
 class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Each field is a flag of the same name; the description is its help."""
+    """Configuration of a simulated worker. Each field is a flag of the same name; the description is its
+    help."""
 
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[int, Meta(description="HTTP port, 0 for a free one")] = 0
@@ -23,7 +24,7 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lora: Annotated[tuple[str, ...], Meta(description="names of LoRA adapters, each served as a model")] = ()
     runtime_lora: Annotated[
         bool,
-        Meta(description="load and unload adapters when asked, as with VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+        Meta(description="load and unload adapters on request, as with VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
     ] = False
     tokenizer: Annotated[
         Path, Meta(description="directory with tokenizer.json and tokenizer_config.json")
@@ -45,10 +46,10 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_num_seqs: Annotated[int, Meta(description="sequences running at once")] = 128
     max_model_len: Annotated[
         int,
-        Meta(description="prompt and output tokens of a request, 0: what the cache holds, at most 32768"),
+        Meta(description="prompt and output tokens of a request, 0: the cache size, at most 32768"),
     ] = 0
     mean_output_tokens: Annotated[
-        int, Meta(description="mean length of an answer that ends by itself, in tokens")
+        int, Meta(description="mean length of a response that ends by itself, in tokens")
     ] = 64
     seed: Annotated[int, Meta(description="decides output, and the dice of faults")] = 0
     dp_size: Annotated[int, Meta(description="data-parallel ranks, each with a cache and event stream")] = 1
@@ -61,14 +62,15 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cpu_blocks: Annotated[int, Meta(description="blocks of an offload tier in host memory, 0: none")] = 0
     storage_blocks: Annotated[int, Meta(description="blocks of an offload tier in storage, 0: none")] = 0
     storage_locality: Annotated[
-        Literal["", "LOCAL", "REMOTE"], Meta(description="what its operator says of that storage")
+        Literal["", "LOCAL", "REMOTE"],
+        Meta(description="locality that its operator declares for that storage"),
     ] = ""
     window_tokens: Annotated[
         int, Meta(description="sliding window of a second group of layers, 0: all are full attention")
     ] = 0
     window_blocks: Annotated[int, Meta(description="cache size of that group, in blocks")] = 1024
     partial_blocks: Annotated[
-        bool, Meta(description="tell of beginnings of blocks too, as newer versions may")
+        bool, Meta(description="publish beginnings of blocks too, as newer versions may")
     ] = False
     events: Annotated[bool, Meta(description="publish KV events")] = True
     events_port: Annotated[int, Meta(description="PUB port of rank 0 (rank r: + r), 0 for free ones")] = 0
@@ -79,47 +81,48 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt_tokens_details: Annotated[bool, Meta(description="report cached_tokens in usage")] = True
     pd_role: Annotated[
         Literal["", "prefill", "decode", "both"],
-        Meta(description="takes part in prefill and decode on different workers"),
+        Meta(description="role in disaggregated prefill and decode"),
     ] = ""
     pd_protocol: Annotated[
         Literal["nixl", "mooncake", "shared_storage", "sglang", "trtllm"],
-        Meta(description="how such workers are asked, with --pd-role"),
+        Meta(description="protocol of such workers, with --pd-role"),
     ] = "nixl"
     pd_port: Annotated[
         int, Meta(description="port at which other workers fetch blocks (side channel), 0 for a free one")
     ] = 0
     bootstrap_port: Annotated[
-        int, Meta(description="Mooncake's HTTP port that tells the engine id, 0 for a free one")
+        int, Meta(description="Mooncake's HTTP port that reports the engine id, 0 for a free one")
     ] = 0
     pd_store: Annotated[
         Path | None, Meta(description="directory that workers with shared storage have in common")
     ] = None
     pd_info: Annotated[
-        bool, Meta(description="tell role and connector at /server_info, as vLLM with VLLM_SERVER_DEV_MODE=1")
+        bool,
+        Meta(description="report role and connector at /server_info, as vLLM with VLLM_SERVER_DEV_MODE=1"),
     ] = True
     transfer_tokens_per_s: Annotated[
         float, Meta(description="speed of a transfer between workers, in prompt tokens")
     ] = 100_000.0
-    transfer_latency_s: Annotated[float, Meta(description="what each transfer takes at least")] = 0.005
+    transfer_latency_s: Annotated[float, Meta(description="minimum time of a transfer")] = 0.005
     lease_s: Annotated[float, Meta(description="how long blocks wait to be fetched")] = 30.0
     pull_timeout_s: Annotated[
-        float, Meta(description="how long decode waits for prefill's answer to a fetch")
+        float, Meta(description="how long decode waits for prefill's reply to a fetch")
     ] = 5.0
     kv_load_failure: Annotated[
-        Literal["fail", "recompute"], Meta(description="decode's answer to a transfer that failed")
+        Literal["fail", "recompute"], Meta(description="decode's reaction to a transfer that failed")
     ] = "fail"
     cache_dtype: Annotated[str, Meta(description="type of the cache; those of a pair must be equal")] = "auto"
-    tp_size: Annotated[int, Meta(description="tensor-parallel size, as told to others")] = 1
+    tp_size: Annotated[int, Meta(description="tensor-parallel size, as reported to others")] = 1
     api_key: Annotated[str | None, Meta(description="bearer token that /v1 demands")] = None
     until_eof: Annotated[
-        bool, Meta(description="stop when standard input is closed: whoever started it is gone")
+        bool, Meta(description="stop when standard input is closed: the process that started it is gone")
     ] = False
     shutdown_s: Annotated[
-        float, Meta(description="on SIGTERM, how long requests under way may take to finish, in seconds")
+        float, Meta(description="on SIGTERM, how long requests in flight may take to finish, in seconds")
     ] = 0.0
     shutdown: Annotated[
         Literal["refuse", "503"],
-        Meta(description="and what others get meanwhile: no connection, or 503 from all but /metrics"),
+        Meta(description="and the reply to others meanwhile: no connection, or 503 from all but /metrics"),
     ] = "refuse"
     faults: Annotated[str | None, Meta(description="faults from the start: JSON as for POST /sim/faults")] = (
         None
@@ -168,17 +171,17 @@ class SimConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def capacity_tokens(self) -> int:
-        """What one sequence can hold when it is alone."""
+        """Tokens that one sequence can hold when it is alone."""
         return (self.kv_blocks - 1) * self.block_size
 
     @property
     def context_tokens(self) -> int:
-        """The limit in force: prompt and output together."""
+        """Limit of prompt and output together that is in force."""
         return self.max_model_len or min(32_768, self.capacity_tokens)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """A flag for each field of SimConfig; read the result with `from_args`."""
+    """Add a flag for each field of SimConfig; read the result with `from_args`."""
     hints = get_type_hints(SimConfig, include_extras=True)
     for field in fields(SimConfig):
         _add_flag(parser, field.name, hints[field.name], field.default)
@@ -195,7 +198,7 @@ def _add_flag(parser: argparse.ArgumentParser, name: str, hint: Any, default: An
     elif get_origin(kind) is tuple:
         parser.add_argument(flag, action="append", default=None, metavar="NAME", help=f"{about}; repeatable")
     else:
-        # A single type, or one type or None.
+        #  Single type, or a single type or None.
         one = get_args(kind)[0] if get_origin(kind) in (Union, UnionType) else kind
         parser.add_argument(flag, type=one, default=default, metavar=one.__name__.upper(), help=about)
 
@@ -209,7 +212,7 @@ def _shown(default: Any) -> str:
 
 
 def from_args(args: argparse.Namespace) -> SimConfig:
-    """Raises ValueError for values that cannot be."""
+    """Configuration from parsed flags. Raises ValueError for invalid values."""
     given = {field.name: getattr(args, field.name) for field in fields(SimConfig)}
     for name in ("alias", "lora"):
         given[name] = tuple(given[name] or ())

@@ -1,4 +1,4 @@
-"""The other generating APIs in their least form: /v1/responses, /v1/messages, /inference/v1/generate."""
+"""Other generating APIs in minimal form: /v1/responses, /v1/messages, /inference/v1/generate."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 def responses_messages(body: Body) -> list[Json]:
-    """A /v1/responses body as chat messages. Raises ApiError for items that are no messages."""
+    """Chat messages of a /v1/responses body. Raises ApiError for items that are no messages."""
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
@@ -21,7 +21,7 @@ def responses_messages(body: Body) -> list[Json]:
 
 
 def anthropic_messages(body: Body) -> list[Json]:
-    """A /v1/messages body as chat messages."""
+    """Chat messages of a /v1/messages body."""
     system = body.get("system")
     head = [{"role": "system", "content": _content(system)}] if system else []
     return head + [_message(item) for item in body["messages"]]
@@ -42,7 +42,7 @@ def _content(content: Any) -> Any:
 
 
 class Responses:
-    """/v1/responses: one output message with one text part."""
+    """Responses of /v1/responses: one output message with one text part."""
 
     def __init__(self) -> None:
         self._sequence_number = 0
@@ -129,7 +129,7 @@ class Responses:
 
 
 class Messages:
-    """/v1/messages (Anthropic): one text block."""
+    """Responses of /v1/messages (Anthropic): one text block."""
 
     def whole(self, job: Job, usage: Usage) -> Json:
         choice = job.choices[0]
@@ -173,7 +173,7 @@ class Messages:
 
 
 class Generate:
-    """/inference/v1/generate: tokens in, tokens out, at once."""
+    """Responses of /inference/v1/generate: tokens in, tokens out, at once."""
 
     def whole(self, job: Job, usage: Usage) -> Json:
         return {

@@ -1,12 +1,14 @@
-"""What can be made to go wrong, on request: a plan in JSON, and the dice that follow it.
+"""Injected faults: a plan in JSON, and the dice that follow it.
 
 events        lost between engine and subscriber (a replay still has them), late, twice, out of order
-replays       kept back: answered as of now, but what they say arrives with the next plan
-connections   refused with a reset or a 503, or accepted and never answered, or lost with what was asked while
+replays       kept back: made as of now, but delivered with the next plan
+connections   refused with a reset or a 503, or accepted and never answered, or lost with their requests
+while
               probes are answered; cut after k chunks
 blocks        so many, anywhere in the cache, are lost with the next plan, as after failed loads
 engine        slower by a factor, or hanging: HTTP answers, steps do not end
-prefill       refused; answered without transfer parameters; what it pinned is gone, or the whole process
+prefill       refused; answered without transfer parameters; its pinned blocks are gone, or the whole
+process
 transfers     slower by a factor, or never answered; another number of prompt tokens than the other leg
 """
 
@@ -22,23 +24,24 @@ Frames: TypeAlias = tuple[bytes, bytes, bytes]
 
 
 class Chance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Strikes the next `next` times for sure, then with `probability`."""
+    """Chance of a fault: strikes the next `next` times for sure, then with `probability`."""
 
     next: int = 0
     probability: float = 0.0
 
 
 class Cut(Chance, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A stream's TCP connection is reset after `after_chunks` chunks of the answer."""
+    """Fault that resets a stream's TCP connection after `after_chunks` chunks of the response."""
 
     after_chunks: int = 1
 
 
 class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that is wrong now; a new plan replaces the old one, `{}` heals. `delay_s` is what late means.
+    """Plan of all current faults; a new plan replaces the old one, `{}` heals. `delay_s` is the delay of late
+    events.
 
-    `exit` ends the process at once with that code. `restart_down_s` restarts the worker: connections
-    are reset, ports stay closed for so long, then it is back with an empty cache and sequence number 0.
+    `exit` ends the process at once with that code. `restart_down_s` restarts the worker: connections are
+    reset, ports stay closed for so long, then it is back with an empty cache and sequence number 0.
     """
 
     lose: Chance = Chance()
@@ -77,12 +80,12 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def parse_faults(data: bytes | str) -> Faults:
-    """Raises msgspec.ValidationError with the path of the field at fault."""
+    """Parse a plan. Raises msgspec.ValidationError with the path of the field at fault."""
     return msgspec.json.decode(data, type=Faults)
 
 
 class Dice:
-    """Rolls one Chance again and again."""
+    """Dice for one Chance, rolled again and again."""
 
     def __init__(self, chance: Chance, rng: random.Random) -> None:
         self._left = chance.next
@@ -98,14 +101,14 @@ class Dice:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message on its way; `delay_s` holds up those behind it too."""
+    """Message on its way; `delay_s` holds up those behind it too."""
 
     frames: Frames
     delay_s: float = 0.0
 
 
 class EventFaults:
-    """Turns each published message into what reaches the subscribers, and when."""
+    """Event faults: turns each published message into the deliveries to subscribers."""
 
     def __init__(self, faults: Faults, rng: random.Random) -> None:
         self._lose = Dice(faults.lose, rng)
@@ -127,6 +130,6 @@ class EventFaults:
         return [*deliveries, *self.release()]
 
     def release(self) -> Sequence[Delivery]:
-        """What still waits to be overtaken; ask for it when the plan changes."""
+        """Release messages that wait to be overtaken; call it when the plan changes."""
         overtaken, self._overtaken = self._overtaken, []
         return overtaken

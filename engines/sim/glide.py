@@ -1,16 +1,17 @@
-"""Many steps at once, where running sequences only decode: what stepping would come to, at a fraction of it.
+"""Fast-forward over steps in which running sequences only decode: the same result as stepping, at a fraction
+of the cost.
 
-Such steps cost the same, one after the other. What can happen in them is known beforehand: a sequence fills
-a block (an event), takes a new one (perhaps another event), or gets its last token. Only those steps are
-looked at; between them a sequence is left as it is, and gets its tokens when it matters.
+Such steps cost the same, one after the other. All that can happen in them is known beforehand: a sequence
+fills a block (an event), takes a new one (perhaps another event), or gets its last token. Only those steps
+are looked at; between them a sequence is left as it is, and gets its tokens when it matters.
 
     step k, nothing due          nothing to do
     step k, blocks due           their sequences catch up, and allocate: its events
-    last step                    all catch up, and it is finished by the scheduler itself
+    last step                    all catch up, and the scheduler itself finishes it
 
-A glide ends with the first sequence that does, before a step in which blocks run out (somebody is preempted),
-and, where somebody waits, before any step that changes the cache: the one who waits may fit then. Who wants
-to touch the scheduler meanwhile calls `stop` first.
+A glide ends with the first sequence that does, before a step in which blocks run out (a sequence is
+preempted), and, where a sequence waits, before any step that changes the cache: the waiting one may fit then.
+To touch the scheduler meanwhile, call `stop` first.
 """
 
 import heapq
@@ -19,11 +20,12 @@ from engines.sim.scheduler import Outcome, Scheduler, Step
 
 
 class Glide:
-    """From `step` on, which the scheduler has just started. Steps are counted from it, beginning with 1."""
+    """Glide from `step` on, which the scheduler has just started. Steps are counted from it, beginning with
+    1."""
 
     def __init__(self, scheduler: Scheduler, step: Step) -> None:
         self.next = 0
-        """The step at whose end `take` is to be called."""
+        """Step at the end of which `take` is to be called."""
         self.is_over = False
         self._scheduler, self._cache, self._step = scheduler, scheduler.cache, step
         self._sequences = [sequence for sequence, _ in step.work]
@@ -35,7 +37,7 @@ class Glide:
 
     @classmethod
     def of(cls, scheduler: Scheduler, step: Step) -> "Glide | None":
-        """None where there is nothing to gain."""
+        """Glide of a step, or None where there is nothing to gain."""
         if not step.is_steady or scheduler.cache.has_events:
             return None
         glide = cls(scheduler, step)
@@ -45,7 +47,7 @@ class Glide:
         return f"Glide(next={self.next}, end={self._end}, {len(self._sequences)} sequences)"
 
     def take(self) -> Outcome:
-        """All steps up to `next` are finished; only the last has sequences that got their last token."""
+        """Finish all steps up to `next`; only the last has sequences that got their last token."""
         now = self.next
         while self._blocks_due and self._blocks_due[0][0] == now:
             _, i = heapq.heappop(self._blocks_due)
@@ -61,7 +63,8 @@ class Glide:
         return Outcome((), self._cache.take_events(), self._step.cost_s, self._step.num_decoding)
 
     def stop(self, num_steps: int) -> Step:
-        """So many steps are finished, no fewer than `take` was called for: the one under way now."""
+        """End the glide after `num_steps` finished steps, no fewer than `take` was called for. Returns the
+        current step."""
         self.is_over = True
         if not num_steps:
             return self._step
@@ -77,7 +80,7 @@ class Glide:
         self.next = min(due, self._end)
 
     def _has_room(self, step: int) -> bool:
-        """Whether each that takes a new block in a step can. Most steps need none or one."""
+        """True if each sequence that takes a new block in a step can. Most steps need none or one."""
         if self._cache.num_free >= len(self._sequences):
             return True
         due = [i for when, i in self._blocks_due if when == step]
@@ -89,7 +92,7 @@ class Glide:
         return num_tokens > len(sequence.cached.blocks) * self._cache.block_size
 
     def _due(self, i: int, begin: int) -> int:
-        """The first step behind `begin`, whose blocks are allocated, in which a sequence fills a block or
+        """First step behind `begin`, at which blocks are allocated, in which a sequence fills a block or
         takes a new one."""
         sequence, size = self._sequences[i], self._cache.block_size
         num_tokens = sequence.num_computed + begin - self._done[i]

@@ -1,4 +1,4 @@
-"""A Prometheus histogram: cumulative buckets, sum and count, with vLLM's bucket bounds."""
+"""Prometheus histogram: cumulative buckets, sum and count, with vLLM's bucket bounds."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -32,6 +32,6 @@ class Histogram:
         self.sum += value
 
     def buckets(self) -> Iterator[tuple[str, int]]:
-        """(le, observations up to it), the last one "+Inf"."""
+        """Buckets as (le, observations up to it), the last one "+Inf"."""
         names = [*map(str, self._bounds), "+Inf"]
         return zip(names, accumulate(self._counts), strict=True)

@@ -1,4 +1,4 @@
-"""One HTTP request while it is answered: its choices, their progress, and their usage."""
+"""HTTP request while it is answered: its choices, their progress, and their usage."""
 
 import asyncio
 import time
@@ -24,17 +24,17 @@ FINGERPRINT = f"vllm-{VERSION}-sim"
 
 @dataclass(slots=True)
 class Choice:
-    """One answer to one prompt. `num_told` of the tokens produced so far have been passed on."""
+    """Choice: one answer to one prompt. `num_sent` of the tokens produced so far have been passed on."""
 
     index: int
     prompt: Tokens
     answer: Answer
-    num_told: int = 0
+    num_sent: int = 0
     num_produced: int = 0
 
     @property
     def is_done(self) -> bool:
-        return self.num_told == len(self.answer.tokens)
+        return self.num_sent == len(self.answer.tokens)
 
     @property
     def finish_reason(self) -> str | None:
@@ -42,7 +42,7 @@ class Choice:
 
     @property
     def last_piece(self) -> str:
-        return self.answer.pieces[self.num_told - 1]
+        return self.answer.pieces[self.num_sent - 1]
 
     @property
     def text(self) -> str:
@@ -51,7 +51,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts so far; `cached` is None where the engine is not to tell."""
+    """Token counts so far; `cached` is None where the engine does not report it."""
 
     prompt: int
     completion: int
@@ -63,13 +63,13 @@ class Usage:
 
 
 class LoadFailed(Exception):
-    """What another worker computed did not come, and is not to be computed here."""
+    """KV from another worker did not arrive, and is not to be computed here."""
 
 
 class Job:
-    """The choices of one request, in vLLM's order: n for the first prompt, n for the second, …
+    """Choices of one request, in vLLM's order: n for the first prompt, n for the second, …
 
-    `leg`: what it is where prefill and decode are on different workers. `extra_tokens` are counted as the
+    `leg`: its part where prefill and decode are on different workers. `extra_tokens` are counted as the
     prompt's, as if another template had been used.
     """
 
@@ -90,8 +90,8 @@ class Job:
             Choice(index, prompts[index // asked.num_choices], answer) for index, answer in enumerate(answers)
         ]
         self._sequences: list[tuple[Rank, EngineSequence]] = []
-        self._told: asyncio.Queue[Choice | None] = asyncio.Queue()
-        self._tells_tokens = True
+        self._progress: asyncio.Queue[Choice | None] = asyncio.Queue()
+        self._is_streaming = True
         self._leg = leg
         self._extra_tokens = extra_tokens
 
@@ -100,7 +100,8 @@ class Job:
         return [sequence for _, sequence in self._sequences]
 
     def submit(self, choose: Callable[[], Rank]) -> None:
-        """`choose` gives each choice its rank. Then `wait` for tokens, or `finish` for all of them."""
+        """Submit each choice to the rank that `choose` returns. Then `wait` for tokens, or `finish` for all
+        of them."""
         for choice in self.choices:
             cached = CachedSequence(
                 choice.prompt[:],
@@ -116,7 +117,7 @@ class Job:
             if self._leg is not None and self._leg.store is not None:
                 _look(self._leg.store, sequence, choice.prompt, rank.scheduler.cache.block_size)
             self._sequences.append((rank, sequence))
-            rank.submit(sequence, partial(self._tell, choice), partial(self._told.put_nowait, None))
+            rank.submit(sequence, partial(self._on_token, choice), partial(self._progress.put_nowait, None))
 
     def _take_part(self, leg: Leg, sequence: EngineSequence, choice: Choice) -> None:
         if leg.pins:
@@ -126,27 +127,28 @@ class Job:
             sequence.load = Load(len(choice.prompt), leg.source, on_mismatch=garble)
 
     def abort(self) -> None:
-        """Give up what is not finished; harmless when all is."""
+        """Abort the sequences that are not finished; harmless when all are."""
         for rank, sequence in self._sequences:
             rank.abort(sequence)
 
     async def finish(self) -> None:
-        """Until all tokens are there, without waking up for each."""
-        self._tells_tokens = False
+        """Wait for all tokens, without waking up for each."""
+        self._is_streaming = False
         while not self.is_done:
             await self.wait()
 
-    def _tell(self, choice: Choice) -> None:
+    def _on_token(self, choice: Choice) -> None:
         choice.num_produced += 1
-        if self._tells_tokens or choice.num_produced == len(choice.answer.tokens):
-            self._told.put_nowait(choice)
+        if self._is_streaming or choice.num_produced == len(choice.answer.tokens):
+            self._progress.put_nowait(choice)
 
     async def wait(self) -> Choice:
-        """The next token: its choice, with the token counted. Raises LoadFailed before the first."""
-        choice = await self._told.get()
+        """Wait for the next token. Returns its choice, with the token counted. Raises LoadFailed before the
+        first."""
+        choice = await self._progress.get()
         if choice is None:
             raise LoadFailed
-        choice.num_told = choice.num_told + 1 if self._tells_tokens else choice.num_produced
+        choice.num_sent = choice.num_sent + 1 if self._is_streaming else choice.num_produced
         return choice
 
     @property
@@ -154,11 +156,11 @@ class Job:
         return all(choice.is_done for choice in self.choices)
 
     def usage(self, with_details: bool) -> Usage:
-        """As vLLM counts: each prompt once, cached tokens of the last prompt only."""
+        """Usage as vLLM counts it: each prompt once, cached tokens of the last prompt only."""
         last = self._sequences[-self.asked.num_choices][1]
         return Usage(
             prompt=sum(map(len, self.prompts)) + self._extra_tokens,
-            completion=sum(choice.num_told for choice in self.choices),
+            completion=sum(choice.num_sent for choice in self.choices),
             cached=self._cached(last) if with_details else None,
         )
 

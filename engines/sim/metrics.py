@@ -1,4 +1,4 @@
-"""/metrics under vLLM's names, in Prometheus' text form; the ones that a gateway or a person reads."""
+"""Metrics page under vLLM's names, in Prometheus' text form; the ones that a gateway or a person reads."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +41,7 @@ SOURCES: dict[str, Value] = {
 def exposition(
     config: SimConfig, ranks: Sequence[Rank], started: float, transfers: Transfers | None = None
 ) -> str:
-    """`started`: wall clock in seconds."""
+    """Text of the page. `started`: wall clock in seconds."""
     lines = [*_lines(config, ranks, started), *(metric_lines(config, transfers) if transfers else ())]
     return "\n".join(lines) + "\n"
 

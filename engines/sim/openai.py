@@ -1,4 +1,4 @@
-"""The OpenAI APIs as vLLM 0.32 answers them: /v1/completions and /v1/chat/completions."""
+"""OpenAI APIs as vLLM 0.32 answers them: /v1/completions and /v1/chat/completions."""
 
 from typing import Any, Protocol
 
@@ -10,22 +10,22 @@ Json = dict[str, Any]
 
 
 class Whole(Protocol):
-    """How one API puts an answer that comes at once."""
+    """Response format of an API without streaming."""
 
     def whole(self, job: Job, usage: Usage) -> Json: ...
 
 
 class Dialect(Whole, Protocol):
-    """How one API puts an answer, also piece by piece."""
+    """Response format of an API, also streamed."""
 
     def opening(self, job: Job, usage: Usage) -> bytes:
-        """What precedes the first token, sent together with it."""
+        """Events before the first token, sent together with it."""
 
     def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
-        """The token of `choice` that was just produced."""
+        """Event of the token of `choice` that was just produced."""
 
     def closing(self, job: Job, usage: Usage) -> bytes:
-        """What follows the last token."""
+        """Events after the last token."""
 
 
 def sse(data: Json, event: str | None = None) -> bytes:
@@ -56,7 +56,8 @@ def _counts(usage: Usage) -> Json:
 
 
 class Completions:
-    """/v1/completions. `echoes`: the prompts' texts, where they are to be part of the answer."""
+    """Responses of /v1/completions. `echoes`: the prompts' texts, where they are to be part of the
+    response."""
 
     def __init__(self, echoes: list[str] | None = None) -> None:
         self._echoes = echoes
@@ -73,14 +74,14 @@ class Completions:
 
     def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
         text = choice.last_piece
-        if choice.num_told == 1:
+        if choice.num_sent == 1:
             text = self._echo(job, choice) + text
         ids = job.asked.return_token_ids
         data: Json = {"index": choice.index, "text": text, "logprobs": None}
         data |= {"finish_reason": choice.finish_reason, "stop_reason": _stop_reason(choice)}
-        shows_prompt = choice.num_told == 1 and (ids or job.asked.echo)
+        shows_prompt = choice.num_sent == 1 and (ids or job.asked.echo)
         data["prompt_token_ids"] = choice.prompt.tolist() if shows_prompt else None
-        data["token_ids"] = [choice.answer.tokens[choice.num_told - 1]] if ids else None
+        data["token_ids"] = [choice.answer.tokens[choice.num_sent - 1]] if ids else None
         chunk = _head(job, "cmpl", "text_completion", [data])
         if job.asked.usage_each_chunk:
             chunk["usage"] = _counts(_of(choice)) | {"completion_tokens_details": None}
@@ -116,7 +117,7 @@ class Completions:
 
 
 class Chat:
-    """/v1/chat/completions."""
+    """Responses of /v1/chat/completions."""
 
     def whole(self, job: Job, usage: Usage) -> Json:
         ids = job.asked.return_token_ids
@@ -144,7 +145,7 @@ class Chat:
         if choice.is_done:
             data["stop_reason"] = choice.answer.stop_reason
         ids = job.asked.return_token_ids
-        data["token_ids"] = [choice.answer.tokens[choice.num_told - 1]] if ids else None
+        data["token_ids"] = [choice.answer.tokens[choice.num_sent - 1]] if ids else None
         chunk = _head(job, "chatcmpl", "chat.completion.chunk", [data])
         if job.asked.usage_each_chunk:
             chunk["usage"] = _counts(_of(choice)) | {"completion_tokens_details": None}
@@ -186,7 +187,7 @@ def _head(job: Job, prefix: str, kind: str, choices: list[Json]) -> Json:
 
 
 def _of(choice: Choice) -> Usage:
-    return Usage(len(choice.prompt), choice.num_told, None)
+    return Usage(len(choice.prompt), choice.num_sent, None)
 
 
 def _stop_reason(choice: Choice) -> str | None:

@@ -1,4 +1,4 @@
-"""What a request asks for, and what vLLM answers where it asks for what cannot be."""
+"""Parameters of a request, and vLLM's errors for invalid ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Body = Mapping[str, Any]
 
 
 class ApiError(Exception):
-    """An answer in vLLM's form: status, message, type, and the parameter at fault."""
+    """Error response in vLLM's form: status, message, type, and the parameter at fault."""
 
     def __init__(
         self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
@@ -22,12 +22,12 @@ class ApiError(Exception):
         self._error = {"message": message, "type": kind, "param": param, "code": status}
 
     def body(self, in_stream: bool = False) -> bytes:
-        """As an answer, or as an event of a stream that had begun."""
+        """Body of the error, as a response or as an event of a stream that had begun."""
         return msgspec.json.encode({"error": self._error})
 
 
 class FlatError(ApiError):
-    """In SGLang's and TensorRT-LLM's form, which has no object around it."""
+    """Error response in SGLang's and TensorRT-LLM's form, which has no object around it."""
 
     def body(self, in_stream: bool = False) -> bytes:
         error = {"object": "error"} | self._error
@@ -36,7 +36,7 @@ class FlatError(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request's wishes, whatever API they came through. `max_tokens` None: all that is left."""
+    """Parameters of one request, from any API. `max_tokens` None: all that is left."""
 
     model: str
     adapter: str | None
@@ -55,7 +55,8 @@ class Asked:
     echo: bool
 
     def sampling(self, num_prompt: int, context_tokens: int) -> Sampling:
-        """Raises ApiError for a prompt or an output length beyond the context."""
+        """Sampling limits for a prompt. Raises ApiError for a prompt or an output length beyond the
+        context."""
         if num_prompt > context_tokens:
             raise too_long(context_tokens, num_prompt)
         if self.max_tokens is not None and self.max_tokens > context_tokens:
@@ -97,7 +98,7 @@ def decode_body(data: bytes) -> dict[str, Any]:
 
 
 def require(body: Body, name: str, kind: type) -> Any:
-    """A field that must be there; vLLM reports pydantic's findings."""
+    """Required field of a body; errors are worded as vLLM reports pydantic's."""
     if name not in body:
         raise _invalid("missing", f"body.{name}", "Field required", f"<dict of {len(body)} items>")
     if not isinstance(body[name], kind):
@@ -107,7 +108,7 @@ def require(body: Body, name: str, kind: type) -> Any:
 
 
 def read(body: Body, models: Sequence[str], adapters: Sequence[str], default_max_tokens: int | None) -> Asked:
-    """`models`: every name served; `adapters`: those that are a LoRA's. Raises ApiError."""
+    """Parse a request. `models`: every name served; `adapters`: those that are a LoRA's. Raises ApiError."""
     model = body.get("model") or models[0]
     if model not in models:
         message = f"The model `{model}` does not exist. Valid aliases: {', '.join(models)}."

@@ -1,8 +1,8 @@
-"""The event stream of one rank over ZeroMQ: a PUB socket, and a ROUTER that replays.
+"""Event stream of one rank over ZeroMQ: a PUB socket, and a ROUTER that replays.
 
-As vLLM's ZmqEventPublisher, without its thread: the buffer is bounded, a request that is not exactly
-`[client, b"", seq]` is ignored, an answer ends with sequence number −1, a start beyond the end gets
-only that, and the ROUTER's default high-water mark drops what a slow client does not take.
+As in vLLM's ZmqEventPublisher, without its thread: the buffer is bounded, a request that is not exactly
+`[client, b"", seq]` is ignored, a reply ends with sequence number −1, a start beyond the end gets only that,
+and the ROUTER's default high-water mark drops messages that a slow client does not take.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ LINGER_MS = 0
 
 
 class Publisher:
-    """Open it in the loop that publishes. Its own context lets closing free the ports."""
+    """Publisher of KV events. Open it in the loop that publishes. Its own context lets closing free the
+    ports."""
 
     def __init__(
         self, host: str, topic: str, buffer_size: int, event_faults: EventFaults | None = None
@@ -42,7 +43,7 @@ class Publisher:
 
     @property
     def endpoint(self) -> str:
-        """As vLLM tells it: every interface is "*", which is no address to connect to."""
+        """Endpoint as vLLM reports it: every interface is "*", which is no address to connect to."""
         return f"tcp://{self._shown_host}:{self.events_port}"
 
     @property
@@ -55,11 +56,12 @@ class Publisher:
 
     @property
     def num_held_replays(self) -> int:
-        """Answers that wait for the next plan."""
+        """Number of replies that wait for the next plan."""
         return len(self._held_replays)
 
     def open(self, events_port: int, replay_port: int | None) -> None:
-        """Bind; port 0 takes a free one, `replay_port` None means no replay. OSError for a taken port."""
+        """Bind; port 0 takes a free one, `replay_port` None means no replay. Raises OSError for a taken
+        port."""
         try:
             self._open(events_port, replay_port)
         except zmq.ZMQError as exc:
@@ -77,7 +79,7 @@ class Publisher:
             self._router = router
 
     def close(self) -> None:
-        """Returns when the ports are free again."""
+        """Close the sockets; returns when the ports are free again."""
         if self._timer is not None:
             self._timer.cancel()
         if self._router is not None:
@@ -125,7 +127,7 @@ class Publisher:
             self._timer = loop.call_later(self._late[0].delay_s, self._send_late)
 
     def _send_late(self) -> None:
-        """The one whose time has come, and those behind it up to the next late one."""
+        """Send the late message that is due, and those behind it up to the next late one."""
         self._timer = None
         self._send(self._late.popleft())
         while self._late and self._late[0].delay_s == 0:
@@ -139,7 +141,8 @@ class Publisher:
     # replay ---------------------------------------------------------------------------------------
 
     def _answer_replays(self) -> None:
-        """ZeroMQ's descriptor signals edges only: take all that is there, and look again after sending."""
+        """Answer all replay requests. ZeroMQ's descriptor signals edges only: take all that is there, and
+        look again after sending."""
         router = self._router
         while router is not None and int(router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             frames = router.recv_multipart()

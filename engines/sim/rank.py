@@ -1,7 +1,7 @@
-"""One engine rank in a running loop: scheduler, cache, event stream, and the timer between steps.
+"""Engine rank in a running loop: scheduler, cache, event stream, and the timer between steps.
 
-No task and no polling: a step ends when its timer fires, and the next one starts only if there is
-work, so that an idle rank costs nothing.
+No task and no polling: a step ends when its timer fires, and the next one starts only if there is work, so
+that an idle rank costs nothing.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from engines.sim.publisher import Publisher
 from engines.sim.scheduler import Costs, Limits, Scheduler, Sequence, Step
 from engines.sim.wire import EventEncoder
 
-# A step that starts this soon after the last one was due continues it, so that timers' rounding and
+#  Steps that start this soon after the last one was due continue it, so that timers' rounding and
 # a busy loop do not add up to a slower engine; later than that, the machine cannot keep up.
 MAX_LAG_S = 0.02
 
@@ -36,7 +36,7 @@ class Gauges:
 
 @dataclass(slots=True)
 class Client:
-    """Who waits for a sequence: called after each of its tokens. Times are of the loop's clock."""
+    """Client that waits for a sequence: called after each of its tokens. Times are of the loop's clock."""
 
     on_token: Callable[[], None]
     on_failure: Callable[[], None]
@@ -45,7 +45,7 @@ class Client:
 
 
 class Transfers(Protocol):
-    """What moves blocks between workers, if anything does."""
+    """Transfers of blocks between workers, as a rank uses them."""
 
     def pin(self, rank: "Rank", sequence: Sequence) -> None: ...
 
@@ -90,16 +90,16 @@ class Rank:
 
     @property
     def load(self) -> int:
-        """As vLLM's own balancer between ranks weighs it."""
+        """Load as vLLM's own balancer between ranks weighs it."""
         return 4 * self.scheduler.num_waiting + len(self.scheduler.running)
 
     @property
     def num_clients(self) -> int:
-        """Sequences that somebody waits for."""
+        """Number of sequences with a waiting client."""
         return len(self._clients)
 
     def stats(self) -> dict[str, object]:
-        """As of now, unlike the gauges."""
+        """Statistics as of now, unlike the gauges."""
         scheduler = self.scheduler
         now = {"running": len(scheduler.running), "waiting": scheduler.num_waiting, "steps": self.num_steps}
         now |= {"loading": len(scheduler.loading)}
@@ -155,7 +155,7 @@ class Rank:
         self._wake()
 
     def release(self, sequence: Sequence) -> None:
-        """What a finished prompt has pinned is fetched, or nobody came."""
+        """Free the pinned blocks of a finished prompt, which were fetched or will not be."""
         self.scheduler.release(sequence)
         if not self._is_stepping:
             self._observe()
@@ -197,7 +197,7 @@ class Rank:
                 self.transfers.fetch(self, sequence)
             self._observe()
         if step is None:
-            return  # what waits does not fit; the next arrival or abort wakes us
+            return  # waiting sequences do not fit; the next arrival or abort wakes the rank
         now = self._loop.time()
         begin = self._due if now - self._due < MAX_LAG_S else now
         self._due = begin + step.cost_s * self._faults.slow
@@ -216,13 +216,13 @@ class Rank:
         self._observe()
         now = self._loop.time()
         for sequence in outcome.produced:
-            self._tell(sequence, now)
+            self._on_token(sequence, now)
         self._reset()
         if self.scheduler.has_work and not self._is_stepping:
             self._start()
 
     def _keep(self, produced: Items[Sequence]) -> None:
-        """For other workers."""
+        """Store or pin finished prompts for other workers."""
         for sequence in produced if self.transfers is not None else ():
             assert self.transfers is not None
             if sequence.stores is not None and sequence.num_output == 1:
@@ -230,7 +230,7 @@ class Rank:
             if sequence.pins is not None and sequence.is_finished:
                 self.transfers.pin(self, sequence)
 
-    def _tell(self, sequence: Sequence, now: float) -> None:
+    def _on_token(self, sequence: Sequence, now: float) -> None:
         client = self._clients.get(sequence)
         if client is None:
             return

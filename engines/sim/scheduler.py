@@ -1,14 +1,14 @@
-"""Continuous batching as vLLM v1 does it, with time as a cost instead of a model run.
+"""Continuous batching as in vLLM v1, with time as a cost instead of a model run.
 
     start_step   running sequences first, each with the tokens it lacks; where blocks run out the
                  youngest running sequence is preempted; then the waiting ones in order of arrival,
                  each with its longest cached prefix, as long as tokens, seats and blocks last
-    finish_step  a sequence whose tokens are all computed gets its next token
-    take_loads   sequences whose KV another worker computed: they hold blocks, and neither run nor wait until
+    finish_step  a sequence with all its tokens computed gets its next token
+    take_loads   sequences with KV from another worker: they hold blocks, and neither run nor wait until
                  `loaded` or `load_failed` is called
 
-A step costs  base + a · prefill tokens + b · sequences decoding  seconds. Which token comes next was
-planned when the sequence arrived (`words.py`), so nothing here depends on chance or on a clock.
+Steps cost  base + a · prefill tokens + b · sequences decoding  seconds. The next tokens were planned when the
+sequence arrived (`words.py`), so nothing here depends on chance or on a clock.
 """
 
 from collections import deque
@@ -26,7 +26,8 @@ Finish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """`base_s` per step, `prefill_s` per prompt token computed, `decode_s` per sequence decoding."""
+    """Costs of a step: `base_s` per step, `prefill_s` per prompt token computed, `decode_s` per sequence
+    decoding."""
 
     base_s: float
     prefill_s: float
@@ -34,7 +35,7 @@ class Costs:
 
     @classmethod
     def of(cls, prefill_tokens_per_s: float, decode_tokens_per_s: float, batch_cost: float) -> "Costs":
-        """From what is measured: prefill speed, decode speed alone, and how much a second sequence slows."""
+        """Costs from measured speeds: prefill, decode alone, and how much a second sequence slows."""
         alone = 1.0 / decode_tokens_per_s
         return cls(alone * (1.0 - batch_cost), 1.0 / prefill_tokens_per_s, alone * batch_cost)
 
@@ -50,7 +51,8 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One prompt and its one answer. `output` is the whole plan; what was produced is `num_output`."""
+    """Sequence of one prompt and its one answer. `output` is the whole plan; `num_output` of it was
+    produced."""
 
     cached: CachedSequence
     output: Items[int]
@@ -62,16 +64,16 @@ class Sequence:
     num_preemptions: int = 0
     is_aborted: bool = False
     pins: str | None = None
-    """Its blocks stay when it is finished, under this name, until `release` is called."""
+    """Name under which its blocks stay when it is finished, until `release` is called."""
     pinned_ids: Items[int] = ()
     stores: Path | None = None
-    """Where its prompt's blocks are left when they are computed."""
+    """Path where its prompt's blocks are stored when they are computed."""
     load: Load | None = None
     num_external_tokens: int = 0
 
     @property
     def is_decoding(self) -> bool:
-        """Only the last token is missing; after a preemption all are, as in a prefill."""
+        """True if only the last token is missing; after a preemption all are, as in a prefill."""
         return self.num_output > 0 and self.num_computed == len(self.cached.tokens) - 1
 
     @property
@@ -81,19 +83,19 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is computed together, and how many tokens of each."""
+    """Work of one step: sequences, and the number of tokens of each."""
 
     work: Items[tuple[Sequence, int]]
     num_prefill_tokens: int
     num_decoding: int
     cost_s: float
     is_steady: bool = False
-    """The next one will be the same, as long as nothing ends, comes, or changes the cache."""
+    """True if the next step will be the same, as long as nothing ends, comes, or changes the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Sequences that got a token, in order; the events of this step; the seconds it took."""
+    """Outcome of a step: sequences that got a token, in order; events; the seconds it took."""
 
     produced: Items[Sequence]
     events: Items[KvEvent]
@@ -118,7 +120,7 @@ class Counts:
 
 
 class Scheduler:
-    """One rank's queue and batch over one cache."""
+    """Queue and batch of one rank over one cache."""
 
     def __init__(self, cache: PrefixCache, limits: Limits, costs: Costs) -> None:
         self.cache = cache
@@ -141,14 +143,15 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """As vLLM counts: also those whose KV is on its way."""
+        """Number of waiting sequences as vLLM counts them: also those with KV on its way."""
         return len(self.waiting) + len(self.loading)
 
     def add(self, sequence: Sequence) -> None:
         self.waiting.append(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """End it: at once between steps, else when the step ends, as an engine busy computing does."""
+        """End a sequence: at once between steps, else when the step ends, as an engine busy computing
+        does."""
         if sequence.is_finished:
             return
         sequence.is_aborted = True
@@ -158,26 +161,26 @@ class Scheduler:
             self._drop_aborted()
 
     def preempt_all(self) -> None:
-        """Take the blocks of all running sequences, which wait again in the same order."""
+        """Preempt all running sequences, which wait again in the same order."""
         while self.running:
             self._preempt_youngest()
 
     # what other workers computed ------------------------------------------------------------------
 
     def take_loads(self) -> list[Sequence]:
-        """Sequences that hold their blocks since the last call, and what is in them is to be fetched."""
+        """Sequences that hold blocks since the last call, to be filled from elsewhere."""
         loads, self._loads = self._loads, []
         return loads
 
     def loaded(self, sequence: Sequence) -> None:
-        """It is there: the full blocks are cached, and the last token is computed again."""
+        """Note that KV has arrived: the full blocks are cached, and the last token is computed again."""
         self.loading.remove(sequence)
         self.cache.store(sequence.cached, sequence.num_computed)
         sequence.num_computed = min(sequence.num_computed, len(sequence.cached.tokens) - 1)
         self.waiting.appendleft(sequence)
 
     def load_failed(self, sequence: Sequence, recomputes: bool) -> None:
-        """It will not come: the sequence waits as any other, or is ended."""
+        """Note that KV will not arrive: the sequence waits as any other, or is ended."""
         self.loading.remove(sequence)
         self.cache.free(sequence.cached)
         self.counts.failed_loads += 1
@@ -190,7 +193,7 @@ class Scheduler:
             sequence.is_aborted = True
 
     def release(self, sequence: Sequence) -> None:
-        """Free what a finished sequence has pinned."""
+        """Free the blocks that a finished sequence has pinned."""
         self.cache.free(sequence.cached)
 
     # a step ---------------------------------------------------------------------------------------
@@ -229,16 +232,16 @@ class Scheduler:
 
     @property
     def waiting_may_fit(self) -> bool:
-        """Whether it depends on the cache alone that nobody who waits is admitted."""
+        """True if the cache alone keeps the waiting sequences from being admitted."""
         return bool(self.waiting) and len(self.running) < self._limits.max_num_seqs
 
     @property
     def _is_plain(self) -> bool:
-        """Not where each step tells of copies under way, or of a hit that cannot be used yet."""
-        return not self.cache.tiers.shelves and not (self.waiting and self.waiting[0].cached.reports_hit)
+        """True if steps need no events of transfers in progress, or of a hit that cannot be used yet."""
+        return not self.cache.tiers.by_medium and not (self.waiting and self.waiting[0].cached.reports_hit)
 
     def decoded(self, sequence: Sequence, num_tokens: int) -> None:
-        """It got so many tokens in as many steps, and not its last one (`glide.py`)."""
+        """Count tokens of several steps for a sequence, without its last one (`glide.py`)."""
         first = sequence.num_output
         sequence.cached.tokens.extend(sequence.output[first : first + num_tokens])
         sequence.num_output += num_tokens
@@ -297,9 +300,10 @@ class Scheduler:
             budget -= num
 
     def _add_loading(self, sequence: Sequence, work: list[tuple[Sequence, int]], budget: int) -> int | None:
-        """Three cases: it came back loaded; there is nothing to load; its blocks are to be filled.
+        """Admit a sequence with KV elsewhere. Three cases: it came back loaded; there is nothing to load; its
+        blocks are to be filled.
 
-        The tokens that this step computes of it; None where it does not fit.
+        Returns the tokens that this step computes of it; None where it does not fit.
         """
         load, tokens = sequence.load, len(sequence.cached.tokens)
         assert load is not None

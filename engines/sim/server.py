@@ -1,4 +1,4 @@
-"""The APIs that generate: request in, tokens out, over aiohttp."""
+"""Generating APIs of the simulated worker: request in, tokens out, over aiohttp."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from engines.sim.job import OLD_VERSION, VERSION, Choice, Job, LoadFailed
 from engines.sim.openai import DONE, Chat, Completions, Dialect, Whole
 from engines.sim.params import ApiError, Asked, Body, decode_body, read, require, too_long
 from engines.sim.pd.leg import Leg
-from engines.sim.pd.protocols import load_failed, read_leg, tell
+from engines.sim.pd.protocols import add_transfer_params, load_failed, read_leg
 from engines.sim.pd.transfers import Transfers
 from engines.sim.rank import Rank
 from engines.sim.words import Vocabulary
@@ -33,13 +33,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, which vLLM keeps
 GUARDED = ("/v1", "/v2", "/inference")
-EXIT_AFTER_S = 0.01  # the answer goes out first
+EXIT_AFTER_S = 0.01  # the response goes out first
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True)
 class Totals:
-    """What `/sim/stats` tells beside the ranks' own counts."""
+    """Totals that `/sim/stats` reports beside the ranks' own counts."""
 
     requests: int = 0
     streams_cut: int = 0
@@ -49,20 +49,20 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """How a model's texts become tokens and back; workers of one process can share it."""
+    """Tokenizer and vocabulary of a model; workers of one process can share it."""
 
     prompts: PromptEncoder
     vocabulary: Vocabulary
 
     @classmethod
     def load(cls, directory: Path) -> "Texts":
-        """Raises PromptError or VocabularyError."""
+        """Load from a directory. Raises PromptError or VocabularyError."""
         return cls(PromptEncoder.load(directory), Vocabulary.load(directory))
 
 
 @dataclass(slots=True)
 class Engine:
-    """What handlers work on: everything of the worker but its sockets. A restart replaces the ranks."""
+    """State that the handlers work on: the whole worker except its sockets. A restart replaces the ranks."""
 
     config: SimConfig
     texts: Texts
@@ -74,7 +74,7 @@ class Engine:
     transfers: Transfers | None = None
     is_finishing: bool = False
     adapters: dict[str, str] = field(default_factory=dict)
-    """Names, and from where they were loaded."""
+    """Paths of the loaded adapters, by name."""
     cut: Dice = field(init=False)
     refuse_prefill: Dice = field(init=False)
     omit_params: Dice = field(init=False)
@@ -104,14 +104,14 @@ class Engine:
         return read(body, self.models, tuple(self.adapters), default_max_tokens)
 
     def read_leg(self, body: Body) -> Leg | None:
-        """Raises ApiError for what the engine refuses, or a fault makes it refuse."""
+        """Leg of a request. Raises ApiError for one that the engine rejects, or a fault makes it reject."""
         leg = read_leg(dict(body), self.config)
         if leg is not None and leg.pins and self.refuse_prefill.roll():
             raise ApiError("The server is overloaded.", status=503, kind="ServiceUnavailableError")
         return leg
 
     def chat_tokens(self, body: Body) -> Tokens:
-        """Raises ApiError for what the template or we do not understand."""
+        """Tokens of a chat. Raises ApiError for one that cannot be rendered."""
         given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
         if self.config.pd_protocol == "trtllm":
             given = body.get("prompt_token_ids")
@@ -136,7 +136,7 @@ class Engine:
             raise ApiError(str(exc), param="prompt") from exc
 
     def choose_rank(self, asked_for: str | None) -> Rank:
-        """The rank that the client names, else the least loaded, as vLLM's own balancer."""
+        """Rank that the client names, else the least loaded, as with vLLM's own balancer."""
         if asked_for is None:
             return min(self.ranks, key=lambda rank: rank.load)
         number = int(asked_for) if asked_for.isdecimal() else -1
@@ -165,7 +165,7 @@ class Engine:
 
 
 class Server:
-    """The generating routes of one engine."""
+    """Generating routes of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -234,7 +234,7 @@ class Server:
             engine.choose_rank(named)  # an error, if any, before anything is queued
         except ApiError:
             if engine.transfers is not None and leg is not None and leg.source is not None:
-                await engine.transfers.tell(leg.source, "drop")
+                await engine.transfers.notify(leg.source, "drop")
             raise
         engine.totals.requests += 1
         try:
@@ -262,7 +262,7 @@ class Server:
     def _tell_prefill(self, data: dict[str, Any], job: Job) -> None:
         engine = self._engine
         if engine.transfers is not None and not engine.omit_params.roll():
-            tell(data, job, engine.transfers, engine.config)
+            add_transfer_params(data, job, engine.transfers, engine.config)
         if engine.faults.exit_after_prefill:
             asyncio.get_running_loop().call_later(EXIT_AFTER_S, os._exit, 1)
 
@@ -294,7 +294,7 @@ class Server:
         return response
 
     async def _until_fetched(self, job: Job, leg: Leg | None) -> None:
-        """Raises LoadFailed where prefill is to answer when decode has the data, and nobody came for it."""
+        """Wait until decode has the data. Raises LoadFailed where it was not fetched."""
         transfers, key = self._engine.transfers, job.sequences[0].pins
         if leg is None or not leg.answers_when_fetched or transfers is None or key is None:
             return
@@ -302,7 +302,7 @@ class Server:
             raise LoadFailed
 
     async def _fail(self, response: web.StreamResponse, job: Job, opening: bytes) -> web.StreamResponse:
-        """As the engines do, which have promised 200 by then."""
+        """End a stream with an error, as the engines do, which have promised 200 by then."""
         error = load_failed(self._engine.config, job)
         await response.write(opening + b"data: " + error.body(in_stream=True) + b"\n\n" + DONE)
         await response.write_eof()
@@ -311,7 +311,7 @@ class Server:
     async def _cut(
         self, request: web.Request, response: web.StreamResponse, chunks: bytes
     ) -> web.StreamResponse:
-        """What was promised arrives, then the connection is reset."""
+        """Send the promised chunks, then reset the connection."""
         self._engine.totals.streams_cut += 1
         if chunks:
             await response.write(chunks)
@@ -320,7 +320,7 @@ class Server:
 
 
 def abort(request: web.Request, with_reset: bool = False) -> None:
-    """Drop the client's connection, with a RST instead of a FIN on wish."""
+    """Drop the client's connection, with a RST instead of a FIN on request."""
     transport: Any = request.transport
     if transport is None:
         return

@@ -1,9 +1,9 @@
-"""KV events as vLLM writes them: payload `[ts, events, dp_rank]` in msgpack.
+"""KV events in vLLM's wire format: payload `[ts, events, dp_rank]` in msgpack.
 
-map     0.24 and newer: an event is a map with its tag under "type"; optional None fields are omitted
-array   0.23: an event is an array `[tag, ...]` with all fields in order
+    map     0.24 and newer: an event is a map with its tag under "type"; optional None fields are omitted
+    array   0.23: an event is an array `[tag, ...]` with all fields in order
 
-A message is `[topic, seq, payload]`, a replayed one `[b"", topic, seq, payload]`; seq is 8 bytes big-endian.
+Messages are `[topic, seq, payload]`, replayed ones `[b"", topic, seq, payload]`; seq is 8 bytes big-endian.
 """
 
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class ClearedArray(ClearedFields, tag="AllBlocksCleared", array_like=True, gc=Fa
 
 
 class EventEncoder:
-    """`adapters` in the order of their ids, which vLLM counts from 1."""
+    """Encoder of event batches; `adapters` are in the order of their ids, which vLLM counts from 1."""
 
     def __init__(self, form: EventWire = "map", adapters: Sequence[str] = ()) -> None:
         self._pack = msgpack.Encoder().encode
@@ -78,7 +78,7 @@ class EventEncoder:
         self._lora_ids = {name: number for number, name in enumerate(adapters, 1)}
 
     def encode(self, ts: float, events: Sequence[KvEvent], dp_rank: int) -> bytes:
-        """The payload of one batch. `ts`: wall clock in seconds."""
+        """Payload of one batch. `ts`: wall clock in seconds."""
         return self._pack((ts, [self._fields(event) for event in events], dp_rank))
 
     def _fields(self, event: KvEvent) -> Struct:
@@ -111,11 +111,11 @@ class EventEncoder:
         )
 
     def _lora_id(self, adapter: str) -> int:
-        """One that was loaded later has the next."""
+        """Id of an adapter; one that was loaded later has the next."""
         return self._lora_ids.setdefault(adapter, len(self._lora_ids) + 1)
 
     def _place(self, medium: str) -> tuple[str, dict[str, Any]]:
-        """Whether a tier is shared was not told by 0.23."""
+        """Medium and locality fields of a tier; 0.23 did not report the locality."""
         plain, shared, _ = medium.partition(SHARED)
         return plain, {"locality": "REMOTE"} if shared and self._stored is StoredMap else {}
 

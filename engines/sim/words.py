@@ -1,7 +1,7 @@
-"""What the simulated model says: words of its vocabulary, drawn from the seed and the prompt.
+"""Generated text of the simulated model: words of its vocabulary, drawn from the seed and the prompt.
 
-A word is one token whose text is a space and letters, so that an answer sent back as part of the
-next prompt has the very tokens that were generated, and their blocks are found again.
+Each word is one token with a text of a space and letters, so that a response sent back as part of the next
+prompt has the very tokens that were generated, and their blocks are found again.
 """
 
 import random
@@ -28,7 +28,7 @@ class VocabularyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an answer may end: after `max_tokens`, at a stop string, or by itself."""
+    """Limits of a response: `max_tokens`, stop strings, or an end by itself."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -38,7 +38,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The whole answer: one piece of text per token. The end token, if any, has an empty piece."""
+    """Whole response: one piece of text per token. The end token, if any, has an empty piece."""
 
     tokens: Tokens
     pieces: Sequence[str]
@@ -47,7 +47,7 @@ class Answer:
 
 
 def garbled(answer: Answer) -> Answer:
-    """As long, and wrong: what a model says that read the keys and values of another prompt."""
+    """Response as long, and wrong: that of a model that read the keys and values of another prompt."""
     num_words = sum(bool(piece) for piece in answer.pieces)
     turned = array("I", [*reversed(answer.tokens[:num_words]), *answer.tokens[num_words:]])
     pieces = [*reversed(answer.pieces[:num_words]), *answer.pieces[num_words:]]
@@ -55,7 +55,7 @@ def garbled(answer: Answer) -> Answer:
 
 
 class Vocabulary:
-    """The words of a tokenizer, its end token, and how ids look as text."""
+    """Words of a tokenizer, its end token, and the text of ids."""
 
     def __init__(self, tokenizer: Any, eos: int | None) -> None:
         self._tokenizer = tokenizer
@@ -78,7 +78,7 @@ class Vocabulary:
         return [str(self._tokenizer.id_to_token(token)) for token in tokens]
 
     def answer(self, prompt: Tokens, sampling: Sampling, key: int, mean_tokens: int) -> Answer:
-        """Decided by `key` (seed and choice) and the prompt alone."""
+        """Response decided by `key` (seed and choice) and the prompt alone."""
         rng = random.Random(xxh3_64_intdigest(prompt.tobytes(), key & (2**64 - 1)))
         own_length = max(rng.randint(1, 2 * mean_tokens - 1), sampling.min_tokens + 1)
         ends_itself = self.eos is not None and not sampling.ignore_eos and own_length <= sampling.max_tokens
@@ -95,7 +95,7 @@ class Vocabulary:
 
 
 def _first_stop(pieces: Sequence[str], sampling: Sampling) -> tuple[int, str] | None:
-    """Where in the text the first stop string begins, and which it is; min_tokens are left alone."""
+    """Position in the text of the first stop string, and the string; min_tokens are left alone."""
     text = "".join(pieces)
     start = sum(map(len, pieces[: sampling.min_tokens]))
     found = [(at, stop) for stop in sampling.stop if stop and (at := text.find(stop, start)) >= 0]
@@ -103,7 +103,8 @@ def _first_stop(pieces: Sequence[str], sampling: Sampling) -> tuple[int, str] | 
 
 
 def _cut(tokens: Tokens, pieces: Sequence[str], at: int, stop: str) -> Answer:
-    """The token that completes the stop string is the last one produced; the text ends before it."""
+    """Cut a response at a stop string: the token that completes it is the last one; the text ends before
+    it."""
     ends = list(accumulate(map(len, pieces)))
     last = next(i for i, end in enumerate(ends) if end >= at + len(stop))
     kept = [piece[: max(0, at - end + len(piece))] for piece, end in zip(pieces, ends, strict=True)]

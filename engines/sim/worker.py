@@ -1,4 +1,4 @@
-"""The simulated worker: ranks, HTTP and their ports, from start to stop, and restarts in between."""
+"""Simulated worker: ranks, HTTP and their ports, from start to stop, and restarts in between."""
 
 import asyncio
 import contextlib
@@ -29,10 +29,11 @@ MAX_BODY_BYTES = 64 << 20
 
 
 class Sim:
-    """`start` binds the ports, `stop` frees them; in between `url` and the endpoints tell where it is."""
+    """Simulated worker: `start` binds the ports, `stop` frees them; `url` and the endpoints are valid in
+    between."""
 
     def __init__(self, config: SimConfig, texts: Texts | None = None) -> None:
-        """`texts`: the tokenizer, if it is loaded already."""
+        """Make a worker. `texts`: the tokenizer, if it is loaded already."""
         self.config = config
         self._texts = texts
         self.engine: Engine | None = None
@@ -52,7 +53,7 @@ class Sim:
 
     @property
     def events_endpoint(self) -> str:
-        """Rank 0's."""
+        """Events endpoint of rank 0."""
         return f"tcp://{self.config.host}:{self._ports[0][0]}"
 
     @property
@@ -61,12 +62,12 @@ class Sim:
 
     @property
     def pd_port(self) -> int:
-        """Where other workers fetch blocks; SGLang's bootstrap port."""
+        """Port at which other workers fetch blocks; SGLang's bootstrap port."""
         return self._pd_port
 
     @property
     def bootstrap_port(self) -> int:
-        """Mooncake's."""
+        """Port of Mooncake's bootstrap server."""
         return self._bootstrap_port
 
     @property
@@ -75,7 +76,8 @@ class Sim:
         return list(self.engine.ranks)
 
     async def start(self) -> "Sim":
-        """Raises OSError where a port is taken, PromptError or VocabularyError for the tokenizer."""
+        """Bind the ports. Raises OSError where a port is taken, PromptError or VocabularyError for the
+        tokenizer."""
         texts = self._texts or Texts.load(self.config.tokenizer)
         faults = parse_faults(self.config.faults) if self.config.faults else Faults()
         engine = Engine(self.config, texts, [], 0.0, faults, random.Random(self.config.seed))
@@ -97,7 +99,7 @@ class Sim:
         await self._close()
 
     async def finish(self) -> None:
-        """As an engine that was told to end and may finish what it has: stop, then."""
+        """Finish requests in flight, then stop, as an engine after SIGTERM does."""
         engine, config = self.engine, self.config
         assert engine is not None and self._runner is not None, "not started"
         if config.shutdown == "503":
@@ -107,11 +109,12 @@ class Sim:
                     while any(rank.num_clients for rank in engine.ranks):  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
         elif config.shutdown_s:
-            await self._runner.cleanup()  # closes what rests and what listens, waits for the rest
+            await self._runner.cleanup()  # closes idle connections and listeners, waits for the rest
         await self.stop()
 
     async def restart(self, down_s: float = 0.0) -> None:
-        """As a crash and a new process on the same ports: empty cache, sequence numbers from 0."""
+        """Restart as a crash and a new process on the same ports would: empty cache, sequence numbers
+        from 0."""
         assert self.engine is not None, "not started"
         await self._close()
         await asyncio.sleep(down_s)
@@ -136,7 +139,7 @@ class Sim:
         self._runner = web.AppRunner(
             self._app(engine),
             access_log=None,
-            handler_cancellation=True,  # a client that is gone ends its request
+            handler_cancellation=True,  # a client that disconnects ends its request
             keepalive_timeout=KEEPALIVE_S,
             shutdown_timeout=max(SHUTDOWN_S, self.config.shutdown_s),
         )
@@ -153,7 +156,7 @@ class Sim:
             rank.transfers = engine.transfers
 
     async def _close(self) -> None:
-        """Connections first, so that no request outlives its rank."""
+        """Close connections first, so that no request outlives its rank."""
         runner, self._runner = self._runner, None
         if runner is not None:
             for site in list(runner.sites):
@@ -198,7 +201,8 @@ class Sim:
 
 
 async def _refuse(request: web.Request, engine: Engine) -> web.Response | None:
-    """Faults of connections, one that finishes, and the API key."""
+    """Response that refuses a request: faults of connections, a worker that finishes, and the API key; else
+    None."""
     if engine.is_finishing and request.path != "/metrics":
         return web.Response(status=503, text="Service Unavailable")
     match engine.faults.connections:
@@ -227,7 +231,7 @@ def _ports(config: SimConfig, rank: int) -> tuple[int, int | None]:
 
 
 async def serve(config: SimConfig) -> None:
-    """Until SIGINT or SIGTERM, or the end of standard input where that is asked for."""
+    """Serve until SIGINT or SIGTERM, or the end of standard input with `until_eof`."""
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -249,5 +253,5 @@ def _ready_line(sim: Sim) -> str:
 
 
 def run(config: SimConfig) -> None:
-    """Blocks; raises what `Sim.start` raises."""
+    """Run a worker, blocking. Raises as `Sim.start` does."""
     uvloop.run(serve(config))

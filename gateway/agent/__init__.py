@@ -1,6 +1,6 @@
-"""`kvgate agent`: beside an engine, it keeps what that engine holds and tells it to gateways."""
+"""Sidecar of an engine (`kvgate agent`): keeps the index of its blocks and serves it to gateways."""
 
 import os
 
-# gRPC's own lines on stderr, read when it is loaded: what matters comes as an exception, and is logged once.
+#  gRPC's own lines on stderr, configured when it is loaded: errors come as exceptions, and are logged once.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,4 +1,4 @@
-"""What an agent is told on its command line. Flags only: KVGATE_ variables are the gateway's."""
+"""Configuration of the agent, from flags only: KVGATE_ variables are the gateway's."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -29,7 +29,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     events_port: Annotated[
         int,
         option(
-            "Where the engine publishes KV events (plus DP rank) if it cannot tell: vLLM's default.",
+            "Where the engine publishes KV events (plus DP rank) if it does not report it: vLLM's default.",
             "port",
             ge=1,
             le=65535,
@@ -68,13 +68,14 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tls_cert_file: Annotated[
         str,
         option(
-            "Certificate chain (PEM) for gateways; with it, the port speaks TLS only. Read anew when it "
+            "Certificate chain (PEM) for gateways; with it, the port speaks TLS only. Reloaded when it "
             "changes.",
             "path",
         ),
     ] = ""
     tls_key_file: Annotated[
-        str, option("Its private key, unencrypted PEM, where it is not in the same file.", "path")
+        str,
+        option("Private key of the certificate, unencrypted PEM, where it is not in the same file.", "path"),
     ] = ""
     client_ca_file: Annotated[
         str, option("Certificates (PEM) by which gateways are verified: without one, none may read.", "path")
@@ -82,8 +83,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     token_file: Annotated[
         str,
         option(
-            "File with a token that gateways must show (their --agent-token-file). Over TLS, or whoever "
-            "listens has it too.",
+            "File with a token that gateways must show (their --agent-token-file). Use TLS: without it, the "
+            "token can be read on the network.",
             "path",
         ),
     ] = ""
@@ -93,7 +94,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def load(flags: Mapping[str, Any]) -> AgentConfig:
-    """Raises ConfigError that names the flag."""
+    """Configuration from the parsed flags. Raises ConfigError that names the flag."""
     config = convert(from_flags(flags, AgentConfig), AgentConfig, "configuration")
     address_of(config.listen, "--listen")
     for name in ("tls_key_file", "client_ca_file"):

@@ -1,7 +1,7 @@
-"""The gRPC side of an agent: `proto/kvgate/v1/kv_events.proto` over journals.
+"""gRPC service of an agent: `proto/kvgate/v1/kv_events.proto` over journals.
 
 Messages are bytes already, the same for all readers, so gRPC has nothing to encode. Writing waits for the
-reader's flow control: a slow one stays where it is in the log.
+reader's flow control: a slow reader keeps its position in the log.
 """
 
 import asyncio
@@ -27,24 +27,25 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.agent")
 
 MAX_READERS = 256
-"""Processes of gateways times ranks. Each may hold a snapshot, 16 bytes a block, and a socket's buffers."""
+"""Readers at most: processes of gateways times ranks. Each may hold a snapshot, 16 bytes a block, and a
+socket's buffers."""
 _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a port that is taken is an error
-    ("grpc.keepalive_time_ms", 20_000),  # a gateway whose host vanished sends no FIN
+    ("grpc.keepalive_time_ms", 20_000),  # a gateway on a vanished host sends no FIN
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # gateways look after us as often
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # gateways ping as often
     ("grpc.http2.max_ping_strikes", 0),
 ]
 
 Find = Callable[[int], "tuple[Hello, Rank] | None"]
-"""What there is to be told of a DP rank; None while its engine is not known, or where it has no such rank."""
+"""Returns the stream of a DP rank; None while its engine is unknown, or where it has no such rank."""
 
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 class KvEvents:
-    """`token` is what readers must show, if any."""
+    """gRPC servicer that streams KV events; `token` is required of readers, if it is set."""
 
     def __init__(self, find: Find, token: str | None = None) -> None:
         self._find = find
@@ -76,17 +77,17 @@ class KvEvents:
         self._log.info("rank %d: %s reads, from batch %d of epoch %d", *where)
         try:
             await context.write(encode(hello))
-            await self._tell(rank, reader, wake, asked.sample_every_s, context.write)
+            await self._stream(rank, reader, wake, asked.sample_every_s, context.write)
         finally:
             rank.changed.discard(wake.set)
             self.num_readers -= 1
             self._log.info("rank %d: %s reads no more: %r", hello.dp_rank, context.peer(), reader)
         await context.abort(grpc.StatusCode.UNAVAILABLE, "another engine process is there, or none")
 
-    async def _tell(
+    async def _stream(
         self, rank: Rank, reader: Reader, wake: asyncio.Event, sample_every_s: int, write: Write
     ) -> None:
-        """Until the rank is gone."""
+        """Stream until the rank is gone."""
         loop, sampled_s = asyncio.get_running_loop(), 0.0
         while not rank.is_gone:
             wake.clear()
@@ -101,7 +102,7 @@ class KvEvents:
                     await wake.wait()
 
     async def _begin(self, request: bytes, context: Any) -> tuple[Hello, Rank, Request]:
-        """Aborts, which raises, where there is nothing to tell to this one."""
+        """Handshake of a reader. Aborts, which raises, where nothing can be streamed to it."""
         if self._token and not hmac.compare_digest(_shown(context), self._token):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is missing or wrong")
         try:
@@ -109,13 +110,13 @@ class KvEvents:
         except DecodeError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         if asked.version != VERSION:
-            told = f"this agent speaks version {VERSION}, not {asked.version}"
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, told)
+            message = f"this agent speaks version {VERSION}, not {asked.version}"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
         found = self._find(asked.dp_rank)
         if found is None:
             rank = asked.dp_rank
-            told = f"nothing is known of rank {rank}: the engine does not answer, or publishes no events"
-            await context.abort(grpc.StatusCode.UNAVAILABLE, told)
+            message = f"nothing is known of rank {rank}: the engine does not answer, or publishes no events"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, message)
             raise AssertionError("abort raises")
         return *found, asked
 
@@ -130,7 +131,8 @@ def _shown(context: Any) -> bytes:
 async def serve(
     service: KvEvents, listen: str, credentials: Any | None = None
 ) -> tuple[grpc.aio.Server, int]:
-    """A server that was started, and its port. Raises ConfigError for an address that cannot be had."""
+    """Start a server. Returns it and its port. Raises ConfigError for an address that cannot be listened
+    on."""
     server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=MAX_READERS)
     server.add_generic_rpc_handlers((service.handlers(),))
     try:
@@ -144,7 +146,8 @@ async def serve(
 
 
 def server_credentials(cert_file: str, key_file: str, client_ca_file: str) -> Any:
-    """Files are read anew for each handshake that finds them changed. Raises ConfigError."""
+    """TLS credentials that are reloaded at each handshake that finds the files changed. Raises
+    ConfigError."""
     files = [file for file in (cert_file, key_file or cert_file, client_ca_file) if file]
     last: list[bytes] = []
 
@@ -154,7 +157,7 @@ def server_credentials(cert_file: str, key_file: str, client_ca_file: str) -> An
         except OSError as exc:
             if not last:
                 raise ConfigError(f"{exc.filename} cannot be read: {exc.strerror}") from exc
-            return None  # what was loaded stays
+            return None  # the previous credentials stay
         if content == last:
             return None
         last[:] = content

@@ -1,7 +1,7 @@
-"""`kvgate agent`, put together: probes and events of one engine in, a gRPC port out.
+"""Composition of `kvgate agent`: probes and events of one engine in, a gRPC port out.
 
-The roster is the gateway's own, with a fleet of one endpoint and a shelf where that has its index: the engine
-is waited for, asked, and asked anew when another process answers.
+The roster is the gateway's own, with a fleet of one endpoint and a rank store in place of its index: the
+engine is waited for, probed, and probed again when another process answers.
 """
 
 import logging
@@ -36,12 +36,12 @@ from gateway.upstream.control_client import ControlSession
 log = logging.getLogger("kvgate.agent")
 
 STOP_GRACE_S = 0.2
-"""For readers to be told that the agent stops; they go on elsewhere at once."""
+"""Seconds for readers to learn that the agent stops; they go on elsewhere at once."""
 
 
 class Sidecar:
     def __init__(self, config: AgentConfig, name: str) -> None:
-        """`name` is what readers are told. Raises ConfigError before anything is opened."""
+        """Make an agent; `name` is reported to readers. Raises ConfigError before anything is opened."""
         self.config = config
         self._name = name
         self.url = _engine_url(config.engine_url)
@@ -92,7 +92,8 @@ class Sidecar:
         log.info("listening on %s:%d for gateways, engine at %s", host, self.port, self.url)
         if is_open_to_all(config):
             log.warning(
-                "whoever reaches %s:%d may read which blocks are cached; see --token-file, --client-ca-file",
+                "%s:%d: no credentials required; any client can read which blocks are cached (see "
+                "--token-file, --client-ca-file)",
                 host,
                 self.port,
             )
@@ -152,7 +153,7 @@ def _credentials(config: AgentConfig) -> Any | None:
 
 
 def is_open_to_all(config: AgentConfig) -> bool:
-    """Reached from elsewhere, and nothing is asked of who reads."""
+    """True if other hosts can reach the agent and it requires no credentials."""
     host, _ = address_of(config.listen, "--listen")
     try:
         is_loopback = ip_address(host).is_loopback
@@ -162,7 +163,7 @@ def is_open_to_all(config: AgentConfig) -> bool:
 
 
 async def run(config: AgentConfig, name: str) -> int:
-    """Until SIGINT or SIGTERM."""
+    """Run until SIGINT or SIGTERM. Returns the exit code."""
     stop = stop_event()
     sidecar = Sidecar(config, name)
     await sidecar.start()

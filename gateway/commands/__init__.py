@@ -1,1 +1,1 @@
-"""What `kvgate` can do beside serving; `gateway/cli.py` names them all."""
+"""Commands of `kvgate` beside the server; `gateway/cli.py` names them all."""

@@ -1,4 +1,5 @@
-"""`kvgate check`: reach every worker once, and say how well each can be known and what reaches more."""
+"""Command `kvgate check`: probes every worker once, and prints how exactly each can be indexed and how to
+improve it."""
 
 import asyncio
 import re
@@ -26,10 +27,11 @@ from gateway.replication.messages import Hello
 from gateway.upstream.control_client import ControlSession
 
 ReachEvents = Callable[[Worker, EventSource], Awaitable[str | None]]
-"""Tries a worker's event publisher and replay; None if both answer, else what does not."""
+"""Tries a worker's event publisher and replay; returns None if both answer, else the fault."""
 
 ReachAgent = Callable[[Worker, float | None], Awaitable[tuple[str, Hello | str] | None]]
-"""Tries a worker's agent: where it is, and what it says or why it cannot be followed; None without one."""
+"""Tries a worker's agent: its address, with its hello or the reason why it cannot be followed; None without
+one."""
 
 
 async def _no_agent(worker: Worker, start_time_s: float | None) -> None:
@@ -44,7 +46,7 @@ class TokenReport(Protocol):
 
 
 class Tokens(Protocol):
-    """Finds the tokenizers of a worker's models, and compares what they make with its own (`models/`)."""
+    """Finds the tokenizers of a worker's models, and compares their tokens with its own (`models/`)."""
 
     async def look(self, worker: Worker, ask: Ask) -> Sequence[TokenReport]: ...
 
@@ -54,8 +56,8 @@ _PUBLISHED = re.compile(r"(tcp://\*:)(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One worker's mode, why it is no better, and the flag line that reaches the best. `fault` is what makes
-    the check fail. `made` are its tokens, of one that may be in a pair."""
+    """Result for one worker: its mode, the reason, and the flags for the best mode. `fault` makes the check
+    fail. `made` are its tokens, if it may be in a disaggregated pair."""
 
     name: str
     mode: Mode | None
@@ -93,7 +95,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """What a check needs; `source_of` says where a worker's rank publishes, if it does."""
+    """Probes workers; `source_of` returns the event source of a worker's rank, if any."""
 
     session: ControlSession
     engines: Engines
@@ -135,37 +137,38 @@ class Checker:
         found = await self.reach_agent(worker, facts.start_time_s)
         if found is None:
             return await self._by_itself(facts, worker)
-        agent, told = found
-        if isinstance(told, str):
-            words = f"its agent at {agent} is not followed: {told}"
+        agent, hello = found
+        if isinstance(hello, str):
+            words = f"its agent at {agent} is not followed: {hello}"
             return replace(await self._by_itself(facts, worker), agent=words)
-        is_exact = told.status.state is StreamState.EXACT
+        is_exact = hello.status.state is StreamState.EXACT
         finding = await self._by_itself(facts, worker, is_known=is_exact)
-        why = f" ({told.status.reason})" if told.status.reason else ""
-        words = f"its agent at {agent} is {told.status.state.value}{why}: {told.num_blocks} blocks"
+        why = f" ({hello.status.reason})" if hello.status.reason else ""
+        words = f"its agent at {agent} is {hello.status.state.value}{why}: {hello.num_blocks} blocks"
         return replace(finding, agent=words)
 
     async def _by_itself(self, facts: Facts, worker: Worker, *, is_known: bool = False) -> Finding:
-        """`is_known`: its agent tells all of its blocks, whatever its own events would."""
-        told = _told(worker)
+        """Finding without an agent's help; `is_known`: the agent reports all of its blocks, whatever its own
+        events would."""
+        facts_text = _facts_text(worker)
         flags = self.engines.named(facts.engine).flags
         if not worker.block_size:
-            why = "it tells no block size in its metrics, so its cache cannot be known"
-            return Finding(worker.id, Mode.LOAD_ONLY, told, why)
+            why = "its metrics have no block size, so its cache cannot be indexed"
+            return Finding(worker.id, Mode.LOAD_ONLY, facts_text, why)
         if not await self._can_tokenize(worker):
             why = "no tokenizer is given for its model, and its own /tokenize does not answer"
-            return Finding(worker.id, Mode.LOAD_ONLY, told, why, "kvgate serve --tokenizer DIR")
+            return Finding(worker.id, Mode.LOAD_ONLY, facts_text, why, "kvgate serve --tokenizer DIR")
         unverified = None
         if not await self._reports_cached_tokens(worker):
             unverified = "it does not report cached tokens, so predictions cannot be verified"
         obstacle = None if is_known else await self._events(facts, worker)
-        if obstacle:  # both at once: who restarts an engine with a large model wants to do it once
+        if obstacle:  # both at once, so that a large model is restarted once
             both = f"{flags.cached_tokens} {flags.events}" if unverified else flags.events
             why = f"{obstacle}; {unverified}" if unverified else obstacle
-            return Finding(worker.id, Mode.APPROXIMATE, told, why, both.strip() or None)
+            return Finding(worker.id, Mode.APPROXIMATE, facts_text, why, both.strip() or None)
         if unverified:
-            return Finding(worker.id, Mode.EXACT, told, unverified, flags.cached_tokens or None)
-        return Finding(worker.id, Mode.VERIFIED, told)
+            return Finding(worker.id, Mode.EXACT, facts_text, unverified, flags.cached_tokens or None)
+        return Finding(worker.id, Mode.VERIFIED, facts_text)
 
     async def _events(self, facts: Facts, worker: Worker) -> str | None:
         source = self.source_of(facts, worker.dp_rank)
@@ -185,12 +188,12 @@ class Checker:
             return True
         answer = await self._post(worker, "/tokenize", {"model": model, "prompt": "a"})
         try:
-            return bool(read_tokens(answer or b""))  # others may answer that nothing is no tokens
+            return bool(read_tokens(answer or b""))  # others may return no tokens for an empty text
         except UNREADABLE:
             return False
 
     async def _reports_cached_tokens(self, worker: Worker) -> bool:
-        """Two blocks and a token, twice: the second answer must tell that two blocks were cached."""
+        """True if a second request of two blocks and a token reports two cached blocks."""
         prompt = [1] * (2 * (worker.block_size or 1) + 1)
         body = {"model": worker.served[0].name, "prompt": prompt, "max_tokens": 1}
         await self._post(worker, "/v1/completions", body)
@@ -203,19 +206,19 @@ class Checker:
         return await self.session.post(worker.url, path, body, rank)
 
 
-def _told(worker: Worker) -> str:
+def _facts_text(worker: Worker) -> str:
     names = ", ".join(served.name for served in worker.served)
-    told = [f"{worker.engine} {worker.version or '?'}", f"models {names}"]
+    facts_text = [f"{worker.engine} {worker.version or '?'}", f"models {names}"]
     if worker.role is not Role.BOTH:
         connector = f" by {worker.transfer.connector}" if worker.transfer else ", without a connector"
-        told.append(f"{worker.role.value} worker{connector}")
+        facts_text.append(f"{worker.role.value} worker{connector}")
     if worker.block_size:
-        told.append(f"{worker.num_blocks or '?'} blocks of {worker.block_size} tokens")
-    return "; ".join(told)
+        facts_text.append(f"{worker.num_blocks or '?'} blocks of {worker.block_size} tokens")
+    return "; ".join(facts_text)
 
 
 def pair_lines(workers: Iterable[Worker | None]) -> Iterator[str]:
-    """Which of them could be pairs, and are not."""
+    """Lines about workers that could be pairs, and are not."""
     for prefill, decode, why in misfits(worker for worker in workers if worker):
         yield f"{prefill} and {decode} are no pair: {why}"
 
@@ -228,7 +231,8 @@ async def check_all(checker: Checker, urls: list[str]) -> list[Finding]:
 
 
 def _on_ports_of_their_own(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Engines on one host cannot publish at the same port, and each rank takes one. Who publishes stays."""
+    """Findings with distinct ports for engines on one host: each rank takes one. Engines that publish already
+    keep theirs."""
     taken: Counter[str] = Counter()
     first: dict[str, int] = {}
     for one in sorted(findings, key=lambda one: one.flags is not None):
@@ -248,7 +252,7 @@ def _moved(flags: str, further: int) -> str:
 
 
 def _unlike(decode: Finding, findings: Sequence[Finding]) -> str | None:
-    """What makes a decode worker no pair with one that would compute its prompts."""
+    """Reason why a decode worker fits no prefill worker; None if it does."""
     for prefill in findings:
         if not prefill.worker or not decode.worker or not are_pair(prefill.worker, decode.worker):
             continue

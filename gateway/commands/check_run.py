@@ -1,4 +1,4 @@
-"""`kvgate check`: each worker is reached once, with all that a gateway would reach it with."""
+"""Command `kvgate check`: probes each worker once, with the gateway's own probes."""
 
 from functools import partial
 
@@ -12,7 +12,8 @@ from gateway.upstream.control_client import ControlSession
 
 
 async def check(config: Config) -> int:
-    """Print each worker's mode; 1 if one is not reached, or makes other tokens than we."""
+    """Print each worker's mode. Returns 1 if a worker is not reached, or makes other tokens than the local
+    tokenizer."""
     check_open(config, config.admin_host)
     gateway = Gateway(config)
     timeout_s, headers = config.probe_timeout_s, gateway.worker_headers

@@ -1,8 +1,8 @@
-"""`make run`: three simulated workers and the gateway before them, to look at.
+"""Demo for `make run`: three simulated workers with a gateway in front.
 
-The workers are processes of their own, as real ones would be; the gateway runs here. Their lives
-are tied to this one: they are stopped by process id, and end by themselves if it is killed, since
-their standard input closes.
+The workers are processes of their own, as real ones would be; the gateway runs here. Their lives are tied to
+this one: they are stopped by process id, and end by themselves if it is killed, since their standard input
+closes.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ START_TIMEOUT_S = 30.0
 
 
 async def demo(port: int) -> int:
-    """Runs until SIGINT or SIGTERM. Raises ConfigError for a busy port or a worker that does not start."""
+    """Run until SIGINT or SIGTERM. Raises ConfigError for a busy port or a worker that does not start."""
     logging.basicConfig(level="INFO", format="%(message)s")
     for quiet in ("kvgate", "kvgate.roster", "kvgate.ingest"):
         logging.getLogger(quiet).setLevel("WARNING")
@@ -66,7 +66,7 @@ async def _spawn(seed: int) -> Process:
 
 
 async def _url(worker: Process) -> str:
-    """From the worker's first line: it says where it listens."""
+    """URL of a worker, from its first line."""
     assert worker.stdout is not None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(START_TIMEOUT_S):
@@ -78,7 +78,7 @@ async def _url(worker: Process) -> str:
 
 
 async def _joined(gateway: Gateway) -> None:
-    """Until each worker is in the fleet and its events are followed from their start."""
+    """Wait until each worker is in the fleet and its events are followed from their start."""
     async with asyncio.timeout(START_TIMEOUT_S):
         while [member.stream for member in gateway.fleet] != [StreamState.EXACT] * NUM_WORKERS:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -106,7 +106,7 @@ def _banner(gateway: Gateway, urls: list[str]) -> str:
         f"{len(urls)} simulated vLLM workers, each with its own KV cache: {', '.join(urls)}",
         f"the gateway is at {base}, its admin API and metrics at http://127.0.0.1:{gateway.admin_port}",
         "",
-        "Try it twice: the second time the prompt's prefix is held, and the first token comes sooner.",
+        "Try it twice: the second time the prompt's prefix is cached, and the first token comes sooner.",
         f"  curl -iN {base}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         "",
         "One line per request follows. Ctrl-C stops everything.",

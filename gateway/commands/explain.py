@@ -1,4 +1,5 @@
-"""`kvgate explain`: asks a running gateway what it would do with a request, and prints why."""
+"""Command `kvgate explain`: shows the routing decision of a running gateway for a request, and its
+reasons."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import ConfigError
 
 TIMEOUT_S = 30.0
-"""For a long prompt that a worker tokenizes."""
+"""Seconds to wait: a worker may have to tokenize a long prompt."""
 
 COLUMNS = (
     ("overlap", "overlap_tokens"),
@@ -25,12 +26,15 @@ COLUMNS = (
 
 
 async def run(args: argparse.Namespace) -> int:
-    """The exit code. Raises ConfigError for what cannot be read or reached."""
-    status, told = await _ask(args, _read(args.prompt_file), dict(map(_header, args.header)))
+    """Run the command. Returns the exit code. Raises ConfigError for an unreadable file or an unreachable
+    gateway."""
+    status, answer = await _ask(args, _read(args.prompt_file), dict(map(_header, args.header)))
     if status != 200:
-        print(f"the gateway would answer {status}: {told['error']['message']}")
+        print(f"the gateway would answer {status}: {answer['error']['message']}")
         return 1
-    print(msgspec.json.format(msgspec.json.encode(told)).decode() if args.json else "\n".join(lines(told)))
+    print(
+        msgspec.json.format(msgspec.json.encode(answer)).decode() if args.json else "\n".join(lines(answer))
+    )
     return 0
 
 
@@ -52,7 +56,7 @@ async def _ask(args: argparse.Namespace, body: bytes, headers: dict[str, str]) -
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
         raise ConfigError(
-            f"--gateway {args.gateway}: no gateway's admin address: {exc or 'no answer'}"
+            f"--gateway {args.gateway}: not a gateway's admin address: {exc or 'no answer'}"
         ) from exc
 
 
@@ -63,31 +67,32 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def lines(told: dict[str, Any]) -> Iterator[str]:
-    """What was told, for people: a line of what, a line of why, and a table, the chosen one first."""
-    tokens = f"{told['prompt_tokens']} prompt tokens ({told['tokenized_by']})"
-    if told["not_tokenized"]:
-        tokens = f"prompt not tokenized: {told['not_tokenized']}"
-    yield f"{told['model']}, {tokens}: {told['worker']}, by {told['policy']}"
-    predicted_s = told["predicted_ttft_s"]
-    yield told["reason"] + (f"; first token in {predicted_s:.3f} s" if predicted_s is not None else "")
-    if split := told["split"]:
-        where = split["prefill_worker"] or "nobody else"
+def lines(answer: dict[str, Any]) -> Iterator[str]:
+    """Explanation for people: the decision, its reason, and a table of the candidates, the chosen one
+    first."""
+    tokens = f"{answer['prompt_tokens']} prompt tokens ({answer['tokenized_by']})"
+    if answer["not_tokenized"]:
+        tokens = f"prompt not tokenized: {answer['not_tokenized']}"
+    yield f"{answer['model']}, {tokens}: {answer['worker']}, by {answer['policy']}"
+    predicted_s = answer["predicted_ttft_s"]
+    yield answer["reason"] + (f"; first token in {predicted_s:.3f} s" if predicted_s is not None else "")
+    if split := answer["split"]:
+        where = split["prefill_worker"] or "no other worker"
         yield f"prompt computed by {where}: {split['reason']}"
-    if flow := told["flow"]:
+    if flow := answer["flow"]:
         why = f": {flow['why']}" if flow["why"] else ""
         yield f"for tenant {flow['tenant']}, priority {flow['priority']}: {flow['fate']}{why}"
     yield ""
-    yield from _table(list(_rows(told)))
+    yield from _table(list(_rows(answer)))
 
 
-def _rows(told: dict[str, Any]) -> Iterator[list[str]]:
-    some = sorted(told["candidates"], key=lambda c: (c["worker"] != told["worker"], c["cost"] or 0.0))
+def _rows(answer: dict[str, Any]) -> Iterator[list[str]]:
+    some = sorted(answer["candidates"], key=lambda c: (c["worker"] != answer["worker"], c["cost"] or 0.0))
     parts = list(some[0].get("terms", {}))
     yield ["", "worker", "cost", *parts, *(title for title, _ in COLUMNS), "kv", "exact"]
     for each in some:
         yield [
-            ">" if each["worker"] == told["worker"] else "",
+            ">" if each["worker"] == answer["worker"] else "",
             each["worker"],
             "" if each["cost"] is None else f"{each['cost']:.4g}",
             *(f"{each['terms'][part]:.4f}" for part in parts),

@@ -1,4 +1,4 @@
-"""`kvgate index`: looks at what gateways share in Redis, holds it beside a gateway's own index, drops it."""
+"""Command `kvgate index`: shows the index that gateways share in Redis, verifies and drops it."""
 
 import argparse
 import asyncio
@@ -44,7 +44,7 @@ async def _show(args: argparse.Namespace, survey: Survey) -> int:
         print(f"model {model or '(not named)'}, root {root:016x}")
         print("\n".join(table(list(some))))
     if not rows:
-        print("nothing is told of any worker")
+        print("no workers in Redis")
     return 0
 
 
@@ -60,13 +60,13 @@ async def _top(args: argparse.Namespace, survey: Survey) -> int:
 
 async def _drop(args: argparse.Namespace, survey: Survey) -> int:
     if args.all == bool(args.name):
-        raise ConfigError("index drop: name a worker, or say --all")
+        raise ConfigError("index drop: name a worker, or give --all")
     if args.all:
         print(f"dropped {await survey.drop_all()} keys")
         return 0
     await survey.check()
     num = await survey.drop_worker(args.name)
-    print(f"dropped {args.name}, in {num} edges; a gateway that reads its events tells of it again")
+    print(f"dropped {args.name}, in {num} edges; a gateway that reads its events publishes it again")
     return 0
 
 
@@ -74,24 +74,24 @@ async def _verify(args: argparse.Namespace, survey: Survey) -> int:
     await survey.check()
     for attempt in range(1, TRIES + 1):
         rows = [row for row in await survey.rows() if args.name in (None, row.worker)]
-        told = await _faults(rows, args.gateway)
-        if attempt == TRIES or not any(told.values()):
+        faults = await _faults(rows, args.gateway)
+        if attempt == TRIES or not any(faults.values()):
             break
         await asyncio.sleep(PAUSE_S)
     for row in rows:
-        print(f"{row.worker}: {told[row.worker] or f'{len(row.blocks or ())} blocks, as they should be'}")
+        print(f"{row.worker}: {faults[row.worker] or f'{len(row.blocks or ())} blocks, as they should be'}")
     if args.name and not rows:
-        raise ConfigError(f"nothing is told of '{args.name}'; `kvgate index show` names the workers")
-    return DIFFERENT if any(told.values()) else 0
+        raise ConfigError(f"no worker in Redis is named '{args.name}'; `kvgate index show` names the workers")
+    return DIFFERENT if any(faults.values()) else 0
 
 
 async def _faults(rows: list[Row], gateway: str | None) -> dict[str, str]:
-    told: dict[str, str] = {row.worker: "; ".join(row.faults) for row in rows}
+    faults: dict[str, str] = {row.worker: "; ".join(row.faults) for row in rows}
     if gateway:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
             for row in rows:
-                told[row.worker] = told[row.worker] or await _compare(session, gateway.rstrip("/"), row)
-    return told
+                faults[row.worker] = faults[row.worker] or await _compare(session, gateway.rstrip("/"), row)
+    return faults
 
 
 async def _compare(session: aiohttp.ClientSession, gateway: str, row: Row) -> str:
@@ -104,7 +104,7 @@ async def _compare(session: aiohttp.ClientSession, gateway: str, row: Row) -> st
     except (aiohttp.ClientError, TimeoutError) as exc:
         raise ConfigError(f"--gateway: {gateway} is not reached: {exc}") from exc
     own, there = set(map(int, text.split())), row.blocks or set()
-    if row.told and not own:
+    if row.published and not own:
         return ""
     missing, more = len(own - there), len(there - own)
     return f"{missing} blocks of the gateway's are not in Redis, {more} more are" if missing or more else ""

@@ -1,4 +1,4 @@
-"""What lies in Redis, for people: `kvgate index show|top|drop|verify`.
+"""Survey of the index in Redis, for `kvgate index show|top|drop|verify`.
 
 Everything is found by names that are written down there (`redis/keys.py`): no walk of the keyspace, and a
 server that works notices no more than some reads. Blocks are those of the tree where `--index redis` keeps
@@ -25,19 +25,19 @@ from gateway.replication.redis_log import READ_AT_ONCE, START, entry
 from gateway.replication.takeover import inherit
 
 AT_ONCE = 500
-"""Keys dropped by one command: all at once would hold a server up."""
+"""Keys dropped by one command: all at once would block the server."""
 
 
 @dataclass(slots=True)
 class Row:
-    """One worker. `blocks` is None where what lies there cannot be read; `num_bytes` is its part of the
-    edges that it shares, `log_bytes` what is kept for who reads its events next."""
+    """Worker in the survey. `blocks` is None where its data cannot be read; `num_bytes` is its part of the
+    edges that it shares, `log_bytes` the size of its log and snapshot."""
 
     worker: WorkerId
     model: str
     root: BlockHash
     keys: WorkerKeys | None = None
-    told: PublishedWorker | None = None
+    published: PublishedWorker | None = None
     stream: StreamState | None = None
     blocks: set[BlockHash] | None = None
     num_edges: int = 0
@@ -58,7 +58,7 @@ class Survey:
         return f"Survey({self._options.where}, {self._options.prefix}:)"
 
     async def check(self) -> None:
-        """Raises Refused where what lies there is another version's."""
+        """Check the schema version. Raises Refused for data of another version."""
         found = await _of(self._client.get(schema_key(self._options.prefix)))
         if found not in (None, SCHEMA):
             raise Refused(foreign(found, self._options))
@@ -69,12 +69,16 @@ class Survey:
         return {BlockHash(int(root, 16)): model.decode() for root, model in found.items()}
 
     async def rows(self) -> list[Row]:
-        """Of every worker that is told of, by its name."""
+        """Rows of all workers, by name."""
         trees, found = await self.trees(), dict[tuple[BlockHash, str], Row]()
         for root, model in trees.items():
-            for worker, told in (await Browser(self._client, self._options.prefix, root).workers()).items():
-                if told.slots:
-                    found[root, worker] = Row(worker, model, root, told=told, stream=told.state)
+            for worker, published in (
+                await Browser(self._client, self._options.prefix, root).workers()
+            ).items():
+                if published.slots:
+                    found[root, worker] = Row(
+                        worker, model, root, published=published, stream=published.state
+                    )
         for base in sorted(await _of(self._client.smembers(workers_key(self._options.prefix)))):
             root, worker = self._read_base(base.decode())
             row = found.setdefault((root, worker), Row(worker, trees.get(root, ""), root))
@@ -82,7 +86,7 @@ class Survey:
         for row in found.values():
             await self._fill(row)
         return sorted(
-            (row for row in found.values() if row.told or row.log_bytes or row.holder),
+            (row for row in found.values() if row.published or row.log_bytes or row.holder),
             key=lambda row: (row.root, row.worker),
         )
 
@@ -97,16 +101,16 @@ class Survey:
             row.epoch = int(fence or await _of(self._client.get(row.keys.fence)) or 0)
             for key in (row.keys.log, row.keys.snapshot):
                 row.log_bytes += await _of(self._client.memory_usage(key)) or 0
-        if row.told:
-            await self._count(row, row.told)
+        if row.published:
+            await self._count(row, row.published)
         elif row.keys and row.log_bytes:
             await self._inherit(row, row.keys)
 
-    async def _count(self, row: Row, told: PublishedWorker) -> None:
-        """By the tree, edge by edge; what does not fit together is a fault."""
+    async def _count(self, row: Row, published: PublishedWorker) -> None:
+        """Count a worker's blocks in the tree, edge by edge; inconsistencies are faults."""
         browser = Browser(self._client, self._options.prefix, row.root)
         row.blocks = set()
-        for slot in await browser.visible(told.slots):
+        for slot in await browser.visible(published.slots):
             try:
                 async for edge in browser.edges(slot):
                     held = edge.held.get(slot, 0)
@@ -123,7 +127,7 @@ class Survey:
                 row.faults.append(str(exc))
 
     async def _inherit(self, row: Row, keys: WorkerKeys) -> None:
-        """As who takes over would read it."""
+        """Read a worker's log as a gateway that takes over would."""
         size = int(keys.base.removeprefix(f"{self._options.prefix}:").partition(":")[0].partition(".")[2])
         parts = await _of(self._client.lrange(keys.snapshot, 0, -1))
         log = [(each.epoch, each.data) async for each in self._log(keys)]
@@ -135,24 +139,23 @@ class Survey:
     async def _log(self, keys: WorkerKeys) -> AsyncIterator[Any]:
         after = START
         while True:
-            told: Any = await self._client.xrange(keys.log, f"({after}", "+", count=READ_AT_ONCE)
-            for each in map(entry, told):
+            batches: Any = await self._client.xrange(keys.log, f"({after}", "+", count=READ_AT_ONCE)
+            for each in map(entry, batches):
                 after = each.id
                 yield each
-            if len(told) < READ_AT_ONCE:
+            if len(batches) < READ_AT_ONCE:
                 return
 
     # drop --------------------------------------------------------------------------------------
 
     async def drop_worker(self, name: str) -> int:
-        """All that is told of it; how many edges it had a part in. Raises ConfigError for one that is not
-        there."""
+        """Drop a worker. Returns the number of its edges. Raises ConfigError for an unknown one."""
         rows = [row for row in await self.rows() if row.worker == name]
         if not rows:
-            raise ConfigError(f"nothing is told of '{name}'; `kvgate index show` names the workers")
+            raise ConfigError(f"no worker in Redis is named '{name}'; `kvgate index show` names the workers")
         for row in rows:
-            if row.told:
-                await self._forget(row.root, row.told.slots)
+            if row.published:
+                await self._forget(row.root, row.published.slots)
                 await _of(self._client.hdel(tree_key(self._options.prefix, row.root) + b"o", row.worker))
             if row.keys:
                 await self._unlink(row.keys.all())
@@ -160,15 +163,15 @@ class Survey:
         return sum(row.num_edges for row in rows)
 
     async def _forget(self, root: BlockHash, slots: Sequence[int]) -> None:
-        """No lookup tells of these any more; the next gateway that looks sweeps their edges."""
+        """Remove slots from lookups; the next gateway that looks sweeps their edges."""
         key = tree_key(self._options.prefix, root)
         packed = [slot.to_bytes(2, "little") for slot in slots]
         await _of(self._client.hdel(key + b"s", *packed))
         await _of(self._client.sadd(key + b"d", *packed))
 
     async def drop_all(self) -> int:
-        """Everything that is written down under the prefix, of whatever version; how many keys. What another
-        version did not write down here stays, and is in nobody's way."""
+        """Drop all keys under the prefix that the registry keys list, of any version. Returns their number. Unlisted
+        keys of another version stay, and do no harm."""
         prefix, num = self._options.prefix, 0
         for root in await _of(self._client.hkeys(trees_key(prefix))):
             num += await self._drop_tree(f"{prefix}:{{{root.decode()}}}:".encode())
@@ -194,7 +197,7 @@ class Survey:
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """For people; the size of blocks is what the worker's part of the tree takes."""
+    """Table of rows, for people; the size of blocks is that of the worker's part of the tree."""
     heads = ("worker", "stream", "blocks", "edges", "bytes", "log bytes", "epoch", "holder")
     lines = [heads, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -207,11 +210,11 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.worker,
         row.stream.value if row.stream else "-",
         "-" if row.blocks is None else str(len(row.blocks)),
-        str(row.num_edges) if row.told else "-",
-        str(round(row.num_bytes)) if row.told else "-",
+        str(row.num_edges) if row.published else "-",
+        str(round(row.num_bytes)) if row.published else "-",
         str(row.log_bytes),
-        str(row.epoch or (row.told.fence if row.told else 0)),
-        row.holder or "nobody",
+        str(row.epoch or (row.published.fence if row.published else 0)),
+        row.holder or "none",
     )
 
 

@@ -1,9 +1,9 @@
-"""`kvgate key new`: makes a key, and the line by which a gateway knows it. `kvgate key import`: such a line
-for each key that was handed out before.
+"""Command `kvgate key`: `new` makes an API key and its line of the key file, `import` makes such a line for
+each key that clients have already.
 
-Lines go to standard output, for `>> keys.jsonl`; a new key to standard error, once: no file has it. Keys that
-are imported are read from a file or standard input, never from the command line, which others can see, and
-are in nothing that is printed.
+Lines go to standard output, for `>> keys.jsonl`; a new key to standard error, once: no file has it. Keys to
+import are read from a file or standard input, never from the command line, which others can see, and are in
+nothing that is printed.
 """
 
 import argparse
@@ -32,31 +32,36 @@ _DAYS = re.compile(r"([0-9]{1,5})d")
 
 def add(parser: argparse.ArgumentParser) -> None:
     doing = parser.add_subparsers(required=True, metavar="new|import", dest="action")
-    new = doing.add_parser("new", help="make a key; prints its line for --key-file, and the key to stderr")
-    old = doing.add_parser("import", help="print the lines of keys that clients have already, one a line")
+    new = doing.add_parser("new", help="make a key; print its line for --key-file, and the key to stderr")
+    old = doing.add_parser("import", help="print lines for keys that clients have already, read one per line")
     old.add_argument(
         "file", nargs="?", default="-", metavar="FILE", help="with the keys (default: standard input)"
     )
     for each in (new, old):
-        each.add_argument("--tenant", required=True, metavar="NAME", help="whose requests are made with it")
         each.add_argument(
-            "--models", default=None, metavar="NAMES", help="those it may use, by commas (default: all)"
+            "--tenant", required=True, metavar="NAME", help="tenant of the requests made with it"
+        )
+        each.add_argument(
+            "--models",
+            default=None,
+            metavar="NAMES",
+            help="models it may use, separated by commas (default: all)",
         )
         each.add_argument(
             "--expires",
             default="",
             metavar="WHEN",
-            help="a date or time, UTC unless it says otherwise, or 90d",
+            help="a date or time, UTC by default, or 90d",
         )
-        each.add_argument("--admin", action="store_true", help="it opens the admin API too, see --admin-key")
+        each.add_argument("--admin", action="store_true", help="give it admin scope too, see --admin-key")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConfigError."""
+    """Run the command. Returns the exit code. Raises ConfigError."""
     if args.action == "import":
         lines = [_imported(args, number, key) for number, key in _given(args.file)]
         if not lines:
-            raise ConfigError("import: there is no key in it")
+            raise ConfigError("import: the input has no keys")
         parse_key_file("\n".join(lines), "import")  # no key twice
         print("\n".join(lines))
         return 0
@@ -65,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         line = _line(args, key)
     except ValueError as exc:
         raise ConfigError(f"--{exc}") from exc
-    print(f"the key, which is shown this once: {key.decode()}", file=sys.stderr)
+    print(f"API key (shown only once): {key.decode()}", file=sys.stderr)
     print(line)
     return 0
 
@@ -81,7 +86,7 @@ def _line(args: argparse.Namespace, key: bytes, new_id: bytes = b"") -> str:
 
 
 def _given(file: str) -> Sequence[tuple[int, bytes]]:
-    """Each key with the number of its line. Typed ones are not shown."""
+    """Keys with their line numbers. Typed ones are not echoed."""
     try:
         if file != "-":
             data = Path(file).expanduser().read_bytes()
@@ -96,7 +101,7 @@ def _given(file: str) -> Sequence[tuple[int, bytes]]:
 
 
 def _imported(args: argparse.Namespace, number: int, key: bytes) -> str:
-    """A key that another gateway of ours made keeps its id. The key is in no message."""
+    """Line for a key; one that another kvgate made keeps its id. The key is in no message."""
     if is_ours(key):
         new_id = b""
     else:
@@ -112,7 +117,7 @@ def _imported(args: argparse.Namespace, number: int, key: bytes) -> str:
 
 
 def expiry(text: str, now: float) -> str:
-    """So many days from now, or what was given."""
+    """Expiry as a date: a number of days from `now`, or the given text."""
     if not (days := _DAYS.fullmatch(text)):
         return text
     try:

@@ -1,4 +1,4 @@
-"""`kvgate adapter`: has a running gateway load an adapter on its workers, unload it, or list all."""
+"""Command `kvgate adapter`: loads a LoRA adapter on a gateway's workers, unloads it, or lists all."""
 
 import argparse
 import os
@@ -16,19 +16,19 @@ from gateway.core.errors import ConfigError
 ADMIN = "http://127.0.0.1:9400"
 KEY_VARIABLE = "KVGATE_ADMIN_KEY"
 NOT_ALL = 1
-"""Exit code where a worker did not, or the gateway refused."""
+"""Exit code where a worker failed, or the gateway rejected the request."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     doing = parser.add_subparsers(required=True, metavar="list|load|unload", dest="action")
     listed = doing.add_parser("list", help="adapters, and the workers that have them")
-    load = doing.add_parser("load", help="on all workers of the model, or those that are named")
-    load.add_argument("name", metavar="NAME", help="what clients give as model")
+    load = doing.add_parser("load", help="load on all workers of the model, or the named ones")
+    load.add_argument("name", metavar="NAME", help="model name for clients")
     load.add_argument("path", metavar="PATH", help="as the worker finds it: a directory there, or on the hub")
-    unload = doing.add_parser("unload", help="from all workers that have it, or those that are named")
+    unload = doing.add_parser("unload", help="unload from all workers that have it, or the named ones")
     unload.add_argument("name", metavar="NAME")
     for each in (load, unload):
-        each.add_argument("--model", metavar="MODEL", help="its base, where the fleet serves several")
+        each.add_argument("--model", metavar="MODEL", help="base model, if the fleet serves several")
         each.add_argument(
             "--worker", action="append", default=[], metavar="WORKER", help="URL or id; repeatable"
         )
@@ -38,26 +38,26 @@ def add(parser: argparse.ArgumentParser) -> None:
             "--admin-key-file",
             default="",
             metavar="FILE",
-            help=f"a key with admin scope, where the gateway wants one; or {KEY_VARIABLE}",
+            help=f"a key with admin scope, if the gateway requires one; or {KEY_VARIABLE}",
         )
 
 
 async def run(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
-    """The exit code. Raises ConfigError for what cannot be reached."""
+    """Run the command. Returns the exit code. Raises ConfigError for an unreachable gateway."""
     key = read_key(args.admin_key_file, "--admin-key-file") if args.admin_key_file else ""
     key = key or environ.get(KEY_VARIABLE, "")
-    status, told = await _ask(args, {"authorization": f"Bearer {key}"} if key else {})
-    for line in _lines(told):
+    status, answer = await _ask(args, {"authorization": f"Bearer {key}"} if key else {})
+    for line in _lines(answer):
         print(line)
     if status == 200:
         return 0
-    if "workers" not in told:
-        print(f"the gateway answers {status}: {told['error']['message']}")
+    if "workers" not in answer:
+        print(f"the gateway answers {status}: {answer['error']['message']}")
     return NOT_ALL
 
 
 async def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> tuple[int, Any]:
-    """It says itself when a worker takes too long: nothing bounds the call here."""
+    """Call the admin API, without a timeout: the gateway reports workers that take too long."""
     base, method = f"{args.gateway.rstrip('/')}/admin/adapters", "GET"
     options: dict[str, Any] = {}
     if args.action == "load":
@@ -74,17 +74,17 @@ async def _ask(args: argparse.Namespace, headers: Mapping[str, str]) -> tuple[in
         ):
             return answer.status, msgspec.json.decode(await answer.read())
     except (aiohttp.ClientError, OSError, *UNREADABLE) as exc:
-        raise ConfigError(f"--gateway {args.gateway}: no gateway's admin address: {exc}") from exc
+        raise ConfigError(f"--gateway {args.gateway}: not a gateway's admin address: {exc}") from exc
 
 
 def _model(model: str | None) -> list[tuple[str, str]]:
     return [("model", model)] if model else []
 
 
-def _lines(told: Mapping[str, Any]) -> Iterator[str]:
-    for each in told.get("adapters", ()):
+def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    for each in answer.get("adapters", ()):
         not_used = each.get("not_used_at")
         more = f"; no requests go to {', '.join(not_used)}" if not_used else ""
         yield f"{each['name']} ({each['root']}): {', '.join(each['workers'])}{more}"
-    for each in told.get("workers", ()):
+    for each in answer.get("workers", ()):
         yield f"{each['url']}: {'done' if each['is_done'] else 'FAILED'}: {each['message']}"

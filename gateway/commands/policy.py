@@ -1,4 +1,4 @@
-"""`kvgate policy`: what policies there are, and whether one keeps what every policy must."""
+"""Command `kvgate policy`: lists the policies, and checks policies by the contract suite."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ KINDS: tuple[Kind, ...] = ("policy", "filter", "scorer", "picker")
 
 
 def run(args: argparse.Namespace, config: Config) -> int:
-    """Prints, and returns the exit code. Raises ConfigError."""
+    """Run the command. Returns the exit code. Raises ConfigError."""
     if args.action == "list":
         print("\n".join(_listed(config)))
         return 0
@@ -41,7 +41,7 @@ def _listed(config: Config) -> Iterator[str]:
 
 
 def _tested(path: str | None, config: Config) -> Mapping[tuple[Kind, str], Callable[[], Any]]:
-    """All that a file has, or what --policy names."""
+    """Policies to check: all of a file, or those of --policy."""
     path = path or config.policy_file
     file = read_file(Path(path)) if path else None
     library = library_of(config, file)

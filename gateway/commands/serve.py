@@ -1,9 +1,9 @@
-"""`kvgate serve`, from first socket to exit code: one process or several, new or in place of another.
+"""Command `kvgate serve`, from first socket to exit code: one process or several, new or in place of another.
 
-reach the running gateway ─► sockets: its own, or bound ─► start, warm up ─► accept ─► it leaves
-                                                                              │
-   stop: drain for `drain_timeout_s`  ◄── SIGTERM, SIGINT ◄───────────────────┤
-   leave: finish for `takeover_drain_s` ◄── another gateway has taken over ◄──┘
+reach the running gateway ─► sockets: its own, or bound ─► start, warm up ─► accept ─► it drains
+                                                                               │
+stop: drain for `drain_timeout_s`  ◄── SIGTERM, SIGINT ◄───────────────────────┤
+hand over: finish for `takeover_drain_s` ◄── another gateway has taken over ◄──┘
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = logging.getLogger("kvgate")
 
 
 class Service(Protocol):
-    """What serves: one process, or a supervisor of several."""
+    """Gateway of one process, or a supervisor of several."""
 
     @property
     def added_workers(self) -> list[str]: ...
@@ -48,7 +48,7 @@ class Service(Protocol):
 
 
 class Alone:
-    """One process: the gateway itself. Imported here, since a supervisor has no use for its libraries."""
+    """Gateway in one process. Imported here, since a supervisor has no use for its libraries."""
 
     def __init__(self, config: Config, sink: Sink | None = None) -> None:
         from gateway.app import Gateway
@@ -93,7 +93,7 @@ class Alone:
         return await self._gateway.reload()
 
     async def reload_keys(self) -> None:
-        with contextlib.suppress(ConfigError):  # which it has logged
+        with contextlib.suppress(ConfigError):  # already logged
             await self._gateway.credentials.reload()
 
     async def stop(self, drain_s: float | None = None) -> None:
@@ -102,11 +102,11 @@ class Alone:
 
 
 async def serve(config: Config, sink: Sink | None = None, reread: Reread | None = None) -> int:
-    """Until it is told to stop, or has finished after another gateway took over. `reread` reads the
-    configuration anew, at each SIGHUP. Raises ConfigError."""
+    """Serve until a signal, or until the last request has ended after another gateway took over. `reread`
+    reads the configuration again, at each SIGHUP. Raises ConfigError."""
     given = config
     stop, path = stop_event(), config.takeover_socket
-    process_limits.raise_open_files()  # processes that it starts have the limit too
+    process_limits.raise_open_files()  # child processes inherit the limit
     with contextlib.ExitStack() as opened:
         config = opened.enter_context(embedded(config))
         predecessor = await Predecessor.reach(path) if path else None
@@ -138,7 +138,7 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
 
 async def _reload(service: Service) -> None:
     notify(reloading())
-    with contextlib.suppress(ConfigError):  # which is logged; a signal gets no other answer
+    with contextlib.suppress(ConfigError):  # already logged; a signal has no other reply
         await service.reload()
     await service.reload_keys()
     notify(READY)
@@ -151,7 +151,7 @@ async def _serve(
     predecessor: Predecessor | None,
     stop: asyncio.Event,
 ) -> float | None:
-    """Accept until the end; how long what is left may take then, None as configured."""
+    """Accept until the end. Returns the seconds that remaining requests may take then, None as configured."""
     await service.listen(sockets.traffic, sockets.admin)
     sockets.own_files()
     _announce(config, sockets)
@@ -179,7 +179,7 @@ async def _serve(
 
 
 def _say_stopping(config: Config) -> None:
-    log.info("stopping: requests under way have up to %g s to end", config.drain_timeout_s)
+    log.info("stopping: requests in flight have up to %g s to end", config.drain_timeout_s)
 
 
 def _announce(config: Config, sockets: Sockets) -> None:
@@ -196,7 +196,8 @@ def _announce(config: Config, sockets: Sockets) -> None:
 
 
 async def _is_done(what: Coroutine[Any, Any, object], *, unless: asyncio.Event) -> bool:
-    """Wait for one of the two; `what` is cancelled where the event comes first."""
+    """Wait for `what` or the event; `what` is cancelled where the event comes first. Returns True if `what`
+    ended."""
     loop = asyncio.get_running_loop()
     task, event = loop.create_task(what), loop.create_task(unless.wait())
     await asyncio.wait({task, event}, return_when=asyncio.FIRST_COMPLETED)

@@ -49,7 +49,7 @@ class LongPrompts:
         self, request: InferenceRequest, hash_ahead: Callable[[Prompt], None], max_tokens: int = 0
     ) -> Prompt:
         """Tokenize in a thread. `hash_ahead` is called there too, with the tokens; `max_tokens` is the
-        model's limit,"""
+        model's limit, 0 if unknown. Raises TooLong."""
         threads = self._large if len(request.body) >= LARGE else self._threads
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(threads, self._run, request, hash_ahead, max_tokens)

@@ -1,1 +1,1 @@
-"""Several processes behind one port: who accepts, who serves, and what they tell each other."""
+"""Several processes behind one port: a supervisor that accepts, and child processes that serve."""

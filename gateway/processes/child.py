@@ -1,10 +1,10 @@
-"""One of several processes behind a port: a gateway that is handed its connections.
+"""Child process of a supervisor: a gateway that receives its connections over a channel.
 
-It listens to nothing. The supervisor (`processes.py`) accepts, and passes each connection's open file to
-the process with the fewest; admin requests of the host reach it the same way. Its bookings are in the
-memory that all share. When the channel to the supervisor ends, there is nobody left to hand it anything:
-it finishes what it has and ends, so that no process outlives a supervisor that was killed. TLS is its own:
-it makes the contexts from the same files, and shakes hands.
+It listens to nothing. The supervisor (`supervisor.py`) accepts, and passes each connection's open file to the
+process with the fewest; admin requests of the host reach it the same way. Its bookings are in shared memory.
+When the channel to the supervisor ends, no more connections can come: it finishes open requests and ends, so
+that no process outlives a supervisor that was killed. TLS is its own: it makes the contexts from the same
+files, and shakes hands.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ log = logging.getLogger("kvgate")
 
 
 class Connections(set[ClientConnection]):
-    """The open connections of this process, each told in the shared memory when it is closed."""
+    """Open connections of this process; closed ones are counted in the shared memory."""
 
     def __init__(self, table: Table, row: int) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class Connections(set[ClientConnection]):
 
 
 class Child:
-    """`run` is its life: begin, serve, finish. Returns the exit code."""
+    """Life of a child process: `run` begins, serves and finishes. It returns the exit code."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
-        # Ctrl-C and a hang-up reach every process of a terminal; the supervisor says what they mean.
+        #  Ctrl-C and a hang-up reach every process of a terminal; the supervisor decides what they mean.
         self._loop.add_signal_handler(signal.SIGINT, lambda: None)
         self._loop.add_signal_handler(signal.SIGHUP, lambda: None)
         self._begin: asyncio.Future[tuple[Begin, int] | None] = self._loop.create_future()
@@ -115,7 +115,7 @@ class Child:
         return 0
 
     async def _serve(self, gateway: Gateway, begin: Begin, connections: Connections) -> None:
-        """Until it has to stop, which it then does within `_stop_s`."""
+        """Serve until it has to stop, which it then does within `_stop_s`."""
         self._heed_stop()
         front = gateway.front
 
@@ -161,7 +161,8 @@ class Child:
                 self._finish.set()
 
     async def _prepare(self, asked: Prepare) -> None:
-        """Only the latest is kept: an earlier one that was not changed to was refused elsewhere."""
+        """Prepare a configuration. Only the latest is kept: an earlier one without a change was rejected
+        elsewhere."""
         self._swaps.clear()
         assert self._gateway is not None, "only a process that is ready is asked"
         try:
@@ -172,7 +173,8 @@ class Child:
         return self._channel.send(encode(Prepared()))
 
     def _on_end(self) -> None:
-        """The supervisor is gone. What it said before stands: a process that leaves goes on leaving."""
+        """Stop after the loss of the supervisor. Its last order stands: a draining process goes on
+        draining."""
         if not self._begin.done():
             self._begin.set_result(None)
         if self._leave_s is None:
@@ -180,11 +182,11 @@ class Child:
         self._finish.set()
 
     def _heed_stop(self) -> None:
-        """One that is asked to stop by itself asks for no more connections, and is told to leave behind the
-        last one."""
+        """Handle a signal to this process alone: it requests no more connections, and drains after the last
+        one."""
         self._loop.add_signal_handler(signal.SIGTERM, lambda: self._channel.send(encode(Leaving())))
 
 
 async def serve_child(file: int) -> int:
-    """The whole of `python -m gateway process FILE`, which only a supervisor starts."""
+    """Run `python -m gateway process FILE`, which only a supervisor starts. Returns the exit code."""
     return await Child(socket.socket(fileno=file)).run()

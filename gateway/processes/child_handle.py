@@ -1,4 +1,4 @@
-"""One of several processes, as its supervisor has it: what it is told, asked, and how it ends."""
+"""Handle of a child process in its supervisor: messages, admin requests, and its exit."""
 
 import asyncio
 import signal
@@ -14,7 +14,7 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
 
 
 def restart_delay_s(num_quick_deaths: int) -> float:
-    """Before a process is replaced, by how often in a row it died soon after its start."""
+    """Seconds before a process is replaced, by the number of quick deaths in a row."""
     if num_quick_deaths == 0:
         return 0.0
     delay: float = FIRST_DELAY_S * 2 ** min(num_quick_deaths - 1, 16)
@@ -22,7 +22,7 @@ def restart_delay_s(num_quick_deaths: int) -> float:
 
 
 def how_it_ended(code: int) -> str:
-    """An exit status in words."""
+    """Description of an exit status in words."""
     if code >= 0:
         return f"exit status {code}"
     try:
@@ -33,7 +33,7 @@ def how_it_ended(code: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """One row, and the process that has it now."""
+    """Row of the shared memory, and the process that has it now."""
 
     row: int
     pid: int = 0
@@ -55,21 +55,21 @@ class Process:
 
     @property
     def has_begun(self) -> bool:
-        """It serves, or finishes what it served."""
+        """True if it serves, or finishes its requests."""
         return self.is_ready or self.is_leaving
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         if self.channel is not None:
             self.channel.send(message)
 
     def take(self, file: int) -> None:
-        """Serve a client's connection."""
+        """Pass a client's connection to the process."""
         assert self.channel is not None
         self.num_sent += 1
         self.channel.send(CLIENT, [file])
 
     async def ask(self, question: Question) -> Reply:
-        """One request to its admin API, on a connection of its own."""
+        """Send one request to its admin API, on a connection of its own."""
         if self.channel is None:
             raise ConnectionError("it has ended")
         ours, theirs = socket.socketpair()
@@ -83,10 +83,10 @@ class Process:
 
 
 def read_reply(data: bytes) -> Reply:
-    """A whole answer, to its end. Raises ConnectionError for one that was cut."""
+    """Parse a whole reply, read to its end. Raises ConnectionError for an incomplete one."""
     head, _, body = data.partition(b"\r\n\r\n")
     status, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     if len(body) != int(headers.get("content-length", -1)):
-        raise ConnectionError("its answer was cut")
+        raise ConnectionError("incomplete reply")
     return Reply(int(status.split()[1]), headers.get("content-type", "").partition(";")[0], body)

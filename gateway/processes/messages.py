@@ -1,14 +1,14 @@
-"""What a supervisor and its processes say to each other on their channel (`server/fd_channel.py`).
+"""Messages between a supervisor and its processes on their channel (`server/fd_channel.py`).
 
 supervisor                              process
 Begin, the shared memory ─────────────►  loads, starts, warms up
-                         ◄─────────────  Ready; or Refused, and it ends
+                          ◄─────────────  Ready; or Refused, and it ends
 Client, AdminClient, each a connection ► serves it; counts those that it has closed in the memory
-                         ◄─────────────  Leaving: give me no more (it was asked to stop by itself)
-Prepare ──────────────────────────────►  another configuration: can it be taken?
-                         ◄─────────────  Prepared
-Change ───────────────────────────────►  takes it
-Drain ────────────────────────────────►  finishes what it has and ends; the end of the channel, too
+                          ◄─────────────  Leaving: no more connections (it received a signal itself)
+Prepare ──────────────────────────────►  another configuration: can it be applied?
+                          ◄─────────────  Prepared
+Change ───────────────────────────────►  applies it
+Drain ────────────────────────────────►  finishes open requests and ends; the end of the channel, too
 """
 
 import msgspec
@@ -17,9 +17,9 @@ from gateway.config import Config
 
 
 class Begin(msgspec.Struct, tag=True):
-    """`row` of `num_rows` is its own. The configuration names the workers of now. It is ready when it has
-    asked them and caught up with their events, or after `warm_up_s`. `policy_source` is the text of the
-    policy file as the other processes have it, `drains` is as in `discovery.said`."""
+    """Start of a process with `row` of `num_rows`. The configuration names the current workers. It is ready
+    when it has probed them and caught up with their events, or after `warm_up_s`. `policy_source` is the text
+    of the policy file as the other processes have it, `drains` is as in the declared workers."""
 
     config: Config
     row: int
@@ -30,23 +30,24 @@ class Begin(msgspec.Struct, tag=True):
 
 
 class Client(msgspec.Struct, tag=True):
-    """A client's connection, which comes with it."""
+    """Connection of a client, passed with the message."""
 
 
 class AdminClient(msgspec.Struct, tag=True):
-    """A connection to the admin API, which comes with it."""
+    """Connection to the admin API, passed with the message."""
 
 
 class Drain(msgspec.Struct, tag=True):
-    """Finish in `seconds`. `is_leaving`: others answer from now on, so idle connections are not cut."""
+    """Drain within `seconds`. `is_leaving`: another gateway accepts from now on, so idle connections are not
+    closed."""
 
     seconds: float
     is_leaving: bool
 
 
 class Prepare(msgspec.Struct, tag=True):
-    """Make what this configuration needs, and say `Prepared`; nothing changes yet. `number` tells it from
-    others. Workers that it adds and drops are named as they are given."""
+    """Prepare a configuration and reply `Prepared`; nothing changes yet. `number` identifies it. Workers that
+    it adds and drops are named as in the options."""
 
     number: int
     config: Config
@@ -56,13 +57,13 @@ class Prepare(msgspec.Struct, tag=True):
 
 
 class Change(msgspec.Struct, tag=True):
-    """Take what was prepared under that number."""
+    """Apply the configuration that was prepared under that number."""
 
     number: int
 
 
 class Prepared(msgspec.Struct, tag=True):
-    """Whether it can be taken: None, or why not."""
+    """Reply to Prepare: None if the configuration can be applied, or the reason why not."""
 
     refusal: str | None = None
 
@@ -72,7 +73,7 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class Refused(msgspec.Struct, tag=True):
-    """The configuration cannot be used."""
+    """Rejection of a configuration that cannot be used."""
 
     reason: str
 

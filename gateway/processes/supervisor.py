@@ -1,15 +1,16 @@
-"""Several processes behind one port: the supervisor, which listens, hands over, and replaces who dies.
+"""Supervisor of several processes behind one port: it listens, hands over connections, and replaces dead
+processes.
 
     clients ─► accept ─► the open connection ─► process with the fewest    (a channel to each)
-    admins ──► Aggregate ─► a request to each process, one answer of all
-                            shared memory: a row per process: bookings, promises, closed connections
+    admins ──► Aggregate ─► a request to each process, one merged response
+    shared memory: a row per process: bookings, promises, closed connections
 
-Why it accepts itself: on one listening socket that all share, the kernel wakes whom it likes, and by
-SO_REUSEPORT it hashes addresses; with the few, long-lived connections that stand before an LLM fleet
-either leaves processes idle beside busy ones. A connection costs one message; a request costs nothing.
-How many a process has open is sent minus closed, which it counts in the shared memory: no message back.
+Why it accepts itself: on one listening socket that all share, the kernel wakes any of them, and by
+SO_REUSEPORT it hashes addresses; with the few, long-lived connections in front of an LLM fleet either leaves
+processes idle beside busy ones. A connection costs one message; a request costs nothing. The open connections
+of a process are those sent minus those closed, which it counts in the shared memory.
 
-Each process is started anew (`python -m gateway process`), not forked: none inherits another's threads or
+Each process is started fresh (`python -m gateway process`), not forked: none inherits another's threads or
 sockets. It parses no configuration of its own, and knows the workers that were added since the start.
 """
 
@@ -62,17 +63,17 @@ from gateway.tenancy.auth.admin_access import has_keys
 log = logging.getLogger("kvgate.processes")
 
 WARM_UP_S = 15.0
-"""For one that takes another's place, a process or a whole gateway, to ask the workers and catch up with
-their events, while others serve."""
+"""Seconds for a new process, or a whole gateway that takes over, to probe the workers and catch up with their
+events, while others serve."""
 QUICK_DEATH_S = 10.0
 COMMAND = (sys.executable, "-P", "-m", "gateway")
-"""-P: as it is installed for this interpreter, not as it may lie in the current directory."""
+"""Command of a child; -P: as installed for this interpreter, not from the current directory."""
 KILL_AFTER_S = 15.0
-"""Behind the end of a drain: a process that has not ended by then is stuck."""
+"""Seconds after the end of a drain: a process that has not ended by then is stuck."""
 
 
 def _source_of(path: str) -> str | None:
-    """The policy file's text; None where there is none, which processes then say themselves."""
+    """Text of the policy file; None where it cannot be read, which the processes then report."""
     try:
         return Path(path).read_text() if path else None
     except (OSError, UnicodeDecodeError):
@@ -80,7 +81,7 @@ def _source_of(path: str) -> str | None:
 
 
 def _normal(spec: str) -> str:
-    """As processes name it; one that is wrong they refuse."""
+    """Worker as processes name it; an invalid one is left to them to reject."""
     try:
         return spec_of(*parse_spec(spec))
     except ValueError:
@@ -88,7 +89,8 @@ def _normal(spec: str) -> str:
 
 
 class Supervisor:
-    """`start`, `listen`, then `stop`, or `leave` and `stop`; as `app.Gateway`, for several processes."""
+    """Gateway of several processes: `start`, `listen`, then `stop`, or `leave` and `stop`, as
+    `app.Gateway`."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -121,11 +123,12 @@ class Supervisor:
 
     @property
     def added_workers(self) -> list[str]:
-        """Those that joined at run time."""
+        """Workers that joined at run time."""
         return [spec for spec in self._workers if spec not in self._configured]
 
     async def start(self, workers: Sequence[str] = (), warm_up_s: float = 0.0) -> None:
-        """All processes, until they are ready. Raises ConfigError for what they refuse."""
+        """Start all processes and wait until they are ready. Raises ConfigError if they reject the
+        configuration."""
         self._workers = [*self._configured, *workers]
         self._policy_source = _source_of(self.config.policy_file)
         for process in self._processes:
@@ -161,11 +164,11 @@ class Supervisor:
                     if reply.status >= 400:  # such as a socket that --worker-socket-dirs does not have here
                         log.warning("process %d refused %s: %s", process.row, body, reply.body.decode())
                 except OSError as exc:  # it is dying: the next one begins with all workers
-                    log.warning("process %d did not hear of %s: %s", process.row, body, exc)
+                    log.warning("process %d: change %s not delivered: %s", process.row, body, exc)
 
     async def reload_policies(self) -> Reply:
-        """Have all processes take the policy file as it is now; one that starts later does too. The first
-        refusal is the answer: where one refuses it, all would."""
+        """Reload the policy file in all processes, and in those that start later. The first rejection is the
+        reply: if one rejects it, all would."""
         source = _source_of(self.config.policy_file)
         question = Question("POST", "/admin/policies/reload", b"{}", {"Content-Type": "application/json"})
         reply = Reply(503, "application/json", b'{"error":{"message":"no process is ready"}}')
@@ -173,7 +176,7 @@ class Supervisor:
             try:
                 reply = await process.ask(question)
             except OSError as exc:  # it is dying: the next one begins with what the others have
-                log.warning("process %d did not read the policies anew: %s", process.row, exc)
+                log.warning("process %d: policies not reloaded: %s", process.row, exc)
                 continue
             if reply.status != 200:
                 return reply
@@ -182,8 +185,8 @@ class Supervisor:
         return reply
 
     async def reload(self) -> Mapping[str, Any]:
-        """Have all processes take the configuration as it is now, or none. Raises ConfigError."""
-        assert self.reloads is not None, "whoever serves has them"
+        """Reload the configuration in all processes, or none. Raises ConfigError."""
+        assert self.reloads is not None, "set by `serve`"
         return await self.reloads.reload(self._change)
 
     async def _change(self, difference: Difference) -> None:
@@ -201,7 +204,7 @@ class Supervisor:
         change(ready, number)
 
     async def reload_keys(self) -> None:
-        """Here and in all processes; each logs what it refuses."""
+        """Reload the keys here and in all processes; each logs its errors."""
         if not has_keys(self.config):
             return
         question = Question("POST", "/admin/keys/reload", b"{}", {"Content-Type": "application/json"})
@@ -212,8 +215,8 @@ class Supervisor:
             await self._keeper.reload()
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
-        """Another gateway accepts from now on: finish what is open here, for so long or until `stop`.
-        False if something is left, for `stop` to end."""
+        """Drain after another gateway has taken over: finish open requests, for so long or until `stop`.
+        Returns False if some are left, for `stop` to end."""
         self._is_ending = self._is_leaving = True
         await self._stop_listening()
         self._drain(Drain(seconds, is_leaving=True))
@@ -228,7 +231,7 @@ class Supervisor:
         if not await self._all_ended(seconds + KILL_AFTER_S, asyncio.Event()):
             for process in self._processes:
                 if process.pid:
-                    log.error("process %d (pid %d) does not stop: killed", process.row, process.pid)
+                    log.error("process %d (pid %d) did not stop in time: killed", process.row, process.pid)
                     with contextlib.suppress(ProcessLookupError):  # it has just ended
                         os.kill(process.pid, signal.SIGKILL)
             await self._all_ended(KILL_AFTER_S, asyncio.Event())
@@ -244,12 +247,12 @@ class Supervisor:
             acceptor.start()
 
     def _taker(self) -> Callable[[int], None] | None:
-        """The process with the fewest; None if none can take a connection."""
+        """Function that takes a connection, of the process with the fewest; None if none can."""
         process = min((p for p in self._processes if p.is_ready), key=self._burden, default=None)
         return process.take if process else None
 
     def _fewest_clients(self) -> int:
-        """All processes have the same limit of open files."""
+        """Fewest open connections of a process: all have the same limit of open files."""
         return min((self._num_open(p) for p in self._processes if p.is_ready), default=0)
 
     def _num_open(self, process: Process) -> int:
@@ -270,7 +273,7 @@ class Supervisor:
     # processes ---------------------------------------------------------------------------------
 
     def _alive(self) -> list[Process]:
-        """Those that are ready first."""
+        """Live processes, ready ones first."""
         return sorted((p for p in self._processes if p.is_alive), key=lambda p: not p.is_ready)
 
     async def _spawn(self, process: Process, warm_up_s: float) -> None:
@@ -312,7 +315,7 @@ class Supervisor:
                     process.channel.send(encode(drain))
 
     async def _watch(self, process: Process, started: asyncio.subprocess.Process) -> None:
-        """From its start to its end, and its replacement's start."""
+        """Watch a process from its start to its end, and start its replacement."""
         code = await started.wait()
         pid, process.pid, process.is_ready = process.pid, 0, False
         answered(process, None)
@@ -326,14 +329,14 @@ class Supervisor:
         if self._has_started and not self._is_ending:
             await self._replace(process, pid, how_it_ended(code))
         elif code and not process.refusal:
-            log.error("process %d (pid %d) ended: %s", process.row, pid, how_it_ended(code))
+            log.error("process %d (pid %d): ended: %s", process.row, pid, how_it_ended(code))
 
     async def _replace(self, process: Process, pid: int, how: str) -> None:
         if process.is_leaving:
-            log.warning("process %d (pid %d) was asked to stop: replaced", process.row, pid)
+            log.warning("process %d (pid %d): stopped by a signal; replacing it", process.row, pid)
         else:
             log.error(
-                "process %d (pid %d) died, its requests with it: %s; its bookings are released",
+                "process %d (pid %d): died (%s); its requests failed, its bookings are released",
                 process.row,
                 pid,
                 process.refusal or how,
@@ -342,13 +345,13 @@ class Supervisor:
         was_quick = time.monotonic() - process.started_at < QUICK_DEATH_S
         process.num_quick_deaths = process.num_quick_deaths + 1 if was_quick else 0
         if delay_s := restart_delay_s(process.num_quick_deaths):
-            log.warning("process %d died soon after its start: replaced in %g s", process.row, delay_s)
+            log.warning("process %d: died soon after its start; replacing it in %g s", process.row, delay_s)
             await asyncio.sleep(delay_s)
         while not self._is_ending:
             try:
                 return await self._spawn(process, WARM_UP_S)
             except OSError as exc:
-                log.error("process %d cannot be started, tried again: %s", process.row, exc)
+                log.error("process %d: start failed, retrying: %s", process.row, exc)
                 await asyncio.sleep(LONGEST_DELAY_S)
 
     def _drain(self, drain: Drain) -> None:
@@ -367,13 +370,13 @@ class Supervisor:
         return True
 
     async def _note_workers(self) -> None:
-        """Who is in the fleet now, for processes that start later."""
+        """Note the workers in the fleet, for processes that start later."""
         for process in self._alive():
             try:
                 reply = await process.ask(Question("GET", "/admin/workers"))
-                told = msgspec.json.decode(reply.body)
-                each = [*[e for e in told["endpoints"] if not e["is_member"]], *told["names"]]
-                self._workers = [*[e["given_as"] for e in each], *told["drains"]]
+                answer = msgspec.json.decode(reply.body)
+                each = [*[e for e in answer["endpoints"] if not e["is_member"]], *answer["names"]]
+                self._workers = [*[e["given_as"] for e in each], *answer["drains"]]
                 return
             except (OSError, msgspec.DecodeError, KeyError, TypeError) as exc:
-                log.warning("process %d does not tell its workers: %s", process.row, exc)
+                log.warning("process %d: list of workers not available: %s", process.row, exc)

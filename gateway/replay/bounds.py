@@ -1,10 +1,11 @@
-"""What placement can reach: rows that no gateway can have, to set the others beside.
+"""Bounds of placement: rows that no gateway can reach, for comparison with the others.
 
 pooled       one worker with the whole fleet's cache and speed: nothing is placed, and none reuses more
-all_knowing  sees each engine's true cache and queue when it decides, and plays forward what is there: the
-             lowest true time to first token, as long as nobody comes after. It is greedy: a bound in
+all_knowing  sees each engine's true cache and queue when it decides, and plays them forward: the
+             lowest true time to first token, if no request came after. It is greedy: a bound in
              practice, no proof
-as_recorded  each request goes where it went: what is left is the engines, which `calibration.py` learns so
+as_recorded  each request goes where it went: the difference left is the engines', learnt by
+`calibration.py`
 """
 
 import heapq
@@ -26,7 +27,8 @@ from gateway.replay.profile import Profile
 
 
 def pooled(profiles: Sequence[Profile]) -> Profile:
-    """Of all workers one: a step has the base of the fastest of them, and computes what all of theirs do."""
+    """Profile of one worker for all: a step has the base of the fastest, and computes as much as all of
+    them."""
     base_s = min(each.step_s - each.seq_s for each in profiles)
     seq_s = 1 / sum(1 / each.seq_s for each in profiles) if all(each.seq_s for each in profiles) else 0.0
     return replace(
@@ -42,7 +44,7 @@ def pooled(profiles: Sequence[Profile]) -> Profile:
 
 
 class AllKnowing:
-    """`look` comes before each decision."""
+    """Policy with perfect knowledge of the engines; `look` comes before each decision."""
 
     name = "all_knowing"
 
@@ -65,7 +67,7 @@ class AllKnowing:
 
 
 class AsRecorded:
-    """Each request goes where it went. `look` comes before each decision."""
+    """Policy that sends each request where it went; `look` comes before each decision."""
 
     name = "as_recorded"
 
@@ -79,19 +81,19 @@ class AsRecorded:
         for i, candidate in enumerate(candidates):
             if candidate.id == self._place:
                 return Choice(i, "where it went")
-        raise LookupError(f"a request went to {self._place}, which is no candidate")
+        raise LookupError(f"a request went to {self._place}, which is not a candidate")
 
 
 class Foresight:
-    """What an engine will do with what it has."""
+    """Prediction of an engine's first tokens by playing its scheduler forward."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._uncached: dict[EngineSequence, int] = {}  # of those that wait, seen once
+        self._uncached: dict[EngineSequence, int] = {}  # of waiting sequences, looked up once
 
     def ttft_s(self, wanted: CachedSequence) -> float:
-        """Seconds until the first token of a prompt that comes now. Plays steps as the scheduler would; that
-        blocks may run out is not seen."""
+        """Seconds until the first token of a prompt that comes now. Plays steps as the scheduler would; a
+        shortage of blocks is not predicted."""
         engine = self.engine
         engine.settle()
         queue, ends, to_come_s = self._under_way()
@@ -107,7 +109,8 @@ class Foresight:
         return to_come_s + self._play(queue, ends)
 
     def _under_way(self) -> "tuple[list[Queued], list[int], float]":
-        """Prompts that run and are not computed, steps until each answer's end, and the step that runs."""
+        """Running prompts that are not computed yet, steps until each decoding sequence's end, and the
+        current step's rest."""
         engine = self.engine
         step = engine.step
         work = dict(step.work) if step is not None else {}
@@ -124,7 +127,7 @@ class Foresight:
         return queue, ends, engine.step_left_s
 
     def _to_compute(self, wanted: CachedSequence, before: Sequence[Sequence[Content]]) -> int:
-        """Tokens that are neither cached nor will be by those before it."""
+        """Tokens that are neither cached nor will be by the sequences before it."""
         cache = self.engine.scheduler.cache
         num = len(cache.find(wanted))
         most = (len(wanted.tokens) - 1) // cache.block_size
@@ -134,7 +137,7 @@ class Foresight:
         return len(wanted.tokens) - num * cache.block_size
 
     def _play(self, queue: "list[Queued]", ends: list[int]) -> float:
-        """Seconds until the last of the queue is computed. `ends` are of those that decode."""
+        """Seconds until the last of the queue is computed. `ends` are of the decoding sequences."""
         profile = self.engine.profile
         base_s, token_s = profile.step_s - profile.seq_s, 1 / profile.prefill_tokens_per_s
         took_s, number, at = 0.0, 0, 0

@@ -1,12 +1,12 @@
-"""What a recording tells of the engines that made it, and whether a replay is true.
+"""Calibration: engines' speeds learnt from a recording, and the error of a replay.
 
 Speeds are learnt by replaying: each request goes to the worker that it went to, and the profile is sought
-with which first tokens and answers take as long as they took, request by request. The search goes from what
-the recording shows at once (the quickest answers, the shortest prompts); engines are not linear, and each try
-is a whole replay. What is left then (machines do other things too) is noise, and is added by chance.
+with which first tokens and responses take as long as recorded, request by request. The search starts from
+direct estimates (the quickest responses, the shortest prompts); engines are not linear, and each try is a
+whole replay. The remaining differences (machines do other things too) are noise, and are added by chance.
 
-So learnt, the recording is played again with its own policy, which now decides by itself: what comes out,
-beside what was measured, is the calibration error.
+With that profile, the recording is played again with its own policy, which now decides by itself: the
+difference from the measured figures is the calibration error.
 """
 
 import math
@@ -27,7 +27,7 @@ MAX_LEARNT = 250
 """Requests by which speeds are learnt: a replay of them takes a fraction of a second, and there are many."""
 SPREADS = (0.5, 0.2)
 MAX_MOVES, GAIN = 60, 0.001
-"""Of one search, and how much the corners of a simplex must still differ by."""
+"""Moves of one search, and the difference at which the corners of a simplex count as equal."""
 MIN_REQUESTS = 20
 FIELDS = ("prefill_tokens_per_s", "base_s", "seq_s", "overhead_s")
 LEAST = {"prefill_tokens_per_s": 1.0, "base_s": 1e-5, "seq_s": 1e-6, "overhead_s": 1e-4}
@@ -38,7 +38,7 @@ Point = list[float]
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """A figure as it was measured, and as it was replayed."""
+    """Figure as it was measured, and as it was replayed."""
 
     name: str
     measured: float
@@ -63,12 +63,13 @@ def recorded_of(jobs: Sequence[Job]) -> list[Recorded]:
 
 
 def policy_of_recording(jobs: Sequence[Job]) -> str:
-    """The one that decided most."""
+    """Policy that decided most of the requests."""
     return Counter(row.policy for row in recorded_of(jobs)).most_common(1)[0][0]
 
 
 def learn(jobs: Sequence[Job], setup: Setup) -> Profile:
-    """`setup` is the fleet, with all that cannot be learnt. Raises ConfigError for too few requests."""
+    """Learn a profile; `setup` is the fleet, with all that cannot be learnt. Raises ConfigError for too few
+    requests."""
     some = [job for job in jobs[:MAX_LEARNT] if job.recorded is not None]
     streamed = [row for row in recorded_of(some) if row.ttft_s is not None]
     if len(streamed) < MIN_REQUESTS:
@@ -82,16 +83,16 @@ def learn(jobs: Sequence[Job], setup: Setup) -> Profile:
 
 
 def _noise_s(jobs: Sequence[Job], setup: Setup) -> tuple[float, ...]:
-    """What first tokens took longer, or less long, than all that is known of the engines makes them take: as
-    it is distributed."""
+    """Distribution of the differences between recorded first tokens and those of the learnt profile, in
+    seconds."""
     done = VirtualFleet(setup).run([again(job) for job in jobs])
-    told = [(job.recorded.ttft_s, job.ttft_s) for job in done if job.recorded is not None]
-    off = sorted(was - now for was, now in told if was is not None)
+    pairs = [(job.recorded.ttft_s, job.ttft_s) for job in done if job.recorded is not None]
+    off = sorted(was - now for was, now in pairs if was is not None)
     return tuple(percentile(off, percent) for percent in range(1, 100, 2))
 
 
 def _search(guess: Values, loss: Callable[[Values], float]) -> Values:
-    """The best that was tried; from there once more, since a simplex may shrink where it should not."""
+    """Best values that were tried; searched twice, since a simplex may shrink where it should not."""
     found = guess
     for spread in SPREADS:
         found = _simplex(found, spread, loss)
@@ -99,7 +100,7 @@ def _search(guess: Values, loss: Callable[[Values], float]) -> Values:
 
 
 def _simplex(guess: Values, spread: float, loss: Callable[[Values], float]) -> Values:
-    """After Nelder and Mead, in the logarithms: the worst corner is moved through the middle of the others,
+    """Nelder-Mead search in the logarithms: the worst corner is moved through the middle of the others,
     farther where that is good and nearer where it is not; else all corners come nearer to the best."""
 
     def tried(point: Point) -> tuple[float, Point]:
@@ -140,15 +141,15 @@ def _through(middle: Point, point: Point, far: float) -> Point:
 
 
 def errors(measured: Sequence[Job], replayed: Sequence[Job]) -> list[Error]:
-    """Of the same requests, in the same order; TTFT of those that were streamed."""
+    """Errors of the same requests, in the same order; TTFT of those that were streamed."""
     pairs = [(job.recorded, done) for job, done in zip(measured, replayed, strict=True) if job.recorded]
-    told = [(row, done) for row, done in pairs if row.cached_tokens is not None]
+    with_usage = [(row, done) for row, done in pairs if row.cached_tokens is not None]
     found: list[Error] = []
-    if told:
-        num_tokens = sum(done.num_tokens for _, done in told)
-        cached = sum(row.cached_tokens or 0 for row, _ in told)
+    if with_usage:
+        num_tokens = sum(done.num_tokens for _, done in with_usage)
+        cached = sum(row.cached_tokens or 0 for row, _ in with_usage)
         found.append(
-            Error("hit rate", cached / num_tokens, sum(d.cached_tokens for _, d in told) / num_tokens)
+            Error("hit rate", cached / num_tokens, sum(d.cached_tokens for _, d in with_usage) / num_tokens)
         )
     streamed = [(row.ttft_s, done.ttft_s) for row, done in pairs if row.ttft_s is not None]
     for percent in (50, 90) if streamed else ():
@@ -178,7 +179,7 @@ def _guess(rows: Sequence[Recorded]) -> Values:
 
 
 def _loss(jobs: Sequence[Job], setup: Setup) -> float:
-    """How far first tokens and further ones are off, in the logarithm, on average: outliers count as one."""
+    """Mean error of first and further tokens, in the logarithm; outliers count as one."""
     done = VirtualFleet(setup).run([again(job) for job in jobs])
     off: list[float] = []
     for job in done:
@@ -192,7 +193,7 @@ def _loss(jobs: Sequence[Job], setup: Setup) -> float:
 
 
 def again(job: Job) -> Job:
-    """The same request, not answered yet."""
+    """Copy of a request, not answered yet."""
     return replace(
         job,
         first_s=None,
@@ -206,7 +207,7 @@ def again(job: Job) -> Job:
 
 
 def as_measured(job: Job) -> Job:
-    """As the recording has it; an answer that was not streamed came at its end."""
+    """Copy of a request with the recorded times; a response that was not streamed came at its end."""
     row = job.recorded
     assert row is not None
     done = again(job)

@@ -1,5 +1,5 @@
-"""A page with two charts, drawn as SVG: how TTFT is distributed, and the hit rate over time. No dependency,
-and nothing is loaded from elsewhere."""
+"""HTML page with two charts as SVG: the distribution of TTFT, and the hit rate over time. No dependency, and
+nothing is loaded from elsewhere."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,16 +11,16 @@ from gateway.replay.results import Curves, Summary, table
 COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8e6c8a", "#e08e0b", "#00798c", "#6b4423", "#777777")
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 620, 320, 52, 40, 14, 14
 MAX_POINTS = 400
-"""Of a distribution: more than can be told apart."""
+"""Points of a distribution: more than can be seen."""
 
 Point = tuple[float, float]
 Place = Callable[[float], float]
-"""Of a value on the page."""
+"""Maps a value to its position on the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high`; `ticks` are values and how they are written."""
+    """Axis from `low` to `high`; `ticks` are values and their labels."""
 
     title: str
     low: float
@@ -69,7 +69,7 @@ def _log(title: str, lines: Sequence[Sequence[Point]]) -> Axis:
 
 
 def _linear(title: str, most: float) -> Axis:
-    """Up to a round number, in about five parts."""
+    """Axis up to a round number, in about five parts."""
     unit = 10.0 ** math.floor(math.log10(max(most, 1e-9) / 5))
     step = next(unit * n for n in (1, 2, 5, 10) if unit * n * 5 >= most * 0.999)
     num = max(math.ceil(most / step - 1e-9), 1)

@@ -1,11 +1,11 @@
-"""Virtual seconds: a heap of moments is worked off."""
+"""Virtual clock: a heap of events that are run in order."""
 
 import heapq
 from collections.abc import Callable
 from itertools import count
 
 ARRIVAL, STEP = 0, 1
-"""Of what is due at one moment a step's end comes last: who arrives then finds it under way."""
+"""Order at one moment: a step's end comes last, so that an arrival finds it in progress."""
 
 
 class Clock:
@@ -18,11 +18,11 @@ class Clock:
         return f"Clock({self.now:.3f} s, {len(self._due)} due)"
 
     def at(self, when: float, call: Callable[[], None], order: int = ARRIVAL) -> None:
-        """In the order of these calls, where several are due at once."""
+        """Schedule a call; calls that are due at once run in the order of scheduling."""
         heapq.heappush(self._due, (when, order, next(self._numbers), call))
 
     def run(self) -> None:
-        """Until nothing is due any more."""
+        """Run until nothing is due any more."""
         while self._due:
             self.now, _, _, call = heapq.heappop(self._due)
             call()

@@ -1,4 +1,5 @@
-"""`kvgate replay`: plays a trace before a fleet in virtual time, once for each policy; how did they do?"""
+"""Command `kvgate replay`: plays a trace in virtual time, once for each policy, and prints a table of
+results."""
 
 import argparse
 import os
@@ -21,11 +22,11 @@ from gateway.replay.traces import FORMATS
 NUM_WORKERS = 8
 SLO = Slo()
 ROWS = ("expected_ttft", "least_load", "prefix_overlap", "round_robin")
-"""Policies that are played where none is named: what is best, and what it is measured against."""
+"""Policies that are played where none is named: the default and its baselines."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code."""
+    """Run the command. Returns the exit code."""
     parser = Parser(prog="kvgate replay", description=__doc__)
     add_arguments(parser)
     try:
@@ -38,11 +39,14 @@ def main(arguments: Sequence[str]) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("trace", type=Path, metavar="FILE", help="requests that were recorded; .gz and .xz are unpacked")
-    add("--format", choices=["auto", *FORMATS], default="auto", help="default: found out")
+    add("--format", choices=["auto", *FORMATS], default="auto", help="default: detected")
     add("--speed", type=_positive, default=1.0, metavar="TIMES", help="as fast as recorded (default 1)")
     add("--limit", type=_count, metavar="COUNT", help="only the first requests")
     add(
-        "--tokenizer", default="", metavar="DIR", help="for texts, with tokenizer.json (default: a small one)"
+        "--tokenizer",
+        default="",
+        metavar="DIR",
+        help="tokenizer of texts, with tokenizer.json (default: a small one)",
     )
     add("--workers", type=_count, metavar="COUNT", help=f"default {NUM_WORKERS}; a recording's own")
     profiles = ", ".join(PROFILES)
@@ -50,32 +54,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         default="",
         metavar="NAME",
-        help=f"of each worker: {profiles}, or a TOML file (default: h100-8b; a recording's are learnt)",
+        help=f"of each worker: {profiles}, or a TOML file (default: h100-8b, or as learnt)",
     )
-    add("--kv-blocks", type=_count, default=0, metavar="COUNT", help="of each cache (default: the profile's)")
+    add(
+        "--kv-blocks",
+        type=_count,
+        default=0,
+        metavar="COUNT",
+        help="blocks of each cache (default: the profile's)",
+    )
     add("--block-size", type=_count, default=0, metavar="TOKENS", help="default: the trace's, or 16")
     add("--policy", action="append", metavar="NAME", help=f"a row each (default: {', '.join(ROWS)})")
     add("--policy-file", default="", metavar="FILE", help="Python file with policies, as for `kvgate serve`")
     add(
         "--no-bounds",
         action="store_true",
-        help=f"without the rows {' and '.join(BOUNDS)}, what can be reached",
+        help=f"leave out the bounds {' and '.join(BOUNDS)}",
     )
     _add_rest(parser)
 
 
 def _add_rest(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--max-batched-tokens", type=_count, metavar="COUNT", help="of a step (default: the profile's)")
+    add(
+        "--max-batched-tokens", type=_count, metavar="COUNT", help="tokens of a step (default: the profile's)"
+    )
     add("--max-num-seqs", type=_count, metavar="COUNT", help="running at once (default: the profile's)")
     add(
         "--event-delay-s",
         type=_seconds,
         default=0.005,
         metavar="SECONDS",
-        help="of KV events (default 0.005)",
+        help="delay of KV events (default 0.005)",
     )
-    add("--seed", type=int, default=1, metavar="NUMBER", help="of all that chance decides (default 1)")
+    add("--seed", type=int, default=1, metavar="NUMBER", help="seed of random choices (default 1)")
     add("--slo-ttft-s", type=_positive, default=SLO.ttft_s, metavar="SECONDS", help="goodput's (default 2)")
     add(
         "--slo-tpot-s", type=_positive, default=SLO.tpot_s, metavar="SECONDS", help="goodput's (default 0.05)"
@@ -86,7 +98,7 @@ def _add_rest(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit code. Raises ConfigError."""
+    """Run with parsed arguments. Returns the exit code. Raises ConfigError."""
     runs, known = runs_of(args)
     results = play_all(runs, args.processes)
     print(heading(runs[0], results[0]))
@@ -104,13 +116,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def runs_of(args: argparse.Namespace) -> tuple[list[Run], Calibrated | None]:
-    """One for each row. Of a recording also what it says of its engines, which is learnt first."""
+    """Runs, one for each row; for a recording also its calibration, which is learnt first."""
     library = library_of(args.policy_file)
     own = [library.resolved(AUTO)] if args.policy_file else []
     policies = args.policy or list(dict.fromkeys([*own, *ROWS]))
     for name in policies:
         if name not in (known := sorted((*library.names("policy"), *BOUNDS))):
-            raise ConfigError(f"--policy {name}: none of {', '.join(known)}")
+            raise ConfigError(f"--policy {name}: not one of {', '.join(known)}")
     names = [*policies, *(name for name in BOUNDS if name not in policies and not args.no_bounds)]
     first = Run(
         Trace(args.trace, args.format, args.speed, args.seed, args.limit, args.tokenizer),
@@ -136,7 +148,7 @@ def _limited(profile: Profile, args: argparse.Namespace) -> Profile:
 
 
 def notes_of(known: Calibrated) -> list[str]:
-    """Beside every table of a recording: how true it is."""
+    """Notes beside every table of a recording: the calibration error."""
     one = known.profile
     speeds = (
         f"{one.name}: {one.prefill_tokens_per_s:,.0f} prompt tokens/s, a step {one.step_s * 1000:.2f} ms and "
@@ -175,11 +187,11 @@ def document(
         | {"curves": {"hit_s": list(result.curves.hit_s), "hit_rate": list(result.curves.hits)}}
         for result in results
     ]
-    told: dict[str, object] = {"trace": trace, "setup": setup, "rows": rows}
+    figures: dict[str, object] = {"trace": trace, "setup": setup, "rows": rows}
     if known is not None:
         errors = [asdict(error) for error in known.errors]
-        told["calibration"] = {"policy": known.policy, "errors": errors}
-    return told
+        figures["calibration"] = {"policy": known.policy, "errors": errors}
+    return figures
 
 
 def _write(path: Path, data: bytes) -> None:

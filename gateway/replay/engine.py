@@ -1,6 +1,6 @@
-"""An engine in virtual time: the scheduler and the cache of the simulated one.
+"""Engine in virtual time: the scheduler and the cache of the simulated one.
 
-A step takes  base + a · prefill tokens + b · sequences decoding  seconds (`engines/sim/scheduler.py`). Steps
+Steps take  base + a · prefill tokens + b · sequences decoding  seconds (`engines/sim/scheduler.py`). Steps
 that only decode are taken many at a time (`engines/sim/glide.py`), which comes to the same.
 """
 
@@ -24,19 +24,19 @@ from gateway.replay.profile import Profile
 
 
 def _nothing() -> None:
-    """Whom a token does not matter to."""
+    """Do nothing: default for a token without an observer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Who hears of a sequence's first and last token."""
+    """Callbacks of a sequence's first and last token."""
 
     on_first: Callable[[], None]
     on_last: Callable[[], None]
 
 
 class Engine:
-    """`on_events` hears what its cache tells with each step."""
+    """Engine in virtual time; `on_events` is called with the KV events of each step."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Engine:
     ) -> None:
         self.profile = profile
         self.reported = Reported()
-        """As of the last step's end, which is when vLLM's gauges move."""
+        """Load as of the last step's end, which is when vLLM's gauges move."""
         self.step: Step | None = None
-        """The one under way, where it is taken singly."""
+        """Current step, where steps are taken singly."""
         cache = PrefixCache(profile.kv_tokens // block_size + 1, block_size, hash_form="ours")
         costs = Costs(profile.step_s - profile.seq_s, 1 / profile.prefill_tokens_per_s, profile.seq_s)
         self.scheduler = Scheduler(cache, Limits(profile.max_batched_tokens, profile.max_num_seqs), costs)
@@ -63,14 +63,14 @@ class Engine:
         self._glide: Glide | None = None
         self._cost_s = self._begin = self._due_s = 0.0
         self._num_taken = 0  # steps of the glide that `take` was called for
-        self._ends: list[float] = []  # of the glide's steps behind these, up to its next one
+        self._ends: list[float] = []  # of the glide's later steps, up to its next one
 
     def __repr__(self) -> str:
         return f"Engine({self.profile.name}, {self.scheduler})"
 
     @property
     def step_left_s(self) -> float:
-        """Until its end."""
+        """Seconds until the current step's end."""
         return self._due_s - self._clock.now if self.step is not None else 0.0
 
     def add(
@@ -83,7 +83,8 @@ class Engine:
         pins: str | None = None,
         loads: bool = False,
     ) -> EngineSequence:
-        """`loads`: another engine has computed it. `pins`: its blocks stay until `release`."""
+        """Add a sequence. `loads`: another engine has computed it. `pins`: its blocks stay until
+        `release`."""
         self.settle()
         sequence = EngineSequence(
             CachedSequence(array("I", tokens)), output, "length", len(tokens), pins=pins
@@ -96,7 +97,7 @@ class Engine:
         return sequence
 
     def release(self, sequence: EngineSequence) -> None:
-        """Give up what it has pinned."""
+        """Free the blocks that a sequence has pinned."""
         self.settle()
         self.scheduler.release(sequence)
         self._wake()
@@ -108,11 +109,11 @@ class Engine:
             self._wake()
 
     def stop(self) -> None:
-        """It is gone, and nobody hears of it any more."""
+        """Stop without further callbacks: the engine is gone."""
         self._is_stopped, self._glide = True, None
 
     def settle(self) -> None:
-        """The scheduler is to be as it would be after single steps: the one under way is under way."""
+        """Bring the scheduler to its state after single steps, with the current one in progress."""
         glide = self._glide
         if glide is None:
             return
@@ -152,7 +153,8 @@ class Engine:
         self._clock.at(self._due_s, partial(self._finish, step), STEP)
 
     def _await_glide(self, glide: Glide, begin: float) -> None:
-        """The ends are added up one by one, as those of single steps are."""
+        """Schedule the next stop of a glide. The ends are added up one by one, as those of single steps
+        are."""
         self._begin = begin
         ends = accumulate(repeat(self._cost_s, glide.next - self._num_taken), initial=begin)
         next(ends)

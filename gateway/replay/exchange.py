@@ -1,8 +1,8 @@
-"""One request in virtual time: decided, computed, answered; what `gateway/proxy/exchange.py` does with
-sockets.
+"""Request in virtual time: decided, computed, answered; the counterpart of `gateway/proxy/exchange.py`, which
+uses sockets.
 
-decide ─► prefill engine ─► transfer ─► decode engine ─► first token … last token
-                                              a worker went away ─► decide again
+    decide ─► prefill engine ─► transfer ─► decode engine ─► first token … last token
+       ▲ a worker went away ─► decide again
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ from gateway.routing.router import Router
 
 MODEL = "m"
 RETRY_S = 1.0
-"""After which a client that was told that no worker is up asks again."""
+"""Seconds after which a client retries when no worker is up."""
 
 
 class Gateway(Protocol):
-    """What a request needs of the fleet."""
+    """Interface of the fleet to an exchange."""
 
     clock: Clock
     router: Router
@@ -52,7 +52,7 @@ class VirtualExchange:
         self._gateway = gateway
         self._request = _request_of(job)
         self._began_s = 0.0  # the prefill, or the transfer
-        self._ahead_s = 0.0  # of it, where it goes
+        self._ahead_s = 0.0  # until it gets there
         self._at: list[tuple[Engine, EngineSequence]] = []
 
     def start(self, exclude: frozenset[WorkerId] = frozenset()) -> None:
@@ -90,12 +90,12 @@ class VirtualExchange:
         self._at.append((engine, prefilled))
 
     def _arrive(self, decision: Decision, tokens: Tokens) -> None:
-        """At the engine, if it is still to go there."""
+        """Arrive at the engine, if it is still to go there."""
         if self.job.decision is decision:
             self._decode(tokens, loads=False)
 
     def lose(self, worker: WorkerId) -> None:
-        """A worker is gone: if this was there, it is sent again, elsewhere."""
+        """Lose a worker: if the request was there, it is sent again, elsewhere."""
         decision = self.decision
         if worker not in (decision.worker.id, decision.prefill.id if decision.prefill else None):
             return
@@ -114,7 +114,7 @@ class VirtualExchange:
         return self.job.decision
 
     def _handed(self, tokens: Tokens) -> None:
-        """Its prompt is computed, by another worker than the one that answers."""
+        """Continue after another worker computed the prompt."""
         gateway, (_, prefilled) = self._gateway, self._at[0]
         gateway.router.prefilled(self.decision, gateway.clock.now - self._began_s)
         self.job.cached_tokens = prefilled.num_cached_tokens or 0
@@ -128,7 +128,7 @@ class VirtualExchange:
         self._at.append((engine, engine.add(tokens, output, self._first, self._last, loads=loads)))
 
     def _first(self) -> None:
-        """The first token is seen: what is learnt of TTFT is learnt here."""
+        """Record the first token, and learn from its TTFT."""
         gateway, job, decision = self._gateway, self.job, self.decision
         job.first_s = gateway.clock.now
         gateway.router.first_token(decision, job.first_s - self._began_s)
@@ -141,20 +141,20 @@ class VirtualExchange:
             job.cached_tokens = self._at[0][1].num_cached_tokens or 0
 
     def _last(self) -> None:
-        """The answer is complete: what is learnt of ITL is learnt here."""
+        """Record the end of the response, and learn from its ITL."""
         gateway, job = self._gateway, self.job
         job.last_s = gateway.clock.now
         gateway.router.finish(self.decision, self._usage(), job.last_s - (job.first_s or 0.0))
         del gateway.open[self]
 
     def _usage(self) -> Usage:
-        """As engines tell it at the end of an answer."""
+        """Usage as engines report it at the end of a response."""
         job = self.job
         if not self._gateway.router.observers.answered:
             return Usage(job.num_tokens, job.num_output)
         details = {"cached_tokens": job.cached_tokens}
-        told = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}
-        return msgspec.convert(told | {"prompt_tokens_details": details}, Usage)
+        counts = {"prompt_tokens": job.num_tokens, "completion_tokens": job.num_output}
+        return msgspec.convert(counts | {"prompt_tokens_details": details}, Usage)
 
 
 ASKED = parse_request("/v1/completions", msgspec.json.encode({"model": MODEL, "prompt": [1]}))

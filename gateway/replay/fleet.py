@@ -1,5 +1,5 @@
-"""A fleet in virtual time: the gateway's own router and policies before the simulated engine's own scheduler
-and cache. Nothing waits, and nothing depends on the machine.
+"""Fleet in virtual time: the gateway's own router and policies before the simulated engine's scheduler and
+cache. Nothing waits, and nothing depends on the machine.
 
     arrival ─► decide ─► an engine, or two (exchange.py) ─► first token … last token
                   ▲                    │
@@ -38,8 +38,8 @@ SCRAPE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A worker, by its number, loses its cache and its queue at `at_s`; requests that were there are sent
-    again. It takes none for `down_s`."""
+    """Restart of a worker, by its number: it loses its cache and its queue at `at_s`; requests that were
+    there are sent again. It takes none for `down_s`."""
 
     at_s: float
     worker: int
@@ -48,9 +48,9 @@ class Restart:
 
 @dataclass(slots=True)
 class Setup:
-    """`num_prefill` of the workers compute prompts for the others; 0: each does both, for others too unless
-    `mode` is never. `profiles` has one for each worker, where they are not all alike. A `policy` is made for
-    each fleet. `glides` False takes each step by itself: the same, and slow."""
+    """Setup of a fleet. `num_prefill` of the workers compute prompts for the others; 0: each does both, for
+    others too unless `mode` is never. `profiles` has one for each worker, where they differ. `policy` makes
+    one for each fleet. `glides` False takes each step by itself: the same, and slow."""
 
     num_workers: int
     profile: Profile
@@ -69,7 +69,7 @@ class Setup:
 
 
 def pooled_of(setup: Setup) -> Setup:
-    """The same with one worker for all, which never restarts."""
+    """Setup with one worker for all, which never restarts."""
     profile = pooled(setup.profiles or [setup.profile] * setup.num_workers)
     return replace(
         setup, num_workers=1, profile=profile, profiles=(), restarts=(), num_prefill=0, mode="never"
@@ -109,7 +109,7 @@ class VirtualFleet:
         return f"VirtualFleet({self.router}, {self.clock})"
 
     def _eyes(self, policy: Policy) -> Callable[[Job, Tokens], None] | None:
-        """What no gateway sees, for policies that are none of a gateway's."""
+        """Direct view of the engines for policies that no gateway can have; None for others."""
         if isinstance(policy, AllKnowing):
             return lambda _, tokens: policy.look(tokens, self.engines)
         if isinstance(policy, AsRecorded):
@@ -117,7 +117,7 @@ class VirtualFleet:
         return None
 
     def run(self, jobs: Iterable[Job]) -> list[Job]:
-        """All of them, to their ends."""
+        """Run all jobs to their ends."""
         self.jobs = list(jobs)
         for job in self.jobs:
             self.clock.at(job.at, VirtualExchange(self, job).start)
@@ -150,11 +150,13 @@ class VirtualFleet:
 
     def _boot(self, number: int) -> None:
         setup, name = self.setup, worker_of(number)
-        told = partial(self._told, name)
-        engine = Engine(setup.profile_of(number), setup.block_size, self.clock, told, glides=setup.glides)
+        on_events = partial(self._on_events, name)
+        engine = Engine(
+            setup.profile_of(number), setup.block_size, self.clock, on_events, glides=setup.glides
+        )
         self.engines[name] = engine
 
-    def _told(self, worker: WorkerId, events: Sequence[KvEvent]) -> None:
+    def _on_events(self, worker: WorkerId, events: Sequence[KvEvent]) -> None:
         apply = partial(self._apply, worker, self.engines[worker], events)
         self.clock.at(self.clock.now + self.setup.event_delay_s, apply)
 
@@ -171,15 +173,16 @@ class VirtualFleet:
             self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
 
     def began(self, exchange: VirtualExchange) -> None:
-        """Nobody has to be asked while nothing is going on: a recording may have nights in it."""
+        """Restart probes with a first request: none are needed while nothing is in flight; a recording may
+        have nights in it."""
         self.open[exchange] = None
         if not self._scrapes:
             self._scrapes = True
             self.clock.at((self.clock.now // SCRAPE_S + 1) * SCRAPE_S, self._scrape)
 
     def noise_of(self, profile: Profile) -> float:
-        """Dealt as cards are: all of it comes once before any comes again, so that few requests have what
-        many would have."""
+        """Noise for one request, dealt as cards are: each value comes once before any comes again, so that a
+        few requests have the distribution of many."""
         if not profile.noise_s:
             return 0.0
         if not self._noise:
@@ -208,7 +211,7 @@ class VirtualFleet:
 
 
 def _merged(events: Sequence[KvEvent]) -> Iterator[KvEvent]:
-    """Neighbouring removals as one, which comes to the same: they are most of all events."""
+    """Merge neighbouring removals into one, which is equivalent: they are most of all events."""
     for kind, some in groupby(events, type):
         if kind is BlocksRemoved:
             removed = [

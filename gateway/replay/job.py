@@ -1,4 +1,4 @@
-"""One request of a trace, and what became of it."""
+"""Request of a trace, and its outcome."""
 
 from array import array
 from collections.abc import Sequence
@@ -10,16 +10,15 @@ from gateway.core.worker import WorkerId
 from gateway.observability.recording import Recorded
 
 FILLING = 7
-"""The token that hashed blocks are filled up with."""
+"""Token that fills up hashed blocks."""
 MAX_TOKEN = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class HashedPrompt:
-    """A prompt that is known by the chained hashes of its blocks of `block_size` tokens; the last one may be
-    cut short. Its tokens are made up, equal where the hashes are: a hash of 64 bits is a block's first two
-    tokens, and the hash of a block tells of all before it, so what follows them need not differ.
-    """
+    """Prompt known by the chained hashes of its blocks of `block_size` tokens; the last one may be shorter.
+    Its tokens are made up, equal where the hashes are: a hash of 64 bits becomes a block's first two tokens,
+    and the hash covers all blocks before, so the tokens after it need not differ."""
 
     hashes: "array[int]"
     block_size: int
@@ -29,8 +28,8 @@ class HashedPrompt:
         return self.num_tokens
 
     def tokens(self) -> Tokens:
-        """Each block's own; one that is too short for a hash has as much of it as there is room for, so that
-        two of them may look alike that are not."""
+        """Tokens of all blocks; a block that is too short for a hash has as much of it as there is room for,
+        so that two different ones may look alike."""
         size = self.block_size
         if size < 2:
             return array("I", [block & MAX_TOKEN for block in self.hashes[: self.num_tokens]])
@@ -43,9 +42,9 @@ class HashedPrompt:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Seconds are from the trace's begin. `cached_tokens` as the engine tells them; `num_attempts` more than
-    one where a worker went away with the request; `worker` computed its prompt. `recorded` is what a gateway
-    saw of it, at the worker that is called `place` here."""
+    """Request and its outcome. Seconds are from the trace's begin. `cached_tokens` as the engine reports
+    them; `num_attempts` is more than one where a worker went away with the request; `worker` computed its
+    prompt. `recorded` is a gateway's record of it, at the worker that is called `place` here."""
 
     at: float
     prompt: "array[int] | HashedPrompt"
@@ -68,7 +67,8 @@ class Job:
         return len(self.prompt)
 
     def tokens(self) -> Tokens:
-        """Made anew for a prompt that is hashed: a trace's tokens are too many to keep."""
+        """Tokens of the prompt, made again at each call if it is hashed: a trace's tokens are too many to
+        keep."""
         return self.prompt.tokens() if isinstance(self.prompt, HashedPrompt) else self.prompt
 
     @property
@@ -78,7 +78,7 @@ class Job:
 
     @property
     def tpot_s(self) -> float:
-        """Per token behind the first."""
+        """Seconds per token behind the first."""
         assert self.first_s is not None and self.last_s is not None
         return (self.last_s - self.first_s) / max(self.num_output - 1, 1)
 
@@ -92,5 +92,5 @@ class Job:
 
 
 def worker_of(number: int) -> WorkerId:
-    """What a worker is called in virtual time."""
+    """Name of a worker in virtual time."""
     return WorkerId(f"w{number}")

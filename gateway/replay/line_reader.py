@@ -1,4 +1,4 @@
-"""Lines of a file that may be packed, each with its number for who must say what is wrong with it."""
+"""Lines of a file that may be packed, each with its number for error messages."""
 
 import gzip
 import lzma
@@ -18,7 +18,7 @@ MAX_LINE_BYTES = 256 << 20
 
 
 class Lines:
-    """All but empty ones. Raises ConfigError, with the file and the line."""
+    """Non-empty lines of a file. Raises ConfigError, with the file and the line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,13 +41,13 @@ class Lines:
             raise ConfigError(f"{self.path}: cannot be read: {exc}") from exc
 
     def first(self) -> bytes:
-        """Raises ConfigError where there is none."""
+        """First line. Raises ConfigError where there is none."""
         for line in self:
             return line
         raise ConfigError(f"{self.path}: is empty")
 
     def decoded(self, kind: type[Row]) -> Iterator[Row]:
-        """Each line of JSON."""
+        """Lines decoded from JSON."""
         decode = msgspec.json.Decoder(kind).decode
         for line in self:
             try:

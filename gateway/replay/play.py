@@ -1,4 +1,4 @@
-"""One run: a trace, a fleet and a policy, by names, so that it can be sent to another process."""
+"""Run of a trace with a fleet and a policy, all by names, so that it can be sent to another process."""
 
 import gc
 from collections import Counter
@@ -34,18 +34,19 @@ from gateway.tokenization.tokenizer import Tokenizer
 
 POOLED = "pooled"
 BOUNDS = (POOLED, AllKnowing.name)
-"""Rows that no gateway can have (`bounds.py`)."""
+"""Rows that no gateway can reach (`bounds.py`)."""
 STAND_IN = "least_load"
-"""Where a policy decides nothing: before one worker, or where requests go where they went."""
+"""Policy where none decides: with one worker, or where requests go where they went."""
 TEXT_BLOCK_SIZE = 16
-"""Where a trace does not know it: vLLM's default."""
+"""Block size where a trace has none: vLLM's default."""
 GC_OBJECTS = 200_000
-"""A run makes millions of small values and few cycles: looking for these took a fifth of its time."""
+"""Objects between garbage collections: a run makes millions of small values and few cycles, and collecting
+took a fifth of its time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Which requests. `tokenizer` is a directory, empty for the bundled one."""
+    """Trace by its name. `tokenizer` is a directory, empty for the bundled one."""
 
     path: Path
     form: str = "auto"
@@ -55,13 +56,13 @@ class Trace:
     tokenizer: str = ""
 
     def jobs(self) -> list[Job]:
-        """Raises ConfigError."""
+        """Read the requests. Raises ConfigError."""
         encode: Encode = _Encoder(Path(self.tokenizer or bundled_tokenizer()))
         return read(self.path, Reading(self.speed, self.seed, encode), self.form, self.limit)
 
 
 class _Encoder:
-    """Loads a tokenizer with the first text."""
+    """Tokenizer that is loaded with the first text."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -85,7 +86,7 @@ def few_collections() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`kv_blocks` 0: as many as the profile's tokens fill; `block_size` 0: the trace's."""
+    """Run by names. `kv_blocks` 0: as many as the profile's tokens fill; `block_size` 0: the trace's."""
 
     trace: Trace
     policy: str
@@ -106,7 +107,7 @@ class Result:
 
 
 def play(run: Run, *, keeps_jobs: bool = False) -> Result:
-    """Raises ConfigError."""
+    """Play one run. Raises ConfigError."""
     jobs = run.trace.jobs()
     setup = setup_of(run, jobs)
     with few_collections():
@@ -117,7 +118,8 @@ def play(run: Run, *, keeps_jobs: bool = False) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What a recording says of its engines, and of a replay with them. `measured` is the row that it had."""
+    """Calibration of a recording: its engines' profile, and the error of a replay. `measured` is its own
+    row."""
 
     profile: Profile
     num_workers: int
@@ -127,8 +129,8 @@ class Calibrated:
 
 
 def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
-    """None where the trace is no recording. Speeds are learnt unless a `base` is given; `run` has the limits
-    and, where they are said, the sizes. Raises ConfigError."""
+    """Calibrate with a recording; None for other traces. Speeds are learnt unless a `base` is given; `run`
+    has the limits and, where they are given, the sizes. Raises ConfigError."""
     if not is_recording(run.trace.path, run.trace.form):
         return None
     jobs = replace(run.trace, speed=1.0).jobs()
@@ -151,7 +153,7 @@ def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
 
 
 def _kv_tokens(rows: Sequence[Recorded], profile: Profile) -> int:
-    """As the workers told, most of them."""
+    """Cache size that most of the recorded workers reported."""
     sizes = Counter(row.num_blocks * row.block_size for row in rows if row.num_blocks and row.block_size)
     return sizes.most_common(1)[0][0] if sizes else profile.kv_tokens
 
@@ -171,27 +173,27 @@ def setup_of(run: Run, jobs: list[Job]) -> Setup:
 
 
 def block_size_of(jobs: list[Job]) -> int:
-    """What the recorded workers had, else the trace's."""
-    told = Counter(job.recorded.block_size for job in jobs if job.recorded and job.recorded.block_size)
+    """Block size of the recorded workers, else the trace's."""
+    recorded = Counter(job.recorded.block_size for job in jobs if job.recorded and job.recorded.block_size)
     hashed = Counter(job.prompt.block_size for job in jobs if isinstance(job.prompt, HashedPrompt))
-    sizes = (told or hashed).most_common(1)
+    sizes = (recorded or hashed).most_common(1)
     return sizes[0][0] if sizes else TEXT_BLOCK_SIZE
 
 
 def maker_of(policy: str, path: str = "") -> Callable[[], Policy]:
-    """Raises ConfigError."""
+    """Factory of a policy by name. Raises ConfigError."""
     if policy == AllKnowing.name:
         return AllKnowing
     return partial(library_of(path).bare, STAND_IN if policy == POOLED else policy)
 
 
 def library_of(path: str = "") -> Library:
-    """What is shipped and installed, and what a policy file has. Raises ConfigError."""
+    """Policies that are shipped, installed, or in a policy file. Raises ConfigError."""
     return Library(file=read_file(Path(path)) if path else None)
 
 
 def play_all(runs: list[Run], num_processes: int) -> list[Result]:
-    """In their order. Raises ConfigError."""
+    """Play all runs in several processes. Returns the results in order. Raises ConfigError."""
     if num_processes <= 1 or len(runs) == 1:
         return [play(run) for run in runs]
     with ProcessPoolExecutor(min(num_processes, len(runs)), get_context("spawn")) as pool:

@@ -1,4 +1,4 @@
-"""An engine's hardware and model, as its simulation needs them."""
+"""Profile of an engine's hardware and model, as its simulation needs them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,12 @@ from gateway.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`step_s` is a step that decodes one sequence alone, `seq_s` what each more adds; `kv_tokens` fit its
-    cache. `overhead_s` is what a request takes beside the engine's steps: connections, parsing, words; one
-    of `noise_s` is added by chance."""
+    """Speeds and sizes of an engine. `step_s` is a step that decodes one sequence alone, `seq_s` is added by
+    each more;
+    `kv_tokens` fit its cache. `overhead_s` is the time of a request beside the engine's steps: connections,
+    parsing,
+    detokenizing; one of `noise_s` is added by chance.
+    """
 
     name: str
     prefill_tokens_per_s: float
@@ -40,7 +43,9 @@ PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (H100_8B
 
 
 def profile_of(name: str) -> Profile:
-    """One of `PROFILES`, or a TOML file with the fields of a Profile. Raises ConfigError."""
+    """Profile by name: a key of `PROFILES`, or a TOML file with the fields of a Profile. Raises
+    ConfigError.
+    """
     if name in PROFILES:
         return PROFILES[name]
     path = Path(name)
@@ -52,7 +57,9 @@ def profile_of(name: str) -> Profile:
     except (OSError, msgspec.DecodeError) as exc:
         raise ConfigError(f"--profile {name}: {exc}") from exc
     if profile.seq_s > profile.step_s:
-        raise ConfigError(f"--profile {name}: seq_s, what a sequence adds, is more than step_s, one alone")
+        raise ConfigError(
+            f"--profile {name}: seq_s (added by each sequence) exceeds step_s (one sequence alone)"
+        )
     return Profile(**msgspec.structs.asdict(profile))
 
 
@@ -62,7 +69,7 @@ _COUNT = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class _Fields(msgspec.Struct, forbid_unknown_fields=True):
-    """As in a file; what is not there is as in `H100_8B`."""
+    """Fields of a profile's file; missing ones are as in `H100_8B`."""
 
     name: str = "file"
     prefill_tokens_per_s: _SPEED = H100_8B.prefill_tokens_per_s

@@ -1,8 +1,8 @@
-"""What a gateway recorded (`observability/recording.py`), as jobs.
+"""Recordings of a gateway (`observability/recorder.py`), as jobs.
 
-Prompts are known by the hashes of their full blocks, or by their tokens. What an answer held is not told, but
-a later prompt that goes on from it tells: the answer is taken from there, so that the next turn finds in an
-engine what it found then.
+Prompts are known by the hashes of their full blocks, or by their tokens. Responses are not recorded, but a
+later prompt that continues one contains it: the response is taken from there, so that the next turn finds in
+an engine what it found then.
 """
 
 import statistics
@@ -15,11 +15,11 @@ from gateway.replay.job import HashedPrompt, Job, worker_of
 from gateway.replay.line_reader import Lines
 
 UNKNOWN_BLOCK = 512
-"""Tokens of a block of prompts of which nothing is known but their length."""
+"""Tokens of a block of prompts with only a known length."""
 
 
 def playable(lines: Lines) -> list[Recorded]:
-    """In order of arrival: what was answered to its end."""
+    """Completed requests in order of arrival."""
     rows = [row for row in lines.decoded(Recorded) if row.how == "ended" and row.status == 200]
     return sorted((row for row in rows if row.num_tokens > 0), key=lambda row: row.at)
 
@@ -52,12 +52,12 @@ def _chain(row: Recorded) -> Sequence[BlockHash]:
 def _prompt(
     row: Recorded, chain: Sequence[BlockHash], number: int, after: Sequence[BlockHash]
 ) -> "array[int] | HashedPrompt":
-    """`after` is the chain of a prompt that goes on from it, and has what is in the block that it does not
-    fill; without one nobody else has that."""
+    """Prompt of a row. `after` is the chain of a prompt that continues it, and has the contents of its last,
+    partial block; without one no other prompt shares that."""
     if row.tokens:
         return array("I", row.tokens)
     num, size = len(chain), row.block_size
-    if not num and row.num_tokens >= size:  # not known
+    if not num and row.num_tokens >= size:  # unknown
         size = UNKNOWN_BLOCK
         own = [number << 20 | i for i in range(-(-row.num_tokens // size))]
         return HashedPrompt(array("Q", own), size, row.num_tokens)
@@ -67,8 +67,9 @@ def _prompt(
 
 
 def _nexts(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> Mapping[int, int]:
-    """For each prompt whose answer another one has: which. It came after the answer, has all its full blocks
-    and more, and is of its session; or, where there are none, more of it was cached than the prompt had."""
+    """Prompts that continue others: for each prompt with a response that another contains, that other. It
+    came after the response, has all its full blocks and more, and is of its session; or, without sessions,
+    more of it was cached than the prompt had."""
     nexts: dict[int, int] = {}
     ends: dict[BlockHash, int] = {}
     for i, (row, chain) in enumerate(zip(rows, chains, strict=True)):
@@ -88,7 +89,7 @@ def _nexts(rows: Sequence[Recorded], chains: Sequence[Sequence[BlockHash]]) -> M
 
 
 def _token_s(rows: Sequence[Recorded]) -> float:
-    """Between two tokens, for answers that did not tell how many they had."""
+    """Seconds between two tokens, for responses without a recorded length."""
     found = [
         (row.e2e_s - row.ttft_s) / (row.output_tokens - 1)
         for row in rows

@@ -1,4 +1,4 @@
-"""What a run came to, as figures: a row of the table, the numbers of the JSON, the curves of the picture."""
+"""Figures of a run: a row of the table, the numbers of the JSON, the curves of the picture."""
 
 from array import array
 from collections import Counter
@@ -10,7 +10,8 @@ from gateway.replay.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What a good answer is: its first token within `ttft_s`, each further one within `tpot_s` on average."""
+    """Service-level objective: the first token within `ttft_s`, each further one within `tpot_s` on
+    average."""
 
     ttft_s: float = 2.0
     tpot_s: float = 0.05
@@ -18,8 +19,8 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`hit_rate`: cached prompt tokens ÷ prompt tokens. `goodput`: requests per second that meet the SLO.
-    `busiest`: prompt tokens that the busiest worker computed ÷ the mean of all, 1 is even."""
+    """Summary of a run. `hit_rate`: cached prompt tokens ÷ prompt tokens. `goodput`: requests per second that
+    meet the SLO. `busiest`: prompt tokens that the busiest worker computed ÷ the mean of all, 1 is even."""
 
     policy: str
     num_requests: int
@@ -39,7 +40,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """`ttft_s` in order; `hits` and `hit_s`: hit rates over time, by arrival."""
+    """Curves of a run. `ttft_s` in order; `hits` and `hit_s`: hit rates over time, by arrival."""
 
     ttft_s: "array[float]"
     hit_s: "array[float]"
@@ -47,7 +48,7 @@ class Curves:
 
 
 POINTS = 60
-"""Of a curve over time."""
+"""Points of a curve over time."""
 
 
 def summarize(policy: str, jobs: Sequence[Job], num_workers: int, slo: Slo) -> Summary:
@@ -94,7 +95,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that so many of them do not exceed."""
+    """Smallest value that so many of them do not exceed."""
     return ordered[max(-int(-len(ordered) * percent // 100) - 1, 0)]
 
 
@@ -112,7 +113,7 @@ TITLES = ("policy", "hit rate", "TTFT mean", "p50", "p90", "p99", "TPOT mean", "
 
 
 def table(rows: Sequence[Summary]) -> list[str]:
-    """Seconds, but for TPOT in milliseconds."""
+    """Table of summaries: seconds, except TPOT in milliseconds."""
     cells = [
         (
             row.policy,

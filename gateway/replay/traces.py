@@ -1,11 +1,12 @@
-"""Traces of real traffic, as jobs for a fleet in virtual time. `FORMATS` names them; `read` finds out.
+"""Traces of real traffic, as jobs for a fleet in virtual time. `FORMATS` names them; `read` detects the
+format.
 
-mooncake    JSON lines; prompts are known as chained hashes of 512 tokens
-azure       CSV of time, prompt and output tokens: nothing is known of the prompts, and each is another
-turns       JSON lines with texts: session, input (the whole prompt), output, and when
-recording   JSON lines that a gateway wrote (`--record`)
+    mooncake    JSON lines; prompts are known as chained hashes of 512 tokens
+    azure       CSV of time, prompt and output tokens: nothing is known of the prompts, and all differ
+    turns       JSON lines with texts: session, input (the whole prompt), output, and time
+    recording   JSON lines that a gateway wrote (`--record`)
 
-Files may be packed (.gz, .xz). A bad line is refused with its number.
+Files may be packed (.gz, .xz). A bad line is rejected with its number.
 """
 
 import random
@@ -25,7 +26,7 @@ from gateway.replay.recording import recording
 
 HASHED_TOKENS = 512
 MOMENT_S = 3.0
-"""What Mooncake's clock tells: requests of one recorded moment are spread over it."""
+"""Resolution in seconds of Mooncake's clock: requests of one recorded moment are spread over it."""
 AZURE_HEAD = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 
 Encode = Callable[[str], Sequence[int]]
@@ -33,8 +34,9 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`speed`: so many times as fast as it was recorded. `encode` is needed for texts; `ticks_per_s` is what
-    their clock counts, where that cannot be seen because it does not begin in 1970."""
+    """Options of reading a trace. `speed`: so many times as fast as it was recorded. `encode` is needed for
+    texts; `ticks_per_s` is the unit of their clock, where that cannot be seen because it does not begin in
+    1970."""
 
     speed: float = 1.0
     seed: int = 1
@@ -58,7 +60,7 @@ class _Turn(msgspec.Struct):
 
 
 def read(path: Path, reading: Reading, form: str = "auto", limit: int | None = None) -> list[Job]:
-    """In order of arrival, the first at 0. Raises ConfigError."""
+    """Read a trace, in order of arrival, the first request at 0. Raises ConfigError."""
     lines = Lines(path)
     jobs: list[Job] = []
     for job in FORMATS[form if form != "auto" else _detect(lines)](lines, reading):
@@ -74,7 +76,7 @@ def read(path: Path, reading: Reading, form: str = "auto", limit: int | None = N
 
 
 def is_recording(path: Path, form: str = "auto") -> bool:
-    """Raises ConfigError."""
+    """True if a trace is a gateway's recording. Raises ConfigError."""
     return (form if form != "auto" else _detect(Lines(path))) == "recording"
 
 
@@ -83,8 +85,8 @@ def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: 
 
 
 def agent(path: Path, encode: Encode, *, copies: int = 1, speed: float = 1.0, seed: int = 1) -> list[Job]:
-    """`copies` of each session, in each of which the prompts differ from their first token on; they begin at
-    random within the trace."""
+    """Sessions of an agent trace, `copies` of each with prompts that differ from their first token on; they
+    begin at random within the trace."""
     rng, jobs = random.Random(seed), read(path, Reading(speed, seed, encode, 1e6), "turns")
     begins: dict[str | None, float] = {}
     for job in jobs:
@@ -101,7 +103,7 @@ def agent(path: Path, encode: Encode, *, copies: int = 1, speed: float = 1.0, se
 
 
 def _mooncake(lines: Lines, reading: Reading) -> Iterator[Job]:
-    """A second turn begins with all of an earlier prompt."""
+    """Read Mooncake's format. A second turn begins with all of an earlier prompt."""
     rng = random.Random(reading.seed)
     known: set[int] = set()
     for asked in lines.decoded(_Asked):
@@ -116,7 +118,7 @@ def _mooncake(lines: Lines, reading: Reading) -> Iterator[Job]:
 
 
 def _azure(lines: Lines, reading: Reading) -> Iterator[Job]:
-    """Times with seven digits (2023), or six and a zone (2024)."""
+    """Read Azure's format: times with seven digits (2023), or six and a zone (2024)."""
     for line in lines:
         if line.startswith(AZURE_HEAD):
             continue
@@ -133,7 +135,8 @@ def _azure(lines: Lines, reading: Reading) -> Iterator[Job]:
 
 
 def _turns(lines: Lines, reading: Reading) -> Iterator[Job]:
-    """An answer is what was recorded, so that the next turn finds it. Without times, one a second."""
+    """Read texts. A recorded response is repeated, so that the next turn finds it. Without times, one a
+    second."""
     if reading.encode is None:
         raise ConfigError(f"{lines.path}: has texts, which need a tokenizer")
     num_turns: dict[str | None, int] = {}
@@ -148,7 +151,7 @@ def _turns(lines: Lines, reading: Reading) -> Iterator[Job]:
 
 
 def _seconds(timestamp: float, ticks_per_s: float | None) -> float:
-    """Of a clock that counts seconds, or thousandths or millionths of them since 1970."""
+    """Seconds of a clock that counts seconds, or thousandths or millionths of them since 1970."""
     if ticks_per_s is None:
         ticks_per_s = 1e6 if timestamp > 1e14 else 1e3 if timestamp > 1e11 else 1.0
     return timestamp / ticks_per_s
@@ -179,4 +182,4 @@ def _detect(lines: Lines) -> str:
         if isinstance(row, dict) and field in row:
             return form
     marks = ", ".join(f"{field} ({form})" for form, field in _MARKS.items())
-    raise lines.bad(f"of no known format, which has a field {marks}; see --format")
+    raise lines.bad(f"unknown format: no field {marks}; see --format")

@@ -13,7 +13,7 @@ from gateway.tokenization.prompt_encoder import PromptError
 class Unavailable:
     """Renderer that raises PromptError for each prompt; `why` is the reason that is logged and shown."""
 
-    kind = "nobody"
+    kind = "none"
     sources: Sequence[str] = ()
     renders_chats_as_engine = True
 

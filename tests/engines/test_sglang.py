@@ -323,7 +323,7 @@ def test_the_events_flag_is_one_shell_word_of_json() -> None:
 
 
 def test_nothing_is_polled() -> None:
-    with pytest.raises(DecodeError, match="none are polled"):
+    with pytest.raises(DecodeError, match="no polling endpoint"):
         SGLANG.decode_poll(b"[]", 1, 0.0)
 
 

@@ -231,5 +231,5 @@ def test_models_and_version() -> None:
     body = b'{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"tensorrt_llm"}]}'
     assert TRTLLM.parse_models(body) == (ModelInfo("m"),)
     assert TRTLLM.parse_version(b'{"version":"1.2.0"}') == "1.2.0"
-    with pytest.raises(DecodeError, match="does not tell"):
+    with pytest.raises(DecodeError, match="does not report"):
         TRTLLM.parse_event_sources(b"{}")

@@ -20,7 +20,7 @@ class Peer:
     prepared: Answer | None = None
     heard: list[object] = field(default_factory=list)
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         self.heard.append(decode_to_process(message))
         if self.says is None or isinstance(self.says, str):
             asyncio.get_running_loop().call_soon(answered, self, self.says)

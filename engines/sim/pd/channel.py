@@ -1,10 +1,10 @@
-"""The sockets between workers: lines of JSON, as NIXL's side channel and the transfer itself in one.
+"""Sockets between workers: lines of JSON, as NIXL's side channel and the transfer itself in one.
 
-hello   who are you, and what must fit            → engine_id, fit
-pull    the blocks of `key`, once; they are sent  → num_tokens, digest; or error
-done    they have arrived: free them              → ok
-renew   who will pull `key` still waits            → ok
-drop    nobody will pull `key`                    → ok
+hello   identity, and the settings that must fit    → engine_id, fit
+pull    the blocks of `key`, once; they are sent    → num_tokens, digest; or error
+done    they have arrived: free them                → ok
+renew   the decode worker still waits for `key`     → ok
+drop    `key` will not be pulled                    → ok
 """
 
 import asyncio
@@ -14,24 +14,25 @@ from typing import Any
 
 import msgspec
 
-RETRY_S = 0.02  # as ZeroMQ, who is not there is asked again until time is up
+RETRY_S = 0.02  # as ZeroMQ: an absent peer is retried until time is up
 Message = dict[str, Any]
 Answer = Callable[[Message, "Talk"], Awaitable[Message | None]]
 
 
 class ChannelError(Exception):
-    """The other worker is gone, or says no."""
+    """The other worker is gone, or returned an error."""
 
 
 class Talk:
-    """One connection, seen by the worker that is asked. `key`: what is being pulled over it."""
+    """Connection, seen by the worker that is called. `key`: the blocks being pulled over it."""
 
     def __init__(self) -> None:
         self.key: str | None = None
 
 
 class Channel:
-    """`answer` gives each message its answer, None for none at all. `gone` is told of broken connections."""
+    """Server side of the channel. `answer` returns the reply to each message, None for none; `gone` is called
+    for broken connections."""
 
     def __init__(self, answer: Answer, gone: Callable[[Talk], None]) -> None:
         self._answer = answer
@@ -41,7 +42,7 @@ class Channel:
         self.port = 0
 
     async def open(self, host: str, port: int) -> None:
-        """Raises OSError where the port is taken."""
+        """Listen. Raises OSError where the port is taken."""
         self._server = await asyncio.start_server(self._serve, host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -70,7 +71,7 @@ class Channel:
 
 
 class Caller:
-    """A connection to another worker's channel."""
+    """Connection to another worker's channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -78,7 +79,7 @@ class Caller:
 
     @classmethod
     async def open(cls, host: str, port: int, retries: bool) -> "Caller":
-        """With `retries` until the caller's patience ends, else ChannelError at once."""
+        """Connect. With `retries` until the caller's patience ends, else ChannelError at once."""
         while True:
             try:
                 return cls(*await asyncio.open_connection(host, port))

@@ -1,4 +1,4 @@
-"""How a worker tells its role before any request: `/server_info`, and lines of `/metrics`."""
+"""Worker's report of its role before any request: `/server_info`, and lines of `/metrics`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from engines.sim.pd.transfers import Transfers
 KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"}
 CONNECTORS = {"nixl": "NixlConnector", "mooncake": "MooncakeConnector", "shared_storage": "ExampleConnector"}
 OWNERS = {"sglang": "sglang", "trtllm": "tensorrt_llm"}
-"""Who a model list says its models are of, where that is not vLLM."""
+"""Owner of the models in a model list, by protocol, where that is not vLLM."""
 SGLANG_VERSION = "0.5.23"
 STAGES = ("waiting_to_start", "in_progress", "completed_waiting")
 
@@ -17,7 +17,7 @@ STAGES = ("waiting_to_start", "in_progress", "completed_waiting")
 def server_info(config: SimConfig, transfers: Transfers | None) -> dict[str, Any]:
     if config.pd_protocol == "sglang":
         return _sglang_info(config, transfers)
-    if config.pd_protocol == "trtllm":  # which does not tell its role
+    if config.pd_protocol == "trtllm":  # which does not report its role
         return {"disaggregated_params": {"ctx_dp_rank": 0, "ctx_info_endpoint": []} if transfers else None}
     return _vllm_info(config, transfers)
 
@@ -38,7 +38,7 @@ def _sglang_info(config: SimConfig, transfers: Transfers | None) -> dict[str, An
 
 
 def _vllm_info(config: SimConfig, transfers: Transfers | None) -> dict[str, Any]:
-    """`/server_info?config_format=json`, what of it is about this."""
+    """Disaggregation part of `/server_info?config_format=json`."""
     ports = {}
     if transfers is not None and config.pd_protocol == "nixl":
         ports = {
@@ -87,7 +87,7 @@ def _kv_transfer_config(config: SimConfig, transfers: Transfers | None) -> dict[
 
 
 def metric_lines(config: SimConfig, transfers: Transfers) -> Iterator[str]:
-    """vLLM's, and ours (`sim_`) for what it does not tell. All transfers are counted at rank 0."""
+    """Metrics of transfers: vLLM's, and the simulator's own (`sim_`). All transfers are counted at rank 0."""
     labels = f'engine="0",model_name="{config.model}"'
     leases = transfers.leases
     yield from _line("sim_pd_pinned_blocks", "gauge", labels, leases.num_pinned_blocks)

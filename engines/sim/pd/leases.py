@@ -1,4 +1,4 @@
-"""What lies ready to be fetched: pinned blocks of finished prompts, each for one fetch, for so long."""
+"""Leases of pinned blocks: finished prompts' blocks that wait for one fetch, for a limited time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """One prompt's blocks. `digest` names its tokens; `release` frees them."""
+    """Pinned blocks of one prompt. `digest` names its tokens; `release` frees them."""
 
     key: str
     num_tokens: int
@@ -17,7 +17,7 @@ class Pinned:
 
 
 class Leases:
-    """`lease_s` is how long blocks wait; whoever holds the clock calls `expire`."""
+    """Leases of pinned blocks. `lease_s` is how long blocks wait; the owner of the clock calls `expire`."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -26,7 +26,7 @@ class Leases:
         self.num_fetched = 0
         self.num_expired = 0
         self.num_late = 0
-        """Asked for what is not there (any more): fetched before, expired, or of another time."""
+        """Fetches of blocks that are not there (any more): fetched before, expired, or of another time."""
 
     def __repr__(self) -> str:
         return f"Leases({len(self._pinned)} pinned, {len(self._leaving)} being fetched)"
@@ -37,7 +37,7 @@ class Leases:
 
     @property
     def next_deadline(self) -> float | None:
-        """When to call `expire` next."""
+        """Time of the next `expire`."""
         return min((pinned.deadline for pinned in self._pinned.values()), default=None)
 
     @property
@@ -53,17 +53,17 @@ class Leases:
         release: Callable[[], None],
         now: float,
     ) -> None:
-        """What is pinned under that key, if anything, is free: nobody can name it any more."""
+        """Pin a prompt's blocks. Blocks pinned under the same key are freed: none can name them any more."""
         self.drop(key)
         self._pinned[key] = Pinned(key, num_tokens, num_blocks, digest, now + self._lease_s, release)
 
     def renew(self, key: str, now: float) -> None:
-        """Decode has the request in its queue, and will come."""
+        """Extend a lease: decode has the request in its queue, and will come."""
         if key in self._pinned:
             self._pinned[key] = replace(self._pinned[key], deadline=now + self._lease_s)
 
     def take(self, key: str) -> Pinned | None:
-        """For one fetch, which then calls `fetched` or `give_back`; None is counted."""
+        """Take blocks for a fetch, which then calls `fetched` or `give_back`; None is counted."""
         pinned = self._pinned.pop(key, None)
         if pinned is None:
             self.num_late += 1
@@ -78,20 +78,20 @@ class Leases:
             pinned.release()
 
     def give_back(self, key: str) -> None:
-        """The fetch broke off: the blocks wait until the lease ends."""
+        """Return blocks of a fetch that broke off: they wait until the lease ends."""
         pinned = self._leaving.pop(key, None)
         if pinned is not None:
             self._pinned[key] = pinned
 
     def drop(self, key: str) -> bool:
-        """Nobody will fetch it."""
+        """Free blocks that will not be fetched."""
         pinned = self._pinned.pop(key, None)
         if pinned is not None:
             pinned.release()
         return pinned is not None
 
     def expire(self, now: float) -> list[str]:
-        """Free what has waited long enough; its keys."""
+        """Free blocks with leases that have ended. Returns their keys."""
         late = [key for key, pinned in self._pinned.items() if pinned.deadline <= now]
         for key in late:
             self.num_expired += 1

@@ -1,4 +1,4 @@
-"""What one request is, where prefill and decode are on different workers."""
+"""Leg of a request, where prefill and decode are on different workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where KV is: the worker's channel, what it is called there, and who is expected to answer."""
+    """Location of KV: the worker's channel, the key there, and the expected engine."""
 
     host: str
     port: int
     key: str
     engine_id: str | None = None
     may_wait: bool = False
-    """Whether it may still be computed there."""
+    """True if it may still be being computed there."""
     bootstrap: str | None = None
-    """Asked first for the port, where that is how the protocol goes."""
+    """Bootstrap address that reports the port, if the protocol has one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,28 +26,29 @@ class Load:
     num_tokens: int
     source: Source | None
     path: Path | None = None
-    """Where it lies, in a store that all see."""
+    """Path in a store that all workers share."""
     on_mismatch: Callable[[], None] = lambda: None
-    """Called when it is KV of another prompt: nothing fails, and the answer is wrong."""
+    """Called when it is KV of another prompt: nothing fails, and the response is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """`pins`: its blocks are to be fetched, under `key` if the client names it. `fetches`: from elsewhere."""
+    """Leg of a request. `pins`: its blocks are to be fetched, under `key` if the client names it. `fetches`:
+    from elsewhere."""
 
     pins: bool = False
     key: str | None = None
     fetches: bool = False
     source: Source | None = None
     reported_cached_tokens: int | None = None
-    """What decode is to report as cached, instead of what it found."""
+    """Cached tokens that decode reports, instead of those it found."""
     answers_when_fetched: bool = False
-    """Prefill's answer comes when decode has the data."""
+    """True if prefill responds when decode has the data."""
     only_first_token: bool = False
-    """Whatever the request says of its length."""
+    """True if one token is generated, regardless of the request's length."""
     reports_own_hit: bool = False
-    """What was fetched does not count as cached."""
+    """True if fetched tokens do not count as cached."""
     room: int | None = None
-    """Decides the DP rank."""
+    """Bootstrap room, which decides the DP rank."""
     store: Path | None = None
-    """The directory where its prompt is looked for, and left."""
+    """Directory where its prompt is looked for, and left."""

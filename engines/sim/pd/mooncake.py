@@ -9,7 +9,7 @@ NEEDED = ("remote_engine_id", "remote_bootstrap_addr", "transfer_id")
 
 
 def read(body: dict[str, Any], role: str) -> Leg | None:
-    """Raises ApiError for a leg that is not its role's: there vLLM's engine ends."""
+    """Parse a leg. Raises ApiError for a leg that is not its role's: there vLLM's engine ends."""
     params = body.get("kv_transfer_params")
     if not isinstance(params, dict):
         return None
@@ -29,7 +29,7 @@ def _check(role: str, wrong: str) -> None:
 
 
 def _source(params: dict[str, Any]) -> Source | None:
-    """Without one of the fields vLLM warns, transfers nothing, and waits for it."""
+    """Source of a decode leg. Without one of the fields vLLM warns, transfers nothing, and waits for it."""
     if any(params.get(name) is None for name in NEEDED):
         return None
     engine_id, bootstrap, key = (str(params[name]) for name in NEEDED)
@@ -41,14 +41,14 @@ def _cached(params: dict[str, Any]) -> int | None:
     return given if isinstance(given, int) else None
 
 
-def told(engine_id: str, host: str, port: int, dp_size: int) -> dict[str, Any]:
-    """`GET /query` at the bootstrap port."""
+def query_response(engine_id: str, host: str, port: int, dp_size: int) -> dict[str, Any]:
+    """Response of `GET /query` at the bootstrap port."""
     address = {"0": {"0": f"tcp://{host}:{port}"}}
     return {str(rank): {"engine_id": engine_id, "worker_addr": address} for rank in range(dp_size)}
 
 
 def found(answer: Any, engine_id: str) -> tuple[str, int] | None:
-    """Where an engine's blocks are fetched, as its bootstrap port told."""
+    """Address of an engine's blocks, from the response of its bootstrap port."""
     for entry in answer.values():
         if entry["engine_id"] == engine_id:
             host, _, port = entry["worker_addr"]["0"]["0"].removeprefix("tcp://").rpartition(":")

@@ -1,4 +1,4 @@
-"""vLLM's NixlConnector (0.32): prefill answers with parameters, decode gets them unchanged."""
+"""vLLM's NixlConnector (0.32): prefill responds with parameters, decode gets them unchanged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from engines.sim.pd.leg import Leg, Source
 
 NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port")
-"""Without one of these vLLM warns, transfers nothing, and waits for it."""
+"""Required parameters: without one of these vLLM warns, transfers nothing, and waits for it."""
 
 
 def read(body: dict[str, Any]) -> Leg | None:
@@ -33,7 +33,7 @@ def _cached(params: dict[str, Any]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this worker's blocks are fetched."""
+    """Address at which this worker's blocks are fetched."""
 
     engine_id: str
     host: str
@@ -41,8 +41,10 @@ class Place:
     tp_size: int
 
 
-def told(place: Place, key: str, block_ids: Sequence[int], num_tokens: int, cached: int) -> dict[str, Any]:
-    """`kv_transfer_params` of prefill's answer."""
+def transfer_params(
+    place: Place, key: str, block_ids: Sequence[int], num_tokens: int, cached: int
+) -> dict[str, Any]:
+    """Field `kv_transfer_params` of prefill's response."""
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,

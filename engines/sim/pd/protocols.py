@@ -1,4 +1,4 @@
-"""What a request is, by protocol, and what prefill's answer tells beside its one token."""
+"""Legs of requests by protocol, and the transfer parameters in prefill's response."""
 
 from typing import Any
 
@@ -13,7 +13,8 @@ Body = dict[str, Any]
 
 
 def read_leg(body: Body, config: SimConfig) -> Leg | None:
-    """None for a request that is whole. Raises ApiError for what the engine refuses."""
+    """Leg of a request, or None for a request that is whole. Raises ApiError for one that the engine
+    rejects."""
     if not config.pd_role:
         return None
     match config.pd_protocol:
@@ -28,24 +29,26 @@ def read_leg(body: Body, config: SimConfig) -> Leg | None:
     return Leg(store=config.pd_store)
 
 
-def tell(data: Body, job: Job, transfers: Transfers, config: SimConfig) -> None:
-    """Into prefill's answer, for the first of its choices."""
+def add_transfer_params(data: Body, job: Job, transfers: Transfers, config: SimConfig) -> None:
+    """Add the transfer parameters to prefill's response, for the first of its choices."""
     sequence, choice = job.sequences[0], job.choices[0]
     key = sequence.pins
     assert key is not None
     if config.pd_protocol == "nixl":
         place = nixl.Place(transfers.engine_id, config.host, transfers.port, config.tp_size)
         cached = sequence.num_cached_tokens or 0
-        data["kv_transfer_params"] = nixl.told(place, key, sequence.pinned_ids, sequence.num_prompt, cached)
+        data["kv_transfer_params"] = nixl.transfer_params(
+            place, key, sequence.pinned_ids, sequence.num_prompt, cached
+        )
     elif config.pd_protocol == "trtllm":
         first = choice.answer.tokens[:1].tolist()
-        told = trtllm.told(transfers.engine_id, config.host, transfers.port, key, first)
-        data["choices"][0]["disaggregated_params"] = told
+        params = trtllm.transfer_params(transfers.engine_id, config.host, transfers.port, key, first)
+        data["choices"][0]["disaggregated_params"] = params
         data["prompt_token_ids"] = choice.prompt.tolist()
 
 
 def load_failed(config: SimConfig, job: Job) -> ApiError:
-    """What the client reads where a transfer came to nothing."""
+    """Error response to the client where a transfer failed."""
     match config.pd_protocol:
         case "sglang":
             return sglang.failed(config.pd_role, job.sequences[0].pins or "")

@@ -9,7 +9,7 @@ BOOTSTRAP_PORT = 8998
 
 
 def read(body: dict[str, Any], role: str) -> Leg:
-    """Raises FlatError for a request without a room: such workers take no other."""
+    """Parse a leg. Raises FlatError for a request without a room: such workers take no other."""
     room = body.get("bootstrap_room")
     if not isinstance(room, int):
         message = "Invalid request: Disaggregated request received without bootstrap room id."
@@ -22,7 +22,7 @@ def read(body: dict[str, Any], role: str) -> Leg:
 
 
 def failed(role: str, room: str) -> FlatError:
-    """What the client reads when the data did not come, or nobody came for it."""
+    """Error response to the client when the data did not come, or was not fetched."""
     which = "Decode" if role == "decode" else "Prefill"
     message = f"{which} transfer failed for request rank=0 bootstrap_room={room}"
     return FlatError(message, status=500, kind="InternalServerError")

@@ -1,4 +1,4 @@
-"""vLLM's ExampleConnector (0.32): a directory that all workers see; prompts are found by their tokens."""
+"""vLLM's ExampleConnector (0.32): a directory that all workers share; prompts are found by their tokens."""
 
 from pathlib import Path
 
@@ -13,6 +13,6 @@ def aligned(num_prompt: int, block_size: int) -> int:
 
 
 def place(store: Path, prompt: Tokens, block_size: int) -> Path:
-    """Where a prompt's blocks lie, or would."""
+    """Path of a prompt's blocks, whether they are there or not."""
     stored = prompt[: aligned(len(prompt), block_size)]
     return store / f"{xxh3_64_hexdigest(stored.tobytes())}.kv"

@@ -1,4 +1,4 @@
-"""One worker's side of all transfers: its channel, what it has pinned, and what it fetches from others."""
+"""Transfers of one worker: its channel, its pinned blocks, and its fetches from others."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,7 +14,7 @@ from engines.sim.faults import Faults
 from engines.sim.pd.channel import Caller, Channel, ChannelError, Message, Talk
 from engines.sim.pd.leases import Leases
 from engines.sim.pd.leg import Load, Source
-from engines.sim.pd.mooncake import found, told
+from engines.sim.pd.mooncake import found, query_response
 from engines.sim.rank import Rank
 from engines.sim.scheduler import Sequence
 
@@ -22,7 +22,8 @@ HEARTBEATS_PER_LEASE = 6  # vLLM's
 
 
 class Transfers:
-    """Open it in the loop that serves. A restart makes a new one, with a new engine id."""
+    """Transfers of one worker. Open it in the loop that serves. A restart makes a new one, with a new engine
+    id."""
 
     def __init__(self, config: SimConfig, version: str) -> None:
         self.engine_id = str(uuid4())
@@ -60,7 +61,7 @@ class Transfers:
         return self._channel.port
 
     async def open(self, port: int, bootstrap_port: int = 0) -> None:
-        """Raises OSError where a port is taken."""
+        """Listen. Raises OSError where a port is taken."""
         config = self._config
         await self._channel.open(config.host, port)
         if config.pd_store is not None:
@@ -75,7 +76,7 @@ class Transfers:
 
     async def _query(self, request: web.Request) -> web.Response:
         config = self._config
-        return web.json_response(told(self.engine_id, config.host, self.port, config.dp_size))
+        return web.json_response(query_response(self.engine_id, config.host, self.port, config.dp_size))
 
     async def close(self) -> None:
         if self._timer is not None:
@@ -123,7 +124,7 @@ class Transfers:
         assert key is not None
         sequence.pinned_ids = [block.number for block in cached.blocks]
         if self._config.pd_protocol == "mooncake" and sequence.finish != "length":
-            rank.release(sequence)  # as vLLM, which sends only what ended by its length
+            rank.release(sequence)  # as vLLM, which sends only prompts that ended by their length
             return
         if self._config.pd_protocol == "sglang":
             self._ends[key] = self._loop.create_future()
@@ -143,7 +144,7 @@ class Transfers:
             event.set()
 
     async def delivered(self, key: str) -> bool:
-        """When the blocks of `key` are gone: whether somebody has them. Once for each key."""
+        """Wait until the blocks of `key` are gone. Returns True if they were fetched. Once for each key."""
         try:
             return await self._ends[key]
         finally:
@@ -151,7 +152,7 @@ class Transfers:
             self.leases.drop(key)
 
     def store(self, sequence: Sequence) -> None:
-        """Leave a computed prompt where all see it."""
+        """Leave a computed prompt in the shared store."""
         assert sequence.stores is not None
         sequence.stores.touch()
         self.num_stored += 1
@@ -212,11 +213,11 @@ class Transfers:
     # decode ---------------------------------------------------------------------------------------
 
     def fetch(self, rank: Rank, sequence: Sequence) -> None:
-        """Fill the blocks of a sequence that loads; its rank is told how that went."""
+        """Fill the blocks of a sequence that loads; its rank is notified of the outcome."""
         load = sequence.load
         assert load is not None
         if load.source is None and load.path is None:
-            return  # as vLLM, which waits for what it never asked for
+            return  # as vLLM, which waits for data that it never requested
         self._run(self._fetch(rank, sequence, load))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -225,7 +226,7 @@ class Transfers:
         task.add_done_callback(self._tasks.discard)
 
     def await_turn(self, sequence: Sequence) -> None:
-        """While a sequence waits for its turn, prefill is told that it will be fetched: vLLM's heartbeats."""
+        """Send heartbeats to prefill while a sequence waits for its turn, as vLLM does."""
         source = sequence.load.source if sequence.load is not None else None
         if self._config.pd_protocol == "nixl" and source is not None:
             self._run(self._renew(sequence, source))
@@ -235,10 +236,10 @@ class Transfers:
             await asyncio.sleep(self._config.lease_s / HEARTBEATS_PER_LEASE)
             if sequence.is_finished or sequence.cached.blocks:
                 return  # its client has left, or it has begun
-            await self.tell(source, "renew")
+            await self.notify(source, "renew")
 
-    async def tell(self, source: Source, what: Literal["drop", "renew"]) -> None:
-        """Tell prefill that nobody comes for its blocks, or that somebody will."""
+    async def notify(self, source: Source, what: Literal["drop", "renew"]) -> None:
+        """Notify prefill that its blocks will not be fetched, or that they will."""
         try:
             async with asyncio.timeout(self._config.pull_timeout_s):
                 caller = await Caller.open(source.host, source.port, retries=False)
@@ -286,7 +287,7 @@ class Transfers:
                 caller.close()
 
     async def _resolve(self, source: Source) -> tuple[str, int]:
-        """Mooncake's decode asks the bootstrap port for an engine that it does not know."""
+        """Resolve an unknown engine by its bootstrap port, as Mooncake's decode does."""
         if source.bootstrap is None:
             return source.host, source.port
         if source.engine_id not in self._places:
@@ -304,7 +305,7 @@ class Transfers:
         return self._places[source.engine_id]
 
     def _check(self, source: Source, hello: Message) -> None:
-        """As the handshake does; an engine that passed is known from then on."""
+        """Check an engine as the handshake does; one that passed is known from then on."""
         if source.engine_id not in (None, hello["engine_id"]):
             raise ChannelError(f"engine id {hello['engine_id']}, expected {source.engine_id}")
         if hello["fit"] != self._fit:
@@ -314,9 +315,9 @@ class Transfers:
             raise ChannelError(f"tensor parallel sizes {small} and {large} do not divide")
         self._known.add(hello["engine_id"])
 
-    def _compare(self, sequence: Sequence, told: Message) -> None:
-        """Nothing checks that it is the KV of this prompt: if it is not, what is generated is wrong."""
-        if told["digest"] != _digest(sequence) and sequence.load is not None:
+    def _compare(self, sequence: Sequence, reply: Message) -> None:
+        """Garble the output if the KV is another prompt's: real engines do not check it."""
+        if reply["digest"] != _digest(sequence) and sequence.load is not None:
             self.num_mismatched += 1
             sequence.load.on_mismatch()
 
@@ -327,6 +328,6 @@ class Transfers:
 
 
 def _digest(sequence: Sequence) -> int:
-    """What the keys and values depend on: tokens and adapter."""
+    """Digest of the values that keys and values depend on: tokens and adapter."""
     cached = sequence.cached
     return xxh3_64_intdigest(cached.tokens[: sequence.num_prompt].tobytes() + (cached.adapter or "").encode())

@@ -1,4 +1,4 @@
-"""TensorRT-LLM (1.x): context only, then generation from what it answered, beginning with its first token."""
+"""TensorRT-LLM (1.x): context only, then generation from its response, beginning with its first token."""
 
 import base64
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from engines.sim.pd.leg import Leg, Source
 
 
 def read(body: dict[str, Any]) -> Leg | None:
-    """Raises FlatError for parameters that cannot be."""
+    """Parse a leg. Raises FlatError for invalid parameters."""
     params = body.get("disaggregated_params")
     if not isinstance(params, dict):
         return None
@@ -29,7 +29,7 @@ def read(body: dict[str, Any]) -> Leg | None:
 
 
 def _source(params: dict[str, Any]) -> Source | None:
-    """Without the state nobody tells where to fetch, and it waits."""
+    """Source of a generation leg. Without the state it has no address to fetch from, and waits."""
     if params.get("ctx_request_id") is None:
         raise FlatError("disaggregated_params must have ctx_request_id for generation_only")
     state = params.get("encoded_opaque_state")
@@ -53,8 +53,8 @@ def failed() -> FlatError:
     return FlatError("KV cache transfer failed", status=500, kind="InternalServerError")
 
 
-def told(engine_id: str, host: str, port: int, key: str, first: Sequence[int]) -> dict[str, Any]:
-    """`choices[0].disaggregated_params` of the context's answer."""
+def transfer_params(engine_id: str, host: str, port: int, key: str, first: Sequence[int]) -> dict[str, Any]:
+    """Field `choices[0].disaggregated_params` of the context's response."""
     place = {"host": host, "port": port, "key": key, "engine_id": engine_id}
     number = int(key) if key.isdecimal() else crc32(key.encode())
     return {

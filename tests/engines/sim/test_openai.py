@@ -26,7 +26,7 @@ def data(chunk: bytes) -> Any:
 
 def told(one: Job, count: int) -> Any:
     (choice,) = one.choices
-    choice.num_told = count
+    choice.num_sent = count
     return choice
 
 

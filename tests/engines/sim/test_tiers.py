@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from engines.sim.tiers import Shelf, Tiers, Window
+from engines.sim.tiers import BlockSet, Tiers, Window
 from gateway.core.blocks import BlockHash, tokens_of
 from gateway.core.kv_events import BlocksRemoved, BlocksStored, EngineHash
 
@@ -22,11 +22,11 @@ def name(digest: bytes) -> EngineHash:
 
 
 def test_the_least_recently_used_leave_a_shelf() -> None:
-    shelf = Shelf(2)
-    assert shelf.put(RUN[:2]) == ([b"\0", b"\1"], [])
-    assert shelf.put(RUN[:1]) == ([], [])
-    assert shelf.put(RUN[2:3]) == ([b"\2"], [b"\1"])
-    assert shelf.put(RUN[3:7]) == ([b"\5", b"\6"], [b"\0", b"\2"])
+    block_set = BlockSet(2)
+    assert block_set.put(RUN[:2]) == ([b"\0", b"\1"], [])
+    assert block_set.put(RUN[:1]) == ([], [])
+    assert block_set.put(RUN[2:3]) == ([b"\2"], [b"\1"])
+    assert block_set.put(RUN[3:7]) == ([b"\5", b"\6"], [b"\0", b"\2"])
 
 
 def test_a_copy_is_told_a_step_later_without_tokens() -> None:

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import ClientSession
 
 from engines.sim import Sim
-from engines.sim.pd.mooncake import found, told
+from engines.sim.pd.mooncake import found, query_response
 from tests.engines.sim.conftest import StartSim
 from tests.engines.sim.pd.conftest import get, post, text_of
 
@@ -114,7 +114,7 @@ async def test_decode_has_no_bootstrap_port(start_sim: StartSim, http: ClientSes
 
 
 def test_what_the_bootstrap_port_tells() -> None:
-    answer = told("e", "10.0.0.1", 5600, 2)
+    answer = query_response("e", "10.0.0.1", 5600, 2)
     assert sorted(answer) == ["0", "1"]
     assert found(answer, "e") == ("10.0.0.1", 5600)
     assert found(answer, "other") is None
