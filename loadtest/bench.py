@@ -1,8 +1,8 @@
 """`make bench`: the cost of a decision and the size of the index, without a network.
 
-Decisions are made by the Router that the server uses: parse is done, everything behind it is real:
-template, tokenizer, hashes, index, policy, booking. Warm means that the conversation was seen.
-`prompt.*` is parse, template and tokenizer of bodies that bench-proxy sends, each new in its last words.
+Decisions are made by the Router that the server uses: parse is done, everything behind it is real: template,
+tokenizer, hashes, index, policy, booking. Warm means that the conversation was seen. `prompt.*` is parse,
+template and tokenizer of bodies that bench-proxy sends, each new in its last words.
 """
 
 import statistics
@@ -107,7 +107,7 @@ def make_router() -> tuple[Router, PromptSource]:
 
 
 def conversation(prompts: PromptSource, num_tokens: int, seed: int) -> InferenceRequest:
-    """A chat of about `num_tokens`: its text is made longer until it is."""
+    """Chat of about `num_tokens`: its text grows until it has as many."""
     source = Conversations("m", seed)
     messages = source.messages(num_tokens)
     while True:
@@ -119,7 +119,7 @@ def conversation(prompts: PromptSource, num_tokens: int, seed: int) -> Inference
 
 
 def learn(router: Router, prompts: PromptSource, chat: InferenceRequest) -> None:
-    """Half of the workers hold the conversation to different depths."""
+    """Store the conversation at half of the workers, to different depths."""
     tokens = prompts.tokenize(chat).tokens[0]
     for i in range(NUM_WORKERS // 2):
         blocks = len(tokens) // BLOCK_SIZE * (i + 1) // (NUM_WORKERS // 2)
@@ -144,7 +144,7 @@ def decide_p50_us(router: Router, chats: Sequence[InferenceRequest], num: int = 
 
 
 def rss_figure() -> Figure:
-    """In a process of its own, so that nothing else grows meanwhile."""
+    """Memory figure, measured in a process of its own, so that nothing else grows meanwhile."""
     rounds = []
     for _ in range(ROUNDS):
         asked = subprocess.run(
@@ -158,7 +158,8 @@ def rss_figure() -> Figure:
 
 
 def fill_index() -> float:
-    """Growth of this process in MB by a million (block, worker) pairs, all of them different."""
+    """Fill an index. Returns the growth of this process in MB by a million (block, worker) pairs, all
+    different."""
     index = MemoryIndex()
     runs = NUM_BLOCKS // RUN_BLOCKS // NUM_WORKERS
     workers = [WorkerId(f"w{i}") for i in range(NUM_WORKERS)]

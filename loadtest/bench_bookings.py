@@ -1,9 +1,10 @@
-"""`make bench-bookings`: does a burst that comes to four gateways spread as one gateway would spread it?
+"""Benchmark `make bench-bookings`: does a burst that comes to four gateways spread as one gateway would
+spread it?
 
-Bursts of 64 equal prompts before four simulated workers, of which one has the prompt already: who does not
-know what the others send there sends all of it there. The figure is how many of a hundred requests went
-elsewhere than with one gateway: with bookings of their own, shared, shared where the burst takes a second to
-come, shared where all of it comes to one of the four, and in turn.
+Bursts of 64 equal prompts in front of four simulated workers, one of which has the prompt already: a gateway
+that does not know the others' requests sends all of its own there. The figure is how many of a hundred
+requests went elsewhere than with one gateway: with bookings of their own, shared, shared where the burst
+takes a second to come, shared where all of it comes to one of the four, and in turn.
 """
 
 import asyncio
@@ -27,9 +28,9 @@ NUM_BURSTS = extent(1, 5)
 PROMPT_TOKENS = 1500
 GOAL = 10.0
 WORKER = ("--kv-blocks", "20000", "--prefill-tokens-per-s", "20000", "--decode-tokens-per-s", "20")
-"""Answers last for longer than a burst."""
+"""Flags of a worker: responses last for longer than a burst."""
 MEET_S = 1.5
-"""For gateways to hear of each other, and for events to come in."""
+"""Seconds for gateways to discover each other, and for events to come in."""
 
 ALL_CASES = (
     ("own", "own", 0.0, NUM_GATEWAYS),
@@ -39,7 +40,7 @@ ALL_CASES = (
     ("atomic", "atomic", 0.0, NUM_GATEWAYS),
 )
 CASES = extent(ALL_CASES[-1:], ALL_CASES)
-"""Name, `--booking`, seconds that a burst takes to arrive, gateways that it is sent to."""
+"""Cases: name, `--booking`, seconds that a burst takes to arrive, gateways that it is sent to."""
 
 Spread = list[int]
 """Requests per worker, the most first."""

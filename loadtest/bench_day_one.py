@@ -1,4 +1,4 @@
-"""`make bench-day-one`: what the product promises whoever tries it for an afternoon, as figures.
+"""Benchmark `make bench-day-one`: the product's promises for a first afternoon, as figures.
 
 Each is a module of its own, with a `measure`; `--only auth` runs some of them, and writes nothing.
 """
@@ -23,11 +23,12 @@ MODULES: Mapping[str, Callable[[], list[Figure]]] = {
 
 
 SKIPPED = extent(("clients",), ())
-"""A smoke run has no real engine; `tests/vllm/test_clients.py` makes the same calls."""
+"""Modules that a smoke run skips: it has no real engine; `tests/vllm/test_clients.py` makes the same
+calls."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 if something could not be measured, or a goal is missed."""
+    """Run the modules. Returns 1 if a figure could not be measured, or a goal is missed."""
     parser = argparse.ArgumentParser(prog="bench_day_one", description="The promises of a first day.")
     parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(MODULES)}; nothing is written")
     args = parser.parse_args(argv)

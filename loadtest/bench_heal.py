@@ -1,9 +1,10 @@
-"""`make bench-heal`: a gateway starts before a warm engine whose replay buffer reaches back two batches.
+"""Benchmark `make bench-heal`: a gateway starts in front of a warm engine with a replay buffer of two
+batches.
 
-How many requests does each hot prefix take until it is known: until what is predicted of a request is what
-the engine reports, and the index alone says so? For engines that announce what a request asks for, and for
-older ones, where answers and the runs behind them have to do. The engine is simulated; the same is asked of
-the real one in `tests/vllm/test_healing.py`.
+How many requests does each hot prefix take until it is known: until the prediction for a request is the
+number that the engine reports, and the index alone yields it? For engines that announce a request's cached
+blocks on demand, and for older ones, where responses and the runs behind them have to do. The engine is
+simulated; the real one is tested in `tests/vllm/test_healing.py`.
 """
 
 import asyncio
@@ -29,13 +30,14 @@ NUM_TURNS = 4
 MAX_REQUESTS = 8
 GOAL = 2
 PAUSE_S = 0.8
-"""Between two requests: somebody reads the answer; runs are looked for when it has settled."""
+"""Seconds between two requests: a user reads the response; runs are looked for when it has settled."""
 ENGINES: dict[str, dict[str, Any]] = {"announcing": {}, "older": {"event_wire": "array"}}
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryIndex:
-    """Of one hot prefix: requests until one was predicted rightly, and blocks of it in the index then."""
+    """Recovery of one hot prefix: requests until one was predicted rightly, and its blocks in the index
+    then."""
 
     num_requests: int
     num_known: int
@@ -59,7 +61,7 @@ def requests_of(healed: list[RecoveryIndex]) -> list[float]:
 
 
 async def heal(**flags: Any) -> list[RecoveryIndex]:
-    """Warm an engine up, start before it, and ask on in each conversation."""
+    """Warm an engine up, start a gateway in front, and continue each conversation."""
     flags = {"replay_buffer": 2, "kv_blocks": 4000, "prefill_tokens_per_s": 1e6} | flags
     sim = await Sim(SimConfig(port=0, decode_tokens_per_s=2000.0, **flags)).start()
     try:
@@ -75,7 +77,7 @@ async def heal(**flags: Any) -> list[RecoveryIndex]:
 
 
 def bodies(seed: int) -> Iterator[dict[str, Any]]:
-    """A conversation that has been had, and then other questions at the same point of it."""
+    """Bodies of a conversation that took place, and then other questions at the same point of it."""
     turns = list(Conversations("m", seed, turn_chars=400).turns(NUM_TURNS + 1))
     yield from turns[:NUM_TURNS]
     pieces = Conversations("m", 1000 + seed)
@@ -119,7 +121,7 @@ async def heal_one(
 
 
 def known(gateway: Gateway, worker: WorkerId, body: dict[str, Any]) -> int:
-    """Blocks of a chat that the index credits its worker with, by itself."""
+    """Blocks of a chat that the index alone credits its worker with."""
     import gateway as library
 
     request = library.request("/v1/chat/completions", body)
@@ -130,9 +132,9 @@ def known(gateway: Gateway, worker: WorkerId, body: dict[str, Any]) -> int:
 
 async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
     async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
-        told: dict[str, Any] = await answer.json()
-        assert answer.status == 200, told
-        return told | {"predicted": int(answer.headers.get("x-kvgate-overlap-tokens", 0))}
+        reply: dict[str, Any] = await answer.json()
+        assert answer.status == 200, reply
+        return reply | {"predicted": int(answer.headers.get("x-kvgate-overlap-tokens", 0))}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""`make bench-hostile`: what attackers can do to a gateway, and to others' requests, as figures.
+"""Benchmark `make bench-hostile`: the harm that attackers can do to a gateway, and to others' requests, as
+figures.
 
 Each is a module of its own, with a `measure`; `--only leaks` runs some of them, and writes nothing. FULL=1
-takes the counts that are promised, SMOKE=1 a few, which proves that all of it runs and no more.
+takes the promised counts, SMOKE=1 a few, which proves that all of it runs and no more.
 """
 
 import argparse
@@ -12,11 +13,11 @@ from collections.abc import Sequence
 from loadtest.report import Figure, publish
 
 MODULES: tuple[str, ...] = ("body", "events", "leaks")
-"""`loadtest.hostile_<name>`."""
+"""Modules `loadtest.hostile_<name>`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """1 if something could not be measured, or a goal is missed."""
+    """Run the modules. Returns 1 if a figure could not be measured, or a goal is missed."""
     parser = argparse.ArgumentParser(prog="bench_hostile", description="A gateway under attack.")
     parser.add_argument("--only", metavar="NAMES", help=f"some of {','.join(MODULES)}; nothing is written")
     args = parser.parse_args(argv)

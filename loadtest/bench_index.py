@@ -1,4 +1,5 @@
-"""`make bench-index`: what the index costs, in bytes and in time, beside its oracle in the same run.
+"""Benchmark `make bench-index`: the cost of the index, in bytes and in time, beside its oracle in the same
+run.
 
     own        each worker holds blocks of its own, in prompts of 256 blocks
     shared     all workers hold the same blocks, each under engine hashes of its own
@@ -6,8 +7,8 @@
     apply      vLLM's payloads decoded, hashed and stored: runs of 64 blocks, single blocks and removals
 
 The wheel is measured, which is compiled where there is a compiler. Each figure is the median of its rounds;
-`.ratio` is that of the index to the oracle, round by round. What is measured in bytes, and what needs a
-process without other objects, has a process of its own.
+`.ratio` is that of the index to the oracle, round by round. Figures in bytes, and those that need a process
+without other objects, have a process of their own.
 """
 
 import gc
@@ -63,13 +64,13 @@ def main() -> None:
 def beside(
     name: str, unit: str, goal: float | None, rounds: Sequence[tuple[float, float]], **how: bool
 ) -> list[Figure]:
-    """The figure, and its ratio to the oracle's."""
+    """Figure of the index, and its ratio to the oracle's."""
     values, ratios = [packed for packed, _ in rounds], [packed / plain for packed, plain in rounds]
     return [median_of(name, unit, goal, values, **how), median_of(f"{name}.ratio", "x", None, ratios)]
 
 
 def in_process(measure: str, kind: str) -> list[float]:
-    """What a function of this module returns in a process of its own."""
+    """Result of a function of this module, run in a process of its own."""
     code = f"import json, loadtest.bench_index as b; print(json.dumps(b.{measure}(b.INDEXES[{kind!r}]())))"
     asked = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     values: list[float] = json.loads(asked.stdout)
@@ -95,7 +96,7 @@ def new_names(num: int) -> list[int]:
 
 
 def prompt_of(tokens: "array[int]") -> Iterator[BlocksStored]:
-    """A prompt as its prefill stores it, in runs."""
+    """Events of a prompt as its prefill stores it, in runs."""
     parent = None
     for first in range(0, len(tokens), RUN_BLOCKS * BLOCK_SIZE):
         run = tokens[first : first + RUN_BLOCKS * BLOCK_SIZE]
@@ -111,7 +112,7 @@ def store(index: Index, workers: Sequence[WorkerId], tokens: "array[int]") -> No
 
 
 def fill(index: Index, worker: WorkerId, num_blocks: int) -> None:
-    """Prompts of its own, and so none of two workers have a block in common."""
+    """Fill a worker with prompts of its own, so that no two workers have a block in common."""
     for _ in range(0, num_blocks, PROMPT_BLOCKS):
         store(index, [worker], new_tokens(PROMPT_BLOCKS))
 
@@ -146,8 +147,8 @@ def bytes_shared(index: Index) -> list[float]:
 def bytes_per_pair(
     index: Index, workers: Sequence[WorkerId], prompts: Sequence[Sequence[WorkerId]]
 ) -> list[float]:
-    """By (block, worker): what all objects of the index have allocated, and by how much the process grew
-    with what lies unused between them. A fill for each, since counting takes memory too."""
+    """Bytes by (block, worker): allocations of all objects of the index, and growth of the process with the
+    unused memory between them. A fill for each, since counting takes memory too."""
     before = rss_mb() * 1e6
     for holders in prompts:
         store(index, holders, new_tokens(PROMPT_BLOCKS))
@@ -164,7 +165,8 @@ def bytes_per_pair(
 
 
 def gc_pauses_ms(index: Index) -> list[float]:
-    """Collections while the index fills, and full ones once it has; what was there before is frozen."""
+    """Pauses of collections while the index fills, and of full ones once it has; earlier objects are
+    frozen."""
     pauses: list[float] = []
     started = 0.0
 
@@ -204,7 +206,7 @@ def overlap_figures() -> list[Figure]:
 
 def new_prompts(indexes: Sequence[Index], num_workers: int, num_blocks: int) -> list[list[BlockHash]]:
     """Hashes of prompts held by all, by each worker to another depth, by all in half, by none; and of one
-    whose every turn leaves an edge in its middle, as if each answer had been thought over."""
+    with an edge in the middle of every turn, as if each response had been reasoned about."""
     full, ragged, half, miss, turns = (new_tokens(num_blocks) for _ in range(5))
     workers = [WorkerId(f"w{i}") for i in range(num_workers)]
     for index in indexes:
@@ -260,7 +262,7 @@ def apply_s(index: Index, payloads: Sequence[bytes]) -> float:
 
 
 def payload_of(fields: dict[str, object]) -> bytes:
-    """One event in one batch, as vLLM writes it from 0.24 on."""
+    """Payload of one event in one batch, as vLLM writes it from 0.24 on."""
     return msgspec.msgpack.encode([time.time(), [fields | {"medium": "GPU"}], 0])
 
 
@@ -309,7 +311,7 @@ def forget_figures() -> list[Figure]:
 
 
 def forget_s(index: Index, num_blocks: int = NUM_BLOCKS) -> list[float]:
-    """All of forgetting a worker with a million blocks, in seconds; its longest step in milliseconds."""
+    """Seconds to forget a worker with a million blocks, and the longest step in milliseconds."""
     first, *others = workers_of(index, NUM_WORKERS)
     fill(index, first, num_blocks)
     for worker in others:
@@ -331,7 +333,8 @@ def size_figures() -> list[Figure]:
 
 
 def larger_over_smaller(index: Index) -> list[float]:
-    """A lookup's time with ten million entries to that with one, in prompts that are not asked twice."""
+    """Ratio of a lookup's time with ten million entries to that with one, in prompts that are not looked up
+    twice."""
     workers, times = workers_of(index, NUM_WORKERS), []
     asked: list[list[BlockHash]] = []
     for num_blocks in (NUM_BLOCKS, 9 * NUM_BLOCKS):
@@ -342,7 +345,7 @@ def larger_over_smaller(index: Index) -> list[float]:
 
 
 def keep_some(index: Index, worker: WorkerId, num_blocks: int) -> list[list[BlockHash]]:
-    """Fill a worker; the hashes of prompts all over what was stored."""
+    """Fill a worker; the hashes of prompts all over the stored blocks."""
     kept = []
     for i in range(0, num_blocks, PROMPT_BLOCKS):
         tokens = new_tokens(PROMPT_BLOCKS)

@@ -1,8 +1,8 @@
-"""`make bench-pd`: is it worth splitting, and does the gateway know when? In virtual time, before simulated
-engines with the figures of H100s (`gateway/replay`).
+"""Benchmark `make bench-pd`: is disaggregation worth it, and does the gateway know when? In virtual time,
+with simulated engines with the figures of H100s (`gateway/replay`).
 
 Two traces near saturation; goodput is requests per second that meet TTFT <= 2 s and TPOT <= 50 ms. Eight
-workers, once with roles and once each doing both, and each mode on both fleets. What it costs to give workers
+workers, once with roles and once each doing both, and each mode on both fleets. The cost of giving workers
 roles at all is a figure without a goal. Each row is a whole run; LIMIT takes fewer requests.
 """
 
@@ -28,7 +28,7 @@ LIMIT = int(os.environ.get("LIMIT", extent("40", "1600")))
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one run came to."""
+    """Results of one run."""
 
     goodput: float
     ttft_s: float

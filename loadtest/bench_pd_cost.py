@@ -1,10 +1,10 @@
-"""`make bench-pd`: what a request costs in the gateway whose prompt another worker computes, beside one that
-one worker answers: `pd.cpu_split_over_direct`.
+"""Benchmark `make bench-pd`: gateway CPU of a disaggregated request beside one with a single worker:
+`pd.cpu_split_over_direct`.
 
-A real gateway before C workers (`c/worker.c`), over real sockets: `direct` are four that do both, `split` two
-that compute prompts for two that answer, by vLLM's NixlConnector. Both get the same bodies; answers are
-streams of a few tokens with their usage, since each more costs both kinds the same. Machines are shared: the
-two are measured one after the other, and the better of two rounds counts, of each.
+A real gateway in front of C workers (`c/worker.c`), over real sockets: `direct` are four that do both,
+`split` two that compute prompts for two that answer, by vLLM's NixlConnector. Both get the same bodies;
+responses are streams of a few tokens with their usage, since each more costs both kinds the same. Machines
+are shared: the two are measured one after the other, and the better of two rounds counts, of each.
 """
 
 import sys
@@ -35,18 +35,18 @@ NUM_BODIES = extent(4_000, 20_000)
 WORKER = ("-n", "4", "-u", "1")
 GAP_MS = 2
 GOAL = 2.2
-"""Two requests where there was one, and something for joining them."""
+"""Goal: two requests where there was one, and something for joining them."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 SPLIT_FLAGS = ("--disaggregation", "always", "--connector", "nixl")
 
 
 class BenchError(Exception):
-    """A run whose figures would not mean what they say."""
+    """Run with figures that would be misleading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`in_headline`: one of those of which the worse is the figure."""
+    """Size of requests; `in_headline`: the worst of these is the figure."""
 
     name: str
     path: str
@@ -60,7 +60,7 @@ ALL_SIZES = (
     Size("16k_new", COMPLETION, in_headline=False),
 )
 SIZES = extent(ALL_SIZES[1:2], ALL_SIZES)
-"""A short question, a known conversation of 16 KB with a new message, and a text that nobody has seen."""
+"""Sizes: a short question, a known conversation of 16 KB with a new message, and a text never seen."""
 
 
 @dataclass(slots=True)
@@ -76,8 +76,8 @@ class Costs:
 
 
 class Workers:
-    """Ports of those of both fleets, which hold the same prompts. Prefill and decode workers hold them all
-    twice: what was computed was handed on."""
+    """Ports of the workers of both fleets, which hold the same prompts. Prefill and decode workers hold them
+    all twice: computed blocks were handed on."""
 
     def __init__(self, stack: ExitStack, prompts: Path) -> None:
         self.both, self.prefill, self.decode = (
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 def run(directory: Path, stack: ExitStack) -> dict[str, Costs]:
-    """By the name of the size. Raises BenchError and InstrumentError."""
+    """Costs by the name of the size. Raises BenchError and InstrumentError."""
     texts = Texts("m", seed=1)
     known = [texts.conversation(11, 16_000) for _ in range(NUM_CONVERSATIONS)]
     _write_known(directory / "prompts", known)
@@ -143,7 +143,7 @@ def _write_known(path: Path, conversations: Sequence[Sequence[Message]]) -> None
 
 
 def _bodies(name: str, texts: Texts, known: Sequence[Sequence[Message]]) -> Bodies:
-    """More than one run can send: none is sent twice."""
+    """Bodies for one run, more than it can send: none is sent twice."""
     match name:
         case "small":
             return small(texts, NUM_BODIES, STREAMED_WITH_USAGE)
@@ -153,8 +153,8 @@ def _bodies(name: str, texts: Texts, known: Sequence[Sequence[Message]]) -> Bodi
 
 
 def cost_us(size: Size, name: str, contender: GatewayContender, bodies: Path) -> float:
-    """Per request. Raises BenchError for answers that were not 200, and where the index did not know what it
-    should or bodies were sent again."""
+    """CPU microseconds per request. Raises BenchError for statuses other than 200, and where the index did
+    not know what it should or bodies were sent again."""
     load = Load(size.path, CONNECTIONS, SECONDS, is_stream=True)
     reading = measure(contender.port, bodies, load, contender.pids)
     if reading.num_errors or not reading.num_requests:
@@ -168,7 +168,7 @@ def cost_us(size: Size, name: str, contender: GatewayContender, bodies: Path) ->
 
 
 def check_split(size: Size, before: str, metrics: str) -> None:
-    """Raises BenchError where not all were split since `before`, or a leg failed."""
+    """Raise BenchError where not all were split since `before`, or a leg failed."""
     split, failed, differ, direct = (
         after - once for once, after in zip(_counts(before), _counts(metrics), strict=True)
     )
@@ -203,7 +203,7 @@ def _print(size: Size, name: str, reading: Reading, share: float) -> None:
 
 
 def figures(costs: Mapping[str, Costs]) -> Iterator[Figure]:
-    """The worse of the small and the known long prompt first, then each size."""
+    """Figures: the worse of the small and the known long prompt first, then each size."""
     name = "pd.cpu_split_over_direct"
     worst = max((costs[size.name].ratios for size in SIZES if size.in_headline), key=min)
     yield best_of(name, "x", GOAL, worst)

@@ -1,10 +1,10 @@
-"""`make bench-policies`: what policies come to, in virtual time, on traces and on fleets that are not as they
-should be.
+"""Benchmark `make bench-policies`: results of policies, in virtual time, on traces and on fleets that are not
+as they should be.
 
-Each cell is a whole run of the gateway's router before eight simulated engines with a million cached tokens
+Each cell is a whole run of the gateway's router with eight simulated engines with a million cached tokens
 each (`gateway/replay/`). Goodput is requests per second that meet the row's TTFT and TPOT. Three seeds; a
-figure is their median, and what is compared is compared for each seed. LIMIT takes fewer requests of each
-trace, ROWS only those rows.
+figure is their median, and comparisons are made for each seed. LIMIT takes fewer requests of each trace, ROWS
+only those rows.
 """
 
 import os
@@ -37,7 +37,7 @@ ROWS = os.environ.get("ROWS", "")
 
 OURS = "expected_ttft"
 OTHERS = ("prefix_overlap", "least_load", "round_robin", "dynamo")
-"""What ours is compared with; all-knowing and pooled are bounds."""
+"""Policies that the default is compared with; all-knowing and pooled are bounds."""
 COLUMNS = ("hit_rate", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "goodput", "busiest")
 MADE: Mapping[str, Callable[[], Policy]] = {
     **POLICIES,
@@ -58,7 +58,7 @@ HALF = replace(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A workload and a fleet; `jobs` by seed. `p99_goal` of ours over the best of the others."""
+    """Workload and fleet; `jobs` by seed. `p99_goal` of the default policy over the best of the others."""
 
     name: str
     jobs: Callable[[int], Iterable[Job]]
@@ -136,7 +136,8 @@ def main() -> None:
 
 
 def play(row: Row) -> Mapping[str, Sequence[Summary]]:
-    """Each policy with each seed. Processes of their own for each row: what a run takes is given back."""
+    """Play each policy with each seed. Each row has processes of its own, so that its memory is given
+    back."""
     names = [OURS, *OTHERS, "all_knowing", "pooled"]
     with ProcessPoolExecutor() as pool:
         asked = {name: [pool.submit(run, row, name, seed) for seed in SEEDS] for name in names}

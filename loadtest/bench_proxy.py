@@ -1,9 +1,9 @@
-"""`make bench-proxy`: what a request and a streamed chunk cost in the gateway, beside nginx.
+"""Benchmark `make bench-proxy`: the cost of a request and of a streamed chunk in the gateway, beside nginx.
 
 The whole path is measured: HTTP both ways, template, tokenizer, hashes, index, policy, booking, and the
 ingest of KV events that go on meanwhile. Workers and load are C (`c/`), so that on a small machine the
-gateway gets a core to itself. Machines are shared: CPU time per request is the figure to trust, as the
-better of two rounds, beside nginx on the same workers in the same run.
+gateway gets a core to itself. Machines are shared: CPU time per request is the figure to trust, as the better
+of two rounds, beside nginx on the same workers in the same run.
 """
 
 import argparse
@@ -32,21 +32,22 @@ ROUNDS = extent(1, 2)
 SECONDS = extent(0.2, 3.0)
 NGINX_SECONDS = extent(0.2, 2.0)
 SHRINK = extent(20, 1)
-"""How many times fewer bodies there are."""
+"""Factor by which there are fewer bodies."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 GROW_CONNECTIONS = 16
 QWEN3 = Path(__file__).parents[1] / "tests" / "data" / "templates" / "qwen3.jinja"
 
 
 class BenchError(Exception):
-    """A run whose figures would not mean what they say."""
+    """Run with figures that would be misleading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`bodies` names a file of Materials; `column` where its ratio to nginx is shown, "" for nowhere.
+    """Scenario: `bodies` names a file of Materials; `column` where its ratio to nginx is shown, "" for
+    nowhere.
 
-    `min_hit_share` proves that the index was asked and knew: less of it, and the run is refused.
+    `min_hit_share` proves that the index was used: with less of it, the run is rejected.
     """
 
     name: str
@@ -78,11 +79,12 @@ SCENARIOS = (
     Scenario("chunk_8", "stream", _load(8, is_stream=True), gap_ms=10),
 )
 LATENCY = Scenario("added", "16k_warm", _load(8, think_ms=20), min_hit_share=0.8)
-"""What a 4k-token warm prompt waits for the gateway, at 8 connections that pause: no queue of our own."""
+"""Latency that the gateway adds to a warm 4k-token prompt, at 8 connections that pause: no queue of its
+own."""
 TWO = Scenario("two_processes", "small", _load(32))
-"""One process and two in turn: what sharing costs per request, and how evenly it is shared."""
+"""Scenario of one process and two in turn: the cost of sharing per request, and its evenness."""
 SMOKED = "16k_warm_qwen3,chunk,added,two_processes,streams_10k,slow_reader,worst_stall"
-"""Each kind of load and figure once; tests/loadtest makes each kind of body."""
+"""Scenarios of a smoke run: each kind of load and figure once; tests/loadtest makes each kind of body."""
 
 
 class Materials:
@@ -99,13 +101,13 @@ class Materials:
         self.tokenizers = {"bundled": bundled_tokenizer(), "qwen3": self._qwen3()}
 
     def prompts(self) -> Path:
-        """What the workers hold: every known conversation under both templates, and the documents."""
+        """Prompts that the workers hold: every known conversation under both templates, and the documents."""
         path = self._directory / "prompts"
         write_prompts(path, self._known())
         return path
 
     def bodies(self, name: str) -> Path:
-        """More than one run can send, even at twice the goal's speed: none is sent twice."""
+        """Bodies for one run, more than it can send even at twice the goal's speed: none is sent twice."""
         path = self._directory / f"{name}.bodies"
         if not path.exists():
             self._make(name).write(path)
@@ -215,7 +217,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(materials: Materials, only: set[str] | None) -> Results:
-    """Each scenario has workers of its own: what they have published since is replayed to each gateway."""
+    """Run the scenarios, each with workers of its own: their published events are replayed to each
+    gateway."""
     results = Results()
     if why := missing_nginx():
         print(f"without nginx's figures: {why}")
@@ -252,7 +255,7 @@ def run_round(scenario: Scenario, materials: Materials, ports: Sequence[int], re
 def run_gateway(
     scenario: Scenario, materials: Materials, ports: Sequence[int], results: Results, processes: int = 1
 ) -> Reading:
-    """A gateway of its own for each round: none profits from what another has sent."""
+    """Measure a gateway of its own for each round: none profits from another's requests."""
     with gateway(ports, materials.tokenizers[scenario.template], "--processes", str(processes)) as contender:
         reading = run_load(scenario, materials, contender)
         check_hits(scenario, contender, reading)
@@ -264,7 +267,7 @@ def run_gateway(
 def run_load(
     scenario: Scenario, materials: Materials, contender: Contender, seconds: float = SECONDS
 ) -> Reading:
-    """Raises BenchError for answers that were not 200."""
+    """Put a load on a contender. Raises BenchError for statuses other than 200."""
     load = scenario.load
     timed = Load(load.path, load.connections, seconds, load.warm_up_s, load.think_ms, load.is_stream)
     reading = measure(contender.port, materials.bodies(scenario.bodies), timed, contender.pids)
@@ -281,7 +284,7 @@ def run_load(
 
 
 def check_hits(scenario: Scenario, contender: GatewayContender, reading: Reading) -> None:
-    """Raises BenchError where the index did not know what it should, or bodies were sent again."""
+    """Raise BenchError where the index did not know what it should, or bodies were sent again."""
     share = contender.hit_share()
     print(f"{'':23} hit share {share:.0%}, {reading.rss_mb:.0f} MB")
     if share < scenario.min_hit_share:
@@ -294,7 +297,7 @@ def check_hits(scenario: Scenario, contender: GatewayContender, reading: Reading
 
 
 def figures(results: Results) -> Iterator[Figure]:
-    """What was measured, in the order of SCENARIOS; further figures go to the end."""
+    """Measured figures, in the order of SCENARIOS; further figures go to the end."""
     for scenario in SCENARIOS:
         if rounds := results.kvgate.get(scenario.name):
             yield best_of(f"proxy.{scenario.name}.cpu_us", "us", scenario.goal, rounds)
@@ -312,7 +315,7 @@ def figures(results: Results) -> Iterator[Figure]:
 
 
 def print_ratios(results: Results) -> None:
-    """CPU-us per request, and per chunk of a stream: nginx, the gateway, how many times as much."""
+    """Print CPU-us per request, and per chunk of a stream: nginx, the gateway, and their ratio."""
     columns = {scenario.column: scenario.name for scenario in SCENARIOS if scenario.column}
     rows = {
         name: {column: min(of[scenario]) for column, scenario in columns.items() if of.get(scenario)}

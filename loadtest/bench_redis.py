@@ -1,14 +1,16 @@
-"""`make bench-redis`: the tree in Redis, on a real server of this machine, beside the index in memory.
+"""Benchmark `make bench-redis`: the tree in Redis, on a real server of this machine, beside the index in
+memory.
 
-    lookup   a prompt held by eight workers in runs of 64 blocks, asked one after another: hashes packed, one
-             call, answer taken apart; `server` is the server's own time for it (INFO commandstats)
+    lookup   a prompt held by eight workers in runs of 64 blocks, looked up one after another: hashes packed,
+    one
+             call, reply decoded; `server` is the server's own time for it (INFO commandstats)
     ragged   the same where each worker holds it to another depth and one has a hole: the dearest of them
-    apply    runs of 64 blocks of a worker's own as its engine tells them, from tokens into the tree
-    bytes    what the server's memory grew by, per (block, worker); of prompts of 256 blocks per worker
+    apply    runs of 64 blocks of a worker's own as its engine publishes them, from tokens into the tree
+    bytes    growth of the server's memory, per (block, worker); of prompts of 256 blocks per worker
     edges    blocks per edge after conversations that grow by single blocks, branch, and lose their end
 
-Then what `bench_replicas.py` says. The wheel is measured. `.ratio` is to the index in memory in the same run
-(time to time).
+Then the figures of `bench_replicas.py`. The wheel is measured. `.ratio` is to the index in memory in the same
+run (time to time).
 """
 
 import asyncio
@@ -115,15 +117,15 @@ def store(index: RadixIndex, worker: WorkerId, tokens: "array[int]", *, has_hole
 async def lookup_us(
     index: RadixIndex, pipeline: Pipeline, hashes: Sequence[BlockHash]
 ) -> tuple[float, float]:
-    """The median here, and the mean in the server."""
+    """Median time of a lookup here, and the mean in the server."""
     tree, taken = index.trees[ROOT], []
     await pipeline.ask(pack(b"CONFIG", b"RESETSTAT"))
     for _ in range(LOOKUPS):
         started = time.perf_counter()
         await tree.overlap(hashes)
         taken.append(time.perf_counter() - started)
-    told = (await pipeline.ask(pack(b"INFO", b"commandstats"))).decode()
-    line = next(line for line in told.splitlines() if line.startswith("cmdstat_evalsha_ro:"))
+    info = (await pipeline.ask(pack(b"INFO", b"commandstats"))).decode()
+    line = next(line for line in info.splitlines() if line.startswith("cmdstat_evalsha_ro:"))
     return statistics.median(taken) * 1e6, float(line.split("usec_per_call=")[1].split(",")[0])
 
 
@@ -182,13 +184,13 @@ async def size_figures(pipeline: Pipeline) -> list[Figure]:
 
 
 async def used(pipeline: Pipeline) -> int:
-    told = (await pipeline.ask(pack(b"INFO", b"memory"))).decode()
-    return int(next(line for line in told.splitlines() if line.startswith("used_memory:")).split(":")[1])
+    info = (await pipeline.ask(pack(b"INFO", b"memory"))).decode()
+    return int(next(line for line in info.splitlines() if line.startswith("used_memory:")).split(":")[1])
 
 
 async def edge_figure(pipeline: Pipeline) -> Figure:
-    """A prefix that all share, turns of 24 blocks that are told one by one; every fourth conversation
-    branches off the one before it in its middle, and the oldest lose their end."""
+    """Blocks per edge after a prefix that all share, turns of 24 blocks that are published one by one; every
+    fourth conversation branches off the one before it in its middle, and the oldest lose their end."""
     index = await new_index(pipeline, len(WORKERS))
     prefix, before = new_tokens(32), new_tokens(0)
     ends: list[list[int]] = []

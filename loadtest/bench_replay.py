@@ -1,8 +1,8 @@
-"""`make bench-replay`: is a replay true? Conversations through a gateway before simulated engines, all of
-them processes on real sockets, are recorded; what is learnt of the recording alone is replayed with its own
-policy, and set beside what was measured.
+"""Benchmark `make bench-replay`: the error of a replay. Conversations through a gateway with simulated
+engines, all of them processes on real sockets, are recorded; the recording alone is replayed with its own
+policy, and compared with the measured figures.
 
-The load lasts SECONDS; what the machine adds to it is in both.
+The load lasts SECONDS; the machine's own overhead is in both.
 """
 
 import asyncio
@@ -24,13 +24,14 @@ from loadtest.workloads.talkers import Talkers
 NUM_WORKERS = 3
 RATE = extent(4.0, 1.2)
 TALK: dict[str, Any] = extent({"max_turns": 2, "max_tokens": 12, "pause_s": 0.2}, {})
-"""How people talk, where it is not as usual."""
+"""Options of the conversations, where they are not the defaults."""
 MAX_POINTS, MAX_SHARE = 3.0, 0.15
 SIM = (
     "--kv-blocks", "900", "--prefill-tokens-per-s", "4000", "--decode-tokens-per-s", "40",
     "--decode-batch-cost", "0.03", "--max-batched-tokens", "2048",
 )  # fmt: skip
-"""Slow enough that the machine's own time is a small part of it, and a cache that has to evict."""
+"""Flags of a worker: slow enough that the machine's own time is a small part, and a cache that has to
+evict."""
 
 
 def main() -> None:
@@ -45,7 +46,7 @@ def main() -> None:
 
 
 def record(path: Path, seconds: float, policy: str, sim_flags: Sequence[str] = SIM) -> int:
-    """How many requests failed."""
+    """Record a run. Returns the number of failed requests."""
     flags = ["--record", str(path), "--tokenizer", str(bundled_tokenizer()), "--policy", policy]
     with simulated_fleet(NUM_WORKERS, sim_flags, flags) as fleet:
         talkers = Talkers(fleet.gateway_url, seconds=seconds, rate=RATE, **TALK)

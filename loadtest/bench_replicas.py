@@ -1,11 +1,14 @@
-"""Part of `make bench-redis`: gateways that share a real Redis, in one process, before an engine played here.
+"""Part of `make bench-redis`: gateways that share a real Redis, in one process, with an engine simulated
+here.
 
-decision ratio   a decision on an index that follows (a prompt of 256 blocks that it knows, among a million),
-                 to the same on an index that was told directly: CPU time, round by round
-visible          from an event at the gateway that reads it to another one's answer: p99 of runs of 64 blocks,
-                 by `index: replicated` (its own index) and `index: redis` (a lookup)
-log bytes        what snapshot and log take in Redis per block, for who reads the worker's events next
-warm             a gateway that starts beside one that has a million blocks in Redis, until it knows all
+    decision ratio   a decision on an index that follows (a prompt of 256 blocks that it knows, among a
+    million),
+                     to the same on an index that reads events directly: CPU time, round by round
+    visible          from an event at the gateway that reads it to another one's lookup: p99 of runs of 64
+    blocks,
+                     by `index: replicated` (its own index) and `index: redis` (a lookup)
+    log bytes        size of snapshot and log in Redis per block, for the next reader of the worker's events
+    warm             a gateway that starts beside one that has a million blocks in Redis, until it knows all
 """
 
 import asyncio
@@ -45,22 +48,22 @@ NUM_BLOCKS = extent(20_000, 1_000_000)
 PROMPT_BLOCKS = 256
 ROUNDS, DECISIONS, CHANGES = extent(1, 5), extent(20, 300), extent(20, 400)
 PAUSE_S = 0.003
-"""Between two changes: each is alone on its way."""
+"""Seconds between two changes: each is alone on its way."""
 
 
 class PlayedFeed:
-    """The connection to an engine that this process plays."""
+    """Feed of an engine that this process plays."""
 
     endpoint = "played"
     replay_endpoint = None
     is_connected = True
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 class Member:
-    """A gateway's part of the matter: index, feed, router."""
+    """Gateway's parts that are measured: index, feed, router."""
 
     def __init__(self, options: RedisOptions) -> None:
         self.index, self.assumed, self._tasks = MemoryIndex(), AssumedIndex(), Tasks()
@@ -86,7 +89,7 @@ class Member:
         return PlayedFeed(), self.subscription
 
     def say(self, *events: BlocksStored) -> None:
-        """As the engine that this gateway reads."""
+        """Publish events as the engine that this gateway reads."""
         assert self.feed and self.feed.holding
         shelf = self.feed.holding._shelf
         for event in events:
@@ -95,19 +98,19 @@ class Member:
 
     @property
     def has_told_all(self) -> bool:
-        """No snapshot is under way either."""
+        """True if the log has everything, and no snapshot is in progress."""
         assert self.feed and self.feed.holding
         holding = self.feed.holding
         return holding.has_told_all and holding.writer.last is not None
 
     @property
     def is_listening(self) -> bool:
-        """Not while a snapshot is made: a subscription waits so long."""
+        """True if a subscription would be served at once: not while a snapshot is made."""
         assert self.feed and self.feed.holding
         return not self.feed.holding._shelf.ranks[WORKER.id].is_frozen
 
     async def used(self) -> int:
-        """Bytes of the server."""
+        """Memory of the server in bytes."""
         return int((await self.shared._client.info("memory"))["used_memory"])
 
     @property
@@ -235,5 +238,5 @@ def p99(name: str, taken_s: list[float]) -> Figure:
 
 async def until(is_so: Any, pause_s: float = 0.002) -> None:
     async with asyncio.timeout(120):
-        while not is_so():  # noqa: ASYNC110 - nobody tells
+        while not is_so():  # noqa: ASYNC110  without a notification
             await asyncio.sleep(pause_s)

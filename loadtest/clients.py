@@ -1,9 +1,9 @@
-"""What the `openai` and `anthropic` clients get of an engine and of a gateway before it: all their call
-kinds, and where two servers answer them differently.
+"""Calls of the `openai` and `anthropic` clients to an engine and to a gateway in front of it: all their call
+kinds, and the differences between two servers' responses.
 
-A call is a function of a client. What it returns, or raises, is made plain: ids and times are left out, and
-the pieces of a stream are joined where they only carry text, since an engine cuts it as its steps fall.
-Everything else must be the same, fields that the clients do not know too.
+A call is a function of a client. Its result, or exception, is made plain: ids and times are left out, and the
+pieces of a stream are joined where they only carry text, since an engine cuts it as its steps fall.
+Everything else must be the same, including fields that the clients do not know.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ MESSAGE: dict[str, Any] = {
     "model": MODEL,
     "max_tokens": 12,
     "messages": SAY,
-    "extra_body": {"temperature": 0},  # which this client does not know any more
+    "extra_body": {"temperature": 0},  # which this client no longer knows
 }
 
 OF_EACH_ANSWER = frozenset(
@@ -59,7 +59,7 @@ OF_EACH_ANSWER = frozenset(
         "response_id",
     }
 )
-"""Fields that differ between two answers of one engine."""
+"""Fields that differ between two responses of one engine."""
 NUM_TRIES = 4
 TEXTS = ("text", "delta", "content", "arguments", "partial_json", "reasoning")
 
@@ -90,7 +90,7 @@ def _message(**more: Any) -> Call:
 
 
 def _raw(client: Any) -> Any:
-    """Headers that clients read, beside the answer."""
+    """Headers that clients read, beside the response."""
     raw = client.chat.completions.with_raw_response.create(**FIXED, messages=CHAT, max_tokens=4)
     return [raw.status_code, raw.headers["content-type"], raw.parse()]
 
@@ -215,15 +215,15 @@ ANTHROPIC: Mapping[str, Call] = {
 CALLS = [*(("openai", name) for name in OPENAI), *(("anthropic", name) for name in ANTHROPIC)]
 
 OURS: Mapping[str, Callable[[Any], Any]] = {
-    "models": lambda told: [each["object"] for each in told],
-    "an unknown model": lambda told: (told["error"], told["status"]),
-    "response that is unknown": lambda told: (told["error"], told["status"]),
+    "models": lambda result: [each["object"] for each in result],
+    "an unknown model": lambda result: (result["error"], result["status"]),
+    "response that is unknown": lambda result: (result["error"], result["status"]),
 }
-"""What a gateway answers itself, of the whole fleet: the same to a client, in words of its own."""
+"""Calls that a gateway answers itself, for the whole fleet: equivalent for a client, in its own words."""
 
 
 def ask(url: str, kind: str, name: str) -> Any:
-    """What the client of that kind (`openai`, `anthropic`) makes of it, made plain."""
+    """Plain result of the client of that kind (`openai`, `anthropic`)."""
     if kind == "openai":
         with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client:
             return _progress(OPENAI[name], client)
@@ -232,8 +232,8 @@ def ask(url: str, kind: str, name: str) -> Any:
 
 
 async def ask_async(url: str, kind: str) -> Any:
-    """Streams side by side, as applications have them: their events, without the texts, which depend on what
-    an engine computes together."""
+    """Plain results of streams side by side, as applications have them: their events, without the texts,
+    which depend on the requests that an engine computes together."""
     if kind == "openai":
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
             asked = {**FIXED, "messages": CHAT, "max_tokens": 12, "stream": True}
@@ -264,12 +264,12 @@ def _progress(call: Call, client: Any) -> Any:
         )
     except (openai.APIStatusError, anthropic.APIStatusError) as exc:
         return {"error": type(exc).__name__, "status": exc.status_code, "body": plain(exc.body)}
-    except openai.OpenAIError as exc:  # what the client itself makes of an answer that was cut short
+    except openai.OpenAIError as exc:  # the client's own exception for a truncated response
         return {"error": type(exc).__name__}
 
 
 def plain(value: Any) -> Any:
-    """As JSON values, without what differs between two answers of one engine."""
+    """Result as JSON values, without the parts that differ between two responses of one engine."""
     made = _plain(value)
     return _joined(made) if isinstance(made, list) else made
 
@@ -285,7 +285,7 @@ def _plain(value: Any) -> Any:
 
 
 def _joined(events: Sequence[Any]) -> list[Any]:
-    """Neighbours that differ in a text alone are one, with both their texts."""
+    """Events with neighbours joined that differ in a text alone."""
     found: list[Any] = []
     for event in events:
         if found and (both := _both(found[-1], event)) is not None:
@@ -321,10 +321,10 @@ def _both(one: Any, other: Any) -> Any:
 
 
 def difference(direct: str, through: str, kind: str, name: str) -> str | None:
-    """How a call is answered otherwise, or None. The engine is asked once before: it tells what it has
-    cached. Busy, it may answer the same in another way (two tokens in one piece), so who differs is asked
-    again, and must once be answered as the engine has answered itself."""
-    view = OURS.get(name, lambda told: told)
+    """Difference between a call's direct result and the one through the gateway, or None. The engine is
+    called once before: it reports its cached tokens. A busy engine may respond in another way (two tokens in
+    one piece), so a different result is tried again, and must once equal one of the engine's own."""
+    view = OURS.get(name, lambda result: result)
     ask(direct, kind, name)
     expected: list[Any] = []
     for _ in range(NUM_TRIES):

@@ -1,6 +1,6 @@
-"""What stands between loadgen and the fake workers, as processes on loopback: nginx, and the gateway.
+"""Processes between loadgen and the fake workers, on loopback: nginx, and the gateway.
 
-Each is a context manager; what it starts it stops by process id.
+Each is a context manager; it stops its processes by their ids.
 """
 
 import json
@@ -25,7 +25,7 @@ NUM_GPU_BLOCKS = 65_536
 START_TIMEOUT_S = 30.0
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-# What stands in front of LLM servers: answers are passed on as they come, bodies stay in memory, client
+#  nginx as a proxy of LLM servers: responses are passed on as they come, bodies stay in memory, client
 # and worker connections stay open. One process, as the gateway.
 NGINX_CONF = """
 worker_processes 1;
@@ -63,7 +63,8 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`pid` is 0 where nothing stands in between; loadgen watches what it started, too."""
+    """Process under test; `pid` is 0 where nothing stands in between; loadgen watches the processes that it
+    started, too."""
 
     name: str
     port: int
@@ -80,13 +81,13 @@ class GatewayContender(Contender):
     start_rss_mb: float
 
     def imbalance(self) -> float:
-        """How many more requests the busiest of its processes answered than the idlest, as a share of
-        their mean."""
+        """Surplus of requests that the busiest of its processes answered over the idlest, as a share of their
+        mean."""
         answered = samples(_get(f"{self.admin_url}/metrics"), "kvgate_process_responses_total")
         return (max(answered) - min(answered)) * len(answered) / sum(answered)
 
     def hit_share(self) -> float:
-        """Of all prompt tokens since its start: predicted as cached."""
+        """Share of all prompt tokens since its start that were predicted as cached."""
         metrics = self.metrics()
         sent = metric_sum(metrics, "kvgate_worker_prompt_tokens_total")
         return metric_sum(metrics, "kvgate_worker_predicted_cached_tokens_total") / sent if sent else 0.0
@@ -99,8 +100,8 @@ class GatewayContender(Contender):
 def fake_workers(
     num: int, gap_ms: int, prompts: Path, num_others: int = 0, more: Sequence[str] = ()
 ) -> Iterator[list[int]]:
-    """Ports of workers that hold the prompts of the file and `num_others` blocks of prompts that nobody
-    will send, each, and publish so. `more` flags are in the head of `c/worker.c`."""
+    """Ports of workers that hold the prompts of the file and `num_others` blocks of other prompts each, and
+    publish them. `more` flags are in the head of `c/worker.c`."""
     with ExitStack() as stack:
         publishers = []
         for index in range(num):
@@ -116,7 +117,7 @@ def fake_workers(
 
 @contextmanager
 def flood_worker() -> Iterator[int]:
-    """The port of a worker that streams without end."""
+    """Port of a worker that streams without end."""
     with _process([sys.executable, "-m", "loadtest.flood"]) as process:
         assert process.stdout is not None
         line = process.stdout.readline().split()
@@ -127,7 +128,7 @@ def flood_worker() -> Iterator[int]:
 
 @contextmanager
 def nginx(worker_ports: Sequence[int], directory: Path) -> Iterator[Contender]:
-    """Raises InstrumentError where there is none."""
+    """Run nginx. Raises InstrumentError where there is none."""
     if why := missing_nginx():
         raise InstrumentError(why)
     port = free_port()
@@ -141,7 +142,7 @@ def nginx(worker_ports: Sequence[int], directory: Path) -> Iterator[Contender]:
 
 
 def missing_nginx() -> str | None:
-    """Why there is no nginx to measure, or None."""
+    """Reason why there is no nginx to measure, or None."""
     return None if shutil.which("nginx") else "nginx is not installed (Debian: apt-get install nginx)"
 
 
@@ -149,7 +150,8 @@ def missing_nginx() -> str | None:
 def gateway(
     worker_ports: Sequence[int], tokenizer: Path, *flags: str, prefill_ports: Sequence[int] = ()
 ) -> Iterator[GatewayContender]:
-    """Ready: every worker is up and what it publishes is known. With prefill workers the others decode."""
+    """Run a gateway until every worker is up and its events are known. With prefill workers the others
+    decode."""
     command = [*GATEWAY, "serve", "--port", "0", "--admin-port", "0"]
     command += ["--tokenizer", str(tokenizer), *flags]
     others = "--decode" if prefill_ports else "--worker"
@@ -165,12 +167,12 @@ def gateway(
 
 
 def metric_sum(exposition: str, name: str) -> float:
-    """Of a metric's samples, over all labels."""
+    """Sum of a metric's samples, over all labels."""
     return sum(samples(exposition, name))
 
 
 def samples(exposition: str, name: str) -> list[float]:
-    """A metric's values, over all labels."""
+    """Values of a metric, over all labels."""
     lines = (line.rpartition(" ") for line in exposition.splitlines())
     return [float(value) for series, _, value in lines if series.partition("{")[0] == name]
 
@@ -198,7 +200,7 @@ def _first_line(process: "subprocess.Popen[str]") -> str:
 
 
 def _first_match(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    """The gateway's addresses; then its log is read on and dropped, so that it never blocks."""
+    """Addresses of the gateway; then its log is read on and dropped, so that it never blocks."""
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
@@ -210,7 +212,7 @@ def _first_match(process: "subprocess.Popen[str]") -> tuple[str, str]:
 
 
 def _drain(process: "subprocess.Popen[str]") -> None:
-    """What it complains of is shown: a run in which the gateway complains is not one to trust."""
+    """Read the log and print warnings: a run in which the gateway warns is not one to trust."""
     assert process.stdout is not None
     for line in process.stdout:
         if " INFO " not in line:

@@ -1,12 +1,12 @@
-"""`day.auth_cpu_us`: what a request costs more where it shows a key that the gateway looks up.
+"""Figure `day.auth_cpu_us`: the extra cost of a request with a key that the gateway looks up.
 
 Measured where it is spent (`day_auth_inside`): three gateways in one process, in the interpreter that is
 measured (the wheel's), take the same requests in turn, 200 at a time: with no keys, with a key file, and with
-salts too. What slows the machine slows all three; the difference of the medians is the figure, of two rounds
-the better.
+salts too. A slow machine slows all three; the difference of the medians is the figure, of two rounds the
+better.
 
-Beside it, as a check, `day.auth_gateway_ratio`: three whole gateways before the same C workers, loaded in
-turn. There a key is a fiftieth of a request, and on a shared machine less than the noise.
+Beside it, as a check, `day.auth_gateway_ratio`: three whole gateways with the same C workers, loaded in turn.
+There a key is a fiftieth of a request, and on a shared machine less than the noise.
 """
 
 import os
@@ -36,7 +36,7 @@ CHAT = "/v1/chat/completions"
 NUM_WORKERS = 2
 NUM_KEYS = 1000
 NUM_BODIES = extent(2_000, 15_000)
-"""Of a slice: more than it can send, so that nothing is asked twice."""
+"""Bodies of a slice: more than it can send, so that none is sent twice."""
 ROUNDS = extent(1, 2)
 SLICES = extent(2, 6)
 SLICE_S = extent(0.2, 1.0)
@@ -46,12 +46,12 @@ PLAIN, KEYED, SALTED = "plain", "keyed", "salted"
 
 
 class BenchError(Exception):
-    """A run whose figures would not mean what they say."""
+    """Run with figures that would be misleading."""
 
 
 @dataclass(slots=True)
 class Cost:
-    """Of one gateway in one round."""
+    """Cost of one gateway in one round."""
 
     cpu_us: float = 0.0
     num_requests: int = 0
@@ -65,7 +65,7 @@ Round = Mapping[str, Cost]
 
 
 def made_in(directory: Path) -> tuple[str, str, str]:
-    """One key of a thousand, their file, and a file with a secret."""
+    """Key among a thousand, their file, and a file with a secret."""
     keys = [make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES)) for _ in range(NUM_KEYS)]
     file, secret = directory / "keys", directory / "secret"
     lines = (format_key_record(key, os.urandom(NUM_SALT_BYTES), f"t{n}", ["m"]) for n, key in enumerate(keys))
@@ -75,7 +75,7 @@ def made_in(directory: Path) -> tuple[str, str, str]:
 
 
 def run(directory: Path, num_rounds: int = ROUNDS, slice_s: float = SLICE_S) -> list[Round]:
-    """Raises BenchError and InstrumentError."""
+    """Measure the rounds. Raises BenchError and InstrumentError."""
     prompts = directory / "prompts"
     texts = Texts("m", seed=1)
     write_prompts(prompts, [])
@@ -105,7 +105,7 @@ def _bodies(directory: Path, texts: Texts) -> Iterator[Path]:
 
 
 def one_round(gateways: Mapping[str, GatewayContender], files: Iterator[Path], load: Load) -> Round:
-    """Who is first in a slice is last in the next."""
+    """Measure one round; the first gateway of a slice is last in the next."""
     costs = {name: Cost() for name in gateways}
     for number, bodies in enumerate(files):
         turn = list(gateways.items())
@@ -115,8 +115,8 @@ def one_round(gateways: Mapping[str, GatewayContender], files: Iterator[Path], l
                 raise BenchError(f"{name}: {reading.num_requests} answered, {reading.num_errors} failed")
             costs[name].cpu_us += reading.cpu_us
             costs[name].num_requests += reading.num_requests
-    told = ", ".join(f"{name} {cost.per_request_us:.2f} us" for name, cost in costs.items())
-    print(f"a request costs: {told}")
+    costs_text = ", ".join(f"{name} {cost.per_request_us:.2f} us" for name, cost in costs.items())
+    print(f"a request costs: {costs_text}")
     return costs
 
 

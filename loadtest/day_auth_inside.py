@@ -1,7 +1,7 @@
-"""The inside of `day_auth`: one process that prints, as JSON, what a request costs with and without keys.
+"""Inner process of `day_auth`: prints, as JSON, the cost of a request with and without keys.
 
-Three gateways with no worker: each request is asked for its key, read and refused, with all that a key
-changes on its way. What comes behind (tokens, decision, the worker) is the same with or without one.
+Three gateways with no worker: each request is authenticated, read and rejected, with all that a key changes
+on its way. Later stages (tokens, decision, the worker) are the same with or without one.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ NO_WORKER = b"HTTP/1.1 503 "
 
 
 class BenchError(Exception):
-    """A run whose figures would not mean what they say."""
+    """Run with figures that would be misleading."""
 
 
 class Client:
-    """A connection that drops what it is sent, but for the last of it."""
+    """Connection that drops the data sent to it, except the last part."""
 
     is_full = False
     is_draining = False
@@ -51,7 +51,7 @@ class Client:
 
 
 def requests_of(key: str, num: int) -> list[HttpRequest]:
-    """As they are parsed of a client's bytes."""
+    """Requests as they are parsed of a client's bytes."""
     headers = [
         (b"host", b"127.0.0.1:8000"),
         (b"user-agent", b"OpenAI/Python 1.70.0"),
@@ -65,7 +65,7 @@ def requests_of(key: str, num: int) -> list[HttpRequest]:
 
 
 def slice_us(gateway: Gateway, key: str, num: int) -> float:
-    """Of one request, of those of a slice. Raises BenchError where they did not come that far."""
+    """Microseconds of one request of a slice. Raises BenchError where they did not come that far."""
     requests, client = requests_of(key, num), Client()
     responders = [Responder(client, http) for http in requests]
     began = time.thread_time()
@@ -80,7 +80,7 @@ def slice_us(gateway: Gateway, key: str, num: int) -> float:
 async def measured(
     key: str, configs: Mapping[str, Config], num_slices: int = SLICES, num_requests: int = SLICE_REQUESTS
 ) -> list[dict[str, float]]:
-    """The medians of each round, by name."""
+    """Medians of each round, by name."""
     gateways = {name: Gateway(config) for name, config in configs.items()}
     try:
         for gateway in gateways.values():

@@ -1,5 +1,5 @@
-"""How many calls of the `openai` and `anthropic` clients a real vLLM answers otherwise directly than through
-the gateway (`loadtest/clients.py`)."""
+"""Figure: the number of calls of the `openai` and `anthropic` clients with another result through the gateway
+than from a real vLLM directly (`loadtest/clients.py`)."""
 
 import tempfile
 from pathlib import Path

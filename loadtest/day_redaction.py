@@ -1,9 +1,9 @@
-"""Does anything that clients send come out where it should not? `day.redaction_leaks`.
+"""Figure `day.redaction_leaks`: does anything that clients send come out where it should not?
 
-Words that exist nowhere else are planted in prompts, tools, keys, headers and query strings, also of requests
-that are broken, refused, or fail at workers that echo what they were sent. Then the log (at debug, with
-lines of requests), the metrics, the traces and every page of the admin API are searched for them: as they
-are, in base64, in hex. A gateway that logs prompts on purpose shows that the search finds what is there.
+Unique words are planted in prompts, tools, keys, headers and query strings, also of requests that are broken,
+rejected, or fail at workers that echo their requests. Then the log (at debug, with lines of requests), the
+metrics, the traces and every page of the admin API are searched for them: as they are, in base64, in hex. A
+gateway that logs prompts on purpose shows that the search finds them.
 """
 
 import base64
@@ -28,7 +28,7 @@ from loadtest.report import Figure, publish
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ECHO = "echo"
-"""The model of the worker that echoes."""
+"""Model of the worker that echoes."""
 PAGES = (
     "/metrics",
     "/admin/workers",
@@ -51,16 +51,16 @@ intake.parse_request = chatty
 def choose(query, candidates, rng):
     return 0
 """
-"""A policy file is code in the gateway: this one makes it log what it is sent."""
+"""Policy file that makes the gateway log its requests: it is code in the gateway."""
 START_S = 30.0
 FROM_SOURCE = (sys.executable, "-P", "-m", "gateway")
-"""Whichever one the other figures are of: traces are an extra, and who logs what he is sent could not be put
-into what is compiled."""
+"""Command of the gateway from source, whichever one the other figures are of: traces are an extra, and the
+policy that logs requests cannot be put into compiled code."""
 
 
 @dataclass(slots=True)
 class Canaries:
-    """`plant` makes one; `found` says where one is."""
+    """Planted words: `plant` makes one; `found` lists where they occur."""
 
     planted: dict[str, str] = field(default_factory=dict)
 
@@ -81,7 +81,7 @@ class Canaries:
 
 
 class Echo(BaseHTTPRequestHandler):
-    """A worker whose every answer and failure has in it what it was sent; `?do=` says which."""
+    """Worker that echoes its request in every response and failure; `?do=` selects which."""
 
     protocol_version = "HTTP/1.1"
 
@@ -126,7 +126,7 @@ class Echo(BaseHTTPRequestHandler):
 
 
 class Collector(BaseHTTPRequestHandler):
-    """Takes traces; strings are in their protobuf as they are."""
+    """Collector of traces; strings are in their protobuf as they are."""
 
     taken: list[bytes] = []
 
@@ -162,7 +162,7 @@ def echo_worker(handler: type[BaseHTTPRequestHandler] = Echo) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A running gateway, and the file of its log."""
+    """Running gateway, and the file of its log."""
 
     url: str
     admin_url: str
@@ -176,7 +176,7 @@ class Reached:
         *,
         is_admin: bool = False,
     ) -> tuple[int, bytes]:
-        """Status and body; 0 where the connection was cut."""
+        """Status and body; 0 where the connection was closed early."""
         netloc = urlsplit(self.admin_url if is_admin else self.url).netloc
         connection = http.client.HTTPConnection(netloc, timeout=30)
         try:
@@ -229,7 +229,7 @@ def gateway(directory: Path, workers: Sequence[str], *flags: str) -> Iterator[Re
 
 
 def chat(canaries: Canaries, model: str, **more: object) -> bytes:
-    """A chat with something planted wherever text goes."""
+    """Chat with a planted word wherever text goes."""
     plant = canaries.plant
     tool = {"name": plant("tool name"), "description": plant("tool"), "parameters": {"type": "object"}}
     body: dict[str, object] = {
@@ -262,7 +262,7 @@ def headers(canaries: Canaries) -> dict[str, str]:
 
 
 def ask_all(reached: Reached, canaries: Canaries) -> None:
-    """All kinds of requests, good and bad; each has its own words in it."""
+    """Send all kinds of requests, good and bad; each has its own words in it."""
     plant = canaries.plant
 
     def ask(target: str, body: bytes) -> None:
@@ -322,7 +322,7 @@ def raw(reached: Reached, text: str) -> None:
             sock.recv(4096)
 
 
-def told(reached: Reached) -> dict[str, bytes]:
+def admin_pages(reached: Reached) -> dict[str, bytes]:
     """Every page of the admin API, each decision among them."""
     pages = {page: reached.ask(page, None, is_admin=True)[1] for page in PAGES}
     for decision in json.loads(pages["/admin/decisions"])["decisions"]:
@@ -334,11 +334,11 @@ def told(reached: Reached) -> dict[str, bytes]:
 def leaks(
     workers: Sequence[str], *flags: str, do: Callable[[Reached, Canaries], None] = ask_all
 ) -> list[str]:
-    """What one gateway tells of what it was sent."""
+    """Places of planted words in the output of one gateway."""
     canaries = Canaries()
     with tempfile.TemporaryDirectory() as directory, gateway(Path(directory), workers, *flags) as reached:
         do(reached, canaries)
-        texts = told(reached)
+        texts = admin_pages(reached)
         log = reached.log.open("rb")
     with log:
         texts["the log"] = log.read()

@@ -1,8 +1,8 @@
-"""`day.retry_load_factor`: what workers get of each request, while half of them lose what they are sent.
+"""Figure `day.retry_load_factor`: the load on workers by retries, while half of them lose their requests.
 
 Six simulated workers, of which three accept, read the request, and close before the first byte, while their
-probes are green: the worst that a gateway can meet, since nothing but lost requests tells. Clients do not try
-again by themselves. The factor is requests that reached workers by requests of clients, once the budget of
+probes are green: the worst that a gateway can meet, since nothing but lost requests shows it. Clients do not
+retry by themselves. The factor is requests that reached workers by requests of clients, once the budget of
 retries has settled. A second run has nothing but that budget: workers that lose requests are not left out; in
 a third they lose probes too.
 """
@@ -29,7 +29,7 @@ WORKER = ("--kv-blocks", "20000", "--prefill-tokens-per-s", "100000", "--decode-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of so many requests of clients: how many reached workers, and how many were answered."""
+    """Outcome of clients' requests: how many reached workers, and how many were answered."""
 
     num_asked: int
     num_reached: int
@@ -53,7 +53,7 @@ async def reached(session: aiohttp.ClientSession, fleet: RunningFleet) -> int:
 
 
 async def burst(session: aiohttp.ClientSession, fleet: RunningFleet, num: int) -> int:
-    """How many were answered, of so many, by clients that each have one at a time."""
+    """Number of answered requests, by clients that each have one at a time."""
     left = iter(range(num))
 
     async def one() -> int:
@@ -77,7 +77,7 @@ async def num_up(session: aiohttp.ClientSession, fleet: RunningFleet) -> int:
 async def outcome(fleet: RunningFleet, fault: str, num_asked: int) -> Outcome:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         async with asyncio.timeout(30):
-            while await num_up(session, fleet) < NUM_WORKERS:  # noqa: ASYNC110  another process tells
+            while await num_up(session, fleet) < NUM_WORKERS:  # noqa: ASYNC110  state of another process
                 await asyncio.sleep(0.05)
         for url in fleet.worker_urls[1::2]:
             async with session.post(f"{url}/sim/faults", json={"connections": fault}) as answer:
@@ -89,7 +89,7 @@ async def outcome(fleet: RunningFleet, fault: str, num_asked: int) -> Outcome:
 
 
 def run(fault: str, num_asked: int = NUM_ASKED, *flags: str) -> Outcome:
-    """`fault` is what half of the workers do (`engines/sim/faults.py`)."""
+    """Run with a `fault` at half of the workers (`engines/sim/faults.py`)."""
     with ExitStack() as stack:
         gateway = ("--tokenizer", str(bundled_tokenizer()), "--probe-interval-s", "0.5", *flags)
         fleet = stack.enter_context(simulated_fleet(NUM_WORKERS, WORKER, gateway))
@@ -104,9 +104,9 @@ def measure() -> list[Figure]:
         (".no_ejection", "die", "--eject-after-failures", "0"),
         (".probes_fail", "reset"),
     ):
-        told = run(fault, NUM_ASKED, *flags)
-        print(told)
-        factor, lost = round(told.load_factor, 4), round(told.lost_share * 100, 2)
+        outcome = run(fault, NUM_ASKED, *flags)
+        print(outcome)
+        factor, lost = round(outcome.load_factor, 4), round(outcome.lost_share * 100, 2)
         figures.append(Figure(f"day.retry_load_factor{suffix}", factor, "x", GOAL, [factor]))
         figures.append(Figure(f"day.retry_lost{suffix}", lost, "%", None, [lost]))
     return figures

@@ -1,12 +1,12 @@
-"""`day.timing_auc`: can a tenant tell by timing what another one has asked?
+"""Figure `day.timing_auc`: can a tenant find out by timing which prompts another one has sent?
 
 A victim sends half of the prompts; an attacker, another tenant, sends each of them once and takes the time.
-How well that time tells the victim's from the others is the area under the ROC curve: 0.5 is guessing, 1 is
-knowing. Before simulated workers whose prefill takes its time, through the real gateway; without salts the
-same attacker knows.
+How well that time separates the victim's from the others is the area under the ROC curve: 0.5 is guessing, 1
+is knowing. In front of simulated workers with a measurable prefill, through the real gateway; without salts
+the same attacker knows.
 
-A machine that is busy makes noise, not knowledge: of 200 + 200 probes of which none tells anything, chance
-alone makes 0.55 of one round in 12. Therefore the best of the rounds counts; what leaks, leaks in each.
+A machine that is busy makes noise, not knowledge: in 200 + 200 probes without any information, chance alone
+makes 0.55 of one round in 12. Therefore the best of the rounds counts; a leak shows in each.
 """
 
 import json
@@ -28,19 +28,20 @@ from loadtest.fleet import simulated_fleet
 from loadtest.report import Figure, best_of, publish
 
 NUM_PROBES = extent(10, 200)
-"""Of prompts that the victim sent, and as many others."""
+"""Prompts that the victim sent, and as many others."""
 ROUNDS = extent(1, 4)
 PROMPT_TOKENS = 400
 GOAL = 0.55
 NUM_WORKERS = 2
 WORKER = ("--prefill-tokens-per-s", "12000", "--decode-tokens-per-s", "1000", "--kv-blocks", "40000")
-"""A prompt of 400 tokens takes 33 ms there, and a millisecond where it is cached."""
+"""Flags of a worker: a prompt of 400 tokens takes 33 ms there, and a millisecond where it is cached."""
 START_TIMEOUT_S = 30.0
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Attack:
-    """Two tenants before one gateway. `rng` decides what the victim asks, and in which order it is tried."""
+    """Attack by one of two tenants on the other. `rng` decides the victim's prompts, and the order of the
+    probes."""
 
     def __init__(self, url: str, victim: str, attacker: str, rng: random.Random) -> None:
         self._url = url
@@ -49,7 +50,7 @@ class Attack:
         self._rng = rng
 
     def round(self, num_probes: int = NUM_PROBES) -> float:
-        """The area under the curve, of prompts that are new; below a half it is turned round."""
+        """Area under the curve, of prompts that are new; below a half it is turned round."""
         prompts = [[self._rng.randrange(1, 250) for _ in range(PROMPT_TOKENS)] for _ in range(2 * num_probes)]
         asked = set(self._rng.sample(range(len(prompts)), num_probes))
         for number in asked:
@@ -71,7 +72,7 @@ class Attack:
 
 
 def auc(ours: Sequence[float], others: Sequence[float]) -> float:
-    """How often one of `ours` took less time than one of `others`; equal ones count half."""
+    """Share of pairs in which one of `ours` took less time than one of `others`; equal ones count half."""
     less = sum([one < other for one in ours for other in others])
     equal = sum([one == other for one in ours for other in others])
     return (less + equal / 2) / (len(ours) * len(others))
@@ -79,7 +80,7 @@ def auc(ours: Sequence[float], others: Sequence[float]) -> float:
 
 @contextmanager
 def attack(*, is_salted: bool, seed: int = 1) -> Iterator[Attack]:
-    """A fleet, a gateway, and two tenants of it."""
+    """Fleet, a gateway, and two tenants of it."""
     with TemporaryDirectory(prefix="kvgate-timing-") as directory:
         keys = [make_key(os.urandom(ID_DIGITS // 2), os.urandom(NUM_SECRET_BYTES)) for _ in range(2)]
         file, secret = Path(directory) / "keys", Path(directory) / "secret"

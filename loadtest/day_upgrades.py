@@ -1,9 +1,9 @@
-"""`day.upgrade_failed_requests`: rolling restarts of the workers, while clients ask without pause.
+"""Figure `day.upgrade_failed_requests`: rolling restarts of the workers, while clients send without pause.
 
-Simulated workers of which one at a time is sent SIGTERM: it accepts no more, finishes what it has begun,
-ends, and another process takes its port. Clients ask for streams and plain answers, on connections that they
-keep; a request failed where its answer is not 200 and complete. Nobody tells the gateway anything. A second
-run has two gateway processes, and workers that answer 503 while they end.
+Simulated workers of which one at a time gets SIGTERM: it accepts no more, finishes its requests, ends, and
+another process takes its port. Clients request streams and plain responses, on connections that they keep; a
+request failed where its response is not 200 and complete. The gateway gets no notification. A second run has
+two gateway processes, and workers that answer 503 while they end.
 """
 
 import asyncio
@@ -30,18 +30,18 @@ NUM_CLIENTS = 16
 DRAIN_S = 20.0
 UP_AGAIN_S = 20.0
 BETWEEN_S = 0.3
-"""From one worker's return to the next one's end."""
+"""Seconds from one worker's return to the next one's end."""
 WORKER = (
     *("--kv-blocks", "20000", "--prefill-tokens-per-s", "50000", "--decode-tokens-per-s", "200"),
     *("--shutdown-s", f"{DRAIN_S:g}"),
 )
 STAY_S = 0.02
-"""Clients pause so long at most: connections to workers rest too, and are closed there."""
+"""Seconds that clients pause at most: connections to workers rest too, and are closed there."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the clients' requests."""
+    """Outcomes of the clients' requests."""
 
     num_asked: int = 0
     failed: Counter[str] = field(default_factory=Counter)
@@ -49,7 +49,7 @@ class Tally:
 
 
 class Rolling:
-    """A worker whose process comes and goes on one port."""
+    """Worker with a process that comes and goes on one port."""
 
     def __init__(self, seed: int, shutdown: str) -> None:
         self._port = free_port()
@@ -65,7 +65,7 @@ class Rolling:
         self.url = first_match(self._process, SIM_READY)[0]
 
     def end(self) -> None:
-        """Raises TimeoutExpired where it does not come to an end by itself."""
+        """End the process. Raises TimeoutExpired where it does not end by itself."""
         assert self._process is not None, "it was started"
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(DRAIN_S + 10)
@@ -87,7 +87,7 @@ def rolling(num: int, shutdown: str) -> Iterator[Sequence[Rolling]]:
 
 
 async def client(session: aiohttp.ClientSession, url: str, number: int, tally: Tally) -> None:
-    """Every second request is a stream, of another prompt each."""
+    """Client with streams as every second request is a stream, of another prompt each."""
     turn = 0
     while not tally.is_over:
         turn += 1
@@ -121,7 +121,7 @@ async def is_up(session: aiohttp.ClientSession, fleet: RunningFleet, url: str) -
 
 async def until_up(session: aiohttp.ClientSession, fleet: RunningFleet, url: str) -> None:
     async with asyncio.timeout(UP_AGAIN_S):
-        while not await is_up(session, fleet, url):  # noqa: ASYNC110  another process tells
+        while not await is_up(session, fleet, url):  # noqa: ASYNC110  state of another process
             await asyncio.sleep(0.05)
 
 
@@ -146,7 +146,7 @@ async def restarts(fleet: RunningFleet, workers: Sequence[Rolling], num: int) ->
 
 
 def run(num_restarts: int, *flags: str, shutdown: str = "refuse") -> Tally:
-    """`shutdown` is what workers that end do with what comes then (`engines/sim`)."""
+    """Run the restarts; `shutdown` is the workers' reply to requests while they end (`engines/sim`)."""
     gateway = ("--tokenizer", str(bundled_tokenizer()), "--probe-interval-s", "0.5", *flags)
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))

@@ -1,4 +1,4 @@
-"""What choosing a worker costs: candidates made of what is held and booked, and the least of their costs."""
+"""Cost of choosing a worker: candidates made of overlap and bookings, and the least of their costs."""
 
 import random
 from array import array
@@ -16,14 +16,14 @@ from gateway.routing.router import Router
 from loadtest.report import Figure, best_of
 
 DECIDE_GOALS_US = {8: 15.0, 128: 150.0, 1000: 1000.0}
-"""By candidates."""
+"""Goals by the number of candidates."""
 BLOCK, NUM_BLOCKS = 16, 256
 ROUNDS, DECISIONS = 5, 40
 ASKED = request("/v1/completions", {"model": "m", "prompt": [1]})
 
 
 def router_of(num_workers: int) -> tuple[Router, Prompt]:
-    """Each holds another part of the prompt, a tenth of them none."""
+    """Router with workers that each hold another part of the prompt, a tenth of them none."""
     fleet, index, assumed = Fleet(), MemoryIndex(), AssumedIndex()
     tokens = array("I", range(BLOCK * NUM_BLOCKS))
     for number in range(num_workers):
@@ -45,7 +45,7 @@ def router_of(num_workers: int) -> tuple[Router, Prompt]:
 
 
 def decide_us(num_workers: int, goal: float) -> Figure:
-    """The stage behind the index, as decisions time it: the least disturbed of some decisions."""
+    """Cost of the stage behind the index, as decisions time it: the least disturbed of some decisions."""
     router, prompt = router_of(num_workers)
     rounds = []
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""How much of a benchmark runs, by the environment.
+"""Extent of a benchmark, from the environment.
 
 SMOKE=1 runs all of its code within seconds: figures mean nothing, are compared with no goal and not written.
 FULL=1 runs everything, which may take hours. Without either it ends within five minutes on two cores.

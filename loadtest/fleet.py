@@ -1,4 +1,4 @@
-"""The gateway and simulated workers as processes on loopback, for benchmarks; stopped by their ids."""
+"""Gateway and simulated workers as processes on loopback, for benchmarks; stopped by their ids."""
 
 import os
 import re
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import IO
 
 GATEWAY = [os.environ.get("GATEWAY_PYTHON", sys.executable), "-P", "-m", "gateway"]
-"""The command that is measured and tested: this environment's gateway, or another's, such as the wheel's.
--P: as it is installed there, not as it lies in the current directory."""
+"""Command that is measured and tested: this environment's gateway, or another's, such as the wheel's.
+-P: as it is installed there, not as it lies in the current directory.
+"""
 
 LISTENING = re.compile(r"listening on (http://[^\s\"]+), admin on (http://[^\s\"]+)")
 SIM_READY = re.compile(r"sim ready: (http://\S+)")
@@ -21,7 +22,7 @@ SIM_READY = re.compile(r"sim ready: (http://\S+)")
 
 @dataclass(frozen=True, slots=True)
 class RunningFleet:
-    """Base URLs without a trailing slash, and the gateway's process id."""
+    """Running fleet: base URLs without a trailing slash, and the gateway's process id."""
 
     gateway_url: str
     admin_url: str
@@ -33,7 +34,7 @@ class RunningFleet:
 def simulated_fleet(
     num_workers: int, sim_flags: Sequence[str], gateway_flags: Sequence[str]
 ) -> Iterator[RunningFleet]:
-    """Workers first, so that the gateway finds them at once."""
+    """Run workers and a gateway; workers first, so that the gateway finds them at once."""
     with ExitStack() as stack:
         urls = []
         for seed in range(num_workers):
@@ -44,7 +45,7 @@ def simulated_fleet(
 
 @contextmanager
 def gateway_before(worker_urls: Sequence[str], gateway_flags: Sequence[str]) -> Iterator[RunningFleet]:
-    """One more gateway before workers that run already."""
+    """Run one more gateway in front of running workers."""
     workers = [flag for url in worker_urls for flag in ("--worker", url)]
     with running("serve", "--port", "0", "--admin-port", "0", *workers, *gateway_flags) as gateway:
         gateway_url, admin_url = first_match(gateway, LISTENING)
@@ -77,7 +78,7 @@ def _drain(output: IO[str]) -> None:
 
 
 def first_match(process: "subprocess.Popen[str]", pattern: "re.Pattern[str]") -> tuple[str, ...]:
-    """Waits for a line of the process's output, then reads on and drops, so that it never blocks."""
+    """Wait for a line of the process's output, then read on and drop the rest, so that it never blocks."""
     assert process.stdout is not None
     seen = []
     for line in process.stdout:

@@ -1,7 +1,7 @@
-"""A worker that streams as fast as its answers are taken, without end: `python -m loadtest.flood`.
+"""Worker that streams as fast as its responses are read, without end: `python -m loadtest.flood`.
 
-For clients that do not read: what they do not take fills the sockets on the way, and then the gateway
-must stop reading here. Its first line of output is "ready PORT".
+For clients that do not read: unread data fills the sockets on the way, and then the gateway must stop reading
+here. Its first line of output is "ready PORT".
 """
 
 import asyncio
@@ -53,7 +53,7 @@ async def flood(writer: asyncio.StreamWriter) -> None:
 
 
 async def main() -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     stop = stop_event()
     server = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=2048)
     print("ready", server.sockets[0].getsockname()[1], flush=True)

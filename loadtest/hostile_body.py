@@ -1,12 +1,12 @@
-"""`hostile.body60_*`, `hostile.bodies60_*`: the cost of one giant body, of one form and of all of them, for
-the gateway that refuses it and for other clients.
+"""Figures `hostile.body60_*`, `hostile.bodies60_*`: the cost of one giant body, of one form and of all of them,
+for the gateway that rejects it and for other clients.
 
     sender ──60 MiB──►  gateway  ──►  simulated worker (32,768 tokens)
     others ──small───►           ──►  another one
 
 Memory is the peak of the whole process (VmHWM), set back before each body. A request of the others is late by
-what it took over the median of a quiet second. `python -m loadtest.hostile_body` prints all forms of bodies
-and the worst text of each family of tokenizers; `measure` is the one of the goals.
+its time over the median of a quiet second. `python -m loadtest.hostile_body` prints all forms of bodies and
+the worst text of each family of tokenizers; `measure` is the one of the goals.
 """
 
 import http.client
@@ -36,7 +36,7 @@ ROUNDS = 3
 MAX_PEAK_MB, MAX_MS, MAX_LATE_MS = 300.0, 500.0, 50.0
 QUIET_S = 1.0
 PAUSE_S = 0.01
-"""Between two requests of the others."""
+"""Seconds between two requests of the others."""
 ANSWER_S = 60.0
 GIVEN_BACK_S = 3.0
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -48,7 +48,8 @@ SMALL = json.dumps({"model": OTHER, "prompt": "Hello", "max_tokens": 1}).encode(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one body: the answer, how long it took, the process's peak and what stayed, how late others were."""
+    """Cost of one body: the response, its time, the process's peak and remaining memory, and the others'
+    delay."""
 
     status: int
     message: str
@@ -60,7 +61,7 @@ class Cost:
 
 
 class Others:
-    """A client that asks for little, again and again, on one connection."""
+    """Client that sends small requests, again and again, on one connection."""
 
     def __init__(self, url: str) -> None:
         self._netloc = urlsplit(url).netloc
@@ -90,7 +91,7 @@ class Others:
 
 
 def memory_mb(pid: int, name: str) -> float:
-    """A line of the process's status, as `VmHWM`."""
+    """Value of a line of the process's status, such as `VmHWM`."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) / 1024
@@ -102,7 +103,7 @@ def reset_peak(pid: int) -> None:
 
 
 def post(url: str, path: str, body: bytes) -> tuple[int, str]:
-    """The status and the error's message; an answer that comes before the body is sent counts too."""
+    """Status and error message; a response that comes before the body is sent counts too."""
     place = urlsplit(url)
     with socket.create_connection((place.hostname, place.port), timeout=ANSWER_S) as link:
         head = f"POST {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n"
@@ -153,7 +154,7 @@ def _settled_mb(pid: int, start_mb: float) -> float:
 
 @contextmanager
 def before_one(tokenizer: Path) -> Iterator[RunningFleet]:
-    """A gateway before one worker, after some requests."""
+    """Gateway with one worker, after some requests."""
     flags = (*FLAGS, "--tokenizer", str(tokenizer), "--no-probe-tokens")
     sim = ("sim", "--port", "0", *WORKER)
     with ExitStack() as stack:
@@ -173,8 +174,8 @@ def is_smoke() -> bool:
 
 
 def measure() -> list[Figure]:
-    """A chat of 60 MiB that is one word: the worst memory, and the least time (machines are shared). For each
-    form of body: how late other requests are."""
+    """Figures of a chat of 60 MiB that is one word: the worst memory, and the least time (machines are shared);
+    and for each form of body, how late other requests are."""
     size, rounds = (SMOKE_BYTES, 1) if is_smoke() else (NUM_BYTES, ROUNDS)
     body = FORMS["chat"][1](size)
     with before_one(bundled_tokenizer()) as fleet:
@@ -218,7 +219,7 @@ def shown(name: str, cost: Cost) -> str:
 
 
 def show_forms(size: int, only: Sequence[str] = ()) -> None:
-    """Each form before the same gateway, one after the other."""
+    """Show each form with the same gateway, one after the other."""
     with before_one(bundled_tokenizer()) as fleet:
         for name, (path, make) in FORMS.items():
             if not only or name in only:
@@ -226,7 +227,7 @@ def show_forms(size: int, only: Sequence[str] = ()) -> None:
 
 
 def show_texts(size: int, only: Sequence[str] = ()) -> None:
-    """The worst text of each family, as a completion."""
+    """Show the worst text of each family, as a completion."""
     for name, text in WORST.items():
         if only and name not in only:
             continue

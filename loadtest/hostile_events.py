@@ -1,12 +1,13 @@
-"""What a worker that publishes far too many KV events costs others.
+"""Cost of a worker that publishes far too many KV events, for others.
 
     hostile.flood_good_p99_ms      how much later requests to other workers end while it floods, at the p99
-    hostile.giant_event_stall_ms   for how long the loop computes and serves nobody, while giant messages come
-    hostile.index_mb_per_liar      memory per worker that stores blocks without removing them, and says it has
+    hostile.giant_event_stall_ms   longest time that the loop computes without service, while giant messages
+    come
+    hostile.index_mb_per_liar      memory per worker that stores blocks without removing them, and declares
                                    room for 1,000
 
-Its events come from a process of its own (`liar.py`) with the lowest priority. SMOKE=1 takes a few
-seconds and proves that all of it runs.
+Its events come from a process of its own (`liar.py`) with the lowest priority. SMOKE=1 takes a few seconds
+and proves that all of it runs.
 """
 
 import json
@@ -49,7 +50,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class HostileError(RuntimeError):
-    """A run whose figures would not mean what they say."""
+    """Run with figures that would be misleading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Liar:
         self.process.stdin.flush()
 
     def wait(self) -> None:
-        """Until all is sent."""
+        """Wait until all is sent."""
         assert self.process.stdout is not None
         self.process.stdout.readline()
 
@@ -85,7 +86,7 @@ def liar(mode: str, amount: float, declared: int) -> Iterator[Liar]:
 
 @contextmanager
 def fleet(*liars: Liar) -> Iterator[RunningFleet]:
-    """A gateway before a good worker and `liars`, which it follows."""
+    """Run a gateway with a good worker and `liars`, which it follows."""
     with fake_worker("-g", "0") as port:
         urls = [f"http://127.0.0.1:{port}", *(each.url for each in liars)]
         with gateway_before(urls, []) as running:
@@ -94,7 +95,7 @@ def fleet(*liars: Liar) -> Iterator[RunningFleet]:
 
 
 def measure() -> list[Figure]:
-    """Raises HostileError, InstrumentError."""
+    """Measure the figures. Raises HostileError, InstrumentError."""
     with tempfile.TemporaryDirectory() as directory:
         bodies = Path(directory) / "bodies"
         small(Texts("m", seed=1), NUM_BODIES).write(bodies)
@@ -123,9 +124,9 @@ def flood(bodies: Path) -> float:
 
 
 def giant(kind: int) -> float:
-    """The longest that the loop computed without a pause, in ms."""
+    """Longest time in ms that the loop computed without a pause."""
     with liar("giant", kind, ROOMY) as bad, fleet(bad) as running:
-        _page(running)  # which forgets the longest until then
+        _page(running)  # which resets the longest until then
         stalls: list[float] = []
 
         def is_dealt_with() -> bool:

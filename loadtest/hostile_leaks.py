@@ -1,7 +1,7 @@
-"""What a gateway keeps of clients that come in masses: connections, aborted streams, distinct prompts.
+"""Memory that a gateway keeps after masses of clients: connections, aborted streams, distinct prompts.
 
-Memory is set against the steady state, when caches are full: that of the tokenizer keeps 64 MiB of texts.
-Full counts (FULL=1) are those of the promise; others are named in the figure.
+It is compared with the steady state, when caches are full: that of the tokenizer keeps 64 MiB of texts. Full
+counts (FULL=1) are the promised ones; others are named in the figure.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ IDLE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """`long_prompts` are good ones before all others: so many fill the tokenizer's cache."""
+    """Counts of attacks. `long_prompts` are good ones before all others: so many fill the tokenizer's
+    cache."""
 
     connections: int
     aborts: int
@@ -46,11 +47,11 @@ FULL = Counts(50_000, 20_000, 100_000)
 REDUCED = Counts(50_000, 5_000, 15_000)
 SMOKE = Counts(2_000, 300, 500, long_prompts=20)
 LONG_PROMPT = "a b " * 15_000
-"""Some 30,000 tokens, 180 KB with them."""
+"""Prompt of some 30,000 tokens, 180 KB with them."""
 
 
 class LeakError(RuntimeError):
-    """Something else than what was to be measured."""
+    """Unexpected behaviour that spoils the measurement."""
 
 
 def counts() -> Counts:
@@ -58,7 +59,7 @@ def counts() -> Counts:
 
 
 async def many(num: int, attack: Callable[[int], Awaitable[None]]) -> None:
-    """So many, AT_ONCE of them at a time."""
+    """Run an attack `num` times, AT_ONCE of them at a time."""
     numbers = iter(range(num))
 
     async def work() -> None:
@@ -78,7 +79,7 @@ def chat(text: str, **fields: object) -> bytes:
 
 
 async def come_and_go(port: int, number: int) -> None:
-    """A connection that ends before any request, within a head, or within a body; by a FIN or an RST."""
+    """Open a connection that ends before any request, within a head, or within a body; by a FIN or an RST."""
     begun = (b"", b"POST", b"POST " + PATH + b" HTTP/1.1\r\nHost: g\r\nContent-Length: 9\r\n\r\n{")
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(begun[number % 3])
@@ -86,7 +87,7 @@ async def come_and_go(port: int, number: int) -> None:
 
 
 async def abort_a_stream(port: int, number: int, rng: random.Random) -> None:
-    """Before the answer, or within it; by a FIN or an RST."""
+    """Abort a stream before the response, or within it; by a FIN or an RST."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(chat(f"aborted {number % 50}", stream=True, max_tokens=50))
     with contextlib.suppress(ConnectionError):
@@ -106,14 +107,14 @@ async def _leave(writer: asyncio.StreamWriter, *, with_reset: bool) -> None:
 
 
 class Asking:
-    """Connections that are kept, on which whole answers are read."""
+    """Connections that are kept, on which whole responses are read."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask(self, text: str) -> None:
-        """Raises LeakError for another answer than 200."""
+        """Send a request. Raises LeakError for a status other than 200."""
         reader, writer = self._idle.pop() if self._idle else await self._open()
         writer.write(chat(text))
         head = await reader.readuntil(b"\r\n\r\n")
@@ -133,7 +134,7 @@ class Asking:
 
 
 class Leaks:
-    """One gateway, attacked in one way after the other."""
+    """Gateway under attack in one way after the other."""
 
     def __init__(self, fleet: RunningFleet, num: Counts) -> None:
         self._fleet = fleet
@@ -169,7 +170,7 @@ class Leaks:
     async def _grown_by(
         self, what: str, num: int, full: int, attack: Callable[[int], Awaitable[None]]
     ) -> Figure:
-        """The most that memory was above the state before, as seen ten times on the way and behind it."""
+        """Most that memory was above the state before, as seen ten times on the way and after it."""
         self._began_mb, self._grown = rss_mb(self._fleet.gateway_pid), []
         for _ in range(10):
             await many(num // 10, attack)
@@ -182,7 +183,7 @@ class Leaks:
     async def _left(self) -> float:
         """Requests and tokens that are booked when all has come to rest, or after IDLE_S."""
         end = asyncio.get_running_loop().time() + IDLE_S
-        while (  # noqa: ASYNC110  another process is asked
+        while (  # noqa: ASYNC110  state of another process
             left := await asyncio.to_thread(self._booked)
         ) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.1)
@@ -198,7 +199,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def measure() -> list[Figure]:
-    """Raises LeakError."""
+    """Measure the figures. Raises LeakError."""
     with (
         simulated_fleet(2, SIM_FLAGS, ["--tokenizer", str(bundled_tokenizer())]) as fleet,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

@@ -77,7 +77,7 @@ FORMS: Mapping[str, tuple[str, Make]] = {
     "texts": (COMPLETIONS, _repeated('{"model":"sim","prompt":[', '"' + "a" * 9_000 + '"', "]}")),
     "names": (CHAT, _repeated('{"model":"sim","messages":[' + _TURN + "],", '"a":{}', "}")),
 }
-"""Routes and bodies by what they are made of."""
+"""Routes and bodies by their contents."""
 
 _GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
@@ -91,7 +91,7 @@ _TEKKEN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 REGEXES: Mapping[str, str] = {"gpt2": _GPT2, "llama3": _LLAMA3, "qwen": _QWEN, "tekken": _TEKKEN}
-"""How families split text into words, before their byte pairs are merged."""
+"""Patterns by which families split text into words, before their byte pairs are merged."""
 WORST: Mapping[str, str] = {
     "gpt2": "a",
     "llama3": "a",
@@ -100,12 +100,12 @@ WORST: Mapping[str, str] = {
     "sentencepiece": "a b",
     "unigram": "a",
 }
-"""A text of which each family makes most work, per byte."""
+"""Texts that cost each family most, per byte."""
 _CORPUS = ("the quick brown fox jumps over the lazy dog, 42 times a day. It's 3 o'clock!\n" * 20,)
 
 
 def tokenizer_of(family: str, folder: Path) -> Path:
-    """A small tokenizer of this family, in `folder`, with the template of the bundled one."""
+    """Tokenizer of this family, a small one in `folder`, with the template of the bundled one."""
     bundled = bundled_tokenizer() / "tokenizer_config.json"
     (folder / "tokenizer_config.json").write_bytes(bundled.read_bytes())
     (folder / "tokenizer.json").write_text(_trained(family), encoding="utf-8")

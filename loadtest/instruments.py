@@ -1,7 +1,8 @@
-"""Our C instruments: compiled into `.cache/` when they are missing or older than their source.
+"""Instruments in C: compiled into `.cache/` when they are missing or older than their source.
 
 worker    a fake vLLM worker of a few microseconds per request, `c/worker.c`
-loadgen   a closed loop on a loopback port that reads what the processes in between cost, `c/loadgen.c`
+loadgen   a closed loop on a loopback port that reads the CPU time of the processes in between,
+`c/loadgen.c`
 """
 
 import shutil
@@ -16,15 +17,15 @@ import msgspec
 SOURCES = Path(__file__).parent / "c"
 BUILT = Path(__file__).parents[1] / ".cache" / "instruments"
 GRACE_S = 30.0
-"""How much longer than it was told a load generator may take before it is stopped."""
+"""Seconds beyond its own duration that a load generator may take before it is stopped."""
 
 
 class InstrumentError(Exception):
-    """An instrument that cannot be built, or that failed; the message says what to do."""
+    """Instrument that cannot be built, or that failed; the message has the remedy."""
 
 
 class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What loadgen read in the measured part. `cpu_us` is that of the watched processes together."""
+    """Readings of loadgen in the measured part. `cpu_us` is that of the watched processes together."""
 
     seconds: float
     num_requests: int
@@ -57,7 +58,7 @@ class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How loadgen asks. `connections` send in turn the bodies of the file, each its own, and show a key."""
+    """Load by loadgen. `connections` send in turn the bodies of the file, each its own, and show a key."""
 
     path: str
     connections: int
@@ -69,7 +70,7 @@ class Load:
 
 
 def build(name: str) -> Path:
-    """The program of `c/<name>.c`. Raises InstrumentError."""
+    """Build the program of `c/<name>.c`. Raises InstrumentError."""
     program = BUILT / name
     sources = [SOURCES / f"{name}.c", *SOURCES.glob("*.h")]
     if program.exists() and program.stat().st_mtime > max(source.stat().st_mtime for source in sources):
@@ -104,7 +105,7 @@ def measure(port: int, bodies: Path, load: Load, pids: Sequence[int] = ()) -> Re
 
 @contextmanager
 def fake_worker(*flags: str) -> Iterator[int]:
-    """A running worker's port; flags as in the head of `c/worker.c`."""
+    """Port of a running worker; flags as in the head of `c/worker.c`."""
     process = subprocess.Popen([str(build("worker")), "0", *flags], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -117,7 +118,7 @@ def fake_worker(*flags: str) -> Iterator[int]:
 
 
 def stop(process: "subprocess.Popen[str]", timeout_s: float = 20.0) -> None:
-    """SIGTERM, and SIGKILL if that is not heard; by its id, and with its pipe closed."""
+    """Send SIGTERM, and SIGKILL if that does not help; by its id, and with its pipe closed."""
     process.terminate()
     try:
         process.wait(timeout=timeout_s)

@@ -1,12 +1,12 @@
-"""The KV events of a worker that lies, or is broken, in a process of its own: `python -m loadtest.liar MODE`.
+"""KV events of a worker that lies, or is broken, in a process of its own: `python -m loadtest.liar MODE`.
 
     flood   stores and removes as fast as its socket takes it, batches of 1,000 events, for SECONDS
-    giant   one event, which KIND says: 0 is of 500,000 blocks, 1 of as many but small, 2 of 60,000
+    giant   one event, selected by KIND: 0 is of 500,000 blocks, 1 of as many but small, 2 of 60,000
     garbage sends NUM messages that are no batches
     hoard   stores blocks that follow nothing, and removes none, until NUM are sent
 
 Payloads are made before anything is sent. The first line of output is the body of /kv_event_sources; sending
-begins when a line comes on stdin, and a line says when it has ended.
+begins when a line comes on stdin, and a line is printed when it has ended.
 """
 
 import random
@@ -23,13 +23,13 @@ BLOCK_SIZE = 16
 EVENTS_PER_BATCH = 1_000
 GIANT_BLOCKS = 500_000
 SETTLE_S = 0.3
-"""Subscriptions reach a publisher a while after the connection is there."""
+"""Seconds that subscriptions take to reach a publisher after the connection is there."""
 NUM_BATCHES = 64
-"""Made in advance, and sent over and over."""
+"""Batches made in advance, and sent over and over."""
 
 
 class Liar:
-    """`can_replay` only says so: nothing is ever replayed."""
+    """Publisher of false events. `can_replay` is only declared: nothing is ever replayed."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -61,7 +61,7 @@ def packed(events: list[Any]) -> bytes:
 
 
 def stored(name: int, rng: random.Random) -> list[Any]:
-    """A block that follows nothing, as vLLM wrote it up to 0.23."""
+    """Event of a block that follows nothing, as vLLM wrote it up to 0.23."""
     tokens = [rng.randrange(128_000) for _ in range(BLOCK_SIZE)]
     return ["BlockStored", [name], None, tokens, BLOCK_SIZE, None, "GPU"]
 
@@ -77,7 +77,7 @@ def churn() -> list[bytes]:
 
 
 def giants(kind: int) -> bytes:
-    """Far too large, too many blocks for an event, and just not too large."""
+    """Payloads far too large, with too many blocks for an event, and just not too large."""
     rng = random.Random(2)
     num, size = ((GIANT_BLOCKS, BLOCK_SIZE), (GIANT_BLOCKS, 1), (60_000, BLOCK_SIZE))[kind]
     tokens = [rng.randrange(128_000) for _ in range(num)] * size
@@ -91,7 +91,7 @@ def hoard(num: int) -> Iterator[bytes]:
 
 
 def run(mode: str, amount: float) -> None:
-    """`amount` is seconds, which giant, or blocks."""
+    """Publish in a mode; `amount` is seconds, which giant, or blocks."""
     liar = Liar()
     payloads = {
         "flood": churn,
@@ -109,7 +109,7 @@ def run(mode: str, amount: float) -> None:
                 if mode in ("hoard", "garbage"):
                     time.sleep(
                         0.02 if mode == "hoard" else 0.001
-                    )  # about as fast as it is applied: a gap forgets all
+                    )  # about as fast as it is applied: after a gap all is forgotten
             if mode != "flood" or time.monotonic() > end:
                 break
         print(f"sent {liar._seq}", flush=True)

@@ -1,9 +1,9 @@
 """Ports for servers that have to know theirs before they listen, or come back at it.
 
-A server that listens at port 0 needs none of this. A port that was found with port 0 and let go can become
-the next listener's or the next connection's at any time; with several test processes on a machine it does.
-These lie below those that the kernel hands out (`net.ipv4.ip_local_port_range`), and each process has a block
-of them to itself for as long as it lives, whatever other test runs the machine has.
+Servers that listen at port 0 need none of this. A port that was found with port 0 and released can become the
+next listener's or the next connection's at any time; with several test processes on a machine it does. These
+lie below the kernel's own (`net.ipv4.ip_local_port_range`), and each process has a block of them to itself
+for as long as it lives, beside all other test runs of the machine.
 """
 
 import atexit
@@ -16,7 +16,7 @@ BLOCK = 200
 
 
 class Ports:
-    """The block of this process, handed out in turn."""
+    """Block of ports of this process, handed out in turn."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -24,7 +24,7 @@ class Ports:
         self._claim: socket.socket | None = None
 
     def free(self, num: int = 1) -> int:
-        """The first of `num` ports in a row at which nothing listens."""
+        """First of `num` ports in a row at which nothing listens."""
         if not self._block:
             self._block = self._claimed()
         for _ in self._block:
@@ -36,12 +36,12 @@ class Ports:
         raise OSError(f"no {num} ports in a row are free in {self._block}")
 
     def close(self) -> None:
-        """The block is anybody's again."""
+        """Release the block."""
         if self._claim:
             self._claim.close()
 
     def _claimed(self) -> range:
-        """A name in the abstract namespace says whose block it is; the kernel frees it with the process."""
+        """Claim a block by a name in the abstract namespace; the kernel frees it with the process."""
         num_blocks = (LAST - FIRST) // BLOCK
         for i in range(num_blocks):
             number = (os.getpid() + i) % num_blocks
@@ -72,7 +72,7 @@ atexit.register(_ports.close)
 
 
 def free_port(num: int = 1) -> int:
-    """A port of loopback that no other test gets, or the first of several in a row."""
+    """Port of loopback that no other test gets, or the first of several in a row."""
     return _ports.free(num)
 
 

@@ -1,10 +1,10 @@
-"""The KV events of one fake worker, in a process of its own.
+"""KV events of one fake worker, published by a process of its own.
 
-`python -m loadtest.publisher FILE INDEX NUM [OTHERS]`: FILE holds the prompts that the workers' caches
-have (`write_prompts`); worker INDEX of NUM holds every NUM-th, and beside them OTHERS blocks. They are
-published at once as vLLM writes them, so a subscriber that comes later has them replayed. Then a steady
-trickle goes on, stores and removals of an engine at work, whose ingest is part of what the gateway's CPU
-time is. Its first line of output is the body of /kv_event_sources.
+`python -m loadtest.publisher FILE INDEX NUM [OTHERS]`: FILE holds the prompts that the workers' caches have
+(`write_prompts`); worker INDEX of NUM holds every NUM-th, and beside them OTHERS blocks. They are published
+at once as vLLM writes them, so a subscriber that comes later has them replayed. Then a steady trickle goes
+on, stores and removals of an engine at work, so that its ingest is part of the gateway's CPU time. Its first
+line of output is the body of /kv_event_sources.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ def sources_body(publisher: Publisher) -> bytes:
 
 
 async def publish(path: Path, index: int, num_workers: int, num_others: int = 0) -> None:
-    """Until SIGTERM."""
+    """Publish until SIGTERM."""
     publisher = Publisher(HOST, "", BUFFER_BATCHES)
     source, stop = EventSource(index), stop_event()
     publisher.open(0, 0)

@@ -18,7 +18,7 @@ MEASURED_WITH = ("fastokens", "httptools", "msgspec", "pyzmq", "tokenizers", "uv
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value of its rounds. `goal` is the most it may be (the least with `is_floor`), or None."""
+    """Measured value of its rounds. `goal` is the most it may be (the least with `is_floor`), or None."""
 
     name: str
     value: float
@@ -36,14 +36,14 @@ class Figure:
 
 
 def best_of(name: str, unit: str, goal: float | None, rounds: Sequence[float]) -> Figure:
-    """Machines are shared: the lowest round is the least disturbed one."""
+    """Figure of the lowest round: machines are shared, and it is the least disturbed one."""
     return Figure(name, round(min(rounds), 3), unit, goal, [round(value, 3) for value in rounds])
 
 
 def median_of(
     name: str, unit: str, goal: float | None, rounds: Sequence[float], *, is_floor: bool = False
 ) -> Figure:
-    """For what neighbours disturb little, or is set against something else of the same run."""
+    """Figure of the median round: for values that neighbours disturb little, or ratios of one run."""
     value = statistics.median(rounds)
     return Figure(name, round(value, 3), unit, goal, [round(value, 3) for value in rounds], is_floor)
 

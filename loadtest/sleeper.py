@@ -1,6 +1,6 @@
-"""How late this machine wakes who sleeps: `python -m loadtest.sleeper`, until its input ends.
+"""Wake-up delay of this machine: `python -m loadtest.sleeper`, until its input ends.
 
-Beside a figure of stalls it tells what of them is the machine's. Its only line of output is the worst, in
+Beside a figure of stalls it shows the machine's own part. Its only line of output is the worst, in
 milliseconds, in looks as often as the gateway's own (`gateway/runtime/loop_lag.py`).
 """
 

@@ -1,10 +1,10 @@
-"""`make soak`: a simulated fleet that goes wrong, under steady traffic for MINUTES (10).
+"""Soak test `make soak`: a simulated fleet with faults, under steady traffic for MINUTES (10).
 
-Clients hold growing conversations, streamed and not, some of which leave in mid-answer. Of the workers'
-event batches 1 % are lost, 1 % late, 1 % repeated, and once a minute a worker restarts. Each minute ends
-in a rest: nothing goes wrong any more, the streams heal, and the gateway's blocks are set against those
-of each engine. A block too many is a wrong credit. Caches of workers, gateway and tokenizer fill in the
-first part (warm-up); from then on memory must stay flat.
+Clients hold growing conversations, streamed and not, and some of them leave in mid-response. Of the workers'
+event batches 1 % are lost, 1 % late, 1 % repeated, and once a minute a worker restarts. Each minute ends in a
+rest: faults stop, the streams heal, and the gateway's blocks are compared with those of each engine. A block
+too many is a wrong credit. Caches of workers, gateway and tokenizer fill in the first part (warm-up); from
+then on memory must stay flat.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ ROUND_S = 60.0
 RESTART_AFTER_S = 20.0
 DOWN_S = 1.0
 RESTART_S = 5.0
-"""What fails within so many seconds of a restart was cut by it."""
+"""Seconds after a restart in which failures count as caused by it."""
 HEAL_S = 30.0
 MIN_FLAT_MINUTES = 5.0
-"""In less the caches are still filling: memory is told, not judged."""
+"""Minutes below which the caches are still filling: memory is reported, not judged."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,8 @@ class Tally:
 
 
 class Soak:
-    """`may_run` is clear while clients rest, `is_quiet` set while none has a request."""
+    """Traffic of the soak test. `may_run` is clear while clients rest, `is_quiet` set while none has a
+    request."""
 
     def __init__(self, session: aiohttp.ClientSession, fleet: RunningFleet, seconds: float) -> None:
         self.session = session
@@ -83,7 +84,7 @@ class Soak:
         return self.tally
 
     async def _round(self, victim: int) -> None:
-        """Faults and a restart, then a rest in which the truth is told."""
+        """Run faults and a restart, then a rest in which the blocks are compared."""
         for url in self.fleet.worker_urls:
             await self._set_faults(url, FAULTS)
         self.may_run.set()
@@ -99,7 +100,7 @@ class Soak:
         await self._compare()
 
     async def _compare(self) -> None:
-        """Wait until all is true, or HEAL_S; count what is not."""
+        """Wait until all blocks are right, or HEAL_S; count the others."""
         until, seed = time.monotonic() + HEAL_S, 0
         while True:
             for url in self.fleet.worker_urls:  # a batch that was lost last is missed when the next one comes
@@ -126,8 +127,8 @@ class Soak:
 
     async def _held(self, url: str) -> set[int]:
         async with self.session.get(f"{url}/sim/cache") as answer:
-            told = await answer.json()
-        return {int(block) for _, block, _ in told["0"]}
+            body = await answer.json()
+        return {int(block) for _, block, _ in body["0"]}
 
     async def _set_faults(self, url: str, plan: dict[str, Any]) -> None:
         await self._post(f"{url}/sim/faults", plan)
@@ -191,9 +192,9 @@ def main() -> int:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         tally = runner.run(soak(fleet, minutes * 60))
-    told = figures(tally, minutes)
-    publish("soak", told)
-    return 1 if any(figure.verdict == "MISSED" for figure in told) else 0
+    found = figures(tally, minutes)
+    publish("soak", found)
+    return 1 if any(figure.verdict == "MISSED" for figure in found) else 0
 
 
 async def soak(fleet: RunningFleet, seconds: float) -> Tally:

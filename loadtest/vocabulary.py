@@ -1,7 +1,7 @@
-"""A tokenizer of 32,768 entries, as models have: trained on the standard library, kept in `.cache/`.
+"""Tokenizer of 32,768 entries, as models have: trained on the standard library, kept in `.cache/`.
 
-The one that comes with the simulated engine has a quarter of that, and memory at the start is the
-vocabulary's above all. The same on every run with the same Python and tokenizers.
+The one that comes with the simulated engine has a quarter of that, and memory at the start is mainly the
+vocabulary's. The same on every run with the same Python and tokenizers.
 """
 
 import platform
@@ -15,11 +15,11 @@ from gateway.app import bundled_tokenizer
 SIZE = 32_768
 CACHE = Path(__file__).parents[1] / ".cache"
 MAX_CHARS = 8_000_000
-"""Enough for so many entries; training takes seconds."""
+"""Characters of training text: enough for so many entries; training takes seconds."""
 
 
 def tokenizer_32k(size: int = SIZE, max_chars: int = MAX_CHARS, cache: Path = CACHE) -> Path:
-    """Its directory, made when it is missing; the template is that of the bundled one."""
+    """Directory of the tokenizer, made when it is missing; the template is that of the bundled one."""
     name = f"tokenizer-{size}-{platform.python_version()}-{version('tokenizers')}"
     directory = cache / name
     if not (directory / "tokenizer.json").exists():

@@ -170,8 +170,8 @@ class Survey:
         await _of(self._client.sadd(key + b"d", *packed))
 
     async def drop_all(self) -> int:
-        """Drop all keys under the prefix that the registry keys list, of any version. Returns their number. Unlisted
-        keys of another version stay, and do no harm."""
+        """Drop all keys under the prefix that are listed, of any version. Returns their number. Unlisted keys
+        of another version stay, and do no harm."""
         prefix, num = self._options.prefix, 0
         for root in await _of(self._client.hkeys(trees_key(prefix))):
             num += await self._drop_tree(f"{prefix}:{{{root.decode()}}}:".encode())

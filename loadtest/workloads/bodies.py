@@ -1,15 +1,15 @@
 """Request bodies for loadgen, new in their last words: no cache of whole bodies would help.
 
-small   a short question that was never asked
-warm    a conversation that the workers hold, and a new message
-grow    one text that has grown by a piece since the request before, everything else known
-new     a text that shares no line with any before it
+    small   a short question that was never asked
+    warm    a conversation that the workers hold, and a new message
+    grow    one text that has grown by a piece since the request before, everything else known
+    new     a text that shares no line with any before it
 
 They end in ENDING, or as STREAMED in being asked for a stream, or as STREAMED_WITH_USAGE for one that ends
 with its usage.
 
-In the file (read by `c/bodies.h`) bodies share pieces: a line `P <bytes>` is a piece of JSON text, a
-line `B 0 17 4` a body made of pieces by number.
+In the file (read by `c/bodies.h`) bodies share pieces: a line `P <bytes>` is a piece of JSON text, a line `B
+0 17 4` a body made of pieces by number.
 """
 
 import random
@@ -41,7 +41,7 @@ class Bodies:
         return len(self.bodies)
 
     def piece(self, data: bytes) -> int:
-        """Its number. `data` holds no line end; JSON has no raw one."""
+        """Add a piece. Returns its number. `data` holds no line end; JSON has no raw one."""
         if b"\n" in data:
             raise ValueError("a piece of a body holds a line end")
         self.pieces.append(data)
@@ -76,7 +76,7 @@ class Texts:
         return [{"role": role, "content": self._source.piece(size)} for role in roles[: num_messages | 1]]
 
     def question(self, num_bytes: int = NEW_BYTES) -> str:
-        """New by its number, the rest is an excerpt."""
+        """Question that is new by its number; the rest is an excerpt."""
         self._num_questions += 1
         return f"{self._num_questions:07d} {self._source.piece(num_bytes - 8)}"
 
@@ -108,10 +108,11 @@ def warm(
 
 
 def grow(texts: Texts, documents: Sequence[str], num: int, connections: int, num_steps: int = 16) -> Bodies:
-    """Body i is of connection i modulo `connections`: each lets a text of its own grow.
+    """Bodies of growing texts. Body i is of connection i modulo `connections`: each lets a text of its own
+    grow.
 
-    After `num_steps` a connection goes back to the beginning of its document, which is known, and lets
-    it grow in another way, so that sizes stay what they are and each request is new by its last piece.
+    After `num_steps` a connection goes back to the beginning of its document, which is known, and lets it
+    grow in another way, so that sizes stay what they are and each request is new by its last piece.
     """
     bodies = Bodies()
     heads = [bodies.piece(_open_text(texts.model, document)) for document in documents]
@@ -135,7 +136,7 @@ def new(texts: Texts, num: int, num_bytes: int, ending: bytes = ENDING) -> Bodie
 
 
 def parse(data: bytes) -> Iterator[bytes]:
-    """The bodies of a file, as loadgen sends them."""
+    """Bodies of a file, as loadgen sends them."""
     pieces: list[bytes] = []
     for line in data.splitlines():
         kind, _, rest = line.partition(b" ")

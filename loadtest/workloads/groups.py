@@ -13,11 +13,11 @@ from gateway.replay.job import HashedPrompt, Job
 NUM_GROUPS, NUM_QUESTIONS = 150, 5
 PREFIX, QUESTION, ANSWER = 6000, 1200, 1000
 BLOCK = 400
-"""Tokens of a hashed block here: what both lengths are multiples of."""
+"""Tokens of a hashed block here: both lengths are multiples of it."""
 
 
 def groups(rates: Sequence[float], seconds: float, seed: int = 1) -> Iterator[Job]:
-    """So many seconds at each rate."""
+    """Requests of `seconds` at each rate."""
     rng, at, end = random.Random(seed), 0.0, 0.0
     asked: set[int] = set()
     for rate in rates:

@@ -27,7 +27,7 @@ def conversations(num: int) -> list[dict[str, Any]]:
 
 
 def sessions(num: int) -> list[dict[str, Any]]:
-    """Agents of two steps each."""
+    """Sessions of agents, two steps each."""
     return [
         {
             "session_id": f"s{number}",

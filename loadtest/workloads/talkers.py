@@ -1,4 +1,4 @@
-"""People in conversations with a model: they come at random, read each answer, and ask on."""
+"""Users in conversations with a model: they come at random, read each response, and ask on."""
 
 import asyncio
 import json
@@ -11,8 +11,8 @@ from loadtest.workloads.conversations import Conversations
 
 
 class Talkers:
-    """`rate` conversations begin per second, for `seconds`. Groups of them share a system prompt. A turn goes
-    on from the answer that came, after some `pause_s`."""
+    """Conversations of users: `rate` begin per second, for `seconds`. Groups of them share a system prompt. A
+    turn continues from the response that came, after some `pause_s`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where the recorded traces lie that benchmarks play."""
+"""Paths of the recorded traces that benchmarks play."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ if IS_SMOKE:
 
 
 def check_traces(*paths: Path) -> None:
-    """Exit with what to do where one is missing."""
+    """Exit with a remedy where one is missing."""
     for path in paths:
         if not path.is_file():
             sys.exit(f"{path} is missing: set TRACES to the directory of the recorded traces, or SMOKE=1")
