@@ -22,7 +22,7 @@ EXACT = Status(StreamState.EXACT)
 
 
 class Served:
-    """One rank with an inventory that the test changes."""
+    """Rank with an inventory that the test changes."""
 
     def __init__(self, max_bytes: int = 1 << 20) -> None:
         self.inventory = Inventory(ROOT, 4)
@@ -34,8 +34,8 @@ class Served:
 
     def find(self, dp_rank: int) -> tuple[Hello, Rank] | None:
         self.num_described += 1
-        told = replace(self.hello, status=self.status, num_blocks=self.inventory.num_blocks)
-        return None if dp_rank else (told, self.rank)
+        reported = replace(self.hello, status=self.status, num_blocks=self.inventory.num_blocks)
+        return None if dp_rank else (reported, self.rank)
 
     def store(self, num: int, blocks: int = 1) -> None:
         journal = self.rank.journal

@@ -1,4 +1,4 @@
-"""Agents over real sockets on loopback: who may read, what is told, and slow readers."""
+"""Agents over real sockets on loopback: credentials of readers, streams, and slow readers."""
 
 import asyncio
 from dataclasses import replace
@@ -47,11 +47,11 @@ async def test_hello_then_a_snapshot_then_what_happens() -> None:
 async def test_samples_are_told_to_those_who_ask() -> None:
     async with served() as s, s.read(sample_every_s=1) as read:
         s.store(3)
-        told = [await read() for _ in range(4)]
-        assert [type(update) for update in told] == [Hello, SnapshotPart, Status, Sample]
+        reported = [await read() for _ in range(4)]
+        assert [type(update) for update in reported] == [Hello, SnapshotPart, Status, Sample]
         blocks = list(s.inventory.blocks())
-        assert (told[-1].next_seq, told[-1].num_blocks) == (3, 3)
-        assert told[-1].path == blocks[: len(told[-1].path)] != []
+        assert (reported[-1].next_seq, reported[-1].num_blocks) == (3, 3)
+        assert reported[-1].path == blocks[: len(reported[-1].path)] != []
         assert (await read()).num_blocks == 3  # the next, without that anything happened
 
 
@@ -59,7 +59,7 @@ async def test_a_slow_reader_is_given_a_snapshot_and_no_queue() -> None:
     async with served(Served(max_bytes=200_000)) as s, s.read() as read:
         assert [type(await read()) for _ in range(3)] == [Hello, SnapshotPart, Status]
         before = s.rank.journal.num_snapshots
-        for _ in range(100):  # 24 MB, while nobody reads
+        for _ in range(100):  # 24 MB, while no reader reads
             s.churn(10, blocks=1000)
             await asyncio.sleep(0)
         assert s.rank.journal._num_bytes <= 200_000

@@ -30,7 +30,7 @@ DEADLINE_S = float(os.environ.get("BLACKBOX_DEADLINE_S", 20.0))
 
 ROOT = Path(__file__).parents[2]
 FAULTS = re.compile(r"Traceback|\bERROR\b|\bCRITICAL\b|task .* died|Warning")
-"""What a healthy gateway never logs."""
+"""Log lines that a healthy gateway never writes."""
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
@@ -69,7 +69,7 @@ ASKS_USAGE = b'"stream_options":{"include_usage":true},'
 
 
 def event(text: str, **more: object) -> bytes:
-    """One event of a completion stream, as vLLM writes it."""
+    """Event of a completion stream, as vLLM writes it."""
     fields = {"id": "c", "object": "text_completion", "choices": [{"index": 0, "text": text}], **more}
     return b"data: " + json.dumps(fields).encode() + b"\n\n"
 
@@ -85,7 +85,7 @@ vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1
 
 
 class Call:
-    """One request as it reached a worker, and the hand that answers it."""
+    """Request as it reached a worker, and the means to answer it."""
 
     def __init__(self, link: "Link", head: bytes, body: bytes) -> None:
         self.link = link
@@ -118,7 +118,7 @@ class Call:
         await self.link.can_write.wait()
 
     async def beyond(self, num_bytes: int) -> bytes:
-        """What came behind this request, where it is no other request."""
+        """Bytes after this request that are no other request."""
         await until(lambda: self.link.num_waiting() >= num_bytes, f"{num_bytes} bytes behind the head")
         return self.link.take(num_bytes)
 
@@ -155,7 +155,7 @@ async def hang(call: Call) -> None:
 
 
 class Link(asyncio.Protocol):
-    """One connection to a fake worker; requests on it are served one after the other."""
+    """Connection to a fake worker; requests on it are served one after the other."""
 
     def __init__(self, worker: "FakeWorker") -> None:
         self.worker = worker
@@ -279,7 +279,7 @@ class FakeWorker:
         return self
 
     async def die(self) -> None:
-        """As a killed process: refuses connections, and those that were are reset."""
+        """Die as a killed process: refuse connections, and reset open ones."""
         if self._server:
             self._server.close()
             self._server = None
@@ -296,7 +296,7 @@ class FakeWorker:
         return [link for link in self.links if link.num_calls]
 
     async def serve(self, call: Call) -> None:
-        """What the gateway asks for itself has no Via."""
+        """True for the gateway's own requests, which have no Via."""
         if call.values(b"via"):
             self.calls.append(call)
             call.link.num_calls += 1
@@ -350,7 +350,7 @@ class Cut(Exception):
 
 @dataclass
 class Answer:
-    """One response. `num_interim` counts the 1xx before it."""
+    """Response of the gateway. `num_interim` counts the 1xx before it."""
 
     status: int
     headers: list[Header]
@@ -400,7 +400,7 @@ def post(body: bytes, *headers: Header, target: str = COMPLETIONS, version: str 
 
 
 class Client:
-    """One connection to the gateway; reads answers as strictly as the RFC lets it."""
+    """Connection to the gateway; reads responses as strictly as the RFC allows."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -468,7 +468,7 @@ class Client:
         return answer
 
     async def piece(self) -> bytes:
-        """Some more of the body; empty at its end. Raises Cut."""
+        """Read some more of the body; empty at its end. Raises Cut."""
         if self._is_chunked:
             size = int(await self._until(b"\r\n"), 16)
             data = (await self._exactly(size + 2))[:-2]
@@ -571,7 +571,7 @@ class Client:
 
 
 class Gateway:
-    """One process, from its first log line to its exit code."""
+    """Gateway process, from its first log line to its exit code."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -631,7 +631,7 @@ class Gateway:
         return [line for line in self.log if FAULTS.search(line) and line not in self.expected]
 
     async def expect_fault(self, pattern: str) -> None:
-        """What this test makes it log, once; the next such line is a fault."""
+        """Expect a log line of this test once; the next such line is a fault."""
         self.expected.append((await self.logged(pattern)).string)
 
     def rss_bytes(self) -> int:
@@ -704,7 +704,7 @@ class Bench:
         return client
 
     async def ask(self, data: bytes) -> Answer:
-        """One request on a connection of its own."""
+        """Send a request on a connection of its own."""
         return await (await self.client()).ask(data)
 
     async def nothing_in_flight(self) -> None:
@@ -732,7 +732,7 @@ class Bench:
 
 
 async def refusal(*flags: str) -> str:
-    """What a gateway that does not start says of these flags; it must end with 2 and no traceback."""
+    """Error output of a gateway that does not start with these flags; it must end with 2 and no traceback."""
     process = await asyncio.create_subprocess_exec(
         *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *flags),
         stdin=asyncio.subprocess.DEVNULL,

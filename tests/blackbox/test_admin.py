@@ -183,7 +183,7 @@ CANARY = "canary-3f9a"
 
 
 def loud_tokenizer(directory: Path) -> Path:
-    """One whose chat template quotes the prompt when it refuses it, as many do."""
+    """Worker with a chat template that quotes the prompt when it rejects it, as many do."""
     tokenizer = ROOT / "engines" / "sim" / "tokenizer"
     config = json.loads((tokenizer / "tokenizer_config.json").read_text())
     config["chat_template"] = (

@@ -1,4 +1,4 @@
-"""Who may use the admin port: pages in a browser, other hosts, and where workers may be added."""
+"""Access to the admin port: pages in a browser, other hosts, and where workers may be added."""
 
 import asyncio
 import contextlib

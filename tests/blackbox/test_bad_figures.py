@@ -1,4 +1,5 @@
-"""Workers that report impossible figures of themselves: they join, get requests, and move nobody else's."""
+"""Workers that report impossible figures of themselves: they join, get requests, and change no other worker's
+share."""
 
 import json
 

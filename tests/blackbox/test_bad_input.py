@@ -1,4 +1,4 @@
-"""What a client may do wrong, what it is told, and that no worker hears of it."""
+"""Mistakes of clients, the errors they get, and that no worker sees the requests."""
 
 import json
 
@@ -287,5 +287,5 @@ async def test_a_head_or_body_that_does_not_come() -> None:
         await head.ends()
         assert (await stuck.answer()).status == 408
         await stuck.ends()
-        await idle.ends()  # it has asked for nothing, so it is told nothing
+        await idle.ends()  # it has sent no request, so it gets no answer
         assert not worker.calls

@@ -140,7 +140,7 @@ async def test_tenants_records_and_lines(tmp_path: Path) -> None:
 
 
 async def test_pairs() -> None:
-    """What a prefill worker says of its tokens goes to no decode worker, and counts for nothing."""
+    """Token counts of a prefill worker go to no decode worker, and count for nothing."""
     async with running("--connector", "nixl", "--disaggregation", "always") as bench:
         prefill, decode = await FakeWorker([MODEL]).start(), await FakeWorker([MODEL]).start()
         bench.workers += [prefill, decode]

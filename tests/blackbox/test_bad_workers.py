@@ -122,7 +122,7 @@ async def test_a_head_that_is_large_but_ends(bench: Bench) -> None:
 
 
 async def test_an_answer_before_the_request_is_read(bench: Bench) -> None:
-    """The rest of that request is still on its way; whatever the worker takes it for, nobody gets it."""
+    """The rest of that request is still on its way; it reaches no other request."""
 
     async def early(call: Call) -> None:
         raise AssertionError("it was answered before it was whole")

@@ -1,4 +1,4 @@
-"""Behind proxies that tell the truth, and clients that do not: over real sockets."""
+"""Reverse proxies that report the truth, and clients that do not: over real sockets."""
 
 import pytest
 

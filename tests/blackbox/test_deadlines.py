@@ -2,7 +2,7 @@
 
 Nothing but the flags limits an answer: every timer of the data path is `idle_timeout_s`,
 `first_byte_timeout_s` or `total_timeout_s`, of which the last two are off unless set. The HTTP client
-library whose default is 300 s in all is not on this path, and where it is used (probes, /tokenize)
+library with a default of 300 s in all is not on this path, and where it is used (probes, /tokenize)
 each call has its own limit. That a stream outlives any fixed time is shown here with the limits made
 short and the stream longer than each of them; `tests/proxy/test_exchange.py` moves the clock by hours.
 """
@@ -45,7 +45,7 @@ async def ends_with_error(client: Client) -> None:
 
 
 class Moving:
-    """A stream whose every event waits for the client to have seen the one before."""
+    """Stream with events that each wait for the client to have seen the one before."""
 
     def __init__(self) -> None:
         self.seen: asyncio.Queue[bool] = asyncio.Queue()

@@ -1,5 +1,5 @@
 """Workers that answer with JSON nested deeper than an interpreter goes: what they send passes as it came or
-ends with an error event, and nobody else notices."""
+ends with an error event, and no other client notices."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ async def test_an_event(bench: Bench, deep: bytes, asks_usage: bool) -> None:
 
 @pytest.mark.parametrize("deep", EVENTS.values(), ids=EVENTS)
 async def test_the_first_event(bench: Bench, deep: bytes) -> None:
-    """Of which it is not known yet whether it holds a token."""
+    """Event that may or may not hold a token."""
     stream = deep + event("a") + DONE
     await bench.worker(script=says(SSE_HEAD + chunked(stream)))
     answer = await bench.ask(post(completion("hi", stream=True)))
@@ -84,7 +84,9 @@ async def test_masked_answers() -> None:
 
 
 async def test_what_a_worker_says_of_itself(bench: Bench) -> None:
-    """Its list of models and its tokens: it joins, and is waited for, like any other that says nothing."""
+    """Lists of models and tokens nested too deeply: the worker joins, and is waited for, like any silent
+    one.
+    """
     worker = await bench.worker({"id": "m", "x": None})
     worker.models = [{"id": "m"}]
 

@@ -34,7 +34,7 @@ DECLARED = 1000
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def bench() -> AsyncIterator[Bench]:
-    """Of each test: what is counted, logged and paused is its own."""
+    """Gateway of each test: counts, logs and pauses are its own."""
     async with (
         lasting("--events", "auto", "--probe-interval-s", "0.2") as gateway,
         visiting(gateway) as bench,
@@ -80,7 +80,7 @@ async def publishing(
         await bench.gateway.join(worker)
 
         async def is_followed() -> bool:
-            return bool((await told(bench, worker))["events_connected"])
+            return bool((await reported(bench, worker))["events_connected"])
 
         await until(is_followed, "its events are followed")
         yield worker
@@ -90,13 +90,13 @@ async def publishing(
         await worker.sender.wait()
 
 
-async def told(bench: Bench, worker: FakeWorker) -> dict[str, Any]:
+async def reported(bench: Bench, worker: FakeWorker) -> dict[str, Any]:
     endpoints = (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"]
     return next(w for e in endpoints if e["url"] == worker.url for w in e["workers"])
 
 
 async def blind_reason(bench: Bench, worker: FakeWorker) -> str:
-    blind = (await told(bench, worker))["blind"]
+    blind = (await reported(bench, worker))["blind"]
     return str(blind["reason"]) if blind else ""
 
 

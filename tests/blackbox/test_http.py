@@ -249,7 +249,7 @@ UPGRADE = (b"Connection", b"Upgrade, HTTP2-Settings"), (b"Upgrade", b"h2c"), (b"
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
 async def test_an_offer_of_http2_is_ignored(bench: Bench, framing: str) -> None:
-    """As `curl --http2` sends it to any http:// URL."""
+    """Upgrade as `curl --http2` sends it to any http:// URL."""
     worker = await bench.worker(script=echo)
     client = await bench.client()
     for i in range(2):
@@ -364,7 +364,7 @@ async def test_compressed_bytes_are_not_touched(bench: Bench) -> None:
 
 
 async def test_a_compressed_stream_is_not_held_back(bench: Bench) -> None:
-    """Its bytes show no event's end, so nothing can wait for one."""
+    """Compressed stream: its bytes show no event's end, so nothing can wait for one."""
     rest_may_come = asyncio.Event()
     head = SSE_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
     data = gzip.compress(event("a") + DONE)
@@ -422,7 +422,7 @@ async def test_eight_mib_both_ways(bench: Bench) -> None:
 
 @pytest.mark.parametrize("is_pipelined", [False, True], ids=["alone", "behind another answer"])
 async def test_a_slow_reader_slows_the_worker(bench: Bench, is_pipelined: bool) -> None:
-    """What a client does not read is not taken from the worker: memory stays bounded."""
+    """Unread data is not taken from the worker: memory stays bounded."""
     block, num_blocks = bytes(range(256)) * 1024, 256  # 64 MiB
     num_sent = 0
 

@@ -54,7 +54,7 @@ def memory(gateway: Gateway, name: str) -> int:
 
 
 def begin(gateway: Gateway) -> int:
-    """What it takes now; its peak begins here."""
+    """Current memory; its peak begins here."""
     Path(f"/proc/{gateway.process.pid}/clear_refs").write_text("5")
     return memory(gateway, "VmRSS")
 

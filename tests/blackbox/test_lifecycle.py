@@ -41,7 +41,7 @@ async def test_workers_given_by_flag() -> None:
 
 async def test_a_worker_that_is_not_up_yet_is_waited_for() -> None:
     worker = await FakeWorker().start()
-    await worker.die()  # its port is known, and nobody listens
+    await worker.die()  # its port is known, and nothing listens there
     async with running("--worker", worker.url, "--probe-interval-s", "0.05") as bench:
         bench.workers.append(worker)
         gateway = bench.gateway
@@ -168,7 +168,7 @@ async def test_a_stop_while_a_worker_is_dark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--worker", "10.0.0.1:8000"], "10.0.0.1:8000"),
         (["--worker", "http://user:secret@h"], "credentials"),
@@ -178,14 +178,14 @@ async def test_a_stop_while_a_worker_is_dark() -> None:
         (["--tokenizer", "/nowhere"], "/nowhere"),
     ],
 )
-async def test_a_bad_configuration_is_told_and_ends_with_2(arguments: list[str], told: str) -> None:
+async def test_a_bad_configuration_is_told_and_ends_with_2(arguments: list[str], reported: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(*GATEWAY, "serve", "--port", "0", "--admin-port", "0", *arguments), stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(20):
         _, printed = await process.communicate()
     assert process.returncode == 2
-    assert told in printed.decode()
+    assert reported in printed.decode()
     assert "Traceback" not in printed.decode()
 
 

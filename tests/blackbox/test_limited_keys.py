@@ -129,7 +129,7 @@ async def test_bodies_that_name_another_model_are_refused(tmp_path: Path) -> Non
                 body = ("{" + named + REST + "}").encode()
                 answer = await bench.ask(post(body, key, target=route + query))
                 assert answer.status in (400, 403), (route, query, named)
-                if not route.startswith("/v1/messages"):  # whose errors name no field
+                if not route.startswith("/v1/messages"):  # Anthropic's errors name no field
                     assert param(answer) == "model", (route, query, named)
         assert worker.calls == []
 
@@ -330,7 +330,7 @@ def received(worker: FakeWorker) -> Iterator[bytes]:
 
 
 async def talk(bench: Bench, worker: FakeWorker, key: Header, *sent: bytes) -> bytes | None:
-    """What the gateway says in the end; None where all that was sent arrives."""
+    """Final error of the gateway; None where all data arrives."""
     worker.calls.clear()
     client = await bench.client()
     await client.send(

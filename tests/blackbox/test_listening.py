@@ -43,8 +43,8 @@ async def test_what_a_killed_gateway_left_is_replaced(path: str) -> None:
         client = await Client.open_unix(path)
         bench.clients.append(client)
         assert (await client.ask(request("GET", "/health"))).status == 200
-        told = await refusal("--unix-socket", path)
-        assert f"unix_socket: another process listens on {path}" in told
+        reported = await refusal("--unix-socket", path)
+        assert f"unix_socket: another process listens on {path}" in reported
         assert (await client.ask(request("GET", "/health"))).status == 200
     assert not os.path.exists(path)
 

@@ -59,8 +59,8 @@ async def test_what_agents_say_is_routed_by_its_prompt_and_arrives_as_it_was_sen
         answer = await bench.ask(post(sent, target=path))
         assert answer.status == 200 and worker.calls[0].wish == sent
         (name,) = (await bench.gateway.admin("GET", "/admin/decisions")).json["decisions"]
-        told = (await bench.gateway.admin("GET", f"/admin/decisions/{name}")).json
-        assert (told["tokenized_by"], told["prompt_tokens"] > 10) == ("fastokens", True)
+        reported = (await bench.gateway.admin("GET", f"/admin/decisions/{name}")).json
+        assert (reported["tokenized_by"], reported["prompt_tokens"] > 10) == ("fastokens", True)
         odd = json.dumps({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": 5}]})
         assert (await bench.ask(post(odd.encode(), target="/v1/messages"))).status == 200
 
@@ -87,8 +87,8 @@ async def test_an_adapter_that_was_just_unloaded_is_asked_of_another_worker_and_
         assert len(second.calls) == 4 and not third.calls
 
         async def is_known() -> bool:
-            told = (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"]
-            names = {worker["id"]: worker["models"] for each in told for worker in each["workers"]}
+            reported = (await bench.gateway.admin("GET", "/admin/workers")).json["endpoints"]
+            names = {worker["id"]: worker["models"] for each in reported for worker in each["workers"]}
             return names[f"127.0.0.1:{first.port}"] == ["m"]
 
         await until(is_known, "the adapter is gone")

@@ -1,4 +1,4 @@
-"""Policies of a file before workers, as an operator has them: read anew, refused, failing, compared."""
+"""Policies of a file, as an operator has them: reloaded, rejected, failing, compared."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
 
         path.write_text(BY_NAME.format(place=-1))
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: _num_told(gateway.log, "are read anew") == processes, "all read it anew")
+        await until(lambda: _num_told(gateway.log, "are read anew") == processes, "all reloaded it")
         assert await served_by(bench, workers) == [1] * 4
 
         path.write_text("def choose(:\n")
@@ -71,8 +71,8 @@ async def test_a_file_is_read_anew_on_sighup_and_a_broken_one_keeps_the_old(
         assert await served_by(bench, workers) == [1] * 4
         shown = (await gateway.admin("GET", "/admin/policies")).json
         assert shown["policy"] == "own" and shown["file"]["refused"].endswith("own.py:1: invalid syntax")
-        told = await gateway.admin("POST", "/admin/policies/reload", b"{}")
-        assert told.status == 400 and "invalid syntax" in told.json["error"]["message"]
+        reported = await gateway.admin("POST", "/admin/policies/reload", b"{}")
+        assert reported.status == 400 and "invalid syntax" in reported.json["error"]["message"]
         gateway.expected += [line for line in gateway.log if STAY in line]
 
 
@@ -104,7 +104,7 @@ async def test_a_policy_that_fails_costs_no_request_and_is_counted(tmp_path: Pat
 
 
 async def explained(bench: Bench, path: Path, body: str, *more: str) -> tuple[int | None, str]:
-    """What `kvgate explain` prints, and how it ends."""
+    """Output of `kvgate explain`, and its exit code."""
     path.write_text(body)
     url = f"http://127.0.0.1:{bench.gateway.admin_port}"
     process = await asyncio.create_subprocess_exec(
@@ -150,7 +150,7 @@ async def test_the_record_of_a_decision_tells_what_its_costs_are_made_of() -> No
             assert each["cost"] == pytest.approx(sum(each["terms"].values()))
 
 
-TELLS = (
+ERROR_BODY = (
     b'{"choices":[{"index":0,"text":"x"}],'
     b'"usage":{"prompt_tokens":3,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":1}}}'
 )
@@ -161,7 +161,7 @@ async def test_sessions_are_split_between_policies_and_results_told(processes: i
     flags = ("--ab", "least_load=80", "--ab", "random=20", "--expose-headers", "--processes", str(processes))
     async with running(*flags) as bench:
         for worker in await two_workers(bench):
-            worker.script = says(wire(200, TELLS, (b"Content-Type", b"application/json")))
+            worker.script = says(wire(200, ERROR_BODY, (b"Content-Type", b"application/json")))
         by_session: dict[int, set[str]] = {}
         for i in range(60):
             answer = await bench.ask(post(completion(), (b"X-Session-Id", b"s%d" % (i % 20))))
@@ -226,8 +226,8 @@ async def test_unknown_names_are_refused_with_those_that_there_are(tmp_path: Pat
     assert "there is no policy 'best'; there are expected_ttft, " in await refusal("--policy", "best")
     config = tmp_path / "kvgate.toml"
     config.write_text('policy = "mine"\n[policies.mine]\nscorers = { best = 1 }\n')
-    told = await refusal("--config", str(config))
-    assert "policies.mine.scorers: there is no scorer 'best'; there are prefix_overlap, " in told
+    reported = await refusal("--config", str(config))
+    assert "policies.mine.scorers: there is no scorer 'best'; there are prefix_overlap, " in reported
     assert "own.py: cannot be read" in await refusal("--policy-file", str(tmp_path / "own.py"))
 
 

@@ -51,7 +51,7 @@ def is_running(pid: int) -> bool:
 
 @contextlib.asynccontextmanager
 async def running_with_deaths(*flags: str) -> AsyncIterator[Bench]:
-    """As `running`, where processes die and the log says so."""
+    """Gateway as in `running`, with processes that die and are logged."""
     bench = Bench(await Gateway.start(*flags))
     try:
         yield bench

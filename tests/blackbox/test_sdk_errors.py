@@ -27,7 +27,7 @@ async def refused(bench: Bench, key: str = "x", **fields: Any) -> anthropic.APIS
             await client.messages.create(**{"model": "m", "max_tokens": 5, "messages": HI, **fields})
     error = caught.value
     body: Any = error.body
-    assert body["type"] == "error" and body["request_id"] == error.request_id, "it can be told to an operator"
+    assert body["type"] == "error" and body["request_id"] == error.request_id, "a client can report it to an operator"
     assert error.request_id and error.response.headers["x-request-id"] == error.request_id
     assert error.api_message == body["error"]["message"]
     return error
@@ -134,11 +134,11 @@ async def test_a_stream_that_is_cut_raises_in_the_client(bench: Bench) -> None:
     await bench.worker(script=cut)
     async with claude(bench) as client:
         stream = await client.messages.create(model="m", max_tokens=5, messages=HI, stream=True)
-        told = []
+        reported = []
         with pytest.raises(anthropic.APIStatusError) as caught:
             async for each in stream:
-                told.append(each.type)
-        assert (told, caught.value.type) == (["message_start"], "api_error")
+                reported.append(each.type)
+        assert (reported, caught.value.type) == (["message_start"], "api_error")
         assert caught.value.api_message and caught.value.api_message.startswith("the answer was cut")
         body: Any = caught.value.body
         assert body["request_id"] == stream.response.headers["x-request-id"]

@@ -1,4 +1,4 @@
-"""What the SDKs make of our errors: they try again what does no harm, and nothing else."""
+"""SDKs' reactions to the gateway's errors: they retry only harmless requests."""
 
 import anthropic
 import openai

@@ -1,5 +1,6 @@
-"""What SGLang does not do as it is asked: adapters by their names, and salts before 0.5.11. No such request
-goes there."""
+"""Requests that SGLang would misinterpret: adapters by their names, and salts before 0.5.11. No such
+request
+"""
 
 import asyncio
 import json
@@ -29,19 +30,19 @@ SALTS = "0123456789abcdef" * 4
 
 
 class SglangFake(FakeWorker):
-    """It lists an adapter, and answers any name by its base."""
+    """Worker that lists an adapter, and answers any name by its base."""
 
     version: str | None = "0.5.23"
     info: dict[str, Any] = {}
 
     def _own(self, call: Call) -> bytes:
         cards = [{"id": "m", "owned_by": "sglang", "root": "m", "max_model_len": 8192}, *self.models[1:]]
-        told = {"version": self.version, "page_size": 16, "max_total_num_tokens": 100_000, **self.info}
+        reported = {"version": self.version, "page_size": 16, "max_total_num_tokens": 100_000, **self.info}
         pages: dict[bytes, bytes] = {
             b"/health": b"",
             b"/v1/models": json.dumps({"object": "list", "data": cards}).encode(),
             b"/metrics": b'sglang:num_running_reqs{dp_rank="0"} 0.0\n',
-            b"/server_info": json.dumps(told).encode(),
+            b"/server_info": json.dumps(reported).encode(),
         }
         page = pages.get(call.target)
         return wire(404) if page is None else wire(200, page)
@@ -93,7 +94,7 @@ async def test_another_engine_answers_for_the_adapter(bench: Bench) -> None:
 
 async def test_an_adapter_that_comes_later(bench: Bench) -> None:
     worker = await sglang(bench)
-    assert (await bench.ask(post(completion(model="ad1")))).status == 404, "nobody knows the name"
+    assert (await bench.ask(post(completion(model="ad1")))).status == 404, "an unknown name"
     worker.models = ("m", ADAPTER)
     refreshed = await bench.gateway.admin("POST", "/admin/adapters/names", b"{}")
     assert refreshed.json["adapters"][0]["not_used_at"] == [worker.url]

@@ -66,7 +66,7 @@ async def drip(client: Client, drop: bytes) -> None:
 
 
 async def test_a_client_that_drips_empty_lines_is_closed() -> None:
-    """It has asked for nothing, so it is told nothing."""
+    """The client has sent no request, so it gets no answer."""
     async with running(*LIMITS, "--keep-alive-s", "0.4") as bench:
         for begun in (b"", request("GET", "/health")):
             client = await bench.client()
@@ -141,7 +141,7 @@ async def test_leaving_while_the_worker_computes(bench: Bench, how: str) -> None
 
 
 class SlowToTokenize(FakeWorker):
-    """Its /tokenize never answers."""
+    """Worker with a /tokenize that never answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class SlowToTokenize(FakeWorker):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def patient() -> AsyncIterator[Gateway]:
-    """One that would wait for ever."""
+    """Worker that would wait for ever."""
     waits = ("--tokenize-timeout-s", "600", "--connect-timeout-s", "600", "--no-probe-tokens")
     async with lasting(*waits, "--probe-interval-s", "60", "--probe-timeout-s", "30") as gateway:
         yield gateway
@@ -164,7 +164,7 @@ async def patient() -> AsyncIterator[Gateway]:
 
 @pytest.mark.parametrize("how", LEAVINGS)
 async def test_leaving_while_the_prompt_is_tokenized(patient: Gateway, how: str) -> None:
-    """The worker is not asked to compute what nobody waits for."""
+    """Requests of clients that left are not sent to the worker."""
     async with visiting(patient) as bench:
         has_left = await leaving(bench)
         worker = SlowToTokenize()
@@ -219,7 +219,7 @@ async def _is_in_flight(bench: Bench) -> bool:
 
 
 async def test_a_refused_client_that_goes_on_sending_is_answered(bench: Bench) -> None:
-    """It must not lose the answer to a reset of what it still sends."""
+    """Client that must not lose the response to a reset while it still sends."""
     client = await bench.client()
     await client.send(post(b"x" * 100_000, (b"Content-Length", b"99999999999")))
     with contextlib.suppress(ConnectionError, Cut):

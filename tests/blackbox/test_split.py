@@ -102,9 +102,9 @@ def split_fleet(*flags: str, sims: Sequence[str] = (), first: Sequence[str] = ()
         yield Fleet(url, admin_url, prefills, decodes, alone)
 
 
-async def are_right(fleet: Fleet, told: Any) -> None:
+async def are_right(fleet: Fleet, reported: Any) -> None:
     alone = [await fleet.ask(number, fleet.alone.url) for number in range(NUM_REQUESTS)]
-    assert list(told) == alone
+    assert list(reported) == alone
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -126,8 +126,8 @@ async def test_a_decode_process_that_is_killed_loses_only_what_it_had_begun() ->
         requests = asyncio.gather(*map(fleet.ask, range(NUM_REQUESTS)))
         await fleet.until("kvgate_prefill_leg_duration_seconds_count", lambda num: num >= 5)
         fleet.decodes[0].kill()
-        told = await requests
-        for number, (status, text) in enumerate(told):
+        reported = await requests
+        for number, (status, text) in enumerate(reported):
             _, alone = await fleet.ask(number, fleet.alone.url)
             assert status == 200
             assert text == alone if number % 2 == 0 else alone.startswith(text)

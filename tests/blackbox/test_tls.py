@@ -93,7 +93,7 @@ async def test_a_refused_body_is_answered(bench: Bench) -> None:
 
 
 async def test_a_client_that_reads_nothing_holds_up_its_worker_only(bench: Bench) -> None:
-    """What the gateway keeps for it is bounded."""
+    """Memory that the gateway keeps for a handshake is bounded."""
     num_sent = 0
 
     async def script(call: Call) -> None:
@@ -205,8 +205,8 @@ async def test_a_handshake_that_is_not_begun_or_not_finished_ends_in_time(
 ) -> None:
     """The last has been shown the gateway's certificate, and says nothing more."""
     first = hello(authority)
-    told = await asyncio.gather(plain(b""), plain(first[: len(first) // 2]), plain(first))
-    assert told[:2] == [b"", b""] and len(told[2]) > 500
+    reported = await asyncio.gather(plain(b""), plain(first[: len(first) // 2]), plain(first))
+    assert reported[:2] == [b"", b""] and len(reported[2]) > 500
 
 
 async def test_slow_handshakes_are_in_nobody_s_way(bench: Bench) -> None:
@@ -298,7 +298,7 @@ async def test_a_broken_certificate_leaves_the_old_one(authority: Authority, tmp
 
 async def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None:
     pair, other = authority.issue(), authority.issue()
-    told = await refusal("--tls-cert-file", str(tmp_path / "none.pem"))
-    assert f"tls_cert_file: {tmp_path / 'none.pem'} cannot be read" in told
-    told = await refusal("--tls-cert-file", pair.cert, "--tls-key-file", other.key)
-    assert f"tls_key_file: {other.key} is not the key of {pair.cert}" in told
+    reported = await refusal("--tls-cert-file", str(tmp_path / "none.pem"))
+    assert f"tls_cert_file: {tmp_path / 'none.pem'} cannot be read" in reported
+    reported = await refusal("--tls-cert-file", pair.cert, "--tls-key-file", other.key)
+    assert f"tls_key_file: {other.key} is not the key of {pair.cert}" in reported

@@ -321,7 +321,7 @@ async def test_a_worker_that_fails_before_it_agrees(bench: Bench) -> None:
 
 @pytest.mark.parametrize("status", [200, 400, 403, 426])
 async def test_a_worker_that_does_not_agree(bench: Bench, status: int) -> None:
-    """Its answer is the client's, and the last on this connection."""
+    """Response to an upgrade that is the client's, and the last on this connection."""
     large = b"no" * 200_000
     await bench.worker(script=says(wire(status, large, (b"X-Why", b"because"))))
     client = await bench.client()
@@ -388,7 +388,7 @@ async def test_a_head_that_is_too_large(bench: Bench) -> None:
 
 
 async def test_the_client_ends_it(bench: Bench) -> None:
-    """What it sent last arrives."""
+    """Data sent last arrives."""
     worker = await bench.worker(script=agree)
     client = await opened(bench)
     await client.send(b"last words")
@@ -567,7 +567,7 @@ async def test_a_client_that_begins_in_http_2_is_told_in_http_2(bench: Bench, cu
 
 
 async def test_curl_understands_it(bench: Bench) -> None:
-    """Its own words for a connection that the other end has given up, not a protocol error."""
+    """Log line for a connection that the other end has given up, not a protocol error."""
     url = f"http://127.0.0.1:{bench.gateway.port}/health"
     try:
         process = await asyncio.create_subprocess_exec(

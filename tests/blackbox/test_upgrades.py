@@ -1,4 +1,4 @@
-"""A new gateway takes over from the running one: nobody's connection is lost, whatever it was doing."""
+"""Takeover by a new gateway: no client's connection is lost, in any state."""
 
 import asyncio
 import contextlib

@@ -123,9 +123,9 @@ async def reason(bench: Bench, worker: FakeWorker) -> str:
     await until(is_told, "a reason")
     endpoint = await bench.gateway.endpoint(worker)
     assert endpoint and endpoint["state"] == "joining"
-    told = str(endpoint["last_error"])
-    await bench.gateway.logged(rf"waiting for worker {worker.url}: .*{told[-20:]}")
-    return told.removeprefix(f"{worker.url}/health: ")
+    reported = str(endpoint["last_error"])
+    await bench.gateway.logged(rf"waiting for worker {worker.url}: .*{reported[-20:]}")
+    return reported.removeprefix(f"{worker.url}/health: ")
 
 
 async def test_why_a_worker_does_not_join(bench: Bench, authority: Authority, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ Greet = Callable[[socket.socket], None]
 
 @contextlib.asynccontextmanager
 async def greeting(bench: Bench, greet: Greet) -> AsyncIterator[str]:
-    """An https worker's URL behind which each connection gets `greet`, on blocking sockets, whose TLS
+    """An https worker's URL behind which each connection gets `greet`, on blocking sockets; its TLS
     sends its alerts where that of event loops only hangs up."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
@@ -221,8 +221,8 @@ async def test_a_worker_that_does_not_speak_tls(bench: Bench) -> None:
         connection.sendall(wire(400))
 
     async with greeting(bench, greet) as url:
-        told = "TLS: it does not speak TLS on this port"
-        await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: {told}$")
+        reported = "TLS: it does not speak TLS on this port"
+        await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: {reported}$")
 
 
 async def test_a_worker_that_we_show_no_certificate(bench: Bench, authority: Authority) -> None:
@@ -233,16 +233,16 @@ async def test_a_worker_that_we_show_no_certificate(bench: Bench, authority: Aut
             context.wrap_socket(connection, server_side=True).close()
 
     async with greeting(bench, greet) as url:
-        told = "TLS: it wants a client certificate, see --worker-cert-file"
-        await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: .*{told}$")
+        reported = "TLS: it wants a client certificate, see --worker-cert-file"
+        await bench.gateway.logged(rf"waiting for worker {url}: {url}/health: .*{reported}$")
 
 
 async def test_files_that_cannot_be_used(authority: Authority, tmp_path: Path) -> None:
     missing = str(tmp_path / "ca.pem")
     assert f"worker_ca_file: {missing} cannot be read" in await refusal("--worker-ca-file", missing)
     one, two = authority.issue(), authority.issue()
-    told = await refusal("--worker-cert-file", one.cert, "--worker-cert-key-file", two.key)
-    assert f"worker_cert_key_file: {two.key} is not the key of {one.cert}" in told
+    reported = await refusal("--worker-cert-file", one.cert, "--worker-cert-key-file", two.key)
+    assert f"worker_cert_key_file: {two.key} is not the key of {one.cert}" in reported
 
 
 async def test_a_new_authority_is_taken_up(authority: Authority, tmp_path: Path) -> None:
@@ -297,7 +297,9 @@ async def _serves_behind_a_socket(bench: Bench, path: str) -> None:
 async def test_a_worker_is_verified_by_the_name_that_is_said_of_it(
     authority: Authority, tmp_path: Path
 ) -> None:
-    """Its certificate is for a name, its URL has an address; the key is its own, whatever the client's."""
+    """Worker with a certificate for a name and a URL with an address; the key is its own, not the
+    client's.
+    """
     worker = await FakeWorker(tls=authority.issue("engine.internal").context()).start()
     (tmp_path / "key").write_text("sk-engine\n")
     file = tmp_path / "kvgate.toml"
@@ -324,7 +326,7 @@ async def test_a_name_is_verified_by_each_of_its_addresses(authority: Authority)
         bench.workers.append(worker)
         await until(lambda: bench.gateway.is_up(worker), "joined")
         assert (await bench.ask(post(completion()))).status == 200
-        told = (await bench.gateway.admin("GET", "/admin/workers")).json
-        assert worker.url in told["names"][0]["members"]
+        reported = (await bench.gateway.admin("GET", "/admin/workers")).json
+        assert worker.url in reported["names"][0]["members"]
         assert (await bench.gateway.admin("DELETE", f"/admin/workers/{name}")).status == 200
         assert (await bench.ask(post(completion()))).status == 503

@@ -26,7 +26,7 @@ SOURCE = {"dp_rank": 0, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:
 
 @dataclass
 class Answers:
-    """What the worker answers; the defaults are a worker that reaches the best mode."""
+    """Scripted responses of a worker; the defaults are a worker that reaches the best mode."""
 
     health: int = 200
     models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "m", "root": "root"}])
@@ -152,10 +152,10 @@ async def test_the_same_prompt_is_sent_twice_to_see_it_cached(checked: Checked) 
 async def test_a_worker_that_tells_no_cached_tokens_is_exact_but_not_verified(checked: Checked) -> None:
     checked.answers.cached_tokens = None
     finding = await checked.finding()
-    assert (finding.mode, finding.flags) == (Mode.EXACT, "--tell-cached")
+    assert (finding.mode, finding.flags) == (Mode.EXACT, "--report-cached")
     assert finding.lines()[1:] == [
         "    it does not report cached tokens, so predictions cannot be verified",
-        "    to reach the best mode, start it with:  --tell-cached",
+        "    to reach the best mode, start it with:  --report-cached",
     ]
 
 
@@ -186,7 +186,7 @@ async def test_without_events_that_can_be_had_it_is_approximate(
 async def test_an_engine_is_restarted_once_for_all_that_it_needs(checked: Checked) -> None:
     checked.answers.sources, checked.answers.cached_tokens = [], None
     finding = await checked.finding()
-    assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--tell-cached --publish")
+    assert (finding.mode, finding.flags) == (Mode.APPROXIMATE, "--report-cached --publish")
     assert finding.obstacle == (
         "it publishes no KV events; it does not report cached tokens, so predictions cannot be verified"
     )
@@ -259,7 +259,7 @@ async def test_an_endpoint_without_models_is_not_reached(checked: Checked) -> No
 
 @pytest.mark.parametrize("tokens", [[1, 2], [1, 3], []])
 async def test_a_pair_makes_the_same_tokens(checked: Checked, tokens: list[int]) -> None:
-    """Who has no /tokenize is not held to it."""
+    """Workers without /tokenize are not compared."""
     checked.answers.tokens = [1, 2]
     other = Answers(tokens=tokens)
     server = await other.serve()
@@ -317,7 +317,7 @@ async def test_each_worker_is_checked_as_the_engine_that_it_is(
 
 
 @pytest.mark.parametrize(
-    ("told", "mode", "words"),
+    ("reported", "mode", "words"),
     [
         (Status(StreamState.EXACT), Mode.VERIFIED, "is exact: 12 blocks"),
         (
@@ -329,12 +329,12 @@ async def test_each_worker_is_checked_as_the_engine_that_it_is(
     ],
 )
 async def test_an_agent_that_knows_all_makes_a_worker_exact(
-    checked: Checked, told: Status | str, mode: Mode, words: str
+    checked: Checked, reported: Status | str, mode: Mode, words: str
 ) -> None:
-    """Whose own events cannot be had."""
+    """Worker without events of its own."""
     checked.answers.sources = []
-    hello = Hello("http://w:1", 0, 16, root_hash("root"), told, num_blocks=12)  # type: ignore[arg-type]
-    checked.agent = "w:7070", told if isinstance(told, str) else hello
+    hello = Hello("http://w:1", 0, 16, root_hash("root"), reported, num_blocks=12)  # type: ignore[arg-type]
+    checked.agent = "w:7070", reported if isinstance(reported, str) else hello
     finding = await checked.finding()
     assert finding.mode is mode
     assert finding.lines()[1] == f"    its agent at w:7070 {words}"

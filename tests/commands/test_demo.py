@@ -55,19 +55,21 @@ def test_the_printed_request_finds_its_prefix_the_second_time(demo: "subprocess.
     found, banner = read_until(demo, CURL)
     assert "3 simulated vLLM workers" in banner
     url, body = found.groups()
-    told = []
+    reported = []
     for _ in range(2):
         request = urllib.request.Request(
             f"{url}/v1/chat/completions", body.encode(), {"content-type": "application/json"}
         )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
-            told.append((answer.headers["x-kvgate-worker"], int(answer.headers["x-kvgate-overlap-tokens"])))
+            reported.append(
+                (answer.headers["x-kvgate-worker"], int(answer.headers["x-kvgate-overlap-tokens"]))
+            )
             assert answer.read().endswith(b"data: [DONE]\n\n")
-    assert told[0][1] == 0
-    assert told[1][0] == told[0][0]
-    assert told[1][1] > 0
+    assert reported[0][1] == 0
+    assert reported[1][0] == reported[0][0]
+    assert reported[1][1] > 0
     line, _ = read_until(demo, re.compile(r"demo -> (\S+) .* (\d+) of \d+ prompt tokens held .* TTFT \d+ ms"))
-    assert line.group(1) == told[0][0]
+    assert line.group(1) == reported[0][0]
 
 
 def test_ctrl_c_stops_everything(demo: "subprocess.Popen[str]") -> None:

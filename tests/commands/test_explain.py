@@ -1,4 +1,4 @@
-"""What is printed of what a gateway tells; a gateway that tells is in tests/blackbox/test_policies.py."""
+"""Output of `kvgate explain`; a running gateway's answers are tested in tests/blackbox/test_policies.py."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from gateway import cli
 from gateway.commands.explain import lines
 
-TOLD: dict[str, Any] = {
+EXPLAINED: dict[str, Any] = {
     "model": "m",
     "policy": "latency_slo",
     "worker": "b:1",
@@ -37,7 +37,7 @@ TOLD: dict[str, Any] = {
 
 
 def test_the_chosen_is_first_and_marked() -> None:
-    assert list(lines(TOLD)) == [
+    assert list(lines(EXPLAINED)) == [
         "m, 100 prompt tokens (fastokens): b:1, by latency_slo",
         "in time; first token in 0.250 s",
         "",
@@ -48,18 +48,18 @@ def test_the_chosen_is_first_and_marked() -> None:
 
 
 def test_without_terms_tokens_or_a_prediction_the_rest_is_told() -> None:
-    plain = [{**each, "cost": None, "terms": {}} for each in TOLD["candidates"]]
+    plain = [{**each, "cost": None, "terms": {}} for each in EXPLAINED["candidates"]]
     split = {"prefill_worker": "p:1", "reason": "sooner"}
-    told = {
-        **TOLD,
+    reported = {
+        **EXPLAINED,
         "candidates": plain,
         "predicted_ttft_s": None,
         "not_tokenized": "no model",
         "split": split,
         "flow": {"tenant": "acme", "priority": 3, "fate": "refused", "why": "too late"},
     }
-    first, why, where, whose, _, _, chosen, _ = lines(told)
-    assert whose == "for tenant acme, priority 3: refused: too late"
+    first, why, where, identity, _, _, chosen, _ = lines(reported)
+    assert identity == "for tenant acme, priority 3: refused: too late"
     assert first == "m, prompt not tokenized: no model: b:1, by latency_slo"
     assert (why, where) == ("in time", "prompt computed by p:1: sooner")
     assert chosen.split() == [">", "b:1", "64", "36", "1000", "2", "0", "0.50", "yes"]
@@ -72,7 +72,7 @@ def test_without_terms_tokens_or_a_prediction_the_rest_is_told() -> None:
         (["--prompt-file", __file__, "--header", "x"], "--header x: give NAME: VALUE"),
         (
             ["--prompt-file", __file__, "--gateway", "http://127.0.0.1:9"],
-            "--gateway http://127.0.0.1:9: no gateway's admin address: ",
+            "--gateway http://127.0.0.1:9: not a gateway's admin address: ",
         ),
     ],
 )

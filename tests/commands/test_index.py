@@ -9,7 +9,7 @@ from gateway.commands.index import run
 from gateway.core.blocks import BlockHash
 from gateway.core.errors import ConfigError
 from loadtest.ports import free_port
-from tests.commands.test_index_survey import PATH, told
+from tests.commands.test_index_survey import PATH, reported
 from tests.index.redis_tree.test_tree import ROOT, A, path_hashes
 from tests.redis.serving import Server, redis_server, server
 
@@ -23,15 +23,15 @@ async def index(server: Server, *arguments: str) -> int:
 
 @asynccontextmanager
 async def gateway(blocks: list[BlockHash]) -> AsyncIterator[str]:
-    """What its admin API tells of one worker."""
+    """Fake admin API with one worker's blocks."""
 
-    async def tell(request: web.Request) -> web.Response:
+    async def blocks_of(request: web.Request) -> web.Response:
         if request.match_info["worker"] != A:
             return web.json_response({"error": {"message": "no worker"}}, status=404)
         return web.Response(text="".join(f"{block}\n" for block in blocks))
 
     app = web.Application()
-    app.add_routes([web.get("/admin/index/{worker}/blocks", tell)])
+    app.add_routes([web.get("/admin/index/{worker}/blocks", blocks_of)])
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", free_port())
@@ -44,8 +44,8 @@ async def gateway(blocks: list[BlockHash]) -> AsyncIterator[str]:
 
 async def test_show_and_top(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert await index(server, "show") == 0
-    assert capsys.readouterr().out == "nothing is told of any worker\n"
-    async with told(server):
+    assert capsys.readouterr().out == "no workers in Redis\n"
+    async with reported(server):
         assert await index(server, "show") == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == f"model model-m, root {ROOT:016x}"
@@ -57,7 +57,7 @@ async def test_show_and_top(server: Server, capsys: pytest.CaptureFixture[str]) 
 
 
 async def test_verify_counts_again_and_compares(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    async with told(server):
+    async with reported(server):
         assert await index(server, "verify") == 0
         assert "a:1: 40 blocks, as they should be" in capsys.readouterr().out
         async with gateway(path_hashes(PATH)) as url:
@@ -71,16 +71,16 @@ async def test_verify_counts_again_and_compares(server: Server, capsys: pytest.C
             assert "answers 404" in capsys.readouterr().out
         with pytest.raises(ConfigError, match="is not reached"):
             await index(server, "verify", "a:1", "--gateway", url)
-        with pytest.raises(ConfigError, match="nothing is told of 'z:1'"):
+        with pytest.raises(ConfigError, match="no worker in Redis is named 'z:1'"):
             await index(server, "verify", "z:1")
 
 
 async def test_drop(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
-    async with told(server):
+    async with reported(server):
         assert await index(server, "drop", "a:1") == 0
         assert "dropped a:1, in 1 edges" in capsys.readouterr().out
     for arguments in ((), ("a:1", "--all")):
-        with pytest.raises(ConfigError, match="name a worker, or say --all"):
+        with pytest.raises(ConfigError, match="name a worker, or give --all"):
             await index(server, "drop", *arguments)
     assert await index(server, "drop", "--all") == 0
     assert server.names() == set()

@@ -31,8 +31,8 @@ async def surveying(server: Server) -> AsyncIterator[tuple[Survey, "Redis"]]:
 
 
 @asynccontextmanager
-async def told(server: Server) -> AsyncIterator[RadixService]:
-    """A and B share a run; of C somebody has the lease, and nothing was told."""
+async def reported(server: Server) -> AsyncIterator[RadixService]:
+    """A and B share a run; C has a lease holder and no published blocks."""
     async with running(server, A, B, prefix="kvgate") as service, surveying(server) as (_, client):
         service.watch(ROOT, A, "model-m", lambda state: None)
         service.index.apply(A, stored(PATH, 0))
@@ -51,14 +51,14 @@ async def told(server: Server) -> AsyncIterator[RadixService]:
 
 
 async def test_each_worker_is_shown_with_what_it_takes(server: Server) -> None:
-    async with told(server), surveying(server) as (survey, _):
+    async with reported(server), surveying(server) as (survey, _):
         await survey.check()
         first, second, third = await survey.rows()
         assert (first.worker, first.blocks, first.num_edges) == (A, set(path_hashes(PATH)), 1)
         assert (first.holder, first.epoch > 1_700_000_000_000, first.model) == ("host:1:ab", True, "model-m")
         assert (second.worker, second.stream, len(second.blocks or ())) == (B, StreamState.BLIND, 30)
         assert first.num_bytes == second.num_bytes > 160  # half of what they share
-        assert (third.worker, third.blocks, third.told) == (C, None, None)
+        assert (third.worker, third.blocks, third.reported) == (C, None, None)
         assert survey.shared == {(path_hashes(PATH)[0], 40): 2}
         head, *lines = table([first, second, third])
         assert head.split()[:4] == ["worker", "stream", "blocks", "edges"]
@@ -71,7 +71,7 @@ async def test_each_worker_is_shown_with_what_it_takes(server: Server) -> None:
 
 
 async def test_a_worker_is_dropped_and_told_again_by_who_reads_it(server: Server) -> None:
-    async with told(server) as service, surveying(server) as (survey, _):
+    async with reported(server) as service, surveying(server) as (survey, _):
         assert await survey.drop_worker(A) == 1
         assert [row.worker for row in await survey.rows()] == [B, C]
         service.index.apply(A, stored([8], 0))  # is refused
@@ -80,13 +80,13 @@ async def test_a_worker_is_dropped_and_told_again_by_who_reads_it(server: Server
             return [len(row.blocks or ()) for row in await survey.rows()] == [41, 30, 0]
 
         await until(is_told)
-        with pytest.raises(ConfigError, match="nothing is told of 'z:1'"):
+        with pytest.raises(ConfigError, match="no worker in Redis is named 'z:1'"):
             await survey.drop_worker("z:1")
 
 
 @pytest.mark.parametrize("schema", ["kvgate:1", "kvgate:0", "somebody's"])
 async def test_all_is_dropped_of_whatever_version(server: Server, schema: str) -> None:
-    async with told(server):
+    async with reported(server):
         pass
     server.ask("SET", "kvgate:schema", schema)
     server.ask("SET", "other:key", 1)
@@ -100,7 +100,7 @@ async def test_all_is_dropped_of_whatever_version(server: Server, schema: str) -
 
 
 async def test_what_does_not_fit_together_is_a_fault(server: Server) -> None:
-    async with told(server), surveying(server) as (survey, _):
+    async with reported(server), surveying(server) as (survey, _):
         head = path_hashes(PATH)[0].to_bytes(8, "little")
         server.ask("SET", f"kvgate:{{{ROOT:016x}}}:e".encode() + head, b"\1\0\0\0\0\0" + head)
         first, *_ = await survey.rows()
@@ -112,7 +112,7 @@ async def test_what_does_not_fit_together_is_a_fault(server: Server) -> None:
 
 
 async def test_nobody_walks_the_keyspace(server: Server) -> None:
-    async with told(server), surveying(server) as (survey, client):
+    async with reported(server), surveying(server) as (survey, client):
         server.ask("CONFIG", "RESETSTAT")
         await survey.rows()
         await survey.drop_worker(A)

@@ -103,7 +103,7 @@ def test_or_typed_without_being_shown(
     [
         (f"{OLD}\nhunter2\n", (), "import: line 2: it could be guessed from its hash"),
         (f"{OLD}\n{OLD}\n", (), "import:2: find: this key repeats an earlier line"),
-        ("\n", (), "import: there is no key in it"),
+        ("\n", (), "import: the input has no keys"),
         (OLD, ("--expires", "soon"), "--expires: 'soon' is not a date"),
     ],
 )

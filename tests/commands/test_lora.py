@@ -1,4 +1,4 @@
-"""What is asked and printed; a gateway that answers is in tests/stories/test_adapter.py."""
+"""Requests and output of `kvgate adapter`; a real gateway is tested in tests/stories/test_adapter.py."""
 
 import argparse
 from typing import Any
@@ -15,14 +15,14 @@ ONE = {"url": "http://w:1", "is_done": True, "is_listed": True, "message": "Succ
 
 
 class Played:
-    def __init__(self, status: int, told: dict[str, Any]) -> None:
-        self.status, self.told = status, told
+    def __init__(self, status: int, reported: dict[str, Any]) -> None:
+        self.status, self.reported = status, reported
         self.asked: list[tuple[str, str, str, str]] = []
 
     async def answer(self, request: web.Request) -> web.Response:
         key = request.headers.get("authorization", "")
         self.asked.append((request.method, request.raw_path, key, (await request.read()).decode()))
-        return web.json_response(self.told, status=self.status)
+        return web.json_response(self.reported, status=self.status)
 
 
 async def run(played: Played, *arguments: str, key: str = "") -> int:
@@ -51,8 +51,8 @@ async def test_a_refusal_and_a_failure_are_printed_and_are_the_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     failed = {**ONE, "is_done": False, "message": "no room"}
-    told = {"workers": [ONE, failed], "error": {"message": "1 of 2"}}
-    assert await run(Played(502, told), "load", "a", "/p") == 1
+    reported = {"workers": [ONE, failed], "error": {"message": "1 of 2"}}
+    assert await run(Played(502, reported), "load", "a", "/p") == 1
     assert await run(Played(403, {"error": {"message": "off"}}), "load", "a", "/p") == 1
     assert capsys.readouterr().out == (
         "http://w:1: done: Success\nhttp://w:1: FAILED: no room\nthe gateway answers 403: off\n"

@@ -1,4 +1,4 @@
-"""What serving starts it stops, however it ends; gateways that serve are in tests/blackbox."""
+"""Serving stops all that it started, however it ends; running gateways are tested in tests/blackbox."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What SGLang says on the wire, against payloads that each release's own structs encoded."""
+"""SGLang's wire format, against payloads that each release's own structs encoded."""
 
 import base64
 import json
@@ -76,9 +76,9 @@ def test_a_page_of_one_token_each_is_one_run(version: str) -> None:
 
 @each_version
 def test_a_split_node_is_removed_and_stored_again(version: str) -> None:
-    told = batches(version)
-    (first,) = map(stored, told["forty pages of one token from the root"].events)
-    split = told["the node is split at page 20, and another child stored behind it"].events
+    reported = batches(version)
+    (first,) = map(stored, reported["forty pages of one token from the root"].events)
+    split = reported["the node is split at page 20, and another child stored behind it"].events
     again, child = (stored(event) for event in split if isinstance(event, BlocksStored))
     assert names(split) == list(again.engine_hashes) == list(first.engine_hashes)
     assert (child.parent, child.tokens) == (first.engine_hashes[19], tokens((2000, 2003)))
@@ -86,12 +86,12 @@ def test_a_split_node_is_removed_and_stored_again(version: str) -> None:
 
 @each_version
 def test_larger_pages_eviction_and_a_flush(version: str) -> None:
-    told = batches(version)
-    (pages,) = map(stored, told["four pages of 16 from the root"].events)
+    reported = batches(version)
+    (pages,) = map(stored, reported["four pages of 16 from the root"].events)
     assert (pages.block_size, pages.tokens, len(pages.engine_hashes)) == (16, tokens((3000, 3064)), 4)
-    assert list(told["the last page evicted"].events) == [BlocksRemoved(pages.engine_hashes[3:])]
-    assert list(told["the cache flushed"].events) == [BlocksCleared()]
-    assert told["rank 3"].dp_rank == 3
+    assert list(reported["the last page evicted"].events) == [BlocksRemoved(pages.engine_hashes[3:])]
+    assert list(reported["the cache flushed"].events) == [BlocksCleared()]
+    assert reported["rank 3"].dp_rank == 3
 
 
 @each_version
@@ -102,18 +102,18 @@ def test_pairs_of_tokens_are_their_first(version: str) -> None:
 
 @pytest.mark.parametrize("version", [v for v in sorted(GOLDEN) if release(v) >= (0, 5, 9)])
 def test_pages_in_host_memory(version: str) -> None:
-    told = batches(version)
-    (event,) = map(stored, told["two pages in host memory"].events)
-    (pages,) = map(stored, told["four pages of 16 from the root"].events)
+    reported = batches(version)
+    (event,) = map(stored, reported["two pages in host memory"].events)
+    (pages,) = map(stored, reported["four pages of 16 from the root"].events)
     assert (event.medium, event.engine_hashes) == ("CPU_PINNED", pages.engine_hashes[:2])
 
 
 @pytest.mark.parametrize("version", [v for v in sorted(GOLDEN) if release(v) >= (0, 5, 18)])
 def test_a_salt_is_in_the_first_page_of_all(version: str) -> None:
-    told = batches(version)
-    (first,) = map(stored, told["three pages of a salted prompt"].events)
-    (child,) = map(stored, told["their child"].events)
-    (plain,) = map(stored, told["four pages of 16 from the root"].events)
+    reported = batches(version)
+    (first,) = map(stored, reported["three pages of a salted prompt"].events)
+    (child,) = map(stored, reported["their child"].events)
+    (plain,) = map(stored, reported["four pages of 16 from the root"].events)
     assert first.extra_keys == [["tenant-a"], None, None]
     assert (child.parent, child.extra_keys) == (first.engine_hashes[-1], None)
     assert set(first.engine_hashes).isdisjoint(plain.engine_hashes)
@@ -135,7 +135,7 @@ def test_runs_are_joined_where_they_follow_on_only() -> None:
     def page(name: int, parent: int | None, medium: str = "GPU") -> list[Any]:
         return ["BlockStored", [name], parent, [name], 1, None, medium]
 
-    told: list[Any] = [
+    reported: list[Any] = [
         page(1, None),
         page(2, 1),
         page(3, 1),
@@ -145,7 +145,7 @@ def test_runs_are_joined_where_they_follow_on_only() -> None:
         ["BlockMoved"],
         page(6, 5),
     ]
-    events = decode(msgpack.encode([1.0, told, 0])).events
+    events = decode(msgpack.encode([1.0, reported, 0])).events
     assert [event.engine_hashes for event in events if isinstance(event, BlocksStored)] == [
         [1, 2],
         [3],
@@ -207,7 +207,7 @@ EVENTS = '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://
 
 
 def info(**fields: Any) -> EngineInfo:
-    told = {
+    reported = {
         "model_path": "/models/m",
         "page_size": 1,
         "dp_size": 1,
@@ -217,7 +217,7 @@ def info(**fields: Any) -> EngineInfo:
         "internal_states": [{"memory_usage": {}}],
         "version": "0.5.23",
     }
-    return SGLANG.parse_info(json.dumps(told | fields).encode())
+    return SGLANG.parse_info(json.dumps(reported | fields).encode())
 
 
 def test_what_a_worker_tells_of_itself() -> None:
@@ -231,20 +231,20 @@ def test_what_a_worker_tells_of_itself() -> None:
 
 
 def test_each_rank_publishes_at_a_port_of_its_own() -> None:
-    told = info(dp_size=2, page_size=64)
-    assert told.sources == (
+    reported = info(dp_size=2, page_size=64)
+    assert reported.sources == (
         EventSource(0, "tcp://*:5557", "tcp://*:6557", "kv"),
         EventSource(1, "tcp://*:5558", "tcp://*:6558", "kv"),
     )
-    assert {rank: (m.block_size, m.num_gpu_blocks) for rank, m in told.ranks.items()} == {
+    assert {rank: (m.block_size, m.num_gpu_blocks) for rank, m in reported.ranks.items()} == {
         0: (64, 15),
         1: (64, 15),
     }
 
 
 def test_published_blocks_may_be_larger_than_pages() -> None:
-    told = info(page_size=16, kv_events={"block_size": 32, "dp_size": 2, "publisher": "zmq"})
-    assert [m.block_size for m in told.ranks.values()] == [32, 32]
+    reported = info(page_size=16, kv_events={"block_size": 32, "dp_size": 2, "publisher": "zmq"})
+    assert [m.block_size for m in reported.ranks.values()] == [32, 32]
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,10 @@ def test_published_blocks_may_be_larger_than_pages() -> None:
     ],
 )
 def test_events_that_can_be_used(fields: dict[str, Any], sources: int) -> None:
-    told = info(**fields)
-    assert told.sources is not None
-    assert len(told.sources) == sources
-    assert len(told.ranks) == max(1, sources)
+    reported = info(**fields)
+    assert reported.sources is not None
+    assert len(reported.sources) == sources
+    assert len(reported.ranks) == max(1, sources)
 
 
 @pytest.mark.parametrize(("mode", "role"), [("prefill", "prefill"), ("decode", "decode"), ("null", None)])

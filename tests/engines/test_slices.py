@@ -47,7 +47,7 @@ def steps(engine: Engine, *events: Any) -> tuple[int, EventBatch]:
 
 
 def joined(batch: EventBatch) -> list[Any]:
-    """Its runs as one: names, the parents of its portions, tokens."""
+    """Runs of an event joined into one: names, the parents of its portions, tokens."""
     runs = [event for event in batch.events if isinstance(event, BlocksStored)]
     tokens = [token for run in runs for token in run.tokens]
     return [[name for run in runs for name in run.engine_hashes], runs[0].parent, tokens]
@@ -87,8 +87,8 @@ def test_many_small_events_come_to_the_same(engine: Engine) -> None:
 def test_extra_keys_go_with_their_blocks() -> None:
     keys = [[f"salt{n}"] for n in range(4_000)]
     _, batch = steps(Vllm(), stored(4_000, in_map=True, extra_keys=keys))
-    told = [key for run in batch.events if isinstance(run, BlocksStored) for key in run.extra_keys or ()]
-    assert told == keys
+    reported = [key for run in batch.events if isinstance(run, BlocksStored) for key in run.extra_keys or ()]
+    assert reported == keys
 
 
 @pytest.mark.parametrize(

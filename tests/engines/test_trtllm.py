@@ -1,4 +1,4 @@
-"""What TensorRT-LLM says, as its sources describe it; see tests/data/trtllm/SOURCES.md."""
+"""TensorRT-LLM's wire format, as its sources describe it; see tests/data/trtllm/SOURCES.md."""
 
 import json
 from array import array
@@ -195,8 +195,8 @@ def test_the_block_size_is_in_a_step() -> None:
         {"iter": 1, "kvCacheStats": {"tokensPerBlock": 64, "maxNumBlocks": 100, "usedNumBlocks": 3}},
         {"iter": 2},
     ]
-    told = TRTLLM.parse_info(json.dumps(steps).encode())
-    assert told == EngineInfo(ranks={0: EngineMetrics(block_size=64, num_gpu_blocks=100)})
+    reported = TRTLLM.parse_info(json.dumps(steps).encode())
+    assert reported == EngineInfo(ranks={0: EngineMetrics(block_size=64, num_gpu_blocks=100)})
     usual = EngineInfo(ranks={0: EngineMetrics(block_size=BLOCK_SIZE)})
     for body in (None, b"", b"[]", b'["a step as text"]', b"# TYPE http_requests_total counter\n"):
         assert TRTLLM.parse_info(body) == usual

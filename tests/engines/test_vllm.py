@@ -1,4 +1,4 @@
-"""What every vLLM version says on the wire, against payloads that its own encoder made."""
+"""Wire formats of all vLLM versions, against payloads that their own encoders made."""
 
 import base64
 import json

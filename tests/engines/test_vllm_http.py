@@ -1,4 +1,4 @@
-"""What a vLLM worker answers over HTTP: metrics, models, event sources; and the flags we recommend."""
+"""Responses of a vLLM worker over HTTP: metrics, models, event sources; and the recommended flags."""
 
 import json
 import shlex

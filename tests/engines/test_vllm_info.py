@@ -30,10 +30,11 @@ def info(connector: str | None, role: str | None = "kv_both") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("told", "role"), [("kv_producer", "prefill"), ("kv_consumer", "decode"), ("kv_both", None), (None, None)]
+    ("reported", "role"),
+    [("kv_producer", "prefill"), ("kv_consumer", "decode"), ("kv_both", None), (None, None)],
 )
-def test_a_worker_tells_its_role_and_connector(told: str | None, role: str | None) -> None:
-    assert parse_server_info(info("NixlConnector", told)) == EngineInfo(
+def test_a_worker_tells_its_role_and_connector(reported: str | None, role: str | None) -> None:
+    assert parse_server_info(info("NixlConnector", reported)) == EngineInfo(
         role=role, transfer=Transfer("nixl", engine_id="e", cache_dtype="auto", tensor_parallel=2)
     )
 
@@ -44,14 +45,14 @@ def test_without_a_connector_that_pairs_are_made_of_it_is_as_any(connector: str 
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported",
     [
         {"vllm_config": "model='m', speculative_config=None, tokenizer='m'"},  # 0.9, as text
         {"model_path": "m", "is_generation": True, "version": "0.23.0"},  # of one that is like vLLM
     ],
 )
-def test_what_tells_nothing_of_it_is_a_worker_all_the_same(told: dict[str, Any]) -> None:
-    assert parse_server_info(json.dumps(told).encode()) == EngineInfo()
+def test_what_tells_nothing_of_it_is_a_worker_all_the_same(reported: dict[str, Any]) -> None:
+    assert parse_server_info(json.dumps(reported).encode()) == EngineInfo()
 
 
 def test_the_answer_is_optional_and_what_cannot_be_read_is_said() -> None:

@@ -134,7 +134,7 @@ class Siege:
         return (self.gateway.rss_bytes() - self.steady_bytes) / 1e6
 
     async def held(self) -> None:
-        """What must be true when the attack is over."""
+        """Check the conditions that must hold when the attack is over."""
         for sock in self.open_sockets:
             sock.close()
         self.open_sockets.clear()

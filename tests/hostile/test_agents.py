@@ -1,4 +1,4 @@
-"""What answers where a worker's agent should be, and says whatever it likes over gRPC."""
+"""Hostile servers in place of a worker's agent, which send anything over gRPC."""
 
 import contextlib
 import itertools
@@ -20,7 +20,7 @@ NUM_PARTS = count(300, 3000)
 BLOCKS_A_PART = 2000
 BIG = 2**64 - 1
 ROOT = root_hash("m")
-"""Of the simulated engine's model."""
+"""Prompt of the simulated engine's model."""
 
 Say = Callable[["Liar"], Iterator[bytes]]
 
@@ -30,13 +30,13 @@ def update(**fields: Any) -> bytes:
 
 
 def run(rng: random.Random, num: int = BLOCKS_A_PART) -> Any:
-    """Blocks that nobody has ever stored, one behind the other."""
+    """Blocks that were never stored, one behind the other."""
     names, blocks = ([rng.getrandbits(64) for _ in range(num)] for _ in range(2))
     return pb.Change(stored=pb.Stored(blocks=blocks, names=names, parent_block=ROOT, medium="GPU"))
 
 
 class Liar:
-    """`say` is what follows after a Hello that is right; it begins anew with each subscription."""
+    """Fake agent; `say` follows after a valid Hello, and starts over with each subscription."""
 
     def __init__(self, engine_url: str) -> None:
         self.hello = pb.Hello(

@@ -43,7 +43,7 @@ TOKENS = (
 
 
 def key_lines(num: int) -> str:
-    """So many keys that nobody has, each of a tenant of its own."""
+    """Keys that no client has, each of a tenant of its own."""
     salt, digest = os.urandom(16).hex(), hashlib.sha256(b"x").hexdigest()
     lines = (
         f'{{"id":"{number:012x}","tenant":"t{number}","salt":"{salt}","hash":"{digest}"}}'
@@ -99,8 +99,8 @@ async def printed(*command: str) -> tuple[int, str, str]:
 
 
 async def test_key_files_and_issuers_of_any_kind_leave_the_keys_in_use(tmp_path: Path) -> None:
-    _, line, told = await printed("key", "new", "--tenant", "good")
-    found = re.search(r"kvg-\S+", told)
+    _, line, reported = await printed("key", "new", "--tenant", "good")
+    found = re.search(r"kvg-\S+", reported)
     assert found
     path, issuer = tmp_path / "keys.jsonl", Issuer()
     path.write_text(line)
@@ -124,7 +124,7 @@ async def files(under: Siege, path: Path, line: str) -> None:
         async def is_read(loads: float = loads) -> bool:
             return await under.gateway.total("kvgate_key_file_reloads_total") > loads
 
-        await until(is_read, f"the file is read anew: {content[:20]!r}")
+        await until(is_read, f"the file is reloaded: {content[:20]!r}")
 
 
 async def issuers(under: Siege, issuer: Issuer) -> None:

@@ -13,7 +13,7 @@ NUM_ABORTS = count(400, 20_000)
 NUM_PROMPTS = count(400, 100_000)
 NUM_NAMES = count(1000, 100_000)
 MAX_PAGE_BYTES = 1 << 20
-"""Of metrics; a page that grows with what clients name is no page any more."""
+"""Lines of metrics at most; a page that grows with clients' names is no page any more."""
 
 
 async def test_connections_and_aborted_streams_leave_nothing() -> None:

@@ -91,10 +91,10 @@ def talk_nonsense(client: Redis, worker: str, seed: int) -> None:
         booked = [Booked(f"w{rng.randrange(10**9)}:1", 2**40, 2**40) for _ in range(5)]
         booked.append(Booked(worker, rng.randrange(2**40), 2**40))
         promises = [Promise(worker, [rng.randrange(2**64)], 86_400_000)]  # type: ignore[list-item]
-        told = Told(
+        reported = Told(
             rng.randrange(2**62), rng.randrange(2**62), 2**62, booked, promises, turn=2**62, asks=True
         )
-        pipe.publish(CHANNEL, rng.choice(GARBAGE) if number % 5 == 0 else encode(told))
+        pipe.publish(CHANNEL, rng.choice(GARBAGE) if number % 5 == 0 else encode(reported))
         if number % 500 == 499:
             pipe.execute()
     pipe.execute()
@@ -115,7 +115,7 @@ async def others_are_forgotten(under: Siege) -> None:
     async def are_gone() -> bool:
         return await under.gateway.total("kvgate_remote_requests_in_flight") == 0
 
-    await until(are_gone, "what nobody booked is forgotten")
+    await until(are_gone, "bookings without a gateway are forgotten")
 
 
 @pytest.mark.parametrize("index", ["replicated", "redis"])

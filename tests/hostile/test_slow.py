@@ -1,4 +1,4 @@
-"""Clients that are slow on purpose, at every stage: each is ended, and nobody waits for it."""
+"""Clients that are slow on purpose, at every stage: each is ended, and delays no other."""
 
 import asyncio
 import contextlib

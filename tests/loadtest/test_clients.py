@@ -1,4 +1,4 @@
-"""What the comparison of clients' answers takes for equal, and that it finds what is not."""
+"""Comparison of clients' results: equal ones, and differences that it finds."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a key costs, inside one process: that each gateway does what is measured."""
+"""Cost of a key, inside one process: each gateway does the measured work."""
 
 from pathlib import Path
 

@@ -8,6 +8,6 @@ from loadtest.day_retries import run
 
 @pytest.mark.process
 def test_the_load_stays_within_the_budget() -> None:
-    told = run("die", 400, "--eject-after-failures", "0")
-    assert told.num_answered > 0
-    assert told.num_reached <= 1.2 * told.num_asked + 2 * FLOOR
+    reported = run("die", 400, "--eject-after-failures", "0")
+    assert reported.num_answered > 0
+    assert reported.num_reached <= 1.2 * reported.num_asked + 2 * FLOOR

@@ -41,8 +41,8 @@ def test_more_than_there_are_is_an_error(ports: Ports) -> None:
 
 def test_two_processes_have_no_port_in_common() -> None:
     code = "from loadtest.ports import free_port, BLOCK; print({free_port() for _ in range(BLOCK)})"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert free_port() not in eval(told)  # noqa: S307  a set of numbers
+    reported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert free_port() not in eval(reported)  # noqa: S307  a set of numbers
 
 
 def test_a_simulated_engine_gets_a_port_for_each_rank() -> None:

@@ -82,7 +82,7 @@ def running(hub: FakeHub) -> Iterator[FakeHub]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, cache: Path, url: str = "", token: str | None = None) -> None:
-    """What the environment would say; without a URL, that we are offline."""
+    """Set the hub's environment variables; without a URL, offline."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", not url)
     monkeypatch.setattr(constants, "ENDPOINT", url)

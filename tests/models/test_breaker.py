@@ -1,4 +1,4 @@
-"""Whom it is worth to ask."""
+"""Circuit breaker of a worker's `/tokenize`."""
 
 from gateway.models.breaker import MAX_REST_S, NUM_FAILURES, REST_S, Breaker
 

@@ -89,7 +89,7 @@ class World:
         self.fleet.drop(worker.id)
 
     def source(self, model: str = "m") -> str:
-        """Of a prompt's tokens; "none" where a worker is asked."""
+        """Token source of a prompt; "none" where a worker tokenizes."""
         return self.prompts.tokenize(request("/v1/chat/completions", {"model": model, **CHAT})).source
 
     def ways(self, root: str = BUNDLED) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What the configuration says of tokenizers, from flags and tables."""
+"""Configuration of tokenizers, from flags and tables."""
 
 import pytest
 

@@ -14,7 +14,7 @@ from tests.models.hub import COMMIT, FakeHub, running, use
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """With weights beside the tokenizer, which nobody needs here."""
+    """Model with weights beside the tokenizer, which are not needed here."""
     path = tmp_path / "repository"
     shutil.copytree(bundled_tokenizer(), path)
     (path / "model.safetensors").write_bytes(b"weights")
@@ -49,7 +49,8 @@ def test_what_is_wrong_with_a_directory(model_files: Hub, tmp_path: Path) -> Non
 def test_a_cache_that_cannot_be_written(
     model_files: Hub, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As another user's, mounted read-only: by what main is, nothing is asked and nothing written."""
+    """Cache of another user, mounted read-only: with a reference to main, nothing is fetched and nothing
+    written."""
     cache = tmp_path / "hub"
     use(monkeypatch, cache)
     there = cache / "models--org--name"

@@ -1,4 +1,4 @@
-"""What a scrape tells of tokenizers."""
+"""Metrics of tokenizers."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Who tokenizes, and what becomes of a prompt that nobody can."""
+"""Prompt source: local tokenizers, workers' `/tokenize`, and prompts that cannot be tokenized."""
 
 import asyncio
 import json

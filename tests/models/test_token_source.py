@@ -1,4 +1,4 @@
-"""Who makes the tokens, by what workers were found to make."""
+"""Token sources, chosen by workers' parity results."""
 
 import pytest
 

@@ -212,8 +212,8 @@ async def test_one_process_explains_and_hears_all_that_the_client_said(host: Hos
     answer = await host.client.post("/admin/explain?path=/score", data=b"{}", headers=headers)
     assert (answer.status, await answer.json()) == (200, {"worker": "b"})
     (question,) = host.processes[1].asked
-    told = {name.lower(): value for name, value in question.headers.items()}
-    assert (question.body, told["x-session-id"], "content-length" in told) == (b"{}", "s", False)
+    reported = {name.lower(): value for name, value in question.headers.items()}
+    assert (question.body, reported["x-session-id"], "content-length" in reported) == (b"{}", "s", False)
     assert (host.processes[0].asked, host.num_changes) == ([], 0)
     host.answer("/admin/explain", None, None)
     assert (await host.client.post("/admin/explain", data=b"{}")).status == 503
@@ -241,10 +241,10 @@ async def test_the_configuration_is_read_anew_by_the_supervisor(host: Host) -> N
 
 async def test_one_process_loads_an_adapter_and_the_others_hear_of_it(host: Host) -> None:
     first, second = host.processes
-    told = (502, {"error": {"message": "1 of 2 workers did not"}, "workers": []})
-    host.answer("/admin/adapters", told, told)
+    reported = (502, {"error": {"message": "1 of 2 workers did not"}, "workers": []})
+    host.answer("/admin/adapters", reported, reported)
     answer = await host.client.post("/admin/adapters", json={"adapter": "a", "path": "/a"})
-    assert (answer.status, await answer.json()) == told
+    assert (answer.status, await answer.json()) == reported
     assert [(each.method, each.target) for each in first.asked] == [("POST", "/admin/adapters")]
     assert [(each.method, each.target) for each in second.asked] == [("POST", "/admin/adapters/names")]
     target = "/admin/adapters/org/a?worker=x"

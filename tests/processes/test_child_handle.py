@@ -1,4 +1,4 @@
-"""How a process is asked, and how its end is told."""
+"""Admin requests to a process, and the report of its end."""
 
 import pytest
 

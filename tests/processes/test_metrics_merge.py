@@ -48,7 +48,7 @@ kvgate_worker_up{worker="c"} 0.0
 
 
 def samples(page: str) -> dict[tuple[str, ...], float]:
-    """As Prometheus reads them."""
+    """Samples as Prometheus reads them."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(page)

@@ -13,7 +13,7 @@ from gateway.processes.reload import Answer, answered, change, prepare
 
 @dataclass
 class Peer:
-    """Answers as it is told to; `...`: not at all."""
+    """Peer with a scripted reply; `...`: none at all."""
 
     row: int
     says: object = None
@@ -44,7 +44,7 @@ async def test_one_refuses() -> None:
 
 
 async def test_one_says_nothing() -> None:
-    with pytest.raises(ConfigError, match="process 1 does not say"):
+    with pytest.raises(ConfigError, match="process 1 did not reply"):
         await prepare([Peer(0), Peer(1, says=...)], ASKED, timeout_s=0.01)
 
 

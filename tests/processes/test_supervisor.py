@@ -1,4 +1,4 @@
-"""What the supervisor decides; what it does is in tests/blackbox/test_processes.py."""
+"""Decisions of the supervisor; its effects are tested in tests/blackbox/test_processes.py."""
 
 from gateway.config import Config
 from gateway.processes.supervisor import Supervisor

@@ -58,7 +58,7 @@ def test_nobody_reuses_more_than_one_cache_of_all() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_foreseen_comes_true(seed: int) -> None:
-    """While nobody else comes, and blocks last."""
+    """The bound holds if no other request comes, and blocks last."""
     rng, clock = random.Random(seed), Clock()
     engine = Engine(H100_8B, 64, clock, lambda _: None)
     foresight, foreseen, seen = Foresight(engine), [], []

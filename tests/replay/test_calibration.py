@@ -1,4 +1,4 @@
-"""What is recorded of a fleet whose speeds are known is learnt again."""
+"""Calibration learns the speeds of a fleet back from its recording."""
 
 import random
 from array import array
@@ -47,7 +47,7 @@ def conversations(num: int, seed: int = 1) -> list[Job]:
 
 
 def recorded(path: Path, num: int = 15, is_streamed: bool = True) -> list[Job]:
-    """As a gateway writes it, of a fleet in virtual time."""
+    """Recording as a gateway writes it, of a fleet in virtual time."""
     fleet = VirtualFleet(Setup(2, TRUE, block_size=BLOCK, policy=RoundRobin))
     rows = []
     for job in fleet.run(conversations(num)):

@@ -11,7 +11,7 @@ from tests.replay.test_play import trace
 
 def test_a_table_a_document_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.jsonl").path
-    told, drawn = tmp_path / "r.json", tmp_path / "r.html"
+    reported, drawn = tmp_path / "r.json", tmp_path / "r.html"
     arguments = [
         "replay",
         str(path),
@@ -24,7 +24,7 @@ def test_a_table_a_document_and_a_picture(tmp_path: Path, capsys: pytest.Capture
         "--speed",
         "2",
     ]
-    assert main([*arguments, "--json", str(told), "--picture", str(drawn), "--slo-ttft-s", "1"]) == 0
+    assert main([*arguments, "--json", str(reported), "--picture", str(drawn), "--slo-ttft-s", "1"]) == 0
     heading, titles, *rows = capsys.readouterr().out.splitlines()
     assert heading.startswith("t.jsonl: 40 requests at 2x, 4 workers h100-8b; good: TTFT <= 1 s")
     assert titles.startswith("policy") and [row.split()[0] for row in rows] == [
@@ -32,7 +32,7 @@ def test_a_table_a_document_and_a_picture(tmp_path: Path, capsys: pytest.Capture
         "pooled",
         "all_knowing",
     ]
-    document = json.loads(told.read_text())
+    document = json.loads(reported.read_text())
     assert [row["policy"] for row in document["rows"]] == ["round_robin", "pooled", "all_knowing"]
     assert document["setup"]["slo"] == {"ttft_s": 1.0, "tpot_s": 0.05}
     assert "<svg" in drawn.read_text()
@@ -71,7 +71,7 @@ def test_a_policy_of_a_file_is_played_beside_those_that_are_shipped(
     ("arguments", "why"),
     [
         (["missing.jsonl"], "missing.jsonl: cannot be read"),
-        (["t.jsonl", "--policy", "best"], "--policy best: none of all_knowing, "),
+        (["t.jsonl", "--policy", "best"], "--policy best: not one of all_knowing, "),
         (["t.jsonl", "--profile", "h200"], "--profile h200: give one of"),
         (["t.jsonl", "--format", "azure"], "t.jsonl:1: no TIMESTAMP"),
         (["t.jsonl", "--json", "no/where"], "no/where: cannot be written"),
@@ -102,7 +102,7 @@ def test_numbers_have_their_bounds(option: str, capsys: pytest.CaptureFixture[st
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How well it learns is told in `test_calibration.py`."""
+    """Quality of the learnt speeds is tested in `test_calibration.py`."""
     monkeypatch.setattr(calibration, "MAX_LEARNT", 24)
     monkeypatch.setattr(calibration, "MAX_MOVES", 5)
 
@@ -112,7 +112,7 @@ def test_a_recording_says_what_was_measured_and_how_true_the_table_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded(tmp_path / "r.jsonl")
-    told = tmp_path / "out.json"
+    reported = tmp_path / "out.json"
     arguments = [
         "replay",
         str(tmp_path / "r.jsonl"),
@@ -122,13 +122,13 @@ def test_a_recording_says_what_was_measured_and_how_true_the_table_is(
         "--processes",
         "1",
     ]
-    assert main([*arguments, "--kv-blocks", "1250", "--json", str(told)]) == 0
+    assert main([*arguments, "--kv-blocks", "1250", "--json", str(reported)]) == 0
     heading, _, measured, replayed, speeds, error = capsys.readouterr().out.splitlines()
     assert "2 workers learnt" in heading and speeds.startswith("learnt: ")
     assert (measured.split()[0], replayed.split()[0]) == ("measured", "round_robin")
     assert float(measured.split()[1]) == pytest.approx(float(replayed.split()[1]), abs=0.02)
     assert error.startswith("calibration, round_robin at 1x: hit rate 0.") and "TTFT p90" in error
-    document = json.loads(told.read_text())
+    document = json.loads(reported.read_text())
     assert [row["policy"] for row in document["rows"]] == ["measured", "round_robin"]
     assert [each["name"] for each in document["calibration"]["errors"]] == [
         "hit rate",

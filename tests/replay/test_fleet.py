@@ -85,7 +85,7 @@ def test_the_policy_is_given(policy: Any) -> None:
 
 
 def test_workers_may_differ() -> None:
-    """Those at half the speed take longer for the same."""
+    """Workers at half the speed take longer for the same."""
     _, done = run(policy=RoundRobin, profiles=[H100_8B, HALF, H100_8B, HALF])
     tpot_s: dict[str, list[float]] = {}
     for job in done:
@@ -123,7 +123,7 @@ def test_a_fleet_whose_only_worker_is_away_is_asked_again() -> None:
 
 
 def test_events_come_later() -> None:
-    """What was sent counts at once; what a request that has ended left, when it is told and not before."""
+    """Sent prompts count at once; blocks of ended requests count when their events arrive and not before."""
     prompt = array("I", range(2000))
     fleet = VirtualFleet(Setup(1, H100_8B, block_size=32, event_delay_s=4.0))
     done = fleet.run([Job(at, prompt, 2) for at in (0.0, 3.0, 6.0)])

@@ -25,7 +25,7 @@ def test_a_profile_is_named_or_a_file(tmp_path: Path) -> None:
         ("x = 1", "unknown field"),
         ("step_s = 0", "> 0"),
         ("step_s = ", "mine.toml"),
-        ("seq_s = 1.0", "more than step_s"),
+        ("seq_s = 1.0", "exceeds step_s"),
     ],
 )
 def test_what_is_wrong_with_it_is_said(tmp_path: Path, text: str, why: str) -> None:

@@ -20,14 +20,14 @@ SIZE = 16
 def row(at: float, prompt: "array[int]", output: int, **fields: Any) -> Recorded:
     blocks = array("Q", hash_blocks(prompt, SIZE, root_hash("m"))).tobytes()
     known = {"blocks": blocks, "block_size": SIZE, "ttft_s": 0.1, "how": "ended", "status": 200}
-    told: dict[str, Any] = {
+    received: dict[str, Any] = {
         "output_tokens": output,
         "num_tokens": len(prompt),
         "e2e_s": 1.0,
         **known,
         **fields,
     }
-    return Recorded(at=at, model="m", policy="p", worker="w", **told)
+    return Recorded(at=at, model="m", policy="p", worker="w", **received)
 
 
 def jobs_of(path: Path, rows: list[Recorded], speed: float = 1.0) -> list[Job]:
@@ -49,7 +49,7 @@ def turns() -> list["array[int]"]:
 
 @pytest.mark.parametrize("session", ["s", None])
 def test_the_next_turn_finds_the_answer_where_it_found_it_then(tmp_path: Path, session: str | None) -> None:
-    """By its session, or as the engine told what it had cached."""
+    """Continuations are found by session, or by the cached tokens that the engine reported."""
     prompts = turns()
     rows = [row(5.0 * i, tokens, 60, session=session) for i, tokens in enumerate(prompts)]
     rows[1] = msgspec.structs.replace(rows[1], cached_tokens=160)

@@ -70,7 +70,7 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 
 
 def test_of_azures_prompts_only_their_length_is_known(tmp_path: Path) -> None:
-    """Of both years' clocks."""
+    """Clocks of both years."""
     (tmp_path / "t.csv").write_text(AZURE.replace("\n", "\r\n"))
     one, two = read(tmp_path / "t.csv", Reading())
     assert (one.num_tokens, one.num_output, two.num_tokens, two.num_output) == (4808, 10, 3180, 1)
@@ -81,8 +81,8 @@ BAD = [
     ("t.csv", AZURE + "2023-11-16 18:17:04,x,1\n", r"t\.csv:4: no TIMESTAMP"),
     ("t.csv", AZURE + "yesterday,1,1\n", r"t\.csv:4: no TIMESTAMP"),
     ("t.csv", "a,b\n", r"t\.csv:1: neither JSON nor"),
-    ("t.jsonl", "{}\n", r"t\.jsonl:1: of no known format"),
-    ("t.jsonl", "[1]\n", r"t\.jsonl:1: of no known format"),
+    ("t.jsonl", "{}\n", r"t\.jsonl:1: unknown format"),
+    ("t.jsonl", "[1]\n", r"t\.jsonl:1: unknown format"),
     (
         "t.jsonl",
         json.dumps(asked(0, 600, [1])) + "\n",

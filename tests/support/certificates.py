@@ -1,4 +1,4 @@
-"""Authorities and certificates in files, made for one test; loopback is whom they are for."""
+"""Authorities and certificates in files, made for one test, for loopback."""
 
 import os
 import ssl
@@ -81,7 +81,7 @@ class Mounted(Pair):
 
 
 def serial(certificate_file: str) -> str:
-    """As `getpeercert` writes it."""
+    """Time as `getpeercert` writes it."""
     from cryptography import x509
 
     first = x509.load_pem_x509_certificates(Path(certificate_file).read_bytes())[0]

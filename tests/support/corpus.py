@@ -28,11 +28,11 @@ CHAT_ONLY |= {"truncate_prompt_tokens", "truncation_side", "max_tokens"}
 
 
 class Golden(msgspec.Struct):
-    """What a real engine answered: digests of its tokens, in the order of the corpus."""
+    """Golden tokens of a real engine: digests, in the order of the corpus."""
 
     engine: str
     asked_at: datetime  # for strftime_now
-    chats: dict[str, list[str]]  # by template; "?" where its routes cannot tell, "-" where it refused
+    chats: dict[str, list[str]]  # by template; "?" where its routes cannot decide, "-" where it rejected
     completions: list[str]  # all prompts of a body together
 
 
@@ -229,7 +229,7 @@ def reasoning() -> list[Body]:
 
 
 def chat_only() -> list[Body]:
-    """What /tokenize does not read: compared with the engine's render route."""
+    """Chats with fields that /tokenize ignores: compared with the engine's render route."""
     return [
         *(chat(user("q"), reasoning_effort=value) for value in ("none", "low", "high", None)),
         chat(user("q"), reasoning_effort="low", chat_template_kwargs={"enable_thinking": False}),
@@ -380,7 +380,7 @@ REFUSED: list[Body] = [
 
 
 def is_for_tokenize(body: Body) -> bool:
-    """Whether /tokenize reads all that matters in this chat body."""
+    """True if /tokenize reads all that matters in this chat body."""
     fields = {*body, *itertools.chain.from_iterable(body["messages"])}
     return fields.isdisjoint(CHAT_ONLY)
 

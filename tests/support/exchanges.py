@@ -1,4 +1,4 @@
-"""A proxy whose workers are fake transports and whose clock is moved by hand."""
+"""Proxy with fake transports as workers and a clock that is moved by hand."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, cast

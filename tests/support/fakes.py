@@ -51,7 +51,7 @@ class FakeEngine:
     marks = EngineMarks()
     usage = StreamUsage()
     paths = EnginePaths("/health", "/metrics", "/v1/models", "/version", "/kv_event_sources")
-    flags = EngineFlags(events="--publish", cached_tokens="--tell-cached")
+    flags = EngineFlags(events="--publish", cached_tokens="--report-cached")
     reports_from: tuple[int, ...] | None = None
     adapters: AdapterCalls | None = AdapterCalls("/load", "/unload", "--with-adapters")
     names_adapters = True
@@ -95,8 +95,8 @@ class FakeEngine:
 
     def decode_poll(self, body: bytes, block_size: int, now: float) -> list[EventBatch]:
         """Each event as `[seq, blocks]`."""
-        told = _json(body)
-        return [_batch(seq_frame(seq), payload(*blocks, ts=now)) for seq, blocks in told]
+        reported = _json(body)
+        return [_batch(seq_frame(seq), payload(*blocks, ts=now)) for seq, blocks in reported]
 
 
 def _batch(seq: bytes, body: bytes) -> EventBatch:

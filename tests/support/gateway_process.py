@@ -110,7 +110,7 @@ class GatewayProcess:
 
     @staticmethod
     def check(*flags: str) -> str:
-        """What `kvgate check` prints; it must have succeeded."""
+        """Output of `kvgate check`; it must have succeeded."""
         command = [*GATEWAY, "check", *flags]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=clean_environment())
         assert done.returncode == 0, done.stdout + done.stderr

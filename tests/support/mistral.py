@@ -2,7 +2,7 @@
 
 The library has files of v3 in it, and none of later versions: these are made from it, with a small vocabulary
 and the special tokens that they name. What vLLM makes of each chat is in `tests/data/mistral.json`;
-`python -m tests.vllm.test_mistral` writes it anew.
+`python -m tests.vllm.test_mistral` writes it again.
 """
 
 import json

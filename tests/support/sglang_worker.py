@@ -70,7 +70,7 @@ class SglangWorker:
         return min(known, (len(ids) - 1) // self.page_size) * self.page_size
 
     def evict(self, rank: int, num_tokens: int) -> None:
-        """What lies behind the first `num_tokens` of every prompt."""
+        """Tokens behind the first `num_tokens` of every prompt."""
         gone = [page for page in self.held[rank] if len(page) > num_tokens]
         names = [self.held[rank].pop(page) for page in sorted(gone, key=len, reverse=True)]
         self._publish(rank, [self._event("BlockRemoved", block_hashes=names, medium="GPU")])
@@ -141,9 +141,9 @@ class SglangWorker:
         return web.json_response({"object": "list", "data": [card]})
 
     async def _server_info(self, request: web.Request) -> web.Response:
-        told = {"version": "0.5.23" if self.wire == "map" else "0.5.10", "page_size": self.page_size}
-        told |= {"dp_size": self.dp_size, "max_total_num_tokens": 100_000, "disaggregation_mode": "null"}
-        return web.json_response(told | {"kv_events_config": json.dumps(self._config)})
+        reported = {"version": "0.5.23" if self.wire == "map" else "0.5.10", "page_size": self.page_size}
+        reported |= {"dp_size": self.dp_size, "max_total_num_tokens": 100_000, "disaggregation_mode": "null"}
+        return web.json_response(reported | {"kv_events_config": json.dumps(self._config)})
 
     async def _metrics(self, request: web.Request) -> web.Response:
         ranks = range(self.dp_size)

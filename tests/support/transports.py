@@ -13,7 +13,7 @@ class FakeTimer:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """As the real one, it holds nothing any more."""
+        """Close: as the real one, it keeps no data any more."""
         self.is_cancelled = True
         self.callback = lambda: None
 
@@ -77,7 +77,7 @@ class FakeTransport:
         self.protocol.connection_lost(exc)
 
     def taken(self) -> bytes:
-        """What was written since the last call."""
+        """Data written since the last call."""
         out, self.out = self.out, b""
         return out
 

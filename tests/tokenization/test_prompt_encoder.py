@@ -45,14 +45,14 @@ def ours(prompts: PromptEncoder, body: Body, now: datetime) -> str:
 def test_chats_are_the_engine_s(template: str) -> None:
     golden, prompts = corpus.golden(), load(template)
     assert len(CHATS) + len(COMPLETIONS) >= 200
-    told = list(zip(CHATS, golden.chats[template], strict=True))
-    wrong = [body for body, theirs in told if theirs not in ("?", ours(prompts, body, golden.asked_at))]
+    reported = list(zip(CHATS, golden.chats[template], strict=True))
+    wrong = [body for body, theirs in reported if theirs not in ("?", ours(prompts, body, golden.asked_at))]
     assert [corpus.name_of(body) for body in wrong] == []
 
 
 def test_completions_are_the_engine_s(prompts: PromptEncoder) -> None:
-    told = zip(COMPLETIONS, corpus.golden().completions, strict=True)
-    wrong = [body for body, theirs in told if corpus.digest_all(prompts.completion(body)) != theirs]
+    reported = zip(COMPLETIONS, corpus.golden().completions, strict=True)
+    wrong = [body for body, theirs in reported if corpus.digest_all(prompts.completion(body)) != theirs]
     assert [corpus.name_of(body) for body in wrong] == []
 
 
@@ -279,11 +279,11 @@ def test_what_is_in_use_is_told() -> None:
     (template,) = prompts.describe()["templates"]
     assert (template["name"], template["rendering"]) == ("default", "whole")
     prompts.remember(Runs(), NOW, print)
-    told = prompts.describe()
-    assert (told["encoder"], told["why"]) == (prompts.kind, prompts.why)
-    assert told["templates"][0]["rendering"] == "incremental"
-    assert 0 < told["segments"]["bytes"] <= told["segments"]["max_bytes"]
-    assert json.dumps(told)  # plain values
+    reported = prompts.describe()
+    assert (reported["encoder"], reported["why"]) == (prompts.kind, prompts.why)
+    assert reported["templates"][0]["rendering"] == "incremental"
+    assert 0 < reported["segments"]["bytes"] <= reported["segments"]["max_bytes"]
+    assert json.dumps(reported)  # plain values
 
 
 def test_tokens_can_be_read_back(prompts: PromptEncoder) -> None:

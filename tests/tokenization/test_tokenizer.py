@@ -270,7 +270,7 @@ def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path) -> None:
 
 
 class Counting:
-    """An encoder that tells what it was asked."""
+    """Encoder that records the texts that it encodes."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -46,10 +46,10 @@ def test_one_answer_of_one_token() -> None:
 
 
 def test_an_answer_need_not_tell_anything() -> None:
-    told = read_answer(b"{}")
-    assert (told.handed(b"p"), bytes(told.kv_transfer_params)) == (Handed(b"p"), b"null")
-    told = read_answer(b'{"usage":{"prompt_tokens":7,"prompt_tokens_details":null}}')
-    assert told.handed(b"p") == Handed(b"p", 7, None)
+    reported = read_answer(b"{}")
+    assert (reported.handed(b"p"), bytes(reported.kv_transfer_params)) == (Handed(b"p"), b"null")
+    reported = read_answer(b'{"usage":{"prompt_tokens":7,"prompt_tokens_details":null}}')
+    assert reported.handed(b"p") == Handed(b"p", 7, None)
     with pytest.raises(DecodeError, match="the prefill worker's answer"):
         read_answer(b'{"choices":1}')
 

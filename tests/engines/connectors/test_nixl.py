@@ -34,11 +34,11 @@ def test_prefill_is_asked_to_keep_its_blocks() -> None:
 
 
 def test_decode_is_told_what_prefill_said_unchanged() -> None:
-    told = {**PARAMS, "remote_prefill_cached_tokens": 16, "unknown": [1, {"a": None}]}
-    handed = Nixl().handed(answer(kv_transfer_params=told))
+    reported = {**PARAMS, "remote_prefill_cached_tokens": 16, "unknown": [1, {"a": None}]}
+    handed = Nixl().handed(answer(kv_transfer_params=reported))
     assert (handed.num_prompt_tokens, handed.cached_tokens) == (100, 32)
     body = of(Nixl().to_decode(BODY, pair(), handed))
-    assert body == {**json.loads(BODY), "kv_transfer_params": told}
+    assert body == {**json.loads(BODY), "kv_transfer_params": reported}
 
 
 def test_what_prefill_had_cached_is_told_where_it_does_not_say_so_itself() -> None:

@@ -16,7 +16,7 @@ PARAMS = {
 }
 
 
-def told(params: Any = PARAMS, reason: str | None = "length", **fields: Any) -> bytes:
+def reported(params: Any = PARAMS, reason: str | None = "length", **fields: Any) -> bytes:
     return answer(choices=[{"finish_reason": reason, "disaggregated_params": params}], **fields)
 
 
@@ -24,28 +24,30 @@ def test_decode_goes_on_from_prefills_first_token() -> None:
     asked = of(Context().to_prefill(BODY, pair(9)))
     assert asked["disaggregated_params"] == {"request_type": "context_only", "disagg_request_id": 9}
     assert (asked["stream"], asked["max_tokens"]) == (False, 9)
-    handed = Context().handed(told(prompt_token_ids=[1, 2, 3]))
+    handed = Context().handed(reported(prompt_token_ids=[1, 2, 3]))
     body = of(Context().to_decode(BODY, pair(9), handed))
     expected = {"disaggregated_params": {**PARAMS, "request_type": "generation_only"}, "prompt": [1, 2, 3]}
     assert body == {**json.loads(BODY), **expected}
 
 
 def test_a_chat_takes_the_tokens_beside_its_messages() -> None:
-    body = of(Context().to_decode(b'{"messages":[]}', pair(), Context().handed(told(prompt_token_ids=[1]))))
+    body = of(
+        Context().to_decode(b'{"messages":[]}', pair(), Context().handed(reported(prompt_token_ids=[1])))
+    )
     assert (body["messages"], body["prompt_token_ids"]) == ([], [1])
     assert "prompt_token_ids" not in of(
-        Context().to_decode(b'{"messages":[]}', pair(), Context().handed(told()))
+        Context().to_decode(b'{"messages":[]}', pair(), Context().handed(reported()))
     )
 
 
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (told(reason="stop"), "nothing is left to decode"),
-        (told(reason=None), "nothing is left to decode"),
+        (reported(reason="stop"), "nothing is left to decode"),
+        (reported(reason=None), "nothing is left to decode"),
         (answer(choices=[]), "nothing is left to decode"),
-        (told(params=None), "disaggregated_params"),
-        (told(params={**PARAMS, "ctx_request_id": None}), "without ctx_request_id"),
+        (reported(params=None), "disaggregated_params"),
+        (reported(params={**PARAMS, "ctx_request_id": None}), "without ctx_request_id"),
     ],
 )
 def test_what_cannot_be_gone_on_with_is_refused(body: bytes, why: str) -> None:

@@ -58,9 +58,9 @@ async def test_sglang_has_other_paths_and_answers_an_object(start_sim: StartSim,
     async with http.post(f"{sim.url}/load_lora_adapter", json=body) as answer:
         assert (answer.status, (await answer.json())["success"]) == (200, True)
     async with http.post(f"{sim.url}/load_lora_adapter", json=body) as answer:
-        told = await answer.json()
-        assert (answer.status, told["success"], told["loaded_adapters"]) == (400, False, {"a": "/a"})
-        assert "already been loaded" in told["error_message"]
+        reported = await answer.json()
+        assert (answer.status, reported["success"], reported["loaded_adapters"]) == (400, False, {"a": "/a"})
+        assert "already been loaded" in reported["error_message"]
     async with http.post(f"{sim.url}/unload_lora_adapter", json={"lora_name": "a"}) as answer:
         assert (await answer.json()) == {"success": True, "error_message": None, "loaded_adapters": {}}
 

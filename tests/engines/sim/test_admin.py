@@ -1,4 +1,4 @@
-"""What the worker says of itself, tokens, and the small models."""
+"""Worker's state, tokens, and the small models."""
 
 import json
 from typing import Any

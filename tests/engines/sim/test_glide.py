@@ -10,7 +10,7 @@ from engines.sim.cache import CachedSequence, PrefixCache
 from engines.sim.glide import Glide
 from engines.sim.scheduler import Costs, Limits, Outcome, Scheduler, Sequence
 
-Told = list[tuple[int, Any]]
+Reported = list[tuple[int, Any]]
 
 
 def scheduler(lengths: list[tuple[int, int]], num_blocks: int, block_size: int, seqs: int) -> Scheduler:
@@ -30,37 +30,37 @@ def state(one: Scheduler) -> Any:
     return rows, numbers, one.cache.num_free, one.counts, len(one.running)
 
 
-def told(number: int, outcome: Outcome) -> Told:
+def reported(number: int, outcome: Outcome) -> Reported:
     ended = [s.cached.tokens.tolist() for s in outcome.produced if s.is_finished]
     return [(number, event) for event in outcome.events] + [(number, tokens) for tokens in ended]
 
 
-def stepped(one: Scheduler, limit: int) -> tuple[Told, Any]:
-    found: Told = []
+def stepped(one: Scheduler, limit: int) -> tuple[Reported, Any]:
+    found: Reported = []
     for number in range(1, limit + 1):
         step = one.start_step()
         if step is None:
             break
-        found += told(number, one.finish_step(step))
+        found += reported(number, one.finish_step(step))
     return found, state(one)
 
 
-def glided(one: Scheduler, limit: int) -> tuple[Told, Any, int]:
-    """As many steps, and how many of them were not taken singly."""
-    found: Told = []
+def glided(one: Scheduler, limit: int) -> tuple[Reported, Any, int]:
+    """Result of as many steps by glides, and the number of steps that were not taken singly."""
+    found: Reported = []
     number = saved = 0
     while number < limit and (step := one.start_step()) is not None:
         glide = Glide.of(one, step)
         if glide is None:
             number += 1
-            found += told(number, one.finish_step(step))
+            found += reported(number, one.finish_step(step))
             continue
         before = number
         while not glide.is_over and before + glide.next <= limit:
             number = before + glide.next
-            found += told(number, glide.take())
+            found += reported(number, glide.take())
         if not glide.is_over:  # as one who arrives would
-            found += told(limit, one.finish_step(glide.stop(limit - before - 1)))
+            found += reported(limit, one.finish_step(glide.stop(limit - before - 1)))
             number = limit
         saved += number - before - 1
     return found, state(one), saved

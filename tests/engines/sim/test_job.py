@@ -1,4 +1,4 @@
-"""One request's choices: order, progress and usage."""
+"""Choices of a request: order, progress and usage."""
 
 from array import array
 
@@ -22,10 +22,10 @@ async def test_every_token_of_every_choice_is_told_once() -> None:
     rank = Rank(FAST, 0)
     one = job(num_choices=2)
     one.submit(lambda: rank)
-    told: list[int] = []
+    reported: list[int] = []
     while not one.is_done:
-        told.append((await one.wait()).index)
-    assert sorted(told) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+        reported.append((await one.wait()).index)
+    assert sorted(reported) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert [choice.prompt for choice in one.choices] == [PROMPTS[0]] * 2 + [PROMPTS[1]] * 2
     usage = one.usage(with_details=True)
     assert (usage.prompt, usage.completion, usage.cached) == (60, 12, 0), "of the last prompt's first choice"

@@ -24,7 +24,7 @@ def data(chunk: bytes) -> Any:
     return json.loads(chunk.removeprefix(b"data: "))
 
 
-def told(one: Job, count: int) -> Any:
+def reported(one: Job, count: int) -> Any:
     (choice,) = one.choices
     choice.num_sent = count
     return choice
@@ -32,7 +32,7 @@ def told(one: Job, count: int) -> Any:
 
 def test_a_chat_chunk() -> None:
     one = job()
-    assert data(Chat().chunk(one, told(one, 1), USAGE)) == {
+    assert data(Chat().chunk(one, reported(one, 1), USAGE)) == {
         "id": "chatcmpl-abc",
         "object": "chat.completion.chunk",
         "created": one.created,
@@ -47,7 +47,7 @@ def test_a_chat_chunk() -> None:
             }
         ],
     }
-    last = data(Chat().chunk(one, told(one, 2), USAGE))
+    last = data(Chat().chunk(one, reported(one, 2), USAGE))
     assert last["choices"][0]["finish_reason"] == "length"
     assert last["choices"][0]["stop_reason"] is None
     assert "system_fingerprint" in last
@@ -55,9 +55,9 @@ def test_a_chat_chunk() -> None:
 
 def test_a_completion_chunk() -> None:
     one = job(return_token_ids=True)
-    first = data(Completions().chunk(one, told(one, 1), USAGE))["choices"][0]
+    first = data(Completions().chunk(one, reported(one, 1), USAGE))["choices"][0]
     assert (first["text"], first["token_ids"], first["prompt_token_ids"]) == (" one", [11], [7, 8, 9])
-    second = data(Completions().chunk(one, told(one, 2), USAGE))["choices"][0]
+    second = data(Completions().chunk(one, reported(one, 2), USAGE))["choices"][0]
     assert (second["token_ids"], second["prompt_token_ids"]) == ([12], None)
 
 
@@ -85,15 +85,18 @@ def test_usage_in_each_chunk_on_request() -> None:
         "completion_tokens": 1,
         "completion_tokens_details": None,
     }
-    assert data(Chat().chunk(one, told(one, 1), USAGE))["usage"] == counts
-    assert data(Completions().chunk(one, told(one, 1), USAGE))["usage"] == counts
+    assert data(Chat().chunk(one, reported(one, 1), USAGE))["usage"] == counts
+    assert data(Completions().chunk(one, reported(one, 1), USAGE))["usage"] == counts
     assert data(Chat().opening(one, USAGE))["usage"]["completion_tokens"] == 0
 
 
 def test_an_echo_comes_with_the_first_chunk() -> None:
     one = job(echo=True)
-    assert data(Completions(["prompt"]).chunk(one, told(one, 1), USAGE))["choices"][0]["text"] == "prompt one"
-    assert data(Completions(["prompt"]).chunk(one, told(one, 2), USAGE))["choices"][0]["text"] == " two"
+    assert (
+        data(Completions(["prompt"]).chunk(one, reported(one, 1), USAGE))["choices"][0]["text"]
+        == "prompt one"
+    )
+    assert data(Completions(["prompt"]).chunk(one, reported(one, 2), USAGE))["choices"][0]["text"] == " two"
 
 
 def test_a_named_event() -> None:

@@ -211,8 +211,8 @@ async def test_faults_on_the_way(
     assert await subscriber.payloads(len(arrives)) == arrives
     assert await subscriber.is_silent()
     replayed = await replay(sockets, publisher, [b"", seq_bytes(0)])
-    told = [answer[3] for answer in replayed[:-1] if answer[3] not in (PROBE, b"last")]
-    assert told == [b"0", b"1", b"2", b"3"], "a replay has what was lost"
+    reported = [answer[3] for answer in replayed[:-1] if answer[3] not in (PROBE, b"last")]
+    assert reported == [b"0", b"1", b"2", b"3"], "a replay has what was lost"
 
 
 async def test_what_is_late_holds_up_what_follows(

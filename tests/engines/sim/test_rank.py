@@ -1,4 +1,4 @@
-"""One rank in a loop: it steps only while there is work, and tells everybody once per token."""
+"""Rank in a loop: it steps only while there is work, and calls each client once per token."""
 
 import asyncio
 import random
@@ -20,15 +20,15 @@ def request(num_prompt: int = 20, num_output: int = 5, first: int = 0) -> Sequen
 
 
 async def finished(submit: Callable[[Callable[[], None]], None], sequence: Sequence) -> int:
-    """How often we were told until it was finished."""
+    """Number of calls until it was finished."""
     done = asyncio.get_running_loop().create_future()
-    told = 0
+    reported = 0
 
     def on_token() -> None:
-        nonlocal told
-        told += 1
+        nonlocal reported
+        reported += 1
         if sequence.is_finished:
-            done.set_result(told)
+            done.set_result(reported)
 
     submit(on_token)
     async with asyncio.timeout(5):
@@ -38,7 +38,7 @@ async def finished(submit: Callable[[Callable[[], None]], None], sequence: Seque
 async def test_a_sequence_is_told_token_by_token_and_then_the_rank_is_idle() -> None:
     rank = Rank(FAST, 0)
     one = request()
-    assert await finished(lambda told: rank.submit(one, told), one) == 5
+    assert await finished(lambda reported: rank.submit(one, reported), one) == 5
     assert (rank.num_steps, rank.num_clients, rank.scheduler.has_work) == (5, 0, False)
     assert rank._timer is None, "nothing is scheduled"
     assert (rank.ttft.count, rank.itl.count, rank.e2e.count) == (1, 4, 1)
@@ -48,7 +48,7 @@ async def test_requests_of_one_moment_share_a_step() -> None:
     rank = Rank(FAST, 0)
     first, second = request(), request(first=500)
     rank.submit(first, lambda: None)
-    await finished(lambda told: rank.submit(second, told), second)
+    await finished(lambda reported: rank.submit(second, reported), second)
     assert rank.num_steps == 5
 
 
@@ -59,7 +59,7 @@ async def test_gauges_move_with_steps() -> None:
     rank.submit(one, lambda: seen.append(rank.gauges))
     assert rank.gauges == Gauges()
     other = request(first=900, num_output=9)
-    await finished(lambda told: rank.submit(other, told), other)
+    await finished(lambda reported: rank.submit(other, reported), other)
     assert [gauges.num_running for gauges in seen] == [2, 2, 2, 2, 1]
     assert rank.gauges.num_running == 0
 
@@ -67,9 +67,9 @@ async def test_gauges_move_with_steps() -> None:
 async def test_a_reset_waits_for_the_step_and_fails_while_blocks_are_held() -> None:
     rank = Rank(FAST, 0)
     one = request()
-    told = asyncio.Event()
-    rank.submit(one, told.set)
-    await told.wait()
+    reported = asyncio.Event()
+    rank.submit(one, reported.set)
+    await reported.wait()
     assert await rank.reset() is False
     assert await rank.reset(with_running=True) is True
     assert one.num_preemptions == 1
@@ -85,15 +85,15 @@ async def test_an_idle_rank_resets_at_once() -> None:
 async def test_an_abort_is_not_told_any_more() -> None:
     rank = Rank(FAST, 0)
     one, other = request(num_output=500), request(first=300)
-    told: list[int] = []
+    reported: list[int] = []
 
     def on_token() -> None:
-        told.append(1)
+        reported.append(1)
         rank.abort(one)
 
     rank.submit(one, on_token)
-    await finished(lambda tell: rank.submit(other, tell), other)
-    assert len(told) == 1
+    await finished(lambda on_token: rank.submit(other, on_token), other)
+    assert len(reported) == 1
     assert (rank.scheduler.counts.aborts, rank.num_clients) == (1, 0)
 
 
@@ -103,7 +103,7 @@ async def test_a_hung_step_ends_when_the_fault_does() -> None:
     one = request(num_output=1)
     done = asyncio.Event()
     rank.submit(one, done.set)
-    while rank._hung_step is None:  # noqa: ASYNC110 - the end of a step that hangs tells nobody
+    while rank._hung_step is None:  # noqa: ASYNC110 - the end of a step that hangs is not announced
         await asyncio.sleep(0)
     assert not done.is_set()
     rank.set_faults(Faults(), random.Random(1))

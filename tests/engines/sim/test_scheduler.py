@@ -130,7 +130,7 @@ def test_the_youngest_is_preempted_and_computes_again_what_was_evicted() -> None
     assert (old.num_preemptions, young.num_preemptions) == (0, 1)
     assert one.counts.preemptions == 1
     assert (old.num_output, young.num_output) == (6, 6)
-    assert sum(len(outcome.produced) for outcome in outcomes) == 12, "no token is told twice"
+    assert sum(len(outcome.produced) for outcome in outcomes) == 12, "no token is reported twice"
     assert young.num_cached_tokens == 0, "the first admission counts"
     assert one.counts.prefix_queries == 12, "a resumed prompt is not counted again"
     assert one.cache.num_free == 7

@@ -24,7 +24,7 @@ def golden(version: str) -> list[tuple[str, int, bytes]]:
 
 
 def as_ours(event: KvEvent) -> KvEvent:
-    """What the cache would have emitted: the adapter beside the extra keys."""
+    """Event as the cache would have emitted it: the adapter beside the extra keys."""
     if not isinstance(event, BlocksStored):
         return event
     adapter = "adapter-a" if event.extra_keys and event.extra_keys[0] == ["adapter-a"] else None

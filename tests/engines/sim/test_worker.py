@@ -49,15 +49,15 @@ async def test_events_and_cache_agree_block_for_block(start_sim: StartSim, http:
     sim = await start_sim()
     await complete(http, sim.url, max_tokens=40)
     (names,) = [await get(http, sim.url + "/sim/cache")]
-    told = [
+    reported = [
         name
         for batch in await replayed(sim.replay_endpoint)
         for event in batch.events
         if isinstance(event, BlocksStored)
         for name in event.engine_hashes
     ]
-    assert told == [name for name, _, _ in names["0"]]
-    assert len(told) == 139 // 16
+    assert reported == [name for name, _, _ in names["0"]]
+    assert len(reported) == 139 // 16
 
 
 async def test_a_restart_begins_anew_on_the_same_ports(start_sim: StartSim, http: ClientSession) -> None:
@@ -160,7 +160,7 @@ async def test_what_is_under_way_is_finished_where_it_may_be(http: ClientSession
 
 
 async def _until_told(http: ClientSession, url: str, status: int | None) -> None:
-    """Its health, over a connection of its own; None: it refuses those."""
+    """Health of the worker, over a connection of its own; None: it refuses those."""
     async with asyncio.timeout(20):
         while True:
             try:

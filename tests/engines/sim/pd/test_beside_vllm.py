@@ -42,8 +42,8 @@ async def test_a_transfer_that_failed(start_sim: StartSim, http: ClientSession) 
 async def test_how_the_role_is_told(start_sim: StartSim, http: ClientSession, role: str) -> None:
     sim = await start_sim(pd_role=role)
     info = await get(http, sim.url + "/server_info?config_format=json")
-    told, real = info["vllm_config"]["kv_transfer_config"], REAL["kv_transfer_config"][role]
-    assert told | {"engine_id": ""} == real | {"engine_id": ""}
+    reported, real = info["vllm_config"]["kv_transfer_config"], REAL["kv_transfer_config"][role]
+    assert reported | {"engine_id": ""} == real | {"engine_id": ""}
     names = {name.partition("{")[0] for name in await metrics(http, sim.url)}
     every = {name for names in REAL["metrics"].values() for name in names}
     assert names & every == set(REAL["metrics"][role])

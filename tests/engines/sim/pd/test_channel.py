@@ -42,7 +42,7 @@ async def test_who_is_gone_is_told_with_what_it_fetched(far: Far) -> None:
     await caller.ask(op="a", key="k")
     caller.close()
     async with asyncio.timeout(5):
-        while not far.gone:  # noqa: ASYNC110 - the other end's handler tells nobody
+        while not far.gone:  # noqa: ASYNC110 - the other end's handler sends no notification
             await asyncio.sleep(0.001)
     assert far.gone == ["k"]
 

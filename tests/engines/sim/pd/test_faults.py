@@ -1,4 +1,4 @@
-"""What can be made to go wrong with prefill and transfers, on a running worker."""
+"""Injected faults of prefill and transfers, on a running worker."""
 
 import asyncio
 import sys

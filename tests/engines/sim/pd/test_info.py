@@ -1,4 +1,4 @@
-"""How a worker tells what it is, before any request."""
+"""Worker's report of its role, before any request."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ async def metrics(http: ClientSession, url: str) -> dict[str, float]:
 async def test_vllm_with_nixl(start_sim: StartSim, http: ClientSession, role: str, kv_role: str) -> None:
     sim = await start_sim(pd_role=role, tp_size=2, cache_dtype="fp8", kv_load_failure="recompute")
     info: Any = await get(http, sim.url + "/server_info?config_format=json")
-    told = info["vllm_config"]["kv_transfer_config"]
-    assert (told["kv_connector"], told["kv_role"]) == ("NixlConnector", kv_role)
-    assert told["kv_load_failure_policy"] == "recompute"
+    reported = info["vllm_config"]["kv_transfer_config"]
+    assert (reported["kv_connector"], reported["kv_role"]) == ("NixlConnector", kv_role)
+    assert reported["kv_load_failure_policy"] == "recompute"
     assert info["vllm_config"]["cache_config"]["cache_dtype"] == "fp8"
     assert info["vllm_config"]["parallel_config"]["tensor_parallel_size"] == 2
     if role != "decode":
         params = await prefilled(http, sim)
-        assert params["remote_engine_id"] == told["engine_id"]
+        assert params["remote_engine_id"] == reported["engine_id"]
         assert params["remote_port"] == info["vllm_env"]["VLLM_NIXL_SIDE_CHANNEL_PORT"]
 
 
@@ -60,7 +60,7 @@ async def test_it_may_be_kept_to_itself(start_sim: StartSim, http: ClientSession
 async def test_pinned_blocks_and_what_became_of_them(start_sim: StartSim, http: ClientSession) -> None:
     sim = await start_sim(pd_role="prefill")
     await prefilled(http, sim)
-    told = await metrics(http, sim.url)
+    reported = await metrics(http, sim.url)
     labels = '{engine="0",model_name="m"}'
-    assert told["sim_pd_pinned_blocks" + labels] == 7
-    assert told["vllm:nixl_num_kv_expired_reqs_total" + labels] == 0
+    assert reported["sim_pd_pinned_blocks" + labels] == 7
+    assert reported["vllm:nixl_num_kv_expired_reqs_total" + labels] == 0

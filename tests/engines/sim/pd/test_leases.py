@@ -1,4 +1,4 @@
-"""What is pinned is fetched once, or waits until its lease ends; it is freed exactly once."""
+"""Leases: pinned blocks are fetched once, or wait until their lease ends; they are freed exactly once."""
 
 from engines.sim.pd.leases import Leases
 

@@ -1,4 +1,4 @@
-"""What NIXL's parameters ask for, and what prefill tells; shapes as vLLM 0.32 answered them."""
+"""NIXL's parameters in requests and prefill's responses; shapes as in vLLM 0.32."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ import pytest
 from engines.sim.pd.leg import Leg, Source
 from engines.sim.pd.nixl import Place, read, transfer_params
 
-TOLD = transfer_params(Place("e", "127.0.0.1", 5600, 1), "cmpl-x-0-ab", [4, 5], 20, 16)
+PREFILL_PARAMS = transfer_params(Place("e", "127.0.0.1", 5600, 1), "cmpl-x-0-ab", [4, 5], 20, 16)
 
 
 def test_what_prefill_tells() -> None:
-    assert TOLD == {
+    assert PREFILL_PARAMS == {
         "do_remote_prefill": True,
         "do_remote_decode": False,
         "remote_block_ids": [[4, 5]],
@@ -31,14 +31,14 @@ def test_what_prefill_tells() -> None:
 
 def test_what_decode_makes_of_it() -> None:
     source = Source("127.0.0.1", 5600, "cmpl-x-0-ab", "e")
-    assert read({"kv_transfer_params": TOLD}) == Leg(fetches=True, source=source, reported_cached_tokens=16)
+    assert read({"kv_transfer_params": PREFILL_PARAMS}) == Leg(fetches=True, source=source, reported_cached_tokens=16)
 
 
 @pytest.mark.parametrize(
     "name", ["remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port"]
 )
 def test_nothing_can_be_fetched_where_a_field_is_missing(name: str) -> None:
-    leg = read({"kv_transfer_params": TOLD | {name: None}})
+    leg = read({"kv_transfer_params": PREFILL_PARAMS | {name: None}})
     assert leg is not None and leg.fetches and leg.source is None
 
 

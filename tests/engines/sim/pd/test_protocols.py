@@ -1,4 +1,4 @@
-"""Which protocol reads a request, and what prefill's answer tells."""
+"""Protocols of requests, and the parameters in prefill's response."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Both legs at once, tied by a room: who waits for whom, and what is read where one does not come."""
+"""Both legs at once, tied by a room: waiting for the other leg, and the errors where one does not come."""
 
 import asyncio
 from typing import Any

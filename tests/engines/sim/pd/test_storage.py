@@ -32,9 +32,9 @@ async def test_nothing_there_is_computed(start_sim: StartSim, http: ClientSessio
     status, answer = await post(http, sim)
     assert (status, answer["usage"]["prompt_tokens_details"]["cached_tokens"]) == (200, 0)
     info = await get(http, sim.url + "/server_info?config_format=json")
-    told = info["vllm_config"]["kv_transfer_config"]
-    assert told["kv_connector"] == "ExampleConnector"
-    assert told["kv_connector_extra_config"] == {"shared_storage_path": str(tmp_path)}
+    reported = info["vllm_config"]["kv_transfer_config"]
+    assert reported["kv_connector"] == "ExampleConnector"
+    assert reported["kv_connector_extra_config"] == {"shared_storage_path": str(tmp_path)}
 
 
 def test_a_prompt_is_found_by_its_full_blocks(tmp_path: Path) -> None:

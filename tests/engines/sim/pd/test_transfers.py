@@ -75,8 +75,8 @@ async def test_cached_tokens_are_prefills_where_they_are_passed_on(
     prefill, decode = await pair(start_sim)
     params = await prefilled(http, prefill)
     assert params["remote_prefill_cached_tokens"] == 0
-    _, told = await post(http, decode, kv_transfer_params=params)
-    assert told["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    _, reported = await post(http, decode, kv_transfer_params=params)
+    assert reported["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     params = await prefilled(http, prefill, prompt=IDS[:50])
     del params["remote_prefill_cached_tokens"]
     other = await start_sim(pd_role="decode", **SOON)
@@ -251,8 +251,8 @@ async def test_prefill_is_killed_between_its_answer_and_the_fetch(
     finally:
         process.kill()
         await process.wait()
-    status, told = await post(http, decode, kv_transfer_params=params)
-    assert (status, told["error"]["message"]) == (500, "Internal server error")
+    status, reported = await post(http, decode, kv_transfer_params=params)
+    assert (status, reported["error"]["message"]) == (500, "Internal server error")
 
 
 async def test_what_decode_refuses_is_not_left_pinned(start_sim: StartSim, http: ClientSession) -> None:

@@ -1,4 +1,4 @@
-"""Context only, then generation, whose answer begins with the context's token."""
+"""Context only, then generation with a response that begins with the context's token."""
 
 from typing import Any
 
