@@ -86,7 +86,7 @@ def test_the_top_help_names_every_command(capsys: pytest.CaptureFixture[str]) ->
             "kvgate: policy: there is no policy 'best'; there are expected_ttft, ",
         ),
         (["check", "--worker", "10.0.0.1:8000"], "kvgate: worker: '10.0.0.1:8000' is not an http(s) URL"),
-        (["check", "--tokenizer", "./no/dir"], "kvgate: tokenizer: ./no/dir is no directory here"),
+        (["check", "--tokenizer", "./no/dir"], "kvgate: tokenizer: ./no/dir is not a directory"),
     ],
 )
 def test_a_bad_configuration_is_one_line_and_exit_code_2(

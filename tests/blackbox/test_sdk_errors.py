@@ -27,7 +27,9 @@ async def refused(bench: Bench, key: str = "x", **fields: Any) -> anthropic.APIS
             await client.messages.create(**{"model": "m", "max_tokens": 5, "messages": HI, **fields})
     error = caught.value
     body: Any = error.body
-    assert body["type"] == "error" and body["request_id"] == error.request_id, "a client can report it to an operator"
+    assert body["type"] == "error" and body["request_id"] == error.request_id, (
+        "a client can report it to an operator"
+    )
     assert error.request_id and error.response.headers["x-request-id"] == error.request_id
     assert error.api_message == body["error"]["message"]
     return error

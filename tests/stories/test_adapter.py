@@ -73,7 +73,7 @@ def _answers(gateway: GatewayProcess, model: str, key: str) -> bool:
 
 def test_one_that_is_not_there_is_said(tmp_path: Path) -> None:
     code, told = kvgate("adapter", "list", "--gateway", "http://127.0.0.1:9")
-    assert (code, told.startswith("kvgate: --gateway http://127.0.0.1:9: no gateway's admin address")) == (
+    assert (code, told.startswith("kvgate: --gateway http://127.0.0.1:9: not a gateway's admin address")) == (
         2,
         True,
     )

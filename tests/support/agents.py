@@ -1,4 +1,4 @@
-"""Requests of coding agents, in all their forms: bodies of /v1/messages and /v1/responses; and chats for gpt-oss.
+"""Requests of coding agents in all forms: bodies of /v1/messages and /v1/responses; and chats for gpt-oss.
 
 What vLLM makes of each is in `tests/data/agents.json`; `python -m tests.vllm.test_agents` writes it again.
 """

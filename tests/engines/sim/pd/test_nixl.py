@@ -31,7 +31,9 @@ def test_what_prefill_tells() -> None:
 
 def test_what_decode_makes_of_it() -> None:
     source = Source("127.0.0.1", 5600, "cmpl-x-0-ab", "e")
-    assert read({"kv_transfer_params": PREFILL_PARAMS}) == Leg(fetches=True, source=source, reported_cached_tokens=16)
+    assert read({"kv_transfer_params": PREFILL_PARAMS}) == Leg(
+        fetches=True, source=source, reported_cached_tokens=16
+    )
 
 
 @pytest.mark.parametrize(
