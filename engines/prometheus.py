@@ -16,8 +16,7 @@ MAX_DIGITS = 18
 def series(text: str, prefix: str) -> Iterator[tuple[str, float]]:
     """Labels and value of each sample with a line that starts with `prefix`; they are adjacent. Raises
     ValueError for more samples than any engine has."""
-    num, start = 0, 0 if text.startswith(prefix) else text.find("
-" + prefix) + 1
+    num, start = 0, 0 if text.startswith(prefix) else text.find("\n" + prefix) + 1
     while text.startswith(prefix, start):
         end = text.find("\n", start)
         end = end if end >= 0 else len(text)
