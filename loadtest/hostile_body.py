@@ -1,4 +1,4 @@
-"""Figures `hostile.body60_*`, `hostile.bodies60_*`: the cost of one giant body, of one form and of all of them,
+"""Figures `hostile.body60_*`, `hostile.bodies60_*`: the cost of one giant body, of one form and of all,
 for the gateway that rejects it and for other clients.
 
     sender ──60 MiB──►  gateway  ──►  simulated worker (32,768 tokens)
@@ -174,7 +174,7 @@ def is_smoke() -> bool:
 
 
 def measure() -> list[Figure]:
-    """Figures of a chat of 60 MiB that is one word: the worst memory, and the least time (machines are shared);
+    """Figures of a chat of 60 MiB that is one word: the worst memory, and the least time (machines shared);
     and for each form of body, how late other requests are."""
     size, rounds = (SMOKE_BYTES, 1) if is_smoke() else (NUM_BYTES, ROUNDS)
     body = FORMS["chat"][1](size)
