@@ -14,7 +14,7 @@ from gateway.core.errors import ConfigError
 Row = TypeVar("Row")
 
 MAX_LINE_BYTES = 256 << 20
-"""Of one request, unpacked: a file of some kilobytes can hold a line of gigabytes."""
+"""Bytes of one line, unpacked: a file of some kilobytes can hold a line of gigabytes."""
 
 
 class Lines:

@@ -99,7 +99,7 @@ class Pieces:
             raise TooLong(-(-num_bytes // self.longest))  # rounded up
 
     def check_text(self, text: str) -> None:
-        """As `check`, of the text's bytes. Raises TooLong."""
+        """Raise TooLong where a text's bytes have too many tokens in any case."""
         self.check(len(text))  # of as many bytes at least
         if text.isascii() or not self.may_be_too_long(MAX_CHAR_BYTES * len(text)):
             return
