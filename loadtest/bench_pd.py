@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gateway.policies.disaggregation import MODES, Mode
 from gateway.replay.fleet import Setup, VirtualFleet
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B, H100_70B, Profile
 from gateway.replay.traces import agent, mooncake
 from loadtest.extent import extent
@@ -50,11 +50,13 @@ def main() -> None:
     publish("bench_pd", figures)
 
 
-def agents() -> Iterable[Job]:
+def agents() -> Iterable[ReplayJob]:
     return agent(AGENT, bundled_encode(), copies=max(LIMIT // 400, 1))
 
 
-def compare(name: str, profile: Profile, num_prefill: int, jobs: Callable[[], Iterable[Job]]) -> list[Figure]:
+def compare(
+    name: str, profile: Profile, num_prefill: int, jobs: Callable[[], Iterable[ReplayJob]]
+) -> list[Figure]:
     roles = {mode: run(profile, num_prefill, mode, jobs()) for mode in MODES.values()}
     both = {mode: run(profile, 0, mode, jobs()) for mode in MODES.values()}
     print(f"\n{name}: goodput/s, TTFT p50, second turns' TTFT p50, split, cached")
@@ -78,7 +80,7 @@ def _auto_over_best(rows: Mapping[Mode, Row]) -> float:
     return rows["auto"].goodput / max(rows["never"].goodput, rows["always"].goodput)
 
 
-def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[Job]) -> Row:
+def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[ReplayJob]) -> Row:
     fleet = VirtualFleet(Setup(NUM_WORKERS, profile, num_prefill, mode, block_size=128))
     done = fleet.run(jobs)
     end_s = max(job.last_s or 0.0 for job in done)
@@ -94,7 +96,7 @@ def run(profile: Profile, num_prefill: int, mode: Mode, jobs: Iterable[Job]) -> 
     )
 
 
-def _share(jobs: Sequence[Job], is_so: Callable[[Job], bool]) -> float:
+def _share(jobs: Sequence[ReplayJob], is_so: Callable[[ReplayJob], bool]) -> float:
     return sum(map(is_so, jobs)) / len(jobs)
 
 

@@ -19,7 +19,7 @@ from gateway.policies import POLICIES
 from gateway.policies.base import Policy
 from gateway.replay.bounds import AllKnowing
 from gateway.replay.fleet import Restart, Setup, VirtualFleet, pooled_of
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B, H100_70B, Profile
 from gateway.replay.results import Slo, Summary, summarize
 from gateway.replay.traces import agent, mooncake
@@ -61,7 +61,7 @@ class Row:
     """Workload and fleet; `jobs` by seed. `p99_goal` of the default policy over the best of the others."""
 
     name: str
-    jobs: Callable[[int], Iterable[Job]]
+    jobs: Callable[[int], Iterable[ReplayJob]]
     profile: Profile = FAST
     profiles: Sequence[Profile] = ()
     restarts: Sequence[Restart] = ()
@@ -71,16 +71,16 @@ class Row:
     p99_goal: float | None = None
 
 
-def conversation(speed: float, seed: int) -> Iterable[Job]:
+def conversation(speed: float, seed: int) -> Iterable[ReplayJob]:
     return mooncake(CONVERSATION, speed=speed, limit=LIMIT, seed=seed)
 
 
-def agents(copies: int, speed: float, seed: int) -> Iterable[Job]:
+def agents(copies: int, speed: float, seed: int) -> Iterable[ReplayJob]:
     num = max(copies * LIMIT // 12031, 1)
     return agent(AGENT, bundled_encode(), copies=num, speed=speed, seed=seed)
 
 
-def ladder(seed: int) -> Iterable[Job]:
+def ladder(seed: int) -> Iterable[ReplayJob]:
     return groups((3, 10, 20, 30, 40, 50, 60), 40.0 * LIMIT / 12031, seed)
 
 

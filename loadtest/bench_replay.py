@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.app import bundled_tokenizer
 from gateway.replay.calibration import Error
-from gateway.replay.play import Calibrated, Run, Trace, calibrate
+from gateway.replay.play import Calibrated, ReplayRun, Trace, calibrate
 from gateway.replay.profile import H100_8B
 from loadtest.extent import extent
 from loadtest.fleet import simulated_fleet
@@ -55,7 +55,7 @@ def record(path: Path, seconds: float, policy: str, sim_flags: Sequence[str] = S
 
 
 def calibrated(path: Path, max_batched_tokens: int = 2048) -> Calibrated:
-    run = Run(Trace(path), "", H100_8B, 0)
+    run = ReplayRun(Trace(path), "", H100_8B, 0)
     known = calibrate(run, None)
     assert known is not None, "it is a recording"
     return known

@@ -6,13 +6,13 @@ from typing import Any
 from aiohttp import web
 
 from engines.sim.params import ApiError, decode_body
-from engines.sim.server import Engine
+from engines.sim.server import SimEngine
 
 MISSING = "missing"
 
 
-class Adapters:
-    def __init__(self, engine: Engine) -> None:
+class AdapterRoutes:
+    def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
     def add_routes(self, app: web.Application) -> None:

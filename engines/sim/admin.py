@@ -15,7 +15,7 @@ from engines.sim.metrics import exposition
 from engines.sim.openai import Json
 from engines.sim.params import ApiError, decode_body, require
 from engines.sim.pd.info import OWNERS, server_info
-from engines.sim.server import Engine
+from engines.sim.server import SimEngine
 from gateway.core.blocks import Tokens
 
 EMBEDDING_SIZE = 8
@@ -27,10 +27,10 @@ def answer(data: Any, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(data), content_type="application/json", status=status)
 
 
-class Admin:
+class AdminRoutes:
     """Handlers of these endpoints; `restarts` takes the seconds of downtime of each requested restart."""
 
-    def __init__(self, engine: Engine, restarts: "asyncio.Queue[float]") -> None:
+    def __init__(self, engine: SimEngine, restarts: "asyncio.Queue[float]") -> None:
         self._engine = engine
         self._restarts = restarts
 

@@ -45,7 +45,7 @@ class AdapterBlocksStored(BlocksStored):
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class CacheBlock:
     """Physical block of the cache. `content` is set while it is cached."""
 
     number: int
@@ -70,7 +70,7 @@ class CachedSequence:
     reads_cache: bool = True
     reports_hit: bool = False
     contents: list[Content] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[CacheBlock] = field(default_factory=list)
     num_stored: int = 0
 
     @property
@@ -105,9 +105,9 @@ class PrefixCache:
         self._is_int = hash_form != "bytes"
         self._is_ours = hash_form == "ours"
         self._num_made = 1  # with the null block; blocks are made when they are first taken
-        self._bare: list[Block] = []  # without a hash: the front of the free queue, the first one last
-        self._free: OrderedDict[Block, None] = OrderedDict()  # its back, behind those not yet made
-        self._cached: dict[bytes, list[Block]] = {}
+        self._bare: list[CacheBlock] = []  # without a hash: the front of the free queue, the first one last
+        self._free: OrderedDict[CacheBlock, None] = OrderedDict()  # its back, behind those not yet made
+        self._cached: dict[bytes, list[CacheBlock]] = {}
         self._events: list[KvEvent] = []
         self.tiers = Tiers(tiers, self._name)
         self.window = Window(*window, block_size, self._name)
@@ -161,12 +161,12 @@ class PrefixCache:
 
     # what a scheduler does ------------------------------------------------------------------------
 
-    def find(self, sequence: CachedSequence) -> list[Block]:
+    def find(self, sequence: CachedSequence) -> list[CacheBlock]:
         """The longest cached prefix, as blocks; the last token is never part of it."""
         if not sequence.reads_cache:
             return []
         self._hash(sequence)
-        hit: list[Block] = []
+        hit: list[CacheBlock] = []
         for content in sequence.contents[: (len(sequence.tokens) - 1) // self.block_size]:
             blocks = self._cached.get(content.digest)
             if blocks is None:
@@ -183,13 +183,13 @@ class PrefixCache:
         is_possible = sequence.reads_cache and self.tiers.by_medium and not self.window.window
         return self.tiers.num_leading(sequence.contents[num_hit:most]) if is_possible else 0
 
-    def fits(self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int) -> bool:
+    def fits(self, sequence: CachedSequence, hit: Sequence[CacheBlock], num_tokens: int) -> bool:
         """True if `num_tokens` in all could be held now; hit blocks on the free queue are used up too."""
         num_new = -(-num_tokens // self.block_size) - len(sequence.blocks) - len(hit)
         return max(num_new, 0) + sum(block.refs == 0 for block in hit) <= self.num_free
 
     def allocate(
-        self, sequence: CachedSequence, hit: Sequence[Block], num_tokens: int, stores: bool = True
+        self, sequence: CachedSequence, hit: Sequence[CacheBlock], num_tokens: int, stores: bool = True
     ) -> bool:
         """Hold blocks for the first `num_tokens`, and cache the full ones; False where there are too few.
 
@@ -215,7 +215,7 @@ class PrefixCache:
 
     def free(self, sequence: CachedSequence) -> None:
         """Give up all blocks, the tail first; cached blocks stay cached until they are taken."""
-        uncached: list[Block] = []
+        uncached: list[CacheBlock] = []
         for block in reversed(sequence.blocks):
             block.refs -= 1
             if block.refs == 0:
@@ -243,17 +243,17 @@ class PrefixCache:
 
     # blocks ---------------------------------------------------------------------------------------
 
-    def _touch(self, hit: Sequence[Block]) -> None:
+    def _touch(self, hit: Sequence[CacheBlock]) -> None:
         for block in hit:
             if block.refs == 0:
                 del self._free[block]
             block.refs += 1
 
-    def _take(self) -> Block:
+    def _take(self) -> CacheBlock:
         if self._bare:
             block = self._bare.pop()
         elif self._num_made < self.num_blocks:
-            block = Block(self._num_made)
+            block = CacheBlock(self._num_made)
             self._num_made += 1
         else:
             block, _ = self._free.popitem(last=False)
@@ -262,7 +262,7 @@ class PrefixCache:
         block.refs = 1
         return block
 
-    def _evict(self, block: Block, digest: bytes) -> None:
+    def _evict(self, block: CacheBlock, digest: bytes) -> None:
         twins = self._cached[digest]
         twins.remove(block)
         if not twins:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from engines.sim.job import Choice, Job, Usage
+from engines.sim.job import HttpJob, JobChoice, TokenCounts
 from engines.sim.openai import Json, sse, whole_usage
 from engines.sim.params import ApiError, Body
 
@@ -47,7 +47,7 @@ class Responses:
     def __init__(self) -> None:
         self._sequence_number = 0
 
-    def whole(self, job: Job, usage: Usage) -> Json:
+    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
         choice = job.choices[0]
         is_cut = choice.answer.finish == "length"
         data = self._response(job, "incomplete" if is_cut else "completed")
@@ -56,7 +56,7 @@ class Responses:
         data["usage"] = self._usage(usage)
         return data
 
-    def opening(self, job: Job, usage: Usage) -> bytes:
+    def opening(self, job: HttpJob, usage: TokenCounts) -> bytes:
         response = {"response": self._response(job, "in_progress")}
         item = {"item": self._item(job, [], "in_progress"), "output_index": 0}
         part = self._at(job) | {"part": self._part("")}
@@ -69,13 +69,13 @@ class Responses:
             )
         )
 
-    def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
+    def chunk(self, job: HttpJob, choice: JobChoice, usage: TokenCounts) -> bytes:
         if not choice.last_piece:
             return b""
         delta = self._at(job) | {"delta": choice.last_piece, "logprobs": []}
         return self._event("response.output_text.delta", delta)
 
-    def closing(self, job: Job, usage: Usage) -> bytes:
+    def closing(self, job: HttpJob, usage: TokenCounts) -> bytes:
         text = job.choices[0].text
         item = self._item(job, [self._part(text)], "completed")
         whole = self.whole(job, usage)
@@ -93,7 +93,7 @@ class Responses:
         self._sequence_number += 1
         return sse(numbered, kind)
 
-    def _response(self, job: Job, status: str) -> Json:
+    def _response(self, job: HttpJob, status: str) -> Json:
         return {
             "id": f"resp_{job.request_id}",
             "created_at": job.created,
@@ -108,17 +108,17 @@ class Responses:
             "usage": None,
         }
 
-    def _item(self, job: Job, content: Sequence[Json], status: str) -> Json:
+    def _item(self, job: HttpJob, content: Sequence[Json], status: str) -> Json:
         item = {"id": f"msg_{job.request_id}", "type": "message", "role": "assistant"}
         return item | {"content": content, "status": status}
 
     def _part(self, text: str) -> Json:
         return {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
 
-    def _at(self, job: Job) -> Json:
+    def _at(self, job: HttpJob) -> Json:
         return {"content_index": 0, "item_id": f"msg_{job.request_id}", "output_index": 0}
 
-    def _usage(self, usage: Usage) -> Json:
+    def _usage(self, usage: TokenCounts) -> Json:
         return {
             "input_tokens": usage.prompt,
             "input_tokens_details": {"cached_tokens": usage.cached or 0},
@@ -128,44 +128,44 @@ class Responses:
         }
 
 
-class Messages:
+class AnthropicMessages:
     """Responses of /v1/messages (Anthropic): one text block."""
 
-    def whole(self, job: Job, usage: Usage) -> Json:
+    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
         choice = job.choices[0]
         head = self._head(job) | {"content": [{"type": "text", "text": choice.text}]}
         return head | self._ending(choice) | {"usage": self._usage(usage)}
 
-    def opening(self, job: Job, usage: Usage) -> bytes:
+    def opening(self, job: HttpJob, usage: TokenCounts) -> bytes:
         counts = {"input_tokens": usage.prompt, "output_tokens": 0}
         message = self._head(job) | {"content": [], "stop_reason": None, "stop_sequence": None}
         start = {"type": "message_start", "message": message | {"usage": counts}}
         block = {"type": "content_block_start", "content_block": {"type": "text", "text": ""}, "index": 0}
         return sse(start, "message_start") + sse(block, "content_block_start")
 
-    def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
+    def chunk(self, job: HttpJob, choice: JobChoice, usage: TokenCounts) -> bytes:
         if not choice.last_piece:
             return b""
         delta = {"type": "text_delta", "text": choice.last_piece}
         return sse({"type": "content_block_delta", "delta": delta, "index": 0}, "content_block_delta")
 
-    def closing(self, job: Job, usage: Usage) -> bytes:
+    def closing(self, job: HttpJob, usage: TokenCounts) -> bytes:
         ending = {"type": "message_delta", "delta": self._ending(job.choices[0]), "usage": self._usage(usage)}
         stop = sse({"type": "content_block_stop", "index": 0}, "content_block_stop")
         return stop + sse(ending, "message_delta") + sse({"type": "message_stop"}, "message_stop")
 
-    def _head(self, job: Job) -> Json:
+    def _head(self, job: HttpJob) -> Json:
         name = {"id": f"chatcmpl-{job.request_id}", "type": "message", "role": "assistant"}
         return name | {"model": job.asked.model}
 
-    def _ending(self, choice: Choice) -> Json:
+    def _ending(self, choice: JobChoice) -> Json:
         answer = choice.answer
         if answer.stop_reason is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop_reason}
         reason = "end_turn" if answer.finish == "stop" else "max_tokens"
         return {"stop_reason": reason, "stop_sequence": None}
 
-    def _usage(self, usage: Usage) -> Json:
+    def _usage(self, usage: TokenCounts) -> Json:
         counts = {"input_tokens": usage.prompt, "output_tokens": usage.completion}
         if usage.cached is None:
             return counts
@@ -175,7 +175,7 @@ class Messages:
 class Generate:
     """Responses of /inference/v1/generate: tokens in, tokens out, at once."""
 
-    def whole(self, job: Job, usage: Usage) -> Json:
+    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
         return {
             "request_id": f"generate-tokens-{job.request_id}",
             "model": job.asked.model,
@@ -185,6 +185,6 @@ class Generate:
             "choices": [self._choice(choice) for choice in job.choices],
         }
 
-    def _choice(self, choice: Choice) -> Json:
+    def _choice(self, choice: JobChoice) -> Json:
         ending = {"finish_reason": choice.answer.finish, "stop_reason": choice.answer.stop_reason}
         return {"index": choice.index} | ending | {"token_ids": choice.answer.tokens.tolist()}

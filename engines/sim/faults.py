@@ -30,13 +30,13 @@ class Chance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     probability: float = 0.0
 
 
-class Cut(Chance, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamCut(Chance, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fault that resets a stream's TCP connection after `after_chunks` chunks of the response."""
 
     after_chunks: int = 1
 
 
-class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FaultPlan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Plan of all current faults; a new plan replaces the old one, `{}` heals. `delay_s` is the delay of late
     events.
 
@@ -51,7 +51,7 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reorder: Chance = Chance()
     hold_replays: bool = False
     connections: Literal["accept", "reset", "503", "hang", "die"] = "accept"
-    cut: Cut = Cut()
+    cut: StreamCut = StreamCut()
     slow: float = 1.0
     hang: bool = False
     fail_blocks: int = 0
@@ -79,9 +79,9 @@ class Faults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
 
-def parse_faults(data: bytes | str) -> Faults:
+def parse_faults(data: bytes | str) -> FaultPlan:
     """Parse a plan. Raises msgspec.ValidationError with the path of the field at fault."""
-    return msgspec.json.decode(data, type=Faults)
+    return msgspec.json.decode(data, type=FaultPlan)
 
 
 class Dice:
@@ -110,7 +110,7 @@ class Delivery:
 class EventFaults:
     """Event faults: turns each published message into the deliveries to subscribers."""
 
-    def __init__(self, faults: Faults, rng: random.Random) -> None:
+    def __init__(self, faults: FaultPlan, rng: random.Random) -> None:
         self._lose = Dice(faults.lose, rng)
         self._delay = Dice(faults.delay, rng)
         self._duplicate = Dice(faults.duplicate, rng)

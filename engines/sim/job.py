@@ -9,12 +9,12 @@ from pathlib import Path
 from secrets import token_hex
 
 from engines.sim.cache import CachedSequence
-from engines.sim.params import Asked
+from engines.sim.params import RequestParams
 from engines.sim.pd.leg import Leg, Load
 from engines.sim.pd.storage import aligned, place
 from engines.sim.rank import Rank
 from engines.sim.scheduler import Sequence as EngineSequence
-from engines.sim.words import Answer, garbled
+from engines.sim.words import GeneratedText, garbled
 from gateway.core.blocks import Tokens
 
 VERSION = "0.32.0"
@@ -23,12 +23,12 @@ FINGERPRINT = f"vllm-{VERSION}-sim"
 
 
 @dataclass(slots=True)
-class Choice:
+class JobChoice:
     """Choice: one answer to one prompt. `num_sent` of the tokens produced so far have been passed on."""
 
     index: int
     prompt: Tokens
-    answer: Answer
+    answer: GeneratedText
     num_sent: int = 0
     num_produced: int = 0
 
@@ -50,7 +50,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenCounts:
     """Token counts so far; `cached` is None where the engine does not report it."""
 
     prompt: int
@@ -66,7 +66,7 @@ class LoadFailed(Exception):
     """KV from another worker did not arrive, and is not to be computed here."""
 
 
-class Job:
+class HttpJob:
     """Choices of one request, in vLLM's order: n for the first prompt, n for the second, …
 
     `leg`: its part where prefill and decode are on different workers. `extra_tokens` are counted as the
@@ -75,9 +75,9 @@ class Job:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: RequestParams,
         prompts: Sequence[Tokens],
-        answers: Sequence[Answer],
+        answers: Sequence[GeneratedText],
         request_id: str | None,
         leg: Leg | None = None,
         extra_tokens: int = 0,
@@ -87,10 +87,11 @@ class Job:
         self.created = int(time.time())
         self.prompts = prompts
         self.choices = [
-            Choice(index, prompts[index // asked.num_choices], answer) for index, answer in enumerate(answers)
+            JobChoice(index, prompts[index // asked.num_choices], answer)
+            for index, answer in enumerate(answers)
         ]
         self._sequences: list[tuple[Rank, EngineSequence]] = []
-        self._progress: asyncio.Queue[Choice | None] = asyncio.Queue()
+        self._progress: asyncio.Queue[JobChoice | None] = asyncio.Queue()
         self._is_streaming = True
         self._leg = leg
         self._extra_tokens = extra_tokens
@@ -119,7 +120,7 @@ class Job:
             self._sequences.append((rank, sequence))
             rank.submit(sequence, partial(self._on_token, choice), partial(self._progress.put_nowait, None))
 
-    def _take_part(self, leg: Leg, sequence: EngineSequence, choice: Choice) -> None:
+    def _take_part(self, leg: Leg, sequence: EngineSequence, choice: JobChoice) -> None:
         if leg.pins:
             sequence.pins = leg.key or f"{self.request_id}-{choice.index}-{token_hex(4)}"
         if leg.fetches:
@@ -137,12 +138,12 @@ class Job:
         while not self.is_done:
             await self.wait()
 
-    def _on_token(self, choice: Choice) -> None:
+    def _on_token(self, choice: JobChoice) -> None:
         choice.num_produced += 1
         if self._is_streaming or choice.num_produced == len(choice.answer.tokens):
             self._progress.put_nowait(choice)
 
-    async def wait(self) -> Choice:
+    async def wait(self) -> JobChoice:
         """Wait for the next token. Returns its choice, with the token counted. Raises LoadFailed before the
         first."""
         choice = await self._progress.get()
@@ -155,10 +156,10 @@ class Job:
     def is_done(self) -> bool:
         return all(choice.is_done for choice in self.choices)
 
-    def usage(self, with_details: bool) -> Usage:
+    def usage(self, with_details: bool) -> TokenCounts:
         """Usage as vLLM counts it: each prompt once, cached tokens of the last prompt only."""
         last = self._sequences[-self.asked.num_choices][1]
-        return Usage(
+        return TokenCounts(
             prompt=sum(map(len, self.prompts)) + self._extra_tokens,
             completion=sum(choice.num_sent for choice in self.choices),
             cached=self._cached(last) if with_details else None,
@@ -179,6 +180,6 @@ def _look(store: Path, sequence: EngineSequence, prompt: Tokens, block_size: int
         sequence.stores = path
 
 
-def _garble(sequence: EngineSequence, choice: Choice) -> None:
+def _garble(sequence: EngineSequence, choice: JobChoice) -> None:
     choice.answer = garbled(choice.answer)
     sequence.output = choice.answer.tokens

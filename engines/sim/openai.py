@@ -4,27 +4,27 @@ from typing import Any, Protocol
 
 import msgspec
 
-from engines.sim.job import FINGERPRINT, Choice, Job, Usage
+from engines.sim.job import FINGERPRINT, HttpJob, JobChoice, TokenCounts
 
 Json = dict[str, Any]
 
 
-class Whole(Protocol):
+class WholeFormat(Protocol):
     """Response format of an API without streaming."""
 
-    def whole(self, job: Job, usage: Usage) -> Json: ...
+    def whole(self, job: HttpJob, usage: TokenCounts) -> Json: ...
 
 
-class Dialect(Whole, Protocol):
+class ResponseFormat(WholeFormat, Protocol):
     """Response format of an API, also streamed."""
 
-    def opening(self, job: Job, usage: Usage) -> bytes:
+    def opening(self, job: HttpJob, usage: TokenCounts) -> bytes:
         """Events before the first token, sent together with it."""
 
-    def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
+    def chunk(self, job: HttpJob, choice: JobChoice, usage: TokenCounts) -> bytes:
         """Event of the token of `choice` that was just produced."""
 
-    def closing(self, job: Job, usage: Usage) -> bytes:
+    def closing(self, job: HttpJob, usage: TokenCounts) -> bytes:
         """Events after the last token."""
 
 
@@ -36,7 +36,7 @@ def sse(data: Json, event: str | None = None) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
-def whole_usage(usage: Usage, created_cache_tokens: int | None) -> Json:
+def whole_usage(usage: TokenCounts, created_cache_tokens: int | None) -> Json:
     details = None
     if usage.cached is not None:
         details = {
@@ -47,7 +47,7 @@ def whole_usage(usage: Usage, created_cache_tokens: int | None) -> Json:
     return _counts(usage) | {"prompt_tokens_details": details, "completion_tokens_details": None}
 
 
-def _counts(usage: Usage) -> Json:
+def _counts(usage: TokenCounts) -> Json:
     return {
         "prompt_tokens": usage.prompt,
         "total_tokens": usage.total,
@@ -62,17 +62,17 @@ class Completions:
     def __init__(self, echoes: list[str] | None = None) -> None:
         self._echoes = echoes
 
-    def whole(self, job: Job, usage: Usage) -> Json:
+    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
         choices = [self._choice(job, choice) for choice in job.choices]
         tail = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
         head = _head(job, "cmpl", "text_completion", choices)
         head |= {"service_tier": None, "system_fingerprint": FINGERPRINT}
         return head | {"usage": whole_usage(usage, None)} | tail
 
-    def opening(self, job: Job, usage: Usage) -> bytes:
+    def opening(self, job: HttpJob, usage: TokenCounts) -> bytes:
         return b""
 
-    def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
+    def chunk(self, job: HttpJob, choice: JobChoice, usage: TokenCounts) -> bytes:
         text = choice.last_piece
         if choice.num_sent == 1:
             text = self._echo(job, choice) + text
@@ -89,7 +89,7 @@ class Completions:
             chunk["system_fingerprint"] = FINGERPRINT
         return sse(chunk)
 
-    def closing(self, job: Job, usage: Usage) -> bytes:
+    def closing(self, job: HttpJob, usage: TokenCounts) -> bytes:
         if not job.asked.include_usage:
             return DONE
         counts = _counts(usage)
@@ -98,7 +98,7 @@ class Completions:
         last = _head(job, "cmpl", "text_completion", [])
         return sse(last | {"usage": counts, "system_fingerprint": FINGERPRINT}) + DONE
 
-    def _choice(self, job: Job, choice: Choice) -> Json:
+    def _choice(self, job: HttpJob, choice: JobChoice) -> Json:
         ids = job.asked.return_token_ids
         return {
             "index": choice.index,
@@ -112,14 +112,14 @@ class Completions:
             "routed_experts": None,
         }
 
-    def _echo(self, job: Job, choice: Choice) -> str:
+    def _echo(self, job: HttpJob, choice: JobChoice) -> str:
         return self._echoes[choice.index // job.asked.num_choices] if self._echoes else ""
 
 
 class Chat:
     """Responses of /v1/chat/completions."""
 
-    def whole(self, job: Job, usage: Usage) -> Json:
+    def whole(self, job: HttpJob, usage: TokenCounts) -> Json:
         ids = job.asked.return_token_ids
         head = _head(job, "chatcmpl", "chat.completion", [self._choice(job, each) for each in job.choices])
         head |= {"service_tier": None, "system_fingerprint": FINGERPRINT, "usage": whole_usage(usage, 0)}
@@ -127,19 +127,21 @@ class Chat:
         nones = ("prompt_text", "kv_transfer_params", "ec_transfer_params", "metrics")
         return head | dict.fromkeys(nones)
 
-    def opening(self, job: Job, usage: Usage) -> bytes:
+    def opening(self, job: HttpJob, usage: TokenCounts) -> bytes:
         return b"".join(self._role(job, choice) for choice in job.choices)
 
-    def _role(self, job: Job, choice: Choice) -> bytes:
+    def _role(self, job: HttpJob, choice: JobChoice) -> bytes:
         delta = {"role": "assistant", "content": ""}
         data = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
         chunk = _head(job, "chatcmpl", "chat.completion.chunk", [data])
         if job.asked.usage_each_chunk:
-            chunk["usage"] = _counts(Usage(len(choice.prompt), 0, None)) | {"completion_tokens_details": None}
+            chunk["usage"] = _counts(TokenCounts(len(choice.prompt), 0, None)) | {
+                "completion_tokens_details": None
+            }
         ids = choice.prompt.tolist() if job.asked.return_token_ids else None
         return sse(chunk | {"prompt_token_ids": ids, "prompt_text": None})
 
-    def chunk(self, job: Job, choice: Choice, usage: Usage) -> bytes:
+    def chunk(self, job: HttpJob, choice: JobChoice, usage: TokenCounts) -> bytes:
         data: Json = {"index": choice.index, "delta": {"content": choice.last_piece}, "logprobs": None}
         data["finish_reason"] = choice.finish_reason
         if choice.is_done:
@@ -153,7 +155,7 @@ class Chat:
             chunk["system_fingerprint"] = FINGERPRINT
         return sse(chunk)
 
-    def closing(self, job: Job, usage: Usage) -> bytes:
+    def closing(self, job: HttpJob, usage: TokenCounts) -> bytes:
         if not job.asked.include_usage:
             return DONE
         counts = _counts(usage)
@@ -162,7 +164,7 @@ class Chat:
         last = _head(job, "chatcmpl", "chat.completion.chunk", [])
         return sse(last | {"usage": counts, "system_fingerprint": FINGERPRINT}) + DONE
 
-    def _choice(self, job: Job, choice: Choice) -> Json:
+    def _choice(self, job: HttpJob, choice: JobChoice) -> Json:
         nones = ("refusal", "annotations", "audio", "function_call", "reasoning")
         message = {"role": "assistant", "content": choice.text} | dict.fromkeys(nones)
         return {
@@ -176,7 +178,7 @@ class Chat:
         }
 
 
-def _head(job: Job, prefix: str, kind: str, choices: list[Json]) -> Json:
+def _head(job: HttpJob, prefix: str, kind: str, choices: list[Json]) -> Json:
     return {
         "id": f"{prefix}-{job.request_id}",
         "object": kind,
@@ -186,9 +188,9 @@ def _head(job: Job, prefix: str, kind: str, choices: list[Json]) -> Json:
     }
 
 
-def _of(choice: Choice) -> Usage:
-    return Usage(len(choice.prompt), choice.num_sent, None)
+def _of(choice: JobChoice) -> TokenCounts:
+    return TokenCounts(len(choice.prompt), choice.num_sent, None)
 
 
-def _stop_reason(choice: Choice) -> str | None:
+def _stop_reason(choice: JobChoice) -> str | None:
     return choice.answer.stop_reason if choice.is_done else None

@@ -35,7 +35,7 @@ class FlatError(ApiError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestParams:
     """Parameters of one request, from any API. `max_tokens` None: all that is left."""
 
     model: str
@@ -107,7 +107,9 @@ def require(body: Body, name: str, kind: type) -> Any:
     return body[name]
 
 
-def read(body: Body, models: Sequence[str], adapters: Sequence[str], default_max_tokens: int | None) -> Asked:
+def read(
+    body: Body, models: Sequence[str], adapters: Sequence[str], default_max_tokens: int | None
+) -> RequestParams:
     """Parse a request. `models`: every name served; `adapters`: those that are a LoRA's. Raises ApiError."""
     model = body.get("model") or models[0]
     if model not in models:
@@ -123,7 +125,7 @@ def read(body: Body, models: Sequence[str], adapters: Sequence[str], default_max
     if "" in stop:
         raise ApiError("stop cannot contain an empty string.")
     options = _typed(body, "stream_options", dict, {})
-    return Asked(
+    return RequestParams(
         model=model,
         adapter=model if model in adapters else None,
         cache_salt=_salt(body),

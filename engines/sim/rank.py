@@ -14,7 +14,7 @@ from typing import Protocol
 
 from engines.sim.cache import PrefixCache
 from engines.sim.config import SimConfig
-from engines.sim.faults import EventFaults, Faults
+from engines.sim.faults import EventFaults, FaultPlan
 from engines.sim.histogram import E2E_S, ITL_S, TTFT_S, Histogram
 from engines.sim.publisher import Publisher
 from engines.sim.scheduler import Costs, Limits, Scheduler, Sequence, Step
@@ -35,7 +35,7 @@ class Gauges:
 
 
 @dataclass(slots=True)
-class Client:
+class SequenceClient:
     """Client that waits for a sequence: called after each of its tokens. Times are of the loop's clock."""
 
     on_token: Callable[[], None]
@@ -77,12 +77,12 @@ class Rank:
         self.scheduler = Scheduler(cache, Limits(config.max_batched_tokens, config.max_num_seqs), costs)
         self._config = config
         self._encoder = EventEncoder(config.event_wire, config.lora)
-        self._clients: dict[Sequence, Client] = {}
+        self._clients: dict[Sequence, SequenceClient] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._resets: list[tuple[asyncio.Future[bool], bool]] = []
         self._due = 0.0
-        self._faults = Faults()
+        self._faults = FaultPlan()
         self._hung_step: Step | None = None
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class Rank:
     def submit(
         self, sequence: Sequence, on_token: Callable[[], None], on_failure: Callable[[], None] = lambda: None
     ) -> None:
-        self._clients[sequence] = Client(on_token, on_failure, self._loop.time())
+        self._clients[sequence] = SequenceClient(on_token, on_failure, self._loop.time())
         self.scheduler.add(sequence)
         if self.transfers is not None and sequence.load is not None:
             self.transfers.await_turn(sequence)
@@ -169,7 +169,7 @@ class Rank:
             self._reset()
         return future
 
-    def set_faults(self, faults: Faults, rng: random.Random) -> None:
+    def set_faults(self, faults: FaultPlan, rng: random.Random) -> None:
         self._faults = faults
         self.scheduler.cache.fail(faults.fail_blocks, rng)
         if self.publisher is not None:

@@ -15,11 +15,17 @@ import msgspec
 from aiohttp import web
 
 from engines.sim.config import SimConfig
-from engines.sim.dialects import Generate, Messages, Responses, anthropic_messages, responses_messages
-from engines.sim.faults import Dice, Faults
-from engines.sim.job import OLD_VERSION, VERSION, Choice, Job, LoadFailed
-from engines.sim.openai import DONE, Chat, Completions, Dialect, Whole
-from engines.sim.params import ApiError, Asked, Body, decode_body, read, require, too_long
+from engines.sim.dialects import (
+    AnthropicMessages,
+    Generate,
+    Responses,
+    anthropic_messages,
+    responses_messages,
+)
+from engines.sim.faults import Dice, FaultPlan
+from engines.sim.job import OLD_VERSION, VERSION, HttpJob, JobChoice, LoadFailed
+from engines.sim.openai import DONE, Chat, Completions, ResponseFormat, WholeFormat
+from engines.sim.params import ApiError, Body, RequestParams, decode_body, read, require, too_long
 from engines.sim.pd.leg import Leg
 from engines.sim.pd.protocols import add_transfer_params, load_failed, read_leg
 from engines.sim.pd.transfers import Transfers
@@ -61,14 +67,14 @@ class Texts:
 
 
 @dataclass(slots=True)
-class Engine:
+class SimEngine:
     """State that the handlers work on: the whole worker except its sockets. A restart replaces the ranks."""
 
     config: SimConfig
     texts: Texts
     ranks: Sequence[Rank]
     started: float
-    faults: Faults = field(default_factory=Faults)
+    faults: FaultPlan = field(default_factory=FaultPlan)
     rng: random.Random = field(default_factory=random.Random)
     totals: Totals = field(default_factory=Totals)
     transfers: Transfers | None = None
@@ -90,7 +96,7 @@ class Engine:
     def models(self) -> tuple[str, ...]:
         return (self.config.model, *self.config.alias, *self.adapters)
 
-    def set_faults(self, faults: Faults) -> None:
+    def set_faults(self, faults: FaultPlan) -> None:
         self.faults = faults
         self.cut = Dice(faults.cut, self.rng)
         self.refuse_prefill = Dice(faults.refuse_prefill, self.rng)
@@ -100,7 +106,7 @@ class Engine:
         for rank in self.ranks:
             rank.set_faults(faults, self.rng)
 
-    def read(self, body: Body, default_max_tokens: int | None = None) -> Asked:
+    def read(self, body: Body, default_max_tokens: int | None = None) -> RequestParams:
         return read(body, self.models, tuple(self.adapters), default_max_tokens)
 
     def read_leg(self, body: Body) -> Leg | None:
@@ -145,8 +151,8 @@ class Engine:
         return self.ranks[number]
 
     def job(
-        self, asked: Asked, prompts: Sequence[Tokens], request_id: str | None, leg: Leg | None = None
-    ) -> Job:
+        self, asked: RequestParams, prompts: Sequence[Tokens], request_id: str | None, leg: Leg | None = None
+    ) -> HttpJob:
         answers = []
         for prompt in prompts:
             self._check(prompt)
@@ -155,7 +161,7 @@ class Engine:
                 key = self.config.seed * 1_000_003 + choice
                 mean = self.config.mean_output_tokens
                 answers.append(self.texts.vocabulary.answer(prompt, sampling, key, mean))
-        return Job(asked, prompts, answers, request_id, leg, self.faults.extra_prompt_tokens)
+        return HttpJob(asked, prompts, answers, request_id, leg, self.faults.extra_prompt_tokens)
 
     def _check(self, prompt: Tokens) -> None:
         if not prompt:
@@ -167,7 +173,7 @@ class Engine:
 class Server:
     """Generating routes of one engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
     def add_routes(self, app: web.Application) -> None:
@@ -202,7 +208,7 @@ class Server:
         require(body, "max_tokens", int)
         asked = self._engine.read(body)
         tokens = self._engine.chat_tokens({"messages": anthropic_messages(body)})
-        return await self._answer(request, Messages(), asked, [tokens], body)
+        return await self._answer(request, AnthropicMessages(), asked, [tokens], body)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = decode_body(await request.read())
@@ -217,8 +223,8 @@ class Server:
     async def _answer(
         self,
         request: web.Request,
-        dialect: Whole | Dialect,
-        asked: Asked,
+        dialect: WholeFormat | ResponseFormat,
+        asked: RequestParams,
         prompts: Sequence[Tokens],
         body: Body,
     ) -> web.StreamResponse:
@@ -247,7 +253,7 @@ class Server:
                 engine.totals.clients_gone += 1
                 job.abort()
 
-    async def _whole(self, dialect: Whole, job: Job, leg: Leg | None) -> web.Response:
+    async def _whole(self, dialect: WholeFormat, job: HttpJob, leg: Leg | None) -> web.Response:
         try:
             await job.finish()
             await self._until_fetched(job, leg)
@@ -259,7 +265,7 @@ class Server:
             self._tell_prefill(data, job)
         return web.Response(body=msgspec.json.encode(data), content_type="application/json")
 
-    def _tell_prefill(self, data: dict[str, Any], job: Job) -> None:
+    def _tell_prefill(self, data: dict[str, Any], job: HttpJob) -> None:
         engine = self._engine
         if engine.transfers is not None and not engine.omit_params.roll():
             add_transfer_params(data, job, engine.transfers, engine.config)
@@ -267,14 +273,14 @@ class Server:
             asyncio.get_running_loop().call_later(EXIT_AFTER_S, os._exit, 1)
 
     async def _stream(
-        self, request: web.Request, dialect: Dialect, job: Job, leg: Leg | None
+        self, request: web.Request, dialect: ResponseFormat, job: HttpJob, leg: Leg | None
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         with_details = self._engine.config.prompt_tokens_details
         left = self._engine.faults.cut.after_chunks if self._engine.cut.roll() else None
         try:
-            choices: list[Choice] = [await job.wait()]
+            choices: list[JobChoice] = [await job.wait()]
             await self._until_fetched(job, leg)
         except LoadFailed:
             return await self._fail(response, job, dialect.opening(job, job.usage(with_details)))
@@ -293,7 +299,7 @@ class Server:
         await response.write_eof()
         return response
 
-    async def _until_fetched(self, job: Job, leg: Leg | None) -> None:
+    async def _until_fetched(self, job: HttpJob, leg: Leg | None) -> None:
         """Wait until decode has the data. Raises LoadFailed where it was not fetched."""
         transfers, key = self._engine.transfers, job.sequences[0].pins
         if leg is None or not leg.answers_when_fetched or transfers is None or key is None:
@@ -301,7 +307,7 @@ class Server:
         if not await transfers.delivered(key):
             raise LoadFailed
 
-    async def _fail(self, response: web.StreamResponse, job: Job, opening: bytes) -> web.StreamResponse:
+    async def _fail(self, response: web.StreamResponse, job: HttpJob, opening: bytes) -> web.StreamResponse:
         """End a stream with an error, as the engines do, which have promised 200 by then."""
         error = load_failed(self._engine.config, job)
         await response.write(opening + b"data: " + error.body(in_stream=True) + b"\n\n" + DONE)

@@ -37,7 +37,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GeneratedText:
     """Whole response: one piece of text per token. The end token, if any, has an empty piece."""
 
     tokens: Tokens
@@ -46,7 +46,7 @@ class Answer:
     stop_reason: str | None = None
 
 
-def garbled(answer: Answer) -> Answer:
+def garbled(answer: GeneratedText) -> GeneratedText:
     """Response as long, and wrong: that of a model that read the keys and values of another prompt."""
     num_words = sum(bool(piece) for piece in answer.pieces)
     turned = array("I", [*reversed(answer.tokens[:num_words]), *answer.tokens[num_words:]])
@@ -77,7 +77,7 @@ class Vocabulary:
     def names(self, tokens: Sequence[int]) -> list[str]:
         return [str(self._tokenizer.id_to_token(token)) for token in tokens]
 
-    def answer(self, prompt: Tokens, sampling: Sampling, key: int, mean_tokens: int) -> Answer:
+    def answer(self, prompt: Tokens, sampling: Sampling, key: int, mean_tokens: int) -> GeneratedText:
         """Response decided by `key` (seed and choice) and the prompt alone."""
         rng = random.Random(xxh3_64_intdigest(prompt.tobytes(), key & (2**64 - 1)))
         own_length = max(rng.randint(1, 2 * mean_tokens - 1), sampling.min_tokens + 1)
@@ -90,8 +90,8 @@ class Vocabulary:
             return _cut(tokens, pieces, *found)
         if ends_itself and self.eos is not None:
             tokens.append(self.eos)
-            return Answer(tokens, [*pieces, ""], "stop")
-        return Answer(tokens, pieces, "length")
+            return GeneratedText(tokens, [*pieces, ""], "stop")
+        return GeneratedText(tokens, pieces, "length")
 
 
 def _first_stop(pieces: Sequence[str], sampling: Sampling) -> tuple[int, str] | None:
@@ -102,13 +102,13 @@ def _first_stop(pieces: Sequence[str], sampling: Sampling) -> tuple[int, str] | 
     return min(found, default=None)
 
 
-def _cut(tokens: Tokens, pieces: Sequence[str], at: int, stop: str) -> Answer:
+def _cut(tokens: Tokens, pieces: Sequence[str], at: int, stop: str) -> GeneratedText:
     """Cut a response at a stop string: the token that completes it is the last one; the text ends before
     it."""
     ends = list(accumulate(map(len, pieces)))
     last = next(i for i, end in enumerate(ends) if end >= at + len(stop))
     kept = [piece[: max(0, at - end + len(piece))] for piece, end in zip(pieces, ends, strict=True)]
-    return Answer(tokens[: last + 1], kept[: last + 1], "stop", stop)
+    return GeneratedText(tokens[: last + 1], kept[: last + 1], "stop", stop)
 
 
 def _words(tokenizer: Any) -> list[tuple[int, str]]:

@@ -12,14 +12,14 @@ import uvloop
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from engines.sim.adapters import Adapters
-from engines.sim.admin import Admin, answer
+from engines.sim.adapters import AdapterRoutes
+from engines.sim.admin import AdminRoutes, answer
 from engines.sim.config import SimConfig
-from engines.sim.faults import Faults, parse_faults
+from engines.sim.faults import FaultPlan, parse_faults
 from engines.sim.params import ApiError
 from engines.sim.pd.transfers import Transfers
 from engines.sim.rank import Rank
-from engines.sim.server import GUARDED, Engine, Server, Texts, abort
+from engines.sim.server import GUARDED, Server, SimEngine, Texts, abort
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -36,7 +36,7 @@ class Sim:
         """Make a worker. `texts`: the tokenizer, if it is loaded already."""
         self.config = config
         self._texts = texts
-        self.engine: Engine | None = None
+        self.engine: SimEngine | None = None
         self._port = config.port
         self._ports: list[tuple[int, int | None]] = [_ports(config, rank) for rank in range(config.dp_size)]
         self._pd_port, self._bootstrap_port = config.pd_port, config.bootstrap_port
@@ -79,8 +79,8 @@ class Sim:
         """Bind the ports. Raises OSError where a port is taken, PromptError or VocabularyError for the
         tokenizer."""
         texts = self._texts or Texts.load(self.config.tokenizer)
-        faults = parse_faults(self.config.faults) if self.config.faults else Faults()
-        engine = Engine(self.config, texts, [], 0.0, faults, random.Random(self.config.seed))
+        faults = parse_faults(self.config.faults) if self.config.faults else FaultPlan()
+        engine = SimEngine(self.config, texts, [], 0.0, faults, random.Random(self.config.seed))
         self.engine = engine
         try:
             await self._open(engine)
@@ -120,11 +120,11 @@ class Sim:
         await asyncio.sleep(down_s)
         await self._open(self.engine)
 
-    async def _watch_restarts(self, engine: Engine) -> None:
+    async def _watch_restarts(self, engine: SimEngine) -> None:
         while True:
             await self.restart(await self._restarts.get())
 
-    async def _open(self, engine: Engine) -> None:
+    async def _open(self, engine: SimEngine) -> None:
         engine.ranks = [Rank(self.config, number) for number in range(self.config.dp_size)]
         engine.started = time.time()
         engine.adapters = {name: name for name in self.config.lora}
@@ -147,7 +147,7 @@ class Sim:
         await web.TCPSite(self._runner, self.config.host, self._port, reuse_address=True).start()
         self._port = self._runner.addresses[0][1]
 
-    async def _open_transfers(self, engine: Engine) -> None:
+    async def _open_transfers(self, engine: SimEngine) -> None:
         engine.transfers = Transfers(self.config, engine.version)
         await engine.transfers.open(self._pd_port, self._bootstrap_port)
         self._pd_port = engine.transfers.port
@@ -171,15 +171,15 @@ class Sim:
         for rank in self.engine.ranks if self.engine else ():
             rank.close()
 
-    def _app(self, engine: Engine) -> web.Application:
+    def _app(self, engine: SimEngine) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._middleware(engine)])
         Server(engine).add_routes(app)
-        Admin(engine, self._restarts).add_routes(app)
+        AdminRoutes(engine, self._restarts).add_routes(app)
         if self.config.runtime_lora:
-            Adapters(engine).add_routes(app)
+            AdapterRoutes(engine).add_routes(app)
         return app
 
-    def _middleware(self, engine: Engine) -> Middleware:
+    def _middleware(self, engine: SimEngine) -> Middleware:
         @web.middleware
         async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
             if not request.path.startswith("/sim/"):
@@ -200,7 +200,7 @@ class Sim:
         return middleware
 
 
-async def _refuse(request: web.Request, engine: Engine) -> web.Response | None:
+async def _refuse(request: web.Request, engine: SimEngine) -> web.Response | None:
     """Response that refuses a request: faults of connections, a worker that finishes, and the API key; else
     None."""
     if engine.is_finishing and request.path != "/metrics":

@@ -47,7 +47,7 @@ class Service(Protocol):
     async def stop(self, drain_s: float | None = None) -> None: ...
 
 
-class Alone:
+class SingleProcess:
     """Gateway in one process. Imported here, since a supervisor has no use for its libraries."""
 
     def __init__(self, config: Config, sink: Sink | None = None) -> None:
@@ -116,7 +116,7 @@ async def serve(config: Config, sink: Sink | None = None, reread: Reread | None 
         sockets = Sockets(config, predecessor.sockets if predecessor else passed)
         opened.callback(sockets.close)
         config = settle(config, sockets.admin)
-        service: Service = Supervisor(config) if config.processes > 1 else Alone(config, sink)
+        service: Service = Supervisor(config) if config.processes > 1 else SingleProcess(config, sink)
         drain_s: float | None = 0.0
         hangups = Tasks()
         if reread is not None:

@@ -20,16 +20,16 @@ from gateway.bookings.shared_ledger import Table
 from gateway.core.errors import ConfigError
 from gateway.observability.log_setup import set_up
 from gateway.processes.messages import (
-    AdminClient,
     Begin,
     Change,
-    Client,
+    ConfigRejected,
     Drain,
-    Leaving,
+    DrainNotice,
+    NewAdminClient,
+    NewClient,
     Prepare,
     Prepared,
     Ready,
-    Refused,
     decode_to_process,
     encode,
 )
@@ -96,7 +96,7 @@ class Child:
                 sink=sink,
             )
         except ConfigError as exc:
-            self._channel.send(encode(Refused(str(exc))))
+            self._channel.send(encode(ConfigRejected(str(exc))))
             return 2
         process_limits.prepare()
         garbage = Garbage(gateway.metrics.gc_pause_s.observe)
@@ -106,7 +106,7 @@ class Child:
             gateway.standings.resume(begin.drains, gateway.roster)
             await self._serve(gateway, begin, connections)
         except ConfigError as exc:
-            self._channel.send(encode(Refused(str(exc))))
+            self._channel.send(encode(ConfigRejected(str(exc))))
             return 2
         finally:
             await gateway.stop(self._stop_s or 0.0)
@@ -143,9 +143,9 @@ class Child:
         match decode_to_process(message):
             case Begin() as begin:
                 self._begin.set_result((begin, files[0]))
-            case Client():
+            case NewClient():
                 self._adopt(True, files[0])
-            case AdminClient():
+            case NewAdminClient():
                 self._adopt(False, files[0])
             case Prepare() as prepare:
                 self._changes.start("prepare", self._prepare(prepare))
@@ -184,7 +184,7 @@ class Child:
     def _heed_stop(self) -> None:
         """Handle a signal to this process alone: it requests no more connections, and drains after the last
         one."""
-        self._loop.add_signal_handler(signal.SIGTERM, lambda: self._channel.send(encode(Leaving())))
+        self._loop.add_signal_handler(signal.SIGTERM, lambda: self._channel.send(encode(DrainNotice())))
 
 
 async def serve_child(file: int) -> int:

@@ -29,11 +29,11 @@ class Begin(msgspec.Struct, tag=True):
     drains: list[tuple[str, bool]] = []
 
 
-class Client(msgspec.Struct, tag=True):
+class NewClient(msgspec.Struct, tag=True):
     """Connection of a client, passed with the message."""
 
 
-class AdminClient(msgspec.Struct, tag=True):
+class NewAdminClient(msgspec.Struct, tag=True):
     """Connection to the admin API, passed with the message."""
 
 
@@ -72,22 +72,22 @@ class Ready(msgspec.Struct, tag=True):
     pass
 
 
-class Refused(msgspec.Struct, tag=True):
+class ConfigRejected(msgspec.Struct, tag=True):
     """Rejection of a configuration that cannot be used."""
 
     reason: str
 
 
-class Leaving(msgspec.Struct, tag=True):
+class DrainNotice(msgspec.Struct, tag=True):
     pass
 
 
-ToProcess = Begin | Client | AdminClient | Drain | Prepare | Change
-ToSupervisor = Ready | Refused | Leaving | Prepared
+ToProcess = Begin | NewClient | NewAdminClient | Drain | Prepare | Change
+ToSupervisor = Ready | ConfigRejected | DrainNotice | Prepared
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_process = msgspec.msgpack.Decoder(ToProcess).decode
 decode_to_supervisor = msgspec.msgpack.Decoder(ToSupervisor).decode
 
-CLIENT = encode(Client())
-ADMIN_CLIENT = encode(AdminClient())
+CLIENT = encode(NewClient())
+ADMIN_CLIENT = encode(NewAdminClient())

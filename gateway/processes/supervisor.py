@@ -41,12 +41,12 @@ from gateway.processes.admin import Aggregate, Question, Reply
 from gateway.processes.child_handle import LONGEST_DELAY_S, Process, how_it_ended, restart_delay_s
 from gateway.processes.messages import (
     Begin,
+    ConfigRejected,
     Drain,
-    Leaving,
+    DrainNotice,
     Prepare,
     Prepared,
     Ready,
-    Refused,
     decode_to_supervisor,
     encode,
 )
@@ -306,9 +306,9 @@ class Supervisor:
                 process.is_ready = not self._is_ending
                 process.began.set()
                 self._accept()
-            case Refused(reason):
+            case ConfigRejected(reason):
                 process.refusal = reason
-            case Leaving():
+            case DrainNotice():
                 process.is_ready, process.is_leaving = False, True
                 if process.channel:
                     drain = Drain(self.config.drain_timeout_s, is_leaving=True)

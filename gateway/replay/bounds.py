@@ -21,8 +21,8 @@ from gateway.core.blocks import Tokens
 from gateway.core.decision import Candidate, Choice, Query
 from gateway.core.worker import WorkerId
 from gateway.policies.base import pick_lowest
-from gateway.replay.engine import Engine
-from gateway.replay.job import Job
+from gateway.replay.engine import VirtualEngine
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import Profile
 
 
@@ -52,7 +52,7 @@ class AllKnowing:
         self._ttft_s: dict[WorkerId, float] = {}
         self._foresights: dict[WorkerId, Foresight] = {}
 
-    def look(self, tokens: Tokens, engines: Mapping[WorkerId, Engine]) -> None:
+    def look(self, tokens: Tokens, engines: Mapping[WorkerId, VirtualEngine]) -> None:
         wanted = CachedSequence(array("I", tokens))
         for worker, engine in engines.items():
             known = self._foresights.get(worker)
@@ -74,7 +74,7 @@ class AsRecorded:
     def __init__(self) -> None:
         self._place: WorkerId | None = None
 
-    def look(self, job: Job) -> None:
+    def look(self, job: ReplayJob) -> None:
         self._place = job.place
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
@@ -87,7 +87,7 @@ class AsRecorded:
 class Foresight:
     """Prediction of an engine's first tokens by playing its scheduler forward."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: VirtualEngine) -> None:
         self.engine = engine
         self._uncached: dict[EngineSequence, int] = {}  # of waiting sequences, looked up once
 

@@ -19,7 +19,7 @@ from gateway.core.errors import ConfigError
 from gateway.observability.recording import Recorded
 from gateway.replay.bounds import AsRecorded
 from gateway.replay.fleet import Setup, VirtualFleet
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import Profile
 from gateway.replay.results import percentile
 
@@ -58,16 +58,16 @@ class Error:
         return self.replayed / self.measured - 1 if self.measured else math.inf
 
 
-def recorded_of(jobs: Sequence[Job]) -> list[Recorded]:
+def recorded_of(jobs: Sequence[ReplayJob]) -> list[Recorded]:
     return [job.recorded for job in jobs if job.recorded is not None]
 
 
-def policy_of_recording(jobs: Sequence[Job]) -> str:
+def policy_of_recording(jobs: Sequence[ReplayJob]) -> str:
     """Policy that decided most of the requests."""
     return Counter(row.policy for row in recorded_of(jobs)).most_common(1)[0][0]
 
 
-def learn(jobs: Sequence[Job], setup: Setup) -> Profile:
+def learn(jobs: Sequence[ReplayJob], setup: Setup) -> Profile:
     """Learn a profile; `setup` is the fleet, with all that cannot be learnt. Raises ConfigError for too few
     requests."""
     some = [job for job in jobs[:MAX_LEARNT] if job.recorded is not None]
@@ -82,7 +82,7 @@ def learn(jobs: Sequence[Job], setup: Setup) -> Profile:
     return replace(_profile(setup.profile, values), noise_s=_noise_s(some, _with(setup, values)))
 
 
-def _noise_s(jobs: Sequence[Job], setup: Setup) -> tuple[float, ...]:
+def _noise_s(jobs: Sequence[ReplayJob], setup: Setup) -> tuple[float, ...]:
     """Distribution of the differences between recorded first tokens and those of the learnt profile, in
     seconds."""
     done = VirtualFleet(setup).run([again(job) for job in jobs])
@@ -140,7 +140,7 @@ def _through(middle: Point, point: Point, far: float) -> Point:
     return [m + far * (x - m) for m, x in zip(middle, point, strict=True)]
 
 
-def errors(measured: Sequence[Job], replayed: Sequence[Job]) -> list[Error]:
+def errors(measured: Sequence[ReplayJob], replayed: Sequence[ReplayJob]) -> list[Error]:
     """Errors of the same requests, in the same order; TTFT of those that were streamed."""
     pairs = [(job.recorded, done) for job, done in zip(measured, replayed, strict=True) if job.recorded]
     with_usage = [(row, done) for row, done in pairs if row.cached_tokens is not None]
@@ -178,7 +178,7 @@ def _guess(rows: Sequence[Recorded]) -> Values:
     }
 
 
-def _loss(jobs: Sequence[Job], setup: Setup) -> float:
+def _loss(jobs: Sequence[ReplayJob], setup: Setup) -> float:
     """Mean error of first and further tokens, in the logarithm; outliers count as one."""
     done = VirtualFleet(setup).run([again(job) for job in jobs])
     off: list[float] = []
@@ -192,7 +192,7 @@ def _loss(jobs: Sequence[Job], setup: Setup) -> float:
     return sum(off) / len(off)
 
 
-def again(job: Job) -> Job:
+def again(job: ReplayJob) -> ReplayJob:
     """Copy of a request, not answered yet."""
     return replace(
         job,
@@ -206,7 +206,7 @@ def again(job: Job) -> Job:
     )
 
 
-def as_measured(job: Job) -> Job:
+def as_measured(job: ReplayJob) -> ReplayJob:
     """Copy of a request with the recorded times; a response that was not streamed came at its end."""
     row = job.recorded
     assert row is not None

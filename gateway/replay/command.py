@@ -14,7 +14,16 @@ from gateway.config.options import Parser
 from gateway.core.errors import ConfigError
 from gateway.policies.framework.registry import AUTO
 from gateway.replay.charts import page
-from gateway.replay.play import BOUNDS, Calibrated, Result, Run, Trace, calibrate, library_of, play_all
+from gateway.replay.play import (
+    BOUNDS,
+    Calibrated,
+    ReplayRun,
+    RunResult,
+    Trace,
+    calibrate,
+    library_of,
+    play_all,
+)
 from gateway.replay.profile import H100_8B, PROFILES, Profile, profile_of
 from gateway.replay.results import Slo, table
 from gateway.replay.traces import FORMATS
@@ -115,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def runs_of(args: argparse.Namespace) -> tuple[list[Run], Calibrated | None]:
+def runs_of(args: argparse.Namespace) -> tuple[list[ReplayRun], Calibrated | None]:
     """Runs, one for each row; for a recording also its calibration, which is learnt first."""
     library = library_of(args.policy_file)
     own = [library.resolved(AUTO)] if args.policy_file else []
@@ -124,7 +133,7 @@ def runs_of(args: argparse.Namespace) -> tuple[list[Run], Calibrated | None]:
         if name not in (known := sorted((*library.names("policy"), *BOUNDS))):
             raise ConfigError(f"--policy {name}: not one of {', '.join(known)}")
     names = [*policies, *(name for name in BOUNDS if name not in policies and not args.no_bounds)]
-    first = Run(
+    first = ReplayRun(
         Trace(args.trace, args.format, args.speed, args.seed, args.limit, args.tokenizer),
         names[0],
         _limited(profile_of(args.profile or H100_8B.name), args),
@@ -160,7 +169,7 @@ def notes_of(known: Calibrated) -> list[str]:
     return [speeds, f"calibration, {known.policy} at 1x: {errors}"]
 
 
-def heading(run: Run, result: Result) -> str:
+def heading(run: ReplayRun, result: RunResult) -> str:
     trace = run.trace
     return (
         f"{trace.path.name}: {result.summary.num_requests} requests at {trace.speed:g}x, "
@@ -170,7 +179,7 @@ def heading(run: Run, result: Result) -> str:
 
 
 def document(
-    runs: Sequence[Run], results: Sequence[Result], known: Calibrated | None = None
+    runs: Sequence[ReplayRun], results: Sequence[RunResult], known: Calibrated | None = None
 ) -> dict[str, object]:
     first = runs[0]
     trace = asdict(first.trace) | {"path": str(first.trace.path)}

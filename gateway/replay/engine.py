@@ -35,7 +35,7 @@ class _Run:
     on_last: Callable[[], None]
 
 
-class Engine:
+class VirtualEngine:
     """Engine in virtual time; `on_events` is called with the KV events of each step."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Engine:
         self._ends: list[float] = []  # of the glide's later steps, up to its next one
 
     def __repr__(self) -> str:
-        return f"Engine({self.profile.name}, {self.scheduler})"
+        return f"VirtualEngine({self.profile.name}, {self.scheduler})"
 
     @property
     def step_left_s(self) -> float:

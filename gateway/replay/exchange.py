@@ -20,8 +20,8 @@ from gateway.core.usage import Usage
 from gateway.core.worker import WorkerId
 from gateway.policies.transfer_speed import TransferSpeed
 from gateway.replay.clock import Clock
-from gateway.replay.engine import Engine
-from gateway.replay.job import Job
+from gateway.replay.engine import VirtualEngine
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import Profile
 from gateway.routing.router import Router
 
@@ -30,15 +30,15 @@ RETRY_S = 1.0
 """Seconds after which a client retries when no worker is up."""
 
 
-class Gateway(Protocol):
+class FleetView(Protocol):
     """Interface of the fleet to an exchange."""
 
     clock: Clock
     router: Router
     transfer: TransferSpeed
     may_split: bool
-    look: Callable[[Job, Tokens], None] | None
-    engines: dict[WorkerId, Engine]
+    look: Callable[[ReplayJob, Tokens], None] | None
+    engines: dict[WorkerId, VirtualEngine]
     open: "dict[VirtualExchange, None]"
 
     def began(self, exchange: "VirtualExchange") -> None: ...
@@ -47,13 +47,13 @@ class Gateway(Protocol):
 
 
 class VirtualExchange:
-    def __init__(self, gateway: Gateway, job: Job) -> None:
+    def __init__(self, gateway: FleetView, job: ReplayJob) -> None:
         self.job = job
         self._gateway = gateway
         self._request = _request_of(job)
         self._began_s = 0.0  # the prefill, or the transfer
         self._ahead_s = 0.0  # until it gets there
-        self._at: list[tuple[Engine, EngineSequence]] = []
+        self._at: list[tuple[VirtualEngine, EngineSequence]] = []
 
     def start(self, exclude: frozenset[WorkerId] = frozenset()) -> None:
         gateway, job = self._gateway, self.job
@@ -160,7 +160,7 @@ class VirtualExchange:
 ASKED = parse_request("/v1/completions", msgspec.json.encode({"model": MODEL, "prompt": [1]}))
 
 
-def _request_of(job: Job) -> InferenceRequest:
+def _request_of(job: ReplayJob) -> InferenceRequest:
     if job.session is None:
         return ASKED
     body = msgspec.json.encode({"model": MODEL, "prompt": [1], "user": job.session})

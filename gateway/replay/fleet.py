@@ -27,9 +27,9 @@ from gateway.policies.expected_ttft import ExpectedTtft
 from gateway.policies.transfer_speed import TransferSpeed
 from gateway.replay.bounds import AllKnowing, AsRecorded, pooled
 from gateway.replay.clock import Clock
-from gateway.replay.engine import Engine
+from gateway.replay.engine import VirtualEngine
 from gateway.replay.exchange import MODEL, VirtualExchange
-from gateway.replay.job import Job, worker_of
+from gateway.replay.job import ReplayJob, worker_of
 from gateway.replay.profile import Profile
 from gateway.routing.router import Router
 
@@ -97,7 +97,7 @@ class VirtualFleet:
             rng=random.Random(setup.seed),
             disaggregation=Disaggregation(self.transfer, {"": setup.mode}),
         )
-        self.engines: dict[WorkerId, Engine] = {}
+        self.engines: dict[WorkerId, VirtualEngine] = {}
         self._chance = random.Random(setup.seed + 1)
         self._noise: list[float] = []
         self._scrapes = False
@@ -108,7 +108,7 @@ class VirtualFleet:
     def __repr__(self) -> str:
         return f"VirtualFleet({self.router}, {self.clock})"
 
-    def _eyes(self, policy: Policy) -> Callable[[Job, Tokens], None] | None:
+    def _eyes(self, policy: Policy) -> Callable[[ReplayJob, Tokens], None] | None:
         """Direct view of the engines for policies that no gateway can have; None for others."""
         if isinstance(policy, AllKnowing):
             return lambda _, tokens: policy.look(tokens, self.engines)
@@ -116,7 +116,7 @@ class VirtualFleet:
             return lambda job, _: policy.look(job)
         return None
 
-    def run(self, jobs: Iterable[Job]) -> list[Job]:
+    def run(self, jobs: Iterable[ReplayJob]) -> list[ReplayJob]:
         """Run all jobs to their ends."""
         self.jobs = list(jobs)
         for job in self.jobs:
@@ -151,7 +151,7 @@ class VirtualFleet:
     def _boot(self, number: int) -> None:
         setup, name = self.setup, worker_of(number)
         on_events = partial(self._on_events, name)
-        engine = Engine(
+        engine = VirtualEngine(
             setup.profile_of(number), setup.block_size, self.clock, on_events, glides=setup.glides
         )
         self.engines[name] = engine
@@ -160,7 +160,7 @@ class VirtualFleet:
         apply = partial(self._apply, worker, self.engines[worker], events)
         self.clock.at(self.clock.now + self.setup.event_delay_s, apply)
 
-    def _apply(self, worker: WorkerId, engine: Engine, events: Sequence[KvEvent]) -> None:
+    def _apply(self, worker: WorkerId, engine: VirtualEngine, events: Sequence[KvEvent]) -> None:
         if self.engines[worker] is engine:  # else it is another one meanwhile, of which this is not true
             for event in _merged(events):
                 self.index.apply(worker, event)

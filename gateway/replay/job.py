@@ -41,7 +41,7 @@ class HashedPrompt:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ReplayJob:
     """Request and its outcome. Seconds are from the trace's begin. `cached_tokens` as the engine reports
     them; `num_attempts` is more than one where a worker went away with the request; `worker` computed its
     prompt. `recorded` is a gateway's record of it, at the worker that is called `place` here."""

@@ -26,10 +26,10 @@ from gateway.replay.calibration import (
     recorded_of,
 )
 from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
-from gateway.replay.job import HashedPrompt, Job
+from gateway.replay.job import HashedPrompt, ReplayJob
 from gateway.replay.profile import Profile
 from gateway.replay.results import Curves, Slo, Summary, curves, summarize
-from gateway.replay.traces import Encode, Reading, is_recording, read
+from gateway.replay.traces import Encode, TraceOptions, is_recording, read
 from gateway.tokenization.tokenizer import Tokenizer
 
 POOLED = "pooled"
@@ -55,10 +55,10 @@ class Trace:
     limit: int | None = None
     tokenizer: str = ""
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[ReplayJob]:
         """Read the requests. Raises ConfigError."""
         encode: Encode = _Encoder(Path(self.tokenizer or bundled_tokenizer()))
-        return read(self.path, Reading(self.speed, self.seed, encode), self.form, self.limit)
+        return read(self.path, TraceOptions(self.speed, self.seed, encode), self.form, self.limit)
 
 
 class _Encoder:
@@ -85,7 +85,7 @@ def few_collections() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReplayRun:
     """Run by names. `kv_blocks` 0: as many as the profile's tokens fill; `block_size` 0: the trace's."""
 
     trace: Trace
@@ -100,20 +100,20 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     summary: Summary
     curves: Curves
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[ReplayJob, ...] = ()
 
 
-def play(run: Run, *, keeps_jobs: bool = False) -> Result:
+def play(run: ReplayRun, *, keeps_jobs: bool = False) -> RunResult:
     """Play one run. Raises ConfigError."""
     jobs = run.trace.jobs()
     setup = setup_of(run, jobs)
     with few_collections():
         done = VirtualFleet(setup).run(jobs)
     summary = summarize(run.policy, done, setup.num_workers, run.slo)
-    return Result(summary, curves(done), tuple(done) if keeps_jobs else ())
+    return RunResult(summary, curves(done), tuple(done) if keeps_jobs else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,12 @@ class Calibrated:
 
     profile: Profile
     num_workers: int
-    measured: Result
+    measured: RunResult
     policy: str
     errors: Sequence[Error] = ()
 
 
-def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
+def calibrate(run: ReplayRun, base: Profile | None) -> Calibrated | None:
     """Calibrate with a recording; None for other traces. Speeds are learnt unless a `base` is given; `run`
     has the limits and, where they are given, the sizes. Raises ConfigError."""
     if not is_recording(run.trace.path, run.trace.form):
@@ -144,7 +144,7 @@ def calibrate(run: Run, base: Profile | None) -> Calibrated | None:
     with few_collections():
         profile = base or learn(jobs, setup)
     measured = [as_measured(job) for job in jobs]
-    shown = Result(summarize("measured", measured, num_workers, run.slo), curves(measured))
+    shown = RunResult(summarize("measured", measured, num_workers, run.slo), curves(measured))
     if not is_known:
         return Calibrated(profile, num_workers, shown, policy)
     kept = replace(profile, kv_tokens=setup.profile.kv_tokens)
@@ -158,7 +158,7 @@ def _kv_tokens(rows: Sequence[Recorded], profile: Profile) -> int:
     return sizes.most_common(1)[0][0] if sizes else profile.kv_tokens
 
 
-def setup_of(run: Run, jobs: list[Job]) -> Setup:
+def setup_of(run: ReplayRun, jobs: list[ReplayJob]) -> Setup:
     size = run.block_size or block_size_of(jobs)
     profile = replace(run.profile, kv_tokens=run.kv_blocks * size) if run.kv_blocks else run.profile
     setup = Setup(
@@ -172,7 +172,7 @@ def setup_of(run: Run, jobs: list[Job]) -> Setup:
     return pooled_of(setup) if run.policy == POOLED else setup
 
 
-def block_size_of(jobs: list[Job]) -> int:
+def block_size_of(jobs: list[ReplayJob]) -> int:
     """Block size of the recorded workers, else the trace's."""
     recorded = Counter(job.recorded.block_size for job in jobs if job.recorded and job.recorded.block_size)
     hashed = Counter(job.prompt.block_size for job in jobs if isinstance(job.prompt, HashedPrompt))
@@ -192,7 +192,7 @@ def library_of(path: str = "") -> Library:
     return Library(file=read_file(Path(path)) if path else None)
 
 
-def play_all(runs: list[Run], num_processes: int) -> list[Result]:
+def play_all(runs: list[ReplayRun], num_processes: int) -> list[RunResult]:
     """Play all runs in several processes. Returns the results in order. Raises ConfigError."""
     if num_processes <= 1 or len(runs) == 1:
         return [play(run) for run in runs]

@@ -13,11 +13,8 @@ from gateway.core.errors import ConfigError
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Speeds and sizes of an engine. `step_s` is a step that decodes one sequence alone, `seq_s` is added by
-    each more;
-    `kv_tokens` fit its cache. `overhead_s` is the time of a request beside the engine's steps: connections,
-    parsing,
-    detokenizing; one of `noise_s` is added by chance.
-    """
+    each more; `kv_tokens` fit its cache. `overhead_s` is the time of a request beside the engine's steps:
+    connections, parsing, detokenizing; one of `noise_s` is added by chance."""
 
     name: str
     prefill_tokens_per_s: float
@@ -44,8 +41,7 @@ PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (H100_8B
 
 def profile_of(name: str) -> Profile:
     """Profile by name: a key of `PROFILES`, or a TOML file with the fields of a Profile. Raises
-    ConfigError.
-    """
+    ConfigError."""
     if name in PROFILES:
         return PROFILES[name]
     path = Path(name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gateway.core.blocks import BlockHash
 from gateway.observability.recording import Recorded
-from gateway.replay.job import HashedPrompt, Job, worker_of
+from gateway.replay.job import HashedPrompt, ReplayJob, worker_of
 from gateway.replay.line_reader import Lines
 
 UNKNOWN_BLOCK = 512
@@ -24,7 +24,7 @@ def playable(lines: Lines) -> list[Recorded]:
     return sorted((row for row in rows if row.num_tokens > 0), key=lambda row: row.at)
 
 
-def recording(lines: Lines, speed: float) -> Iterator[Job]:
+def recording(lines: Lines, speed: float) -> Iterator[ReplayJob]:
     rows = playable(lines)
     chains = [_chain(row) for row in rows]
     nexts = _nexts(rows, chains)
@@ -42,7 +42,9 @@ def recording(lines: Lines, speed: float) -> Iterator[Job]:
             tokens = known.tokens() if isinstance(known, HashedPrompt) else known
             output = tokens[begin:end] + array("I", [0]) * (end - max(len(tokens), begin))
         turn, place = 2 if i in lasts else 1, places[row.worker]
-        yield Job(row.at / speed, prompt, num_output, turn, output, row.session, recorded=row, place=place)
+        yield ReplayJob(
+            row.at / speed, prompt, num_output, turn, output, row.session, recorded=row, place=place
+        )
 
 
 def _chain(row: Recorded) -> Sequence[BlockHash]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ POINTS = 60
 """Points of a curve over time."""
 
 
-def summarize(policy: str, jobs: Sequence[Job], num_workers: int, slo: Slo) -> Summary:
+def summarize(policy: str, jobs: Sequence[ReplayJob], num_workers: int, slo: Slo) -> Summary:
     ttft_s = sorted(job.ttft_s for job in jobs)
     tpot_s = sorted(job.tpot_s for job in jobs)
     e2e_s = sorted(job.e2e_s for job in jobs)
@@ -75,7 +75,7 @@ def summarize(policy: str, jobs: Sequence[Job], num_workers: int, slo: Slo) -> S
     )
 
 
-def curves(jobs: Sequence[Job]) -> Curves:
+def curves(jobs: Sequence[ReplayJob]) -> Curves:
     end = max(job.at for job in jobs) or 1.0
     cached, asked = [0] * POINTS, [0] * POINTS
     for job in jobs:
@@ -99,7 +99,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     return ordered[max(-int(-len(ordered) * percent // 100) - 1, 0)]
 
 
-def _busiest(jobs: Sequence[Job], num_workers: int) -> float:
+def _busiest(jobs: Sequence[ReplayJob], num_workers: int) -> float:
     computed: Counter[str] = Counter()
     for job in jobs:
         if job.worker is not None:

@@ -20,7 +20,7 @@ import msgspec
 
 from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import ConfigError
-from gateway.replay.job import HashedPrompt, Job
+from gateway.replay.job import HashedPrompt, ReplayJob
 from gateway.replay.line_reader import Lines
 from gateway.replay.recording import recording
 
@@ -33,7 +33,7 @@ Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TraceOptions:
     """Options of reading a trace. `speed`: so many times as fast as it was recorded. `encode` is needed for
     texts; `ticks_per_s` is the unit of their clock, where that cannot be seen because it does not begin in
     1970."""
@@ -59,10 +59,10 @@ class _Turn(msgspec.Struct):
     timestamp: float | None = None
 
 
-def read(path: Path, reading: Reading, form: str = "auto", limit: int | None = None) -> list[Job]:
+def read(path: Path, reading: TraceOptions, form: str = "auto", limit: int | None = None) -> list[ReplayJob]:
     """Read a trace, in order of arrival, the first request at 0. Raises ConfigError."""
     lines = Lines(path)
-    jobs: list[Job] = []
+    jobs: list[ReplayJob] = []
     for job in FORMATS[form if form != "auto" else _detect(lines)](lines, reading):
         if len(jobs) == limit:
             break
@@ -80,29 +80,31 @@ def is_recording(path: Path, form: str = "auto") -> bool:
     return (form if form != "auto" else _detect(Lines(path))) == "recording"
 
 
-def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: int = 1) -> list[Job]:
-    return read(path, Reading(speed, seed), "mooncake", limit)
+def mooncake(path: Path, *, speed: float = 1.0, limit: int | None = None, seed: int = 1) -> list[ReplayJob]:
+    return read(path, TraceOptions(speed, seed), "mooncake", limit)
 
 
-def agent(path: Path, encode: Encode, *, copies: int = 1, speed: float = 1.0, seed: int = 1) -> list[Job]:
+def agent(
+    path: Path, encode: Encode, *, copies: int = 1, speed: float = 1.0, seed: int = 1
+) -> list[ReplayJob]:
     """Sessions of an agent trace, `copies` of each with prompts that differ from their first token on; they
     begin at random within the trace."""
-    rng, jobs = random.Random(seed), read(path, Reading(speed, seed, encode, 1e6), "turns")
+    rng, jobs = random.Random(seed), read(path, TraceOptions(speed, seed, encode, 1e6), "turns")
     begins: dict[str | None, float] = {}
     for job in jobs:
         begins.setdefault(job.session, job.at)
     end = jobs[-1].at
-    found: list[Job] = []
+    found: list[ReplayJob] = []
     for copy in range(copies):
         late = {session: rng.random() * end if copy else begin for session, begin in begins.items()}
         for job in jobs:
             at = job.at - begins[job.session] + late[job.session]
             tokens = array("I", [copy]) + job.tokens()
-            found.append(Job(at, tokens, job.num_output, job.turn, job.output, f"{job.session}/{copy}"))
+            found.append(ReplayJob(at, tokens, job.num_output, job.turn, job.output, f"{job.session}/{copy}"))
     return sorted(found, key=lambda job: job.at)
 
 
-def _mooncake(lines: Lines, reading: Reading) -> Iterator[Job]:
+def _mooncake(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
     """Read Mooncake's format. A second turn begins with all of an earlier prompt."""
     rng = random.Random(reading.seed)
     known: set[int] = set()
@@ -114,10 +116,10 @@ def _mooncake(lines: Lines, reading: Reading) -> Iterator[Job]:
         turn = 2 if len(hashes) > 2 and hashes[-2 if length % HASHED_TOKENS else -1] in known else 1
         known.update(hashes[1:])
         prompt = HashedPrompt(array("Q", hashes), HASHED_TOKENS, length)
-        yield Job(at, prompt, max(asked.output_length, 1), turn)
+        yield ReplayJob(at, prompt, max(asked.output_length, 1), turn)
 
 
-def _azure(lines: Lines, reading: Reading) -> Iterator[Job]:
+def _azure(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
     """Read Azure's format: times with seven digits (2023), or six and a zone (2024)."""
     for line in lines:
         if line.startswith(AZURE_HEAD):
@@ -131,10 +133,10 @@ def _azure(lines: Lines, reading: Reading) -> Iterator[Job]:
         num_blocks = -(-max(num_tokens, 1) // HASHED_TOKENS)
         hashes = array("Q", [lines.number << 20 | i for i in range(num_blocks)])
         prompt = HashedPrompt(hashes, HASHED_TOKENS, max(num_tokens, 1))
-        yield Job(at / reading.speed, prompt, max(num_output, 1))
+        yield ReplayJob(at / reading.speed, prompt, max(num_output, 1))
 
 
-def _turns(lines: Lines, reading: Reading) -> Iterator[Job]:
+def _turns(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
     """Read texts. A recorded response is repeated, so that the next turn finds it. Without times, one a
     second."""
     if reading.encode is None:
@@ -147,7 +149,7 @@ def _turns(lines: Lines, reading: Reading) -> Iterator[Job]:
         session = asked.session_id if asked.session is None else asked.session
         turn = num_turns[session] = num_turns.get(session, 0) + 1 if session else 1
         at = number if asked.timestamp is None else _seconds(asked.timestamp, reading.ticks_per_s)
-        yield Job(at / reading.speed, prompt, len(answer) or 1, turn, answer or [0], session)
+        yield ReplayJob(at / reading.speed, prompt, len(answer) or 1, turn, answer or [0], session)
 
 
 def _seconds(timestamp: float, ticks_per_s: float | None) -> float:
@@ -157,11 +159,11 @@ def _seconds(timestamp: float, ticks_per_s: float | None) -> float:
     return timestamp / ticks_per_s
 
 
-def _recording(lines: Lines, reading: Reading) -> Iterator[Job]:
+def _recording(lines: Lines, reading: TraceOptions) -> Iterator[ReplayJob]:
     yield from recording(lines, reading.speed)
 
 
-FORMATS: Mapping[str, Callable[[Lines, Reading], Iterator[Job]]] = {
+FORMATS: Mapping[str, Callable[[Lines, TraceOptions], Iterator[ReplayJob]]] = {
     "mooncake": _mooncake,
     "azure": _azure,
     "turns": _turns,

@@ -15,13 +15,13 @@ from gateway.core.requests.chat_messages import Messages
 from gateway.core.token_runs import Continued, Run, Runs
 from gateway.tokenization.chat_template import Message, PromptError, conversation
 from gateway.tokenization.message_frame import plain_content
-from gateway.tokenization.probe_conversations import Cut
+from gateway.tokenization.probe_conversations import CutPoint
 from gateway.tokenization.render_settings import RenderSetting
 from gateway.tokenization.template_stability import BEHIND, USER, features, kind_of
 
 # A cut behind the system message is made while a conversation is short: later it was made before.
 MAX_LEAD_MESSAGES = 8
-LED = frozenset({Cut.LEAD, Cut.TURN_LED, Cut.STEP_LED})
+LED = frozenset({CutPoint.LEAD, CutPoint.TURN_LED, CutPoint.STEP_LED})
 
 
 class ConversationCache:
@@ -96,7 +96,9 @@ class ConversationCache:
         return Continued(tokens, run)
 
 
-def _plain_text(new: Sequence[Message], found: int, setting: RenderSetting, cut: Cut | None) -> str | None:
+def _plain_text(
+    new: Sequence[Message], found: int, setting: RenderSetting, cut: CutPoint | None
+) -> str | None:
     """Text of a single plain user message; None for others, and with tools, which some templates print beside
     it."""
     if len(new) != 1 or found != USER or setting.variables["tools"]:
@@ -106,10 +108,10 @@ def _plain_text(new: Sequence[Message], found: int, setting: RenderSetting, cut:
 
 
 def _ends(
-    text: str, new: Sequence[Message], places: Sequence[tuple[int, Cut]], setting: RenderSetting
-) -> list[tuple[int, Cut, int]]:
+    text: str, new: Sequence[Message], places: Sequence[tuple[int, CutPoint]], setting: RenderSetting
+) -> list[tuple[int, CutPoint, int]]:
     """Cut points of `text` with their offsets: before the text that the messages behind them render to."""
-    ends: list[tuple[int, Cut, int]] = []
+    ends: list[tuple[int, CutPoint, int]] = []
     last = len(text)
     for place, cut in reversed(places):
         stub = setting.stubs.get(cut) if setting.stubs else None
@@ -130,16 +132,16 @@ def _try(setting: RenderSetting, messages: Sequence[Message]) -> str:
         return ""
 
 
-def _places(new: Sequence[Message], is_led: bool, is_all: bool) -> list[tuple[int, Cut]]:
+def _places(new: Sequence[Message], is_led: bool, is_all: bool) -> list[tuple[int, CutPoint]]:
     """Last places at which a next turn may begin, in order; behind the first message of `new`."""
     turn = step = None
     for at in range(len(new) - 1, 0, -1):
         kinds = kind_of(new[at - 1]), new[at]["role"]
         if kinds == ("assistant", "user"):
-            turn = (at, Cut.TURN_LED if is_led else Cut.TURN)
+            turn = (at, CutPoint.TURN_LED if is_led else CutPoint.TURN)
             break
         if step is None and kinds == ("tool", "assistant"):
-            step = (at, Cut.STEP_LED if is_led else Cut.STEP)
+            step = (at, CutPoint.STEP_LED if is_led else CutPoint.STEP)
     is_short = is_all and is_led and 1 < len(new) <= MAX_LEAD_MESSAGES
-    lead = (1, Cut.LEAD) if is_short and new[1]["role"] == "user" else None
+    lead = (1, CutPoint.LEAD) if is_short and new[1]["role"] == "user" else None
     return [place for place in (lead, turn, step) if place]

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.tokenization.chat_template import Message
 
 
-class Cut(IntEnum):
+class CutPoint(IntEnum):
     """Cut points, by the messages before and behind them."""
 
     LEAD = 0  # system | user
@@ -48,12 +48,12 @@ _S, _U, _A = _with(_SYSTEM), _with(_USER), _with(_ASSISTANT)
 _THOUGHT = _with(_ASSISTANT, "b", reasoning="why \n")
 _PARTS = [{"type": "text", "text": "p"}, {"type": "text", "text": " q\n"}]
 #  Stand-ins for all messages before a cut.
-STUBS: Mapping[Cut, list[Message]] = {
-    Cut.LEAD: [_SYSTEM],
-    Cut.TURN: [_USER, _ASSISTANT],
-    Cut.TURN_LED: [_SYSTEM, _USER, _ASSISTANT],
-    Cut.STEP: [_USER, _call("f"), _result()],
-    Cut.STEP_LED: [_SYSTEM, _USER, _call("f"), _result()],
+STUBS: Mapping[CutPoint, list[Message]] = {
+    CutPoint.LEAD: [_SYSTEM],
+    CutPoint.TURN: [_USER, _ASSISTANT],
+    CutPoint.TURN_LED: [_SYSTEM, _USER, _ASSISTANT],
+    CutPoint.STEP: [_USER, _call("f"), _result()],
+    CutPoint.STEP_LED: [_SYSTEM, _USER, _call("f"), _result()],
 }
 BEFORE_TURN: list[list[Message]] = [
     [_U, _A],
@@ -113,40 +113,40 @@ AFTER_STEP: list[list[Message]] = [
 HEADS = [[_with(_USER, text)] for text in ("1", "2", " ")]
 
 
-def behind_stub(cut: Cut) -> list[list[Message]]:
+def behind_stub(cut: CutPoint) -> list[list[Message]]:
     """Messages that may begin behind a cut: their texts differ as soon as a message contributes any."""
-    return AFTER_STEP[:3] if cut >= Cut.STEP else HEADS
+    return AFTER_STEP[:3] if cut >= CutPoint.STEP else HEADS
 
 
 def before_and_behind(
-    cut: Cut, words: Sequence[str]
+    cut: CutPoint, words: Sequence[str]
 ) -> list[tuple[list[list[Message]], list[list[Message]]]]:
     """Groups of messages before and behind `cut`, to be tried in all pairs.
 
     The assistant's messages contain each of `words`, alone and two together.
     """
-    if cut is Cut.LEAD:
+    if cut is CutPoint.LEAD:
         befores, afters = BEFORE_LEAD, AFTER_TURN
-    elif cut in (Cut.STEP, Cut.STEP_LED):
+    elif cut in (CutPoint.STEP, CutPoint.STEP_LED):
         befores, afters = BEFORE_STEP, AFTER_STEP
     else:
         befores, afters = BEFORE_TURN, AFTER_TURN
     texts = [f"x{one}y{other}z" for one, other in product(words, repeat=2)]
     texts += [text for word in words for text in (word, "x" + word)]
     groups = [(befores, afters), (befores[:1], [after for text in texts for after in _saying(cut, text)])]
-    if cut is not Cut.LEAD:
+    if cut is not CutPoint.LEAD:
         groups.append(([before for text in texts for before in _having_said(cut, text)], afters[1:2]))
-    lead = [_S] if cut in (Cut.TURN_LED, Cut.STEP_LED) else []
+    lead = [_S] if cut in (CutPoint.TURN_LED, CutPoint.STEP_LED) else []
     return [([[*lead, *before] for before in befores], afters) for befores, afters in groups]
 
 
-def _saying(cut: Cut, text: str) -> list[list[Message]]:
+def _saying(cut: CutPoint, text: str) -> list[list[Message]]:
     said, called = _with(_ASSISTANT, text), _with(_call("f"), text)
-    return [[called, _result(), said]] if cut >= Cut.STEP else [[_U, said, _U], [_U, called, _result()]]
+    return [[called, _result(), said]] if cut >= CutPoint.STEP else [[_U, said, _U], [_U, called, _result()]]
 
 
-def _having_said(cut: Cut, text: str) -> list[list[Message]]:
+def _having_said(cut: CutPoint, text: str) -> list[list[Message]]:
     said, called = _with(_ASSISTANT, text), _with(_call("f"), text)
-    if cut >= Cut.STEP:
+    if cut >= CutPoint.STEP:
         return [[_U, called, _result()], [_U, said, _U, _call("f"), _result()]]
     return [[_U, said], [_U, said, _U, _A], [_U, called, _result(), _A]]

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.tokenization.chat_template import Message, PromptError, Template
 from gateway.tokenization.message_frame import MessageFrame, frame_of
-from gateway.tokenization.probe_conversations import Cut
+from gateway.tokenization.probe_conversations import CutPoint
 from gateway.tokenization.template_stability import (
     Markup,
     Stubs,
@@ -51,21 +51,21 @@ class RenderSetting:
     now: datetime
     stubs: Stubs | None = None
     _proof: Generator[None, None, Stubs] | None = None
-    _frames: dict[Cut | None, MessageFrame | None] = field(default_factory=dict)
+    _frames: dict[CutPoint | None, MessageFrame | None] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def render(self, messages: Sequence[Message], with_other_tools: bool = False) -> str:
         variables = {**self.variables, "tools": OTHER_TOOLS} if with_other_tools else self.variables
         return self.template.render(messages, variables, self.now)
 
-    def render_user(self, content: str, cut: Cut | None = None) -> str | None:
+    def render_user(self, content: str, cut: CutPoint | None = None) -> str | None:
         """Text of a user's plain message, alone or behind a cut; None if it has to be rendered."""
         if cut not in self._frames:
             self._frames[cut] = frame_of(lambda message: self._behind(cut, message))
         frame = self._frames[cut]
         return frame.around(content) if frame else None
 
-    def _behind(self, cut: Cut | None, message: Message) -> str | None:
+    def _behind(self, cut: CutPoint | None, message: Message) -> str | None:
         try:
             if cut is None:
                 return self.render([message])

@@ -21,7 +21,7 @@ from os.path import commonprefix
 from jinja2 import nodes
 
 from gateway.tokenization.chat_template import ContentFormat, Message, PromptError, Template, conversation
-from gateway.tokenization.probe_conversations import STUBS, Cut, before_and_behind, behind_stub
+from gateway.tokenization.probe_conversations import STUBS, CutPoint, before_and_behind, behind_stub
 
 # Features of a run of messages, as bits; those behind a cut are shifted.
 IRREGULAR, CALLS, REASONING, LATE_SYSTEM, NAMED, MARKUP, USER, ODD = (1 << i for i in range(8))
@@ -29,12 +29,12 @@ BEHIND = 16
 #  In the order in which they are allowed: where two exclude each other the more wanted one is first.
 TOLERABLE = (CALLS, REASONING, USER, NAMED, MARKUP, IRREGULAR, LATE_SYSTEM)
 # Features that every conversation has that is cut there.
-PLAIN: Mapping[Cut, int] = {
-    Cut.LEAD: USER << BEHIND,
-    Cut.TURN: USER | USER << BEHIND,
-    Cut.TURN_LED: USER | USER << BEHIND,
-    Cut.STEP: USER | CALLS,
-    Cut.STEP_LED: USER | CALLS,
+PLAIN: Mapping[CutPoint, int] = {
+    CutPoint.LEAD: USER << BEHIND,
+    CutPoint.TURN: USER | USER << BEHIND,
+    CutPoint.TURN_LED: USER | USER << BEHIND,
+    CutPoint.STEP: USER | CALLS,
+    CutPoint.STEP_LED: USER | CALLS,
 }
 
 #  Pairs of consecutive roles in a regular conversation; "" is its start, "call" calls tools.
@@ -219,7 +219,7 @@ class Stub:
         return text[at:] if text.startswith(self.text) and text.startswith(self.mark, at) else None
 
 
-Stubs = Mapping[Cut, Stub]
+Stubs = Mapping[CutPoint, Stub]
 """Stubs by the cuts that a template keeps under one set of variables, perhaps none."""
 
 
@@ -231,7 +231,7 @@ def prove(
     `marks` are special tokens at which text can be cut without changing a token.
     """
     stubs = {}
-    for cut in Cut:
+    for cut in CutPoint:
         stub = _stub(render, form, cut, marks)
         if stub is None:
             continue
@@ -246,7 +246,7 @@ def prove(
     return stubs
 
 
-def _stub(render: Render, form: ContentFormat, cut: Cut, marks: Sequence[str]) -> Stub | None:
+def _stub(render: Render, form: ContentFormat, cut: CutPoint, marks: Sequence[str]) -> Stub | None:
     """Stub of a cut: its text reaches up to the last mark before the next message's own text; None if there
     is none."""
     messages = conversation(STUBS[cut], form)
@@ -307,7 +307,7 @@ def _start(whole: str | None, rest: str) -> str | None:
     return whole[: len(whole) - len(rest)] if whole is not None and whole.endswith(rest) else None
 
 
-def _allowed(cut: Cut, tries: Sequence[tuple[int, bool]]) -> int | None:
+def _allowed(cut: CutPoint, tries: Sequence[tuple[int, bool]]) -> int | None:
     """Features under which nothing came out wrong, each of them seen to come out right; None if the plain
     ones fail."""
     right = {found for found, is_right in tries if is_right}

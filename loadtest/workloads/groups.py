@@ -8,7 +8,7 @@ import random
 from array import array
 from collections.abc import Iterator, Sequence
 
-from gateway.replay.job import HashedPrompt, Job
+from gateway.replay.job import HashedPrompt, ReplayJob
 
 NUM_GROUPS, NUM_QUESTIONS = 150, 5
 PREFIX, QUESTION, ANSWER = 6000, 1200, 1000
@@ -16,7 +16,7 @@ BLOCK = 400
 """Tokens of a hashed block here: both lengths are multiples of it."""
 
 
-def groups(rates: Sequence[float], seconds: float, seed: int = 1) -> Iterator[Job]:
+def groups(rates: Sequence[float], seconds: float, seed: int = 1) -> Iterator[ReplayJob]:
     """Requests of `seconds` at each rate."""
     rng, at, end = random.Random(seed), 0.0, 0.0
     asked: set[int] = set()
@@ -30,7 +30,7 @@ def groups(rates: Sequence[float], seconds: float, seed: int = 1) -> Iterator[Jo
             group, question = rng.randrange(NUM_GROUPS), rng.randrange(NUM_QUESTIONS)
             turn = 2 if group in asked else 1
             asked.add(group)
-            yield Job(at, prompt_of(group, question), ANSWER, turn)
+            yield ReplayJob(at, prompt_of(group, question), ANSWER, turn)
 
 
 def prompt_of(group: int, question: int) -> HashedPrompt:

@@ -29,7 +29,7 @@ class Fake:
 
 
 async def test_what_was_started_is_stopped_also_when_starting_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "Alone", Fake)
+    monkeypatch.setattr(serving, "SingleProcess", Fake)
     with pytest.raises(ConfigError, match="refused"):
         await serve(Config(port=0, admin_port=0))
     assert Fake.calls == ["start", "stop 0.0"]
@@ -43,7 +43,7 @@ async def test_a_stop_ends_a_start_that_hangs(monkeypatch: pytest.MonkeyPatch) -
             await asyncio.Event().wait()
 
     stop = asyncio.Event()
-    monkeypatch.setattr(serving, "Alone", Hanging)
+    monkeypatch.setattr(serving, "SingleProcess", Hanging)
     monkeypatch.setattr(serving, "stop_event", lambda: stop)
     assert await serve(Config(port=0, admin_port=0)) == 0
     assert Hanging.calls == ["start", "stop 0.0"]

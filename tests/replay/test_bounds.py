@@ -10,9 +10,9 @@ from gateway.policies.baselines import RoundRobin
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.replay.bounds import AllKnowing, Foresight, pooled
 from gateway.replay.clock import Clock
-from gateway.replay.engine import Engine
+from gateway.replay.engine import VirtualEngine
 from gateway.replay.fleet import Setup, VirtualFleet, pooled_of
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B
 
 
@@ -24,14 +24,14 @@ def test_one_worker_for_all_has_all_that_they_have() -> None:
     assert pooled([replace(H100_8B, seq_s=0.0)] * 2).step_s == H100_8B.step_s
 
 
-def jobs(num: int, rate: float, seed: int = 1) -> list[Job]:
+def jobs(num: int, rate: float, seed: int = 1) -> list[ReplayJob]:
     """Prompts of twelve groups, each with its own beginning."""
     rng, found, at = random.Random(seed), [], 0.0
     for _ in range(num):
         at += rng.expovariate(rate)
         head, tail = rng.randrange(12), rng.randrange(200, 4000)
         tokens = array("I", [head, *range(3000), *[rng.randrange(99_999) for _ in range(tail)]])
-        found.append(Job(at, tokens, rng.randrange(1, 100)))
+        found.append(ReplayJob(at, tokens, rng.randrange(1, 100)))
     return found
 
 
@@ -60,7 +60,7 @@ def test_nobody_reuses_more_than_one_cache_of_all() -> None:
 def test_what_is_foreseen_comes_true(seed: int) -> None:
     """The bound holds if no other request comes, and blocks last."""
     rng, clock = random.Random(seed), Clock()
-    engine = Engine(H100_8B, 64, clock, lambda _: None)
+    engine = VirtualEngine(H100_8B, 64, clock, lambda _: None)
     foresight, foreseen, seen = Foresight(engine), [], []
     some = jobs(rng.randrange(1, 12), 40.0, seed)
 

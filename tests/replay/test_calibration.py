@@ -24,9 +24,9 @@ from gateway.replay.calibration import (
 )
 from gateway.replay.exchange import MODEL
 from gateway.replay.fleet import Setup, VirtualFleet
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B
-from gateway.replay.traces import Reading, read
+from gateway.replay.traces import TraceOptions, read
 
 TRUE = replace(
     H100_8B, prefill_tokens_per_s=5000, step_s=0.03, seq_s=0.002, kv_tokens=20_000, overhead_s=0.01
@@ -34,19 +34,19 @@ TRUE = replace(
 BLOCK = 16
 
 
-def conversations(num: int, seed: int = 1) -> list[Job]:
+def conversations(num: int, seed: int = 1) -> list[ReplayJob]:
     rng, found = random.Random(seed), []
     for number in range(num):
         tokens, at = array("I", [number % 3, *range(500)]), rng.random() * num
         for _ in range(3):
             tokens = tokens + array("I", [rng.randrange(9999) for _ in range(rng.randrange(50, 1500))])
             output = [rng.randrange(9999) for _ in range(rng.randrange(5, 60))]
-            found.append(Job(at, tokens, len(output), output=output, session=f"s{number}"))
+            found.append(ReplayJob(at, tokens, len(output), output=output, session=f"s{number}"))
             tokens, at = tokens + array("I", output), at + 8
     return sorted(found, key=lambda job: job.at)
 
 
-def recorded(path: Path, num: int = 15, is_streamed: bool = True) -> list[Job]:
+def recorded(path: Path, num: int = 15, is_streamed: bool = True) -> list[ReplayJob]:
     """Recording as a gateway writes it, of a fleet in virtual time."""
     fleet = VirtualFleet(Setup(2, TRUE, block_size=BLOCK, policy=RoundRobin))
     rows = []
@@ -71,7 +71,7 @@ def recorded(path: Path, num: int = 15, is_streamed: bool = True) -> list[Job]:
             )
         )
     path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
-    return read(path, Reading())
+    return read(path, TraceOptions())
 
 
 def setup(**fields: object) -> Setup:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.replay.clock import Clock
-from gateway.replay.engine import Engine
+from gateway.replay.engine import VirtualEngine
 from gateway.replay.profile import H100_8B
 
 SMALL = replace(H100_8B, kv_tokens=640, max_batched_tokens=64, max_num_seqs=4)
@@ -19,7 +19,7 @@ Request = tuple[float, int, int, float | None]
 def run(requests: list[Request], *, glides: bool) -> list[Any]:
     """All that can be seen from outside, with its time; the last of a request is when it is aborted."""
     clock, seen = Clock(), []
-    engine = Engine(
+    engine = VirtualEngine(
         SMALL, 16, clock, lambda events: seen.append((clock.now, "events", events)), glides=glides
     )
 
@@ -63,7 +63,7 @@ def test_what_it_computes_takes_its_time() -> None:
 @pytest.mark.parametrize("glides", [True, False])
 def test_one_that_is_stopped_says_no_more(glides: bool) -> None:
     clock, seen = Clock(), []
-    engine = Engine(SMALL, 16, clock, seen.append, glides=glides)
+    engine = VirtualEngine(SMALL, 16, clock, seen.append, glides=glides)
     engine.add(array("I", range(64)), [1] * 100, lambda: seen.append("first"), lambda: seen.append("last"))
     clock.at(0.1, engine.stop)
     clock.at(0.1, seen.clear)
@@ -73,7 +73,7 @@ def test_one_that_is_stopped_says_no_more(glides: bool) -> None:
 
 def test_pinned_blocks_stay_until_they_are_released() -> None:
     clock = Clock()
-    engine = Engine(SMALL, 16, clock, lambda _: None)
+    engine = VirtualEngine(SMALL, 16, clock, lambda _: None)
     pinned = engine.add(array("I", range(64)), [1], pins="p")
     running = engine.add(array("I", range(100)), [1] * 50)
     clock.at(0.2, lambda: engine.release(pinned))
@@ -83,7 +83,7 @@ def test_pinned_blocks_stay_until_they_are_released() -> None:
 
 def test_what_another_has_computed_is_fetched() -> None:
     clock, times = Clock(), []
-    engine = Engine(SMALL, 16, clock, lambda _: None)
+    engine = VirtualEngine(SMALL, 16, clock, lambda _: None)
     engine.add(array("I", range(96)), [1, 2], lambda: times.append(clock.now), loads=True)
     clock.run()
     fetched_s = SMALL.transfer_s + 96 / SMALL.transfer_tokens_per_s

@@ -7,7 +7,7 @@ import pytest
 from gateway.core.decision import Choice
 from gateway.replay.exchange import VirtualExchange
 from gateway.replay.fleet import Restart, Setup, VirtualFleet, worker_of
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B
 
 
@@ -22,14 +22,14 @@ def test_a_session_goes_to_the_policy() -> None:
             return Choice(0, "first")
 
     VirtualFleet(Setup(2, H100_8B, policy=First)).run(
-        [Job(0.0, array("I", [1, 2]), 1, session="s"), Job(1.0, array("I", [1, 2]), 1)]
+        [ReplayJob(0.0, array("I", [1, 2]), 1, session="s"), ReplayJob(1.0, array("I", [1, 2]), 1)]
     )
     assert seen == ["s", None]
 
 
 def test_one_that_lost_its_worker_goes_to_another_and_begins_again() -> None:
     fleet = VirtualFleet(Setup(2, H100_8B))
-    job = Job(0.0, array("I", range(100)), 50)
+    job = ReplayJob(0.0, array("I", range(100)), 50)
     exchange = VirtualExchange(fleet, job)
     lost = []
 
@@ -53,7 +53,7 @@ def test_one_that_lost_its_worker_goes_to_another_and_begins_again() -> None:
 def test_what_a_request_takes_beside_the_engine_comes_before_it_by_chance_too() -> None:
     def ttft_s(**beside: Any) -> list[float]:
         fleet = VirtualFleet(Setup(1, replace(H100_8B, **beside)))
-        done = fleet.run([Job(float(i), array("I", range(100)), 1) for i in range(1, 40)])
+        done = fleet.run([ReplayJob(float(i), array("I", range(100)), 1) for i in range(1, 40)])
         return [job.ttft_s for job in done]
 
     plain, later = ttft_s(), ttft_s(overhead_s=0.1)
@@ -67,6 +67,6 @@ def test_what_a_request_takes_beside_the_engine_comes_before_it_by_chance_too() 
 def test_one_whose_worker_goes_while_it_is_on_its_way_is_sent_again_once() -> None:
     profile = replace(H100_8B, overhead_s=0.5)
     fleet = VirtualFleet(Setup(2, profile, restarts=[Restart(0.2, 0), Restart(0.3, 1)]))
-    (job,) = fleet.run([Job(0.0, array("I", range(100)), 3)])
+    (job,) = fleet.run([ReplayJob(0.0, array("I", range(100)), 3)])
     assert job.num_attempts > 1 and job.ttft_s > 0.7
     assert not any(engine.scheduler.has_work for engine in fleet.engines.values())

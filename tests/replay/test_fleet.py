@@ -11,32 +11,32 @@ from gateway.policies.baselines import RoundRobin
 from gateway.policies.disaggregation import MODES
 from gateway.policies.least_load import LeastLoad
 from gateway.replay.fleet import Restart, Setup, VirtualFleet, worker_of
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B
 
 HALF = replace(H100_8B, prefill_tokens_per_s=11_000, step_s=0.016, seq_s=0.000_2)
 
 
-def jobs(num: int = 60, seed: int = 1) -> list[Job]:
+def jobs(num: int = 60, seed: int = 1) -> list[ReplayJob]:
     """Conversations of three turns, each of which goes on from the one before and its answer."""
     rng = random.Random(seed)
-    found: list[Job] = []
+    found: list[ReplayJob] = []
     for number in range(num // 3):
         tokens, at = array("I"), rng.random() * 5
         for turn in (1, 2, 3):
             tokens = tokens + array("I", [rng.randrange(8192) for _ in range(rng.randrange(200, 3000))])
             output = [rng.randrange(8192) for _ in range(rng.randrange(1, 120))]
-            found.append(Job(at, tokens, len(output), turn, output, f"s{number}"))
+            found.append(ReplayJob(at, tokens, len(output), turn, output, f"s{number}"))
             tokens, at = tokens + array("I", output), at + 10
     return found
 
 
-def run(num_jobs: int = 60, **setup: Any) -> tuple[VirtualFleet, list[Job]]:
+def run(num_jobs: int = 60, **setup: Any) -> tuple[VirtualFleet, list[ReplayJob]]:
     fleet = VirtualFleet(Setup(4, H100_8B, **{"block_size": 32, **setup}))
     return fleet, fleet.run(jobs(num_jobs))
 
 
-def check_ended(fleet: VirtualFleet, done: list[Job]) -> None:
+def check_ended(fleet: VirtualFleet, done: list[ReplayJob]) -> None:
     for job in done:
         assert job.first_s is not None and job.last_s is not None
         assert job.at < job.first_s <= job.last_s
@@ -71,7 +71,7 @@ def test_two_runs_are_equal_and_so_is_one_that_takes_single_steps() -> None:
 
 def test_what_an_engine_computes_takes_its_time() -> None:
     fleet = VirtualFleet(Setup(1, H100_8B, block_size=32))
-    (job,) = fleet.run([Job(0.0, array("I", range(2000)), 11)])
+    (job,) = fleet.run([ReplayJob(0.0, array("I", range(2000)), 11)])
     assert job.ttft_s == pytest.approx(2000 / H100_8B.prefill_tokens_per_s + H100_8B.step_s, rel=0.02)
     assert job.tpot_s == pytest.approx(H100_8B.step_s)
     assert job.meets(2.0, 0.05) and not job.meets(0.05, 0.05)
@@ -111,14 +111,14 @@ def test_what_a_worker_had_cached_is_gone_with_it() -> None:
     prompt = array("I", range(2000))
     restarts = [Restart(5.0, 0)]
     fleet = VirtualFleet(Setup(1, H100_8B, block_size=32, restarts=restarts, event_delay_s=10.0))
-    before, after = fleet.run([Job(0.0, prompt, 2), Job(20.0, prompt, 2)])
+    before, after = fleet.run([ReplayJob(0.0, prompt, 2), ReplayJob(20.0, prompt, 2)])
     assert after.decision is not None and after.decision.overlap_tokens == after.cached_tokens == 0
     assert fleet.index.num_blocks(worker_of(0)) == 62 and before.cached_tokens == 0
 
 
 def test_a_fleet_whose_only_worker_is_away_is_asked_again() -> None:
     fleet = VirtualFleet(Setup(1, H100_8B, restarts=[Restart(1.0, 0, down_s=3.0)]))
-    (job,) = fleet.run([Job(2.0, array("I", range(100)), 2)])
+    (job,) = fleet.run([ReplayJob(2.0, array("I", range(100)), 2)])
     assert job.ttft_s == pytest.approx(2.0, abs=0.05)
 
 
@@ -126,7 +126,7 @@ def test_events_come_later() -> None:
     """Sent prompts count at once; blocks of ended requests count when their events arrive and not before."""
     prompt = array("I", range(2000))
     fleet = VirtualFleet(Setup(1, H100_8B, block_size=32, event_delay_s=4.0))
-    done = fleet.run([Job(at, prompt, 2) for at in (0.0, 3.0, 6.0)])
+    done = fleet.run([ReplayJob(at, prompt, 2) for at in (0.0, 3.0, 6.0)])
     assert [job.decision.overlap_tokens for job in done if job.decision] == [0, 0, 1984]
     assert [job.cached_tokens for job in done] == [0, 1984, 1984]
 
@@ -149,6 +149,6 @@ def test_a_thousand_workers_are_possible() -> None:
 def test_a_night_costs_nothing() -> None:
     """Ten years of one."""
     fleet = VirtualFleet(Setup(2, H100_8B, block_size=32))
-    done = fleet.run([Job(at, array("I", range(100)), 5) for at in (0.0, 3e8)])
+    done = fleet.run([ReplayJob(at, array("I", range(100)), 5) for at in (0.0, 3e8)])
     check_ended(fleet, done)
     assert done[1].cached_tokens == 96 and fleet.clock.now < 3e8 + 2

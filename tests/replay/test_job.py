@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.blocks import hash_blocks, root_hash
-from gateway.replay.job import HashedPrompt, Job
+from gateway.replay.job import HashedPrompt, ReplayJob
 
 BIG = st.integers(0, 2**64 - 1)
 
@@ -34,8 +34,8 @@ def test_the_last_block_may_be_cut_short() -> None:
 
 
 def test_what_became_of_it() -> None:
-    job = Job(1.0, array("I", range(10)), 5, first_s=1.5, last_s=2.5)
+    job = ReplayJob(1.0, array("I", range(10)), 5, first_s=1.5, last_s=2.5)
     assert (job.num_tokens, job.ttft_s, job.tpot_s, job.e2e_s) == (10, 0.5, 0.25, 1.5)
     assert job.tokens() is job.prompt
     assert job.meets(0.5, 0.25) and not job.meets(0.4, 0.25) and not job.meets(0.5, 0.2)
-    assert not Job(1.0, array("I", [1]), 5).meets(9, 9)
+    assert not ReplayJob(1.0, array("I", [1]), 5).meets(9, 9)

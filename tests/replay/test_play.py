@@ -5,7 +5,7 @@ import pytest
 
 import gateway.replay.play
 from gateway.replay.fleet import Setup
-from gateway.replay.play import BOUNDS, POOLED, Run, Trace, block_size_of, calibrate, play, play_all
+from gateway.replay.play import BOUNDS, POOLED, ReplayRun, Trace, block_size_of, calibrate, play, play_all
 from gateway.replay.profile import H100_8B, Profile
 from gateway.replay.results import Slo
 from tests.replay.test_calibration import recorded
@@ -27,7 +27,7 @@ def trace(path: Path, **fields: float) -> Trace:
 
 def test_each_policy_is_played_on_the_same_requests(tmp_path: Path) -> None:
     some = trace(tmp_path / "t.jsonl")
-    runs = [Run(some, name, H100_8B, 4) for name in ("prefix_overlap", "round_robin", *BOUNDS)]
+    runs = [ReplayRun(some, name, H100_8B, 4) for name in ("prefix_overlap", "round_robin", *BOUNDS)]
     results = play_all(runs, 1)
     assert [result.summary.policy for result in results] == [run.policy for run in runs]
     overlap, turns, pooled, knowing = (result.summary for result in results)
@@ -38,24 +38,24 @@ def test_each_policy_is_played_on_the_same_requests(tmp_path: Path) -> None:
 
 def test_processes_come_to_the_same(tmp_path: Path) -> None:
     some = trace(tmp_path / "t.jsonl", seed=3)
-    runs = [Run(some, name, H100_8B, 4) for name in ("prefix_overlap", POOLED)]
+    runs = [ReplayRun(some, name, H100_8B, 4) for name in ("prefix_overlap", POOLED)]
     assert [r.summary for r in play_all(runs, 2)] == [r.summary for r in play_all(runs, 1)]
 
 
 def test_cache_and_blocks_are_as_they_are_given(tmp_path: Path) -> None:
     some = trace(tmp_path / "t.jsonl")
     assert block_size_of(some.jobs()) == 512
-    large = play(Run(some, "prefix_overlap", H100_8B, 1, kv_blocks=200)).summary.hit_rate
-    small = play(Run(some, "prefix_overlap", H100_8B, 1, kv_blocks=8)).summary.hit_rate
-    fine = play(Run(some, "prefix_overlap", H100_8B, 1, block_size=16, kv_blocks=6400)).summary.hit_rate
+    large = play(ReplayRun(some, "prefix_overlap", H100_8B, 1, kv_blocks=200)).summary.hit_rate
+    small = play(ReplayRun(some, "prefix_overlap", H100_8B, 1, kv_blocks=8)).summary.hit_rate
+    fine = play(ReplayRun(some, "prefix_overlap", H100_8B, 1, block_size=16, kv_blocks=6400)).summary.hit_rate
     assert small < large == pytest.approx(fine, abs=0.01)
 
 
 def test_goodput_is_by_the_slo(tmp_path: Path) -> None:
     some = trace(tmp_path / "t.jsonl")
-    strict = play(Run(some, "prefix_overlap", H100_8B, 4, slo=Slo(1e-6, 1.0))).summary
+    strict = play(ReplayRun(some, "prefix_overlap", H100_8B, 4, slo=Slo(1e-6, 1.0))).summary
     assert (strict.goodput, strict.good) == (0.0, 0.0)
-    assert play(Run(some, "prefix_overlap", H100_8B, 4)).summary.good == 1.0
+    assert play(ReplayRun(some, "prefix_overlap", H100_8B, 4)).summary.good == 1.0
 
 
 def test_speeds_are_learnt_on_all_workers_of_a_policy_that_is_not_known_too(
@@ -72,7 +72,7 @@ def test_speeds_are_learnt_on_all_workers_of_a_policy_that_is_not_known_too(
     text = (tmp_path / "r.jsonl").read_text()
     for name in ("round_robin", "mine"):
         (tmp_path / "r.jsonl").write_text(text.replace("round_robin", name))
-        known = calibrate(Run(Trace(tmp_path / "r.jsonl"), "round_robin", H100_8B, 0), None)
+        known = calibrate(ReplayRun(Trace(tmp_path / "r.jsonl"), "round_robin", H100_8B, 0), None)
         assert known is not None and known.policy == name
         assert bool(known.errors) is (name == "round_robin")
     assert learnt_on == [2, 2]

@@ -10,9 +10,9 @@ import pytest
 from gateway.core.blocks import hash_blocks, root_hash
 from gateway.observability.recording import Recorded
 from gateway.replay.fleet import Setup, VirtualFleet
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.profile import H100_8B
-from gateway.replay.traces import Reading, read
+from gateway.replay.traces import TraceOptions, read
 
 SIZE = 16
 
@@ -30,9 +30,9 @@ def row(at: float, prompt: "array[int]", output: int, **fields: Any) -> Recorded
     return Recorded(at=at, model="m", policy="p", worker="w", **received)
 
 
-def jobs_of(path: Path, rows: list[Recorded], speed: float = 1.0) -> list[Job]:
+def jobs_of(path: Path, rows: list[Recorded], speed: float = 1.0) -> list[ReplayJob]:
     path.write_bytes(b"\n".join(map(msgspec.json.encode, rows)))
-    return read(path, Reading(speed))
+    return read(path, TraceOptions(speed))
 
 
 def some(num: int, seed: int = 1) -> "array[int]":
@@ -55,7 +55,7 @@ def test_the_next_turn_finds_the_answer_where_it_found_it_then(tmp_path: Path, s
     rows[1] = msgspec.structs.replace(rows[1], cached_tokens=160)
     jobs = jobs_of(tmp_path / "r.jsonl", rows)
     done = VirtualFleet(Setup(1, H100_8B, block_size=SIZE)).run(jobs)
-    truth = [Job(5.0 * i, tokens, 60, output=some(60, 2)) for i, tokens in enumerate(prompts)]
+    truth = [ReplayJob(5.0 * i, tokens, 60, output=some(60, 2)) for i, tokens in enumerate(prompts)]
     VirtualFleet(Setup(1, H100_8B, block_size=SIZE)).run(truth)
     assert [job.cached_tokens for job in done] == [job.cached_tokens for job in truth] == [0, 144, 64, 0]
     assert [job.turn for job in done] == [1, 2, 1, 1]

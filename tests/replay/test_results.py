@@ -3,12 +3,12 @@ from array import array
 import pytest
 
 from gateway.core.worker import WorkerId
-from gateway.replay.job import Job
+from gateway.replay.job import ReplayJob
 from gateway.replay.results import POINTS, Slo, curves, percentile, summarize, table
 
 
-def job(at: float, ttft_s: float, cached: int, worker: str = "a", num_output: int = 11) -> Job:
-    done = Job(at, array("I", range(100)), num_output, worker=WorkerId(worker), cached_tokens=cached)
+def job(at: float, ttft_s: float, cached: int, worker: str = "a", num_output: int = 11) -> ReplayJob:
+    done = ReplayJob(at, array("I", range(100)), num_output, worker=WorkerId(worker), cached_tokens=cached)
     done.first_s = at + ttft_s
     done.last_s = done.first_s + 0.02 * (num_output - 1)
     return done

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.core.errors import ConfigError
 from gateway.replay.job import HashedPrompt
-from gateway.replay.traces import MOMENT_S, Reading, agent, mooncake, read
+from gateway.replay.traces import MOMENT_S, TraceOptions, agent, mooncake, read
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -45,7 +45,7 @@ TURNS = [
 
 
 def test_turns_of_a_session_go_on_from_each_other(tmp_path: Path) -> None:
-    one, two = read(write(tmp_path / "t.xz", TURNS), Reading(speed=2.0, encode=encode))
+    one, two = read(write(tmp_path / "t.xz", TURNS), TraceOptions(speed=2.0, encode=encode))
     assert (one.at, two.at, one.turn, two.turn) == (0.0, pytest.approx(2.0), 1, 2)
     assert two.tokens()[: one.num_tokens] == one.tokens() and list(one.output) == list(b" you")
     assert two.num_output == 1 and one.session == two.session == "a"
@@ -53,7 +53,7 @@ def test_turns_of_a_session_go_on_from_each_other(tmp_path: Path) -> None:
 
 def test_turns_without_times_come_one_a_second(tmp_path: Path) -> None:
     rows = [{"session": "a", "input": "x", "output": "y"}, {"input": "x"}]
-    jobs = read(write(tmp_path / "t.xz", rows), Reading(encode=encode))
+    jobs = read(write(tmp_path / "t.xz", rows), TraceOptions(encode=encode))
     assert [(job.at, job.session) for job in jobs] == [(0.0, "a"), (1.0, None)]
 
 
@@ -72,7 +72,7 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 def test_of_azures_prompts_only_their_length_is_known(tmp_path: Path) -> None:
     """Clocks of both years."""
     (tmp_path / "t.csv").write_text(AZURE.replace("\n", "\r\n"))
-    one, two = read(tmp_path / "t.csv", Reading())
+    one, two = read(tmp_path / "t.csv", TraceOptions())
     assert (one.num_tokens, one.num_output, two.num_tokens, two.num_output) == (4808, 10, 3180, 1)
     assert len(one.tokens()) == 4808 and one.tokens()[:16] != two.tokens()[:16]
 
@@ -99,9 +99,9 @@ BAD = [
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, name: str, text: str, why: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=why):
-        read(tmp_path / name, Reading(encode=encode))
+        read(tmp_path / name, TraceOptions(encode=encode))
 
 
 def test_texts_need_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tokenizer"):
-        read(write(tmp_path / "t.xz", TURNS), Reading())
+        read(write(tmp_path / "t.xz", TURNS), TraceOptions())

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.tokenization import template_stability
 from gateway.tokenization.chat_template import Message, Template, conversation
-from gateway.tokenization.probe_conversations import Cut
+from gateway.tokenization.probe_conversations import CutPoint
 from gateway.tokenization.template_stability import (
     BEHIND,
     Stub,
@@ -53,28 +53,28 @@ def behind(stub: Stub) -> set[str]:
 @pytest.mark.parametrize("name", ["chatml", "llama3", "parts"])
 def test_templates_that_never_look_ahead_are_cut_everywhere(name: str) -> None:
     stubs = proved(template(name))
-    assert set(stubs) == set(Cut)
+    assert set(stubs) == set(CutPoint)
     assert all({"CALLS", "REASONING", "USER", "LATE_SYSTEM"} <= behind(stub) for stub in stubs.values())
 
 
 def test_reasoning_dropped_from_earlier_turns() -> None:
     stubs = proved(template("qwen3"))
-    assert set(stubs) == set(Cut)
-    assert {"CALLS", "REASONING", "MARKUP", "USER"} <= behind(stubs[Cut.TURN])
-    assert "REASONING" in behind(stubs[Cut.STEP])
-    assert "USER" not in behind(stubs[Cut.STEP])  # the next question takes the reasoning away
+    assert set(stubs) == set(CutPoint)
+    assert {"CALLS", "REASONING", "MARKUP", "USER"} <= behind(stubs[CutPoint.TURN])
+    assert "REASONING" in behind(stubs[CutPoint.STEP])
+    assert "USER" not in behind(stubs[CutPoint.STEP])  # the next question takes the reasoning away
 
 
 def test_system_messages_collected_in_front() -> None:
     stubs = proved(template("r1"))
-    assert {Cut.LEAD, Cut.TURN, Cut.TURN_LED} <= set(stubs)
+    assert {CutPoint.LEAD, CutPoint.TURN, CutPoint.TURN_LED} <= set(stubs)
     assert all("LATE_SYSTEM" not in behind(stub) for stub in stubs.values())
 
 
 def test_roles_that_must_alternate() -> None:
     stubs = proved(template("gemma"))
-    assert set(stubs) == {Cut.TURN}
-    assert names(stubs[Cut.TURN].allowed) == {"USER", "REASONING"}
+    assert set(stubs) == {CutPoint.TURN}
+    assert names(stubs[CutPoint.TURN].allowed) == {"USER", "REASONING"}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_without_marks_nothing_is_cut() -> None:
 
 
 def test_a_stub_tells_its_own_text_from_the_rest() -> None:
-    stub = proved(Template(LOOP))[Cut.TURN]
+    stub = proved(Template(LOOP))[CutPoint.TURN]
     assert stub.rest("<|im_start|>useru<|im_end|><|im_start|>assistanta<|im_end|>") is None
     whole = "<|im_start|>useru<|im_end|><|im_start|>assistanta<|im_end|><|im_start|>userx"
     rest = stub.rest(whole)

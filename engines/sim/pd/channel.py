@@ -16,7 +16,7 @@ import msgspec
 
 RETRY_S = 0.02  # as ZeroMQ: an absent peer is retried until time is up
 Message = dict[str, Any]
-Answer = Callable[[Message, "Talk"], Awaitable[Message | None]]
+TalkHandler = Callable[[Message, "Talk"], Awaitable[Message | None]]
 
 
 class ChannelError(Exception):
@@ -30,11 +30,11 @@ class Talk:
         self.key: str | None = None
 
 
-class Channel:
+class TransferChannel:
     """Server side of the channel. `answer` returns the reply to each message, None for none; `gone` is called
     for broken connections."""
 
-    def __init__(self, answer: Answer, gone: Callable[[Talk], None]) -> None:
+    def __init__(self, answer: TalkHandler, gone: Callable[[Talk], None]) -> None:
         self._answer = answer
         self._gone = gone
         self._server: asyncio.Server | None = None
@@ -70,7 +70,7 @@ class Channel:
             writer.close()
 
 
-class Caller:
+class ChannelClient:
     """Connection to another worker's channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,7 +78,7 @@ class Caller:
         self._writer = writer
 
     @classmethod
-    async def open(cls, host: str, port: int, retries: bool) -> "Caller":
+    async def open(cls, host: str, port: int, retries: bool) -> "ChannelClient":
         """Connect. With `retries` until the caller's patience ends, else ChannelError at once."""
         while True:
             try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedBlocks:
     """Pinned blocks of one prompt. `digest` names its tokens; `release` frees them."""
 
     key: str
@@ -21,8 +21,8 @@ class Leases:
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._pinned: dict[str, Pinned] = {}
-        self._leaving: dict[str, Pinned] = {}
+        self._pinned: dict[str, PinnedBlocks] = {}
+        self._leaving: dict[str, PinnedBlocks] = {}
         self.num_fetched = 0
         self.num_expired = 0
         self.num_late = 0
@@ -55,14 +55,14 @@ class Leases:
     ) -> None:
         """Pin a prompt's blocks. Blocks pinned under the same key are freed: none can name them any more."""
         self.drop(key)
-        self._pinned[key] = Pinned(key, num_tokens, num_blocks, digest, now + self._lease_s, release)
+        self._pinned[key] = PinnedBlocks(key, num_tokens, num_blocks, digest, now + self._lease_s, release)
 
     def renew(self, key: str, now: float) -> None:
         """Extend a lease: decode has the request in its queue, and will come."""
         if key in self._pinned:
             self._pinned[key] = replace(self._pinned[key], deadline=now + self._lease_s)
 
-    def take(self, key: str) -> Pinned | None:
+    def take(self, key: str) -> PinnedBlocks | None:
         """Take blocks for a fetch, which then calls `fetched` or `give_back`; None is counted."""
         pinned = self._pinned.pop(key, None)
         if pinned is None:

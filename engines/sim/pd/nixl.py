@@ -32,7 +32,7 @@ def _cached(params: dict[str, Any]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChannelAddress:
     """Address at which this worker's blocks are fetched."""
 
     engine_id: str
@@ -42,7 +42,7 @@ class Place:
 
 
 def transfer_params(
-    place: Place, key: str, block_ids: Sequence[int], num_tokens: int, cached: int
+    place: ChannelAddress, key: str, block_ids: Sequence[int], num_tokens: int, cached: int
 ) -> dict[str, Any]:
     """Field `kv_transfer_params` of prefill's response."""
     return {

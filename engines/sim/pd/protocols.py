@@ -3,7 +3,7 @@
 from typing import Any
 
 from engines.sim.config import SimConfig
-from engines.sim.job import Job
+from engines.sim.job import HttpJob
 from engines.sim.params import ApiError
 from engines.sim.pd import mooncake, nixl, sglang, trtllm
 from engines.sim.pd.leg import Leg
@@ -29,13 +29,13 @@ def read_leg(body: Body, config: SimConfig) -> Leg | None:
     return Leg(store=config.pd_store)
 
 
-def add_transfer_params(data: Body, job: Job, transfers: Transfers, config: SimConfig) -> None:
+def add_transfer_params(data: Body, job: HttpJob, transfers: Transfers, config: SimConfig) -> None:
     """Add the transfer parameters to prefill's response, for the first of its choices."""
     sequence, choice = job.sequences[0], job.choices[0]
     key = sequence.pins
     assert key is not None
     if config.pd_protocol == "nixl":
-        place = nixl.Place(transfers.engine_id, config.host, transfers.port, config.tp_size)
+        place = nixl.ChannelAddress(transfers.engine_id, config.host, transfers.port, config.tp_size)
         cached = sequence.num_cached_tokens or 0
         data["kv_transfer_params"] = nixl.transfer_params(
             place, key, sequence.pinned_ids, sequence.num_prompt, cached
@@ -47,7 +47,7 @@ def add_transfer_params(data: Body, job: Job, transfers: Transfers, config: SimC
         data["prompt_token_ids"] = choice.prompt.tolist()
 
 
-def load_failed(config: SimConfig, job: Job) -> ApiError:
+def load_failed(config: SimConfig, job: HttpJob) -> ApiError:
     """Error response to the client where a transfer failed."""
     match config.pd_protocol:
         case "sglang":

@@ -10,8 +10,8 @@ from aiohttp import web
 from xxhash import xxh3_64_intdigest
 
 from engines.sim.config import SimConfig
-from engines.sim.faults import Faults
-from engines.sim.pd.channel import Caller, Channel, ChannelError, Message, Talk
+from engines.sim.faults import FaultPlan
+from engines.sim.pd.channel import ChannelClient, ChannelError, Message, Talk, TransferChannel
 from engines.sim.pd.leases import Leases
 from engines.sim.pd.leg import Load, Source
 from engines.sim.pd.mooncake import found, query_response
@@ -42,8 +42,8 @@ class Transfers:
             "protocol": config.pd_protocol,
         }
         self._loop = asyncio.get_running_loop()
-        self._channel = Channel(self._answer, self._gone)
-        self._faults = Faults()
+        self._channel = TransferChannel(self._answer, self._gone)
+        self._faults = FaultPlan()
         self._known: set[str] = set()
         self._places: dict[str | None, tuple[str, int]] = {}
         self._bootstrap: web.AppRunner | None = None
@@ -91,7 +91,7 @@ class Transfers:
             await self._bootstrap.cleanup()
             self._bootstrap = None
 
-    def set_faults(self, faults: Faults) -> None:
+    def set_faults(self, faults: FaultPlan) -> None:
         self._faults = faults
         if faults.drop_pinned:
             for key in self.leases.keys:
@@ -242,7 +242,7 @@ class Transfers:
         """Notify prefill that its blocks will not be fetched, or that they will."""
         try:
             async with asyncio.timeout(self._config.pull_timeout_s):
-                caller = await Caller.open(source.host, source.port, retries=False)
+                caller = await ChannelClient.open(source.host, source.port, retries=False)
                 try:
                     await caller.ask(op=what, key=source.key)
                 finally:
@@ -269,12 +269,12 @@ class Transfers:
             self.num_loading -= 1
 
     async def _pull(self, sequence: Sequence, source: Source) -> None:
-        caller: Caller | None = None
+        caller: ChannelClient | None = None
         try:
             async with asyncio.timeout(self._config.pull_timeout_s):
                 is_known = source.engine_id is not None and source.engine_id in self._known
                 host, port = await self._resolve(source)
-                caller = await Caller.open(host, port, retries=not is_known)
+                caller = await ChannelClient.open(host, port, retries=not is_known)
                 self._check(source, await caller.ask(op="hello"))
             patience_s = self._config.lease_s if source.may_wait else self._config.pull_timeout_s
             async with asyncio.timeout(patience_s):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.sim import Sim
-from engines.sim.faults import Chance, Dice, EventFaults, Faults, parse_faults
+from engines.sim.faults import Chance, Dice, EventFaults, FaultPlan, parse_faults
 from tests.engines.sim.conftest import StartSim
 
 IDS = list(range(1000, 1100))
@@ -26,7 +26,7 @@ def frames(number: int) -> tuple[bytes, bytes, bytes]:
 
 
 def test_no_plan_is_no_fault() -> None:
-    assert parse_faults("{}") == Faults()
+    assert parse_faults("{}") == FaultPlan()
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def test_the_next_ones_are_hit_for_sure_then_by_chance() -> None:
 
 @given(
     st.builds(
-        Faults,
+        FaultPlan,
         lose=st.builds(Chance, next=st.integers(0, 2), probability=st.sampled_from([0.0, 0.3])),
         duplicate=st.builds(Chance, next=st.integers(0, 2), probability=st.sampled_from([0.0, 0.3])),
         reorder=st.builds(Chance, next=st.integers(0, 2), probability=st.sampled_from([0.0, 0.3])),
     ),
     st.integers(0, 20),
 )
-def test_every_message_is_lost_or_arrives_in_the_end(faults: Faults, count: int) -> None:
+def test_every_message_is_lost_or_arrives_in_the_end(faults: FaultPlan, count: int) -> None:
     events = EventFaults(faults, random.Random(7))
     out = [delivery for number in range(count) for delivery in events.deliver(frames(number))]
     out += events.release()

@@ -3,19 +3,19 @@
 from array import array
 
 from engines.sim import SimConfig
-from engines.sim.job import Job
+from engines.sim.job import HttpJob
 from engines.sim.params import read
 from engines.sim.rank import Rank
-from engines.sim.words import Answer
+from engines.sim.words import GeneratedText
 
 FAST = SimConfig(decode_tokens_per_s=20_000.0, prefill_tokens_per_s=1e7, kv_blocks=100)
 PROMPTS = [array("I", range(40)), array("I", range(100, 120))]
 
 
-def job(num_choices: int = 1) -> Job:
-    answer = Answer(array("I", [1, 2, 3]), [" a", " b", " c"], "length")
+def job(num_choices: int = 1) -> HttpJob:
+    answer = GeneratedText(array("I", [1, 2, 3]), [" a", " b", " c"], "length")
     asked = read({"n": num_choices}, ("m",), (), 16)
-    return Job(asked, PROMPTS, [answer] * (len(PROMPTS) * num_choices), None)
+    return HttpJob(asked, PROMPTS, [answer] * (len(PROMPTS) * num_choices), None)
 
 
 async def test_every_token_of_every_choice_is_told_once() -> None:

@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from engines.sim.job import Job, Usage
+from engines.sim.job import HttpJob, TokenCounts
 from engines.sim.openai import DONE, Chat, Completions, sse
 from engines.sim.params import read
-from engines.sim.words import Answer
+from engines.sim.words import GeneratedText
 
 PROMPT = array("I", [7, 8, 9])
-ANSWER = Answer(array("I", [11, 12]), [" one", " two"], "length")
-USAGE = Usage(3, 2, 0)
+ANSWER = GeneratedText(array("I", [11, 12]), [" one", " two"], "length")
+USAGE = TokenCounts(3, 2, 0)
 
 
-def job(**body: Any) -> Job:
-    return Job(read(body, ("m",), (), 16), [PROMPT], [ANSWER], "abc")
+def job(**body: Any) -> HttpJob:
+    return HttpJob(read(body, ("m",), (), 16), [PROMPT], [ANSWER], "abc")
 
 
 def data(chunk: bytes) -> Any:
     return json.loads(chunk.removeprefix(b"data: "))
 
 
-def reported(one: Job, count: int) -> Any:
+def reported(one: HttpJob, count: int) -> Any:
     (choice,) = one.choices
     choice.num_sent = count
     return choice

@@ -8,7 +8,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from engines.sim.faults import Chance, EventFaults, Faults
+from engines.sim.faults import Chance, EventFaults, FaultPlan
 from engines.sim.publisher import Publisher
 from engines.sim.wire import END_OF_REPLAY, seq_bytes
 
@@ -191,16 +191,16 @@ async def test_every_interface_is_told_as_vllm_does() -> None:
 @pytest.mark.parametrize(
     ("faults", "arrives"),
     [
-        (Faults(lose=Chance(next=2)), [b"2", b"3"]),
-        (Faults(duplicate=Chance(next=1)), [b"0", b"0", b"1", b"2", b"3"]),
-        (Faults(reorder=Chance(next=1)), [b"1", b"0", b"2", b"3"]),
-        (Faults(delay=Chance(next=1), delay_s=0.001), [b"0", b"1", b"2", b"3"]),
+        (FaultPlan(lose=Chance(next=2)), [b"2", b"3"]),
+        (FaultPlan(duplicate=Chance(next=1)), [b"0", b"0", b"1", b"2", b"3"]),
+        (FaultPlan(reorder=Chance(next=1)), [b"1", b"0", b"2", b"3"]),
+        (FaultPlan(delay=Chance(next=1), delay_s=0.001), [b"0", b"1", b"2", b"3"]),
     ],
 )
 async def test_faults_on_the_way(
     sockets: Sockets,
     open_publisher: Callable[..., Publisher],
-    faults: Faults,
+    faults: FaultPlan,
     arrives: list[bytes],
 ) -> None:
     publisher = open_publisher()
@@ -220,7 +220,7 @@ async def test_what_is_late_holds_up_what_follows(
 ) -> None:
     publisher = open_publisher()
     subscriber = await Subscriber(sockets, publisher).join()
-    publisher.set_faults(EventFaults(Faults(delay=Chance(next=2), delay_s=0.002), random.Random(1)))
+    publisher.set_faults(EventFaults(FaultPlan(delay=Chance(next=2), delay_s=0.002), random.Random(1)))
     for number in range(4):
         publisher.publish(b"%d" % number)
     publisher.set_faults(None)
@@ -232,7 +232,7 @@ async def test_a_replay_that_is_held_tells_of_when_it_was_asked_for(
     sockets: Sockets, open_publisher: Callable[..., Publisher]
 ) -> None:
     publisher = open_publisher()
-    holding = EventFaults(Faults(hold_replays=True), random.Random(1))
+    holding = EventFaults(FaultPlan(hold_replays=True), random.Random(1))
     publisher.set_faults(holding)
     publisher.publish(b"before")
     dealers = [sockets.connect(zmq.DEALER, publisher.replay_endpoint) for _ in range(2)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from engines.sim import SimConfig
 from engines.sim.cache import CachedSequence
-from engines.sim.faults import Faults
+from engines.sim.faults import FaultPlan
 from engines.sim.rank import Gauges, Rank
 from engines.sim.scheduler import Sequence
 
@@ -99,14 +99,14 @@ async def test_an_abort_is_not_told_any_more() -> None:
 
 async def test_a_hung_step_ends_when_the_fault_does() -> None:
     rank = Rank(FAST, 0)
-    rank.set_faults(Faults(hang=True), random.Random(1))
+    rank.set_faults(FaultPlan(hang=True), random.Random(1))
     one = request(num_output=1)
     done = asyncio.Event()
     rank.submit(one, done.set)
     while rank._hung_step is None:  # noqa: ASYNC110 - the end of a step that hangs is not announced
         await asyncio.sleep(0)
     assert not done.is_set()
-    rank.set_faults(Faults(), random.Random(1))
+    rank.set_faults(FaultPlan(), random.Random(1))
     assert done.is_set()
 
 

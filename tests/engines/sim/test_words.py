@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engines.sim import Texts
 from engines.sim.config import BUNDLED_TOKENIZER
-from engines.sim.words import Answer, Sampling, Vocabulary, VocabularyError, garbled
+from engines.sim.words import GeneratedText, Sampling, Vocabulary, VocabularyError, garbled
 
 PROMPT = array("I", range(100))
 TEXTS = Texts.load(BUNDLED_TOKENIZER)
@@ -73,7 +73,7 @@ def test_a_tokenizer_without_words_is_refused() -> None:
 
 
 def test_a_garbled_answer_is_as_long_and_ends_alike() -> None:
-    answer = Answer(array("I", [5, 6, 7, 0]), [" a", " b", " c", ""], "stop")
+    answer = GeneratedText(array("I", [5, 6, 7, 0]), [" a", " b", " c", ""], "stop")
     wrong = garbled(answer)
     assert (list(wrong.tokens), wrong.pieces) == ([7, 6, 5, 0], [" c", " b", " a", ""])
     assert wrong.finish == "stop"

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from engines.sim.pd.channel import Caller, Channel, ChannelError, Message, Talk
+from engines.sim.pd.channel import ChannelClient, ChannelError, Message, Talk, TransferChannel
 
 
 class Far:
     def __init__(self) -> None:
         self.gone: list[str | None] = []
-        self.channel = Channel(self._answer, lambda talk: self.gone.append(talk.key))
+        self.channel = TransferChannel(self._answer, lambda talk: self.gone.append(talk.key))
 
     async def _answer(self, message: Message, talk: Talk) -> Message | None:
         talk.key = message.get("key")
@@ -27,7 +27,7 @@ async def far() -> AsyncIterator[Far]:
 
 
 async def test_an_answer_a_refusal_and_silence(far: Far) -> None:
-    caller = await Caller.open("127.0.0.1", far.channel.port, retries=False)
+    caller = await ChannelClient.open("127.0.0.1", far.channel.port, retries=False)
     assert await caller.ask(op="a", key="k") == {"echo": {"op": "a", "key": "k"}}
     with pytest.raises(ChannelError, match="no"):
         await caller.ask(op="no")
@@ -38,7 +38,7 @@ async def test_an_answer_a_refusal_and_silence(far: Far) -> None:
 
 
 async def test_who_is_gone_is_told_with_what_it_fetched(far: Far) -> None:
-    caller = await Caller.open("127.0.0.1", far.channel.port, retries=False)
+    caller = await ChannelClient.open("127.0.0.1", far.channel.port, retries=False)
     await caller.ask(op="a", key="k")
     caller.close()
     async with asyncio.timeout(5):
@@ -48,7 +48,7 @@ async def test_who_is_gone_is_told_with_what_it_fetched(far: Far) -> None:
 
 
 async def test_an_end_that_closes_is_an_error(far: Far) -> None:
-    caller = await Caller.open("127.0.0.1", far.channel.port, retries=False)
+    caller = await ChannelClient.open("127.0.0.1", far.channel.port, retries=False)
     await caller.ask(op="a")
     await far.channel.close()
     with pytest.raises(ChannelError):
@@ -59,7 +59,7 @@ async def test_an_end_that_closes_is_an_error(far: Far) -> None:
 async def test_nobody_there_is_an_error_at_once_or_never(far: Far) -> None:
     await far.channel.close()
     with pytest.raises(ChannelError, match=str(far.channel.port)):
-        await Caller.open("127.0.0.1", far.channel.port, retries=False)
+        await ChannelClient.open("127.0.0.1", far.channel.port, retries=False)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await Caller.open("127.0.0.1", far.channel.port, retries=True)
+            await ChannelClient.open("127.0.0.1", far.channel.port, retries=True)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from engines.sim.pd.leg import Leg, Source
-from engines.sim.pd.nixl import Place, read, transfer_params
+from engines.sim.pd.nixl import ChannelAddress, read, transfer_params
 
-PREFILL_PARAMS = transfer_params(Place("e", "127.0.0.1", 5600, 1), "cmpl-x-0-ab", [4, 5], 20, 16)
+PREFILL_PARAMS = transfer_params(ChannelAddress("e", "127.0.0.1", 5600, 1), "cmpl-x-0-ab", [4, 5], 20, 16)
 
 
 def test_what_prefill_tells() -> None:
