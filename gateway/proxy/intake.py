@@ -12,6 +12,7 @@ from gateway.apis.session import session_of
 from gateway.core.decoding import LARGE
 from gateway.core.errors import ModelMissing
 from gateway.core.requests.cache_salt import refused
+from gateway.core.requests.media_uuid import scope_media
 from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query
 from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import TABLE, paths, route_of
@@ -82,7 +83,7 @@ def _parse(proxy: "Proxy", http: HttpRequest, asked: str | None, default: str | 
     if route_of(path).takes_forms:
         check_no_form(http)
     parse = parse_large if len(body) >= LARGE else parse_request
-    return parse(
+    request = parse(
         path,
         body,
         proxy.prompts.runs,
@@ -92,3 +93,6 @@ def _parse(proxy: "Proxy", http: HttpRequest, asked: str | None, default: str | 
         salt=salt,
         models=models,
     )
+    if salt is not None:
+        scope_media(request, salt)
+    return request

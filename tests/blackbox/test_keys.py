@@ -10,6 +10,7 @@ import pytest
 
 from loadtest.fleet import GATEWAY
 from tests.blackbox.harness import (
+    CHAT,
     DONE,
     SSE_HEAD,
     Answer,
@@ -191,7 +192,7 @@ async def test_the_worker_gets_the_key_where_that_is_configured(tmp_path: Path) 
         assert worker.calls[0].value(b"authorization") == bearer(key)[1]
 
 
-async def test_the_workers_get_their_tenants_salt(tmp_path: Path) -> None:
+async def test_workers_get_their_tenants_salt_and_media_of_their_own(tmp_path: Path) -> None:
     file, secret = tmp_path / "keys.jsonl", tmp_path / "secret"
     (one, one_line), (two, two_line) = made("--tenant", "a"), made("--tenant", "b")
     (three, three_line) = made("--tenant", "c")
@@ -201,11 +202,16 @@ async def test_the_workers_get_their_tenants_salt(tmp_path: Path) -> None:
     async with running(*flags) as bench:
         worker = await bench.worker()
         for key in (one, one, two, three):
-            body = completion(cache_salt="mine")
-            assert (await bench.ask(post(body, bearer(key)))).status == 200
+            medium = {"type": "image_url", "image_url": None, "uuid": "theirs"}
+            messages = [{"role": "user", "content": [medium]}]
+            body = completion(cache_salt="mine", messages=messages)
+            assert (await bench.ask(post(body, bearer(key), target=CHAT))).status == 200
         salts = [json.loads(call.body)["cache_salt"] for call in worker.calls]
         assert salts[0] == salts[1] != salts[2] == salts[3]
         assert "mine" not in salts and all(len(salt) == 43 for salt in salts)
+        bodies = [json.loads(call.body) for call in worker.calls]
+        uuids = [body["messages"][0]["content"][0]["uuid"] for body in bodies]
+        assert uuids[0] == uuids[1] != uuids[2] == uuids[3] and "theirs" not in uuids
         offer = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), bearer(one)]
         assert (await bench.ask(request("GET", "/v1/realtime?model=m", None, *offer))).status == 501
 
