@@ -177,6 +177,7 @@ OURS = {
     "gateway/core/requests/request.py:_decode_nested": "its caller catches it",
     "gateway/core/requests/steering.py:unsteered": "bodies that were parsed before",
     "gateway/core/requests/steering.py:behind": "bodies that were parsed before",
+    "gateway/core/requests/steering.py:_checked_parameters": "bodies that were parsed before",
     "gateway/core/requests/media_uuid.py": "scope_media catches it",
     "gateway/core/requests/model_name.py:check_once": "bodies that were parsed before",
     "engines/vllm.py:_event": "its caller catches it",
