@@ -1,11 +1,11 @@
-"""Memory and stalls of the gateway, for `make bench-proxy`: what an operator has to plan for.
+"""Memory and stalls of the gateway, for `make bench-proxy`: figures for capacity planning.
 
 rss           resident memory when it is ready, with a tokenizer of 32,768 entries
-streams_10k   with 10,000 open streams; as many as the limit of open files allows, then reckoned up
-slow_reader   what one client costs that reads nothing of a stream without end, sockets' buffers apart
-worst_stall   the longest that nobody was served, a million blocks known, under small, known and long new
+streams_10k   with 10,000 open streams; as many as the limit of open files allows, then extrapolated
+slow_reader   cost of one client that reads nothing of a stream without end, sockets' buffers apart
+worst_stall   longest time without service, a million blocks known, under small, known and long new
               prompts at once, and while a worker with a quarter of them was forgotten; by the wall clock,
-              where a core that others take counts too, what the loop itself computed of it, and beside
+              where a core that others take counts too, by the loop's own CPU time, and beside
               it how late a process woke meanwhile that only slept: the machine's own part
 """
 
@@ -45,7 +45,7 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Materials(Protocol):
-    """Files of `bench_proxy`: what workers hold, and bodies that know it."""
+    """Files of `bench_proxy`: the workers' prompts, and bodies that continue them."""
 
     def prompts(self) -> Path: ...
     def bodies(self, name: str) -> Path: ...
@@ -53,7 +53,7 @@ class Materials(Protocol):
 
 
 def figures(names: Collection[str], rounds: int, materials: Materials) -> Iterator[Figure]:
-    """Those of NAMES that are asked for."""
+    """Figures of NAMES that are requested."""
     if not set(NAMES) & set(names):
         return
     prompts = materials.prompts()
@@ -151,7 +151,7 @@ def _expect(client: socket.socket) -> None:
 
 
 def slow_readers(tokenizer: Path) -> float:
-    """Nobody reads, until everything on the way is full."""
+    """Cost of clients that do not read, once everything on the way is full."""
     with flood_worker() as port, gateway([port], tokenizer, "--events", "off") as contender:
         with _clients(NUM_SLOW, contender.port, receive_buffer=1 << 16):
             taken = _settled_rss_mb(contender.pid) - contender.start_rss_mb
@@ -160,7 +160,7 @@ def slow_readers(tokenizer: Path) -> float:
 
 
 def _settled_rss_mb(pid: int, timeout_s: float = 60.0) -> float:
-    """When it has not grown for two seconds."""
+    """Memory of the process when it has not grown for two seconds."""
     last, since, end = rss_mb(pid), time.monotonic(), time.monotonic() + timeout_s
     while time.monotonic() - since < 2:
         if time.monotonic() > end:
@@ -176,7 +176,7 @@ def _settled_rss_mb(pid: int, timeout_s: float = 60.0) -> float:
 
 @dataclass(slots=True)
 class Worst:
-    """Milliseconds; the worst of all pages that were read."""
+    """Worst stall in milliseconds over all pages that were read."""
 
     lag_ms: float = 0.0
     cpu_ms: float = 0.0
@@ -184,7 +184,7 @@ class Worst:
     machine_ms: float = 0.0  # of a process that only slept meanwhile
 
     def read(self, page: str) -> None:
-        """Keep the longest pauses; a page of /metrics has those since the page before."""
+        """Read a page of /metrics, which has the worst stall since the one before."""
         lag, cpu, collector = (
             metric_sum(page, f"kvgate_{name}_max_seconds") * 1000
             for name in ("event_loop_lag", "event_loop_cpu_lag", "gc_pause")
@@ -207,7 +207,7 @@ def stall(prompts: Path, loads: Sequence[tuple[Path, Load]]) -> Stalls:
         with _sleeper(found.load):
             _under_load(contender, loads, found.load)
         _drop(contender, ports[-1])
-        time.sleep(2)  # what is put off is done in the meantime
+        time.sleep(2)  # deferred work is done in the meantime
         found.drop.read(contender.metrics())
         rss = rss_mb(contender.pid)
     print(
@@ -217,7 +217,7 @@ def stall(prompts: Path, loads: Sequence[tuple[Path, Load]]) -> Stalls:
 
 
 def _under_load(contender: GatewayContender, loads: Sequence[tuple[Path, Load]], worst: Worst) -> None:
-    contender.metrics()  # what was worst before is told here
+    contender.metrics()  # the worst stall before is reported here
     with ThreadPoolExecutor(len(loads)) as threads:
         running: list[Future[Reading]] = [
             threads.submit(measure, contender.port, path, load) for path, load in loads
@@ -239,8 +239,8 @@ def _sleeper(worst: Worst) -> Iterator[None]:
     try:
         yield
     finally:
-        told, _ = process.communicate(timeout=20)
-    worst.machine_ms = float(told)
+        output, _ = process.communicate(timeout=20)
+    worst.machine_ms = float(output)
 
 
 def _drop(contender: GatewayContender, port: int) -> None:

@@ -3,8 +3,8 @@
     cost = overlap weight · (prompt tokens to compute there, booked ones too) ÷ block size
            + blocks in use there, with this request's
 
-with its default weight, and temperature 0: the lowest wins. It counts the blocks in use by what it routed, a
-shared one once, until the answer's end: so this one is an observer of its router too.
+with its default weight, and temperature 0: the lowest wins. It counts the blocks in use by its own routing, a
+shared one once, until the response's end: so this one observes its router too.
 """
 
 import random
@@ -47,7 +47,7 @@ class DynamoCost:
 
     def _cost(self, query: Query, candidate: Candidate) -> float:
         size = candidate.worker.block_size or 1
-        if not candidate.num_in_flight:  # also what was lost with a worker that restarted
+        if not candidate.num_in_flight:  # also entries lost with a worker that restarted
             self._in_use.pop(candidate.id, None)
         in_use = len(self._in_use.get(candidate.id, ()))
         to_compute = candidate.booked_tokens + candidate.uncached_tokens

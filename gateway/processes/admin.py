@@ -35,7 +35,7 @@ log = logging.getLogger("kvgate.admin")
 
 ASK_TIMEOUT_S = 10.0
 MAX_ITEMS = 100
-"""Of a merged list of ids: as many as one process would show."""
+"""Items of a merged list of ids: as many as one process would show."""
 
 
 PASSED_ON = frozenset({"content-type", "authorization"})
@@ -70,7 +70,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a process answered."""
+    """Response of a process."""
 
     status: int
     content_type: str
@@ -78,7 +78,7 @@ class Reply:
 
 
 class Asked(Protocol):
-    """A process that can be asked. `ask` raises OSError (TimeoutError is one) where it does not answer."""
+    """Process with an admin API. `ask` raises OSError (TimeoutError is one) where it does not answer."""
 
     @property
     def row(self) -> int: ...
@@ -90,9 +90,8 @@ class Asked(Protocol):
 
 
 class Aggregate:
-    """`processes` gives those that live now, ready ones first: a change is told to all of them, questions
-    are for those that have begun. `changed` is called behind each request
-    that changed something in all."""
+    """Merged admin API. `processes` returns the live ones, ready ones first: a change goes to all, questions
+    to those that have begun. `changed` is called after each request that changed something in all."""
 
     def __init__(
         self,
@@ -123,7 +122,7 @@ class Aggregate:
         return app
 
     def _handlers(self) -> dict[str, Handler]:
-        """By name in the table of endpoints."""
+        """Endpoint by its name in the table."""
         return {
             **{
                 endpoint.name: partial(self._merged, merger_of(endpoint.answer))
@@ -141,7 +140,7 @@ class Aggregate:
         }
 
     def gone(self, row: int) -> None:
-        """A process died: what it had counted stays."""
+        """Keep the counts of a process that died."""
         if page := self._seen.pop(row, None):
             self._gone[row] = metrics_merge.merge([self._gone.get(row, {}), metrics_merge.totals(page)])
 
@@ -162,7 +161,7 @@ class Aggregate:
         )
 
     async def _one(self, request: web.Request) -> web.Response:
-        """What changes nothing and any process can answer."""
+        """Response of any one process, for a request that changes nothing."""
         request = request.clone(client_max_size=MAX_BODY_BYTES)
         question = await Question.of(request, is_whole=True)
         for process in self._processes():
@@ -171,7 +170,7 @@ class Aggregate:
         return _nobody()
 
     async def _adapter(self, request: web.Request) -> web.Response:
-        """One process has the workers do it, for all; the others hear what they answer to since."""
+        """Change adapters by one process, for all; the others are notified of the workers' new names."""
         question = await Question.of(request)
         refresh = Question("POST", "/admin/adapters/names", b"{}", {"content-type": "application/json"})
         async with self._change:
@@ -183,14 +182,14 @@ class Aggregate:
         return _answer(reply) if reply else _nobody("a process did not answer; ask again")
 
     async def _reload(self, request: web.Request) -> web.Response:
-        """The supervisor asks all, and remembers for those that start later."""
+        """Reload the policies of all processes, and of those that start later."""
         if request.content_type != "application/json":
             return _refused(415, "send application/json, as in {}")
         async with self._change:
             return _answer(await self._reload_policies())
 
     async def _config(self, request: web.Request) -> web.Response:
-        """The supervisor reads it, and has all change together."""
+        """Reload the configuration, and have all processes change together."""
         if request.content_type != "application/json":
             return _refused(415, "send application/json, as in {}")
         try:
@@ -200,11 +199,11 @@ class Aggregate:
             return _refused(400, str(exc))
 
     def register(self, collector: Collector) -> None:
-        """What is told beside what the processes tell."""
+        """Add metrics of the supervisor's own."""
         self._registry.register(collector)
 
     def _of_processes(self) -> Page:
-        """What is said of each process, by its number."""
+        """Metrics of the processes themselves, by their number."""
         processes = self._processes()
         rows = sorted(self._seen.keys() | self._gone.keys())
         answered = {
@@ -245,7 +244,7 @@ class Aggregate:
         return _answer(min(replies, key=lambda reply: reply.status))
 
     async def _change_all(self, question: Question) -> web.Response:
-        """One after the other, so that all see changes in the same order."""
+        """Send a change to one process after the other, so that all see changes in the same order."""
         async with self._change:
             asked = list(self._processes())
             replies = [reply for _, reply in await self._ask_all(question)]
@@ -255,7 +254,7 @@ class Aggregate:
         return _answer(max(replies, key=lambda reply: reply.status))
 
     async def _ask_all(self, question: Question) -> list[tuple[Asked, Reply]]:
-        """Of those that answer."""
+        """Replies of the processes that answer."""
         processes = [p for p in self._processes() if p.has_begun or question.method != "GET"]
         asked = [self._ask(process, question) for process in processes]
         replies = await asyncio.gather(*asked)
@@ -280,7 +279,7 @@ def _family(spec: MetricSpec, samples: Mapping[str, float]) -> Family:
 
 
 def _shorten(merged: Any) -> Any:
-    """Lists of ids are as long as those of one process."""
+    """Shorten lists of ids to the length of one process's."""
     if not isinstance(merged, dict):
         return merged
     return {

@@ -1,4 +1,4 @@
-"""One answer of the admin API from those of several processes, by the types and rules of `admin/fields.py`.
+"""Merges responses of several processes to the admin API, by the types and rules of `admin/fields.py`.
 
 objects                        field by field
 lists of objects               objects with the same id, url, worker, name or model are one

@@ -1,4 +1,4 @@
-"""One page of metrics from the pages of several processes, in Prometheus's text format.
+"""Merges one page of metrics from those of several processes, in Prometheus's text format.
 
     counter, histogram   added; the last values of a process that has ended stay in the sum, so that totals
                          never go down
@@ -38,7 +38,7 @@ Page = dict[str, Family]
 
 
 def parse(text: str) -> Page:
-    """By name, in the page's order. Raises ValueError for a line that is no sample."""
+    """Parse a page into families by name, in its order. Raises ValueError for a line that is no sample."""
     page: Page = {}
     family = Family("untyped")
     for line in text.splitlines():

@@ -1,5 +1,5 @@
-"""Clients that leave and workers that die: nobody waits in vain, nothing is booked for ever, and no
-byte of one answer shows up in another."""
+"""Clients that leave and workers that die: no client waits in vain, nothing is booked for ever, and no byte
+of one answer shows up in another."""
 
 import asyncio
 
@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_takes_its_request_with_it(bench: Bench, how:
     await bench.nothing_in_flight()
     assert await bench.gateway.total("kvgate_client_disconnects_total") == left_before + 1
     assert await bench.gateway.total("kvgate_worker_failed_requests_total") == 0
-    assert len(worker.calls) == 1, "a request whose client left was sent again"
+    assert len(worker.calls) == 1, "a request without its client was sent again"
 
 
 async def test_a_client_that_leaves_takes_its_queued_requests_with_it(bench: Bench) -> None:
@@ -205,7 +205,7 @@ async def test_a_resting_connection_that_the_worker_closed_costs_nothing(bench: 
 
 
 async def test_a_connection_that_closes_under_the_next_request_costs_nothing(bench: Bench) -> None:
-    """As uvicorn does at its keep-alive limit: the request crosses the close on its way."""
+    """Close at uvicorn's keep-alive limit: the request crosses the close on its way."""
 
     async def script(call: Call) -> None:
         if call.link.num_calls > 1:
@@ -254,7 +254,7 @@ async def test_a_request_is_tried_on_a_bounded_number_of_workers(bench: Bench) -
 
 @pytest.mark.parametrize("others", [0, 1], ids=["the last worker", "others left"])
 async def test_a_worker_is_dropped_under_its_request_and_then_dies(bench: Bench, others: int) -> None:
-    """No worker is left that serves the model: the client must be told all the same."""
+    """No worker is left that serves the model: the client must get an error all the same."""
     worker = await bench.worker("gone", script=hang)
     for _ in range(others):
         await bench.worker("other")
@@ -269,7 +269,7 @@ async def test_a_worker_is_dropped_under_its_request_and_then_dies(bench: Bench,
 
 
 async def test_a_worker_is_dropped_under_its_stream(bench: Bench) -> None:
-    """It takes no new requests and finishes what it has."""
+    """Worker that takes no new requests and finishes its own."""
     may_end = asyncio.Event()
 
     async def script(call: Call) -> None:
@@ -337,7 +337,7 @@ async def _ends_with_error(client: Client) -> None:
 
 
 async def test_a_stream_with_a_length_that_dies(bench: Bench) -> None:
-    """The error event must fit whatever framing the client was told."""
+    """The error event must fit the framing that the client got."""
     head = (b"Content-Type", b"text/event-stream"), (b"Content-Length", b"10000")
     begun = wire(200, EVENTS[0], *head, length=False)
     await bench.worker(script=dies_after(begun + EVENTS[1][:10]))
@@ -414,8 +414,8 @@ BODIES = {
 @pytest.mark.parametrize("by_reset", [False, True], ids=["close", "reset"])
 @pytest.mark.parametrize("data", BODIES.values(), ids=BODIES)
 async def test_a_body_that_dies_is_cut(bench: Bench, data: bytes, by_reset: bool, version: str) -> None:
-    """And not tried again: the client has seen some of it. In HTTP/1.0 an end without a length would
-    pass for the whole body, so the cut must be a reset."""
+    """And not tried again: the client has seen some of it. In HTTP/1.0 an end without a length would pass for
+    the whole body, so the cut must be a reset."""
     worker = await bench.worker(script=dies_after(data, by_reset=by_reset))
     client = await bench.client()
     with pytest.raises(Cut) as cut:

@@ -1,4 +1,4 @@
-"""Who may ask, from outside: keys in a file, as they are made and taken away under way."""
+"""Authentication from outside: keys in a file, made and removed while the gateway runs."""
 
 import json
 import os
@@ -101,7 +101,7 @@ async def test_keys_are_read_anew_when_the_file_changes_and_on_sighup(tmp_path: 
         await bench.worker()
 
         async def are(*statuses: int) -> bool:
-            """Of a few, so that each process was asked."""
+            """Statuses of a few requests, so that each process gets some."""
             answers = [
                 (await bench.ask(post(completion(), bearer(key)))).status
                 for key in (one, two)
@@ -114,7 +114,7 @@ async def test_keys_are_read_anew_when_the_file_changes_and_on_sighup(tmp_path: 
         await until(lambda: are(401, 200), "the file is followed")
         write(file, one_line + two_line)
         bench.gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: are(200, 200), "it is read anew on SIGHUP")
+        await until(lambda: are(200, 200), "it is reloaded on SIGHUP")
         write(file, one_line + '{"id": 5}\n')
         bench.gateway.process.send_signal(signal.SIGHUP)
         num = 1 if processes == 1 else 1 + processes  # the supervisor, too
