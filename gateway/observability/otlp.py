@@ -158,7 +158,7 @@ class Traces(Collector):
     def _say(self, why: str) -> None:
         if not self._is_failing:
             self._is_failing = True
-            log.warning("traces are not exported: %s; what is lost is counted", why)
+            log.warning("trace export failing: %s; lost traces are counted in kvgate_traces_total", why)
 
     # metrics ------------------------------------------------------------------------------------
 

@@ -167,7 +167,12 @@ class Recorder:
         self._metrics.num_unwritten += num
         if not self._has_warned:
             self._has_warned = True
-            log.warning("recording to %s: %s; what is not written is counted", self._path, why)
+            log.warning(
+                "recording to %s failed: %s; lost requests are counted in "
+                "kvgate_recorder_dropped_requests_total",
+                self._path,
+                why,
+            )
 
 
 def _private(path: str, flags: int) -> int:

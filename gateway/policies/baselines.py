@@ -12,7 +12,7 @@ class Random:
     name = "random"
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
-        return Choice(rng.randrange(len(candidates)), "by chance")
+        return Choice(rng.randrange(len(candidates)), "random")
 
 
 class RoundRobin:
@@ -32,4 +32,4 @@ class RoundRobin:
         turn = self._turns.get(query.model, -1) + 1
         self._turns[query.model] = turn
         in_order = sorted(range(len(candidates)), key=lambda i: candidates[i].id)
-        return Choice(in_order[turn % len(in_order)], "its turn")
+        return Choice(in_order[turn % len(in_order)], "round robin")

@@ -26,7 +26,12 @@ class ConsistentHash:
         if key is None:
             return self._least_load.choose(query, candidates, rng)
         index, is_first = home_of(key, candidates)
-        return Choice(index, "home of its beginning" if is_first else "its beginning's home has its share")
+        return Choice(
+            index,
+            "preferred worker for the prefix"
+            if is_first
+            else "preferred worker for the prefix is over its share",
+        )
 
 
 class ConsistentHashScorer:

@@ -111,9 +111,9 @@ class Disaggregation:
         is_bound = alone.worker.is_bound
         direct_s = None if is_bound else ttft_s(alone, self.worth)
         if mode == "never" and not is_bound:
-            return Plan(direct, None, "never split", direct_s)
+            return Plan(direct, None, "disaggregation is off", direct_s)
         if not prefills:
-            return Plan(direct, None, "no prefill worker fits", direct_s)
+            return Plan(direct, None, "no compatible prefill worker", direct_s)
         here, there = query.model, f"{query.model} (prefill)"
         if is_real:
             self.price.see(here, decodes)
@@ -123,15 +123,15 @@ class Disaggregation:
         price = self.price.per_token_s(there, prefills, base)
         pair = self._best_pair(query.num_tokens, decodes, prefills, partners, price, rng)
         if pair is None:
-            return Plan(direct, None, "no prefill worker fits", direct_s)
+            return Plan(direct, None, "no compatible prefill worker", direct_s)
         if direct_s is None:
-            return Plan(pair.decode, pair.prefill, "nobody answers alone", None, pair.ttft_s)
+            return Plan(pair.decode, pair.prefill, "no worker serves both phases", None, pair.ttft_s)
         direct_cost_s = direct_s + others_s(alone, self.price.per_token_s(here, decodes))
         if mode == "auto" and direct_cost_s <= pair.cost_s:
             return Plan(direct, None, _why_direct(alone), direct_s, pair.ttft_s)
         if prefills[pair.prefill].id == decodes[pair.decode].id:
             return Plan(pair.decode, None, "its own prefill worker", direct_s, pair.ttft_s)
-        reason = "always split" if mode == "always" else "prefill elsewhere is sooner"
+        reason = "always split" if mode == "always" else "lower predicted TTFT with a transfer"
         return Plan(pair.decode, pair.prefill, reason, direct_s, pair.ttft_s)
 
     def _best_pair(
@@ -186,8 +186,8 @@ def _by_distance(
 
 def _why_direct(chosen: Candidate) -> str:
     if chosen.overlap_tokens > chosen.uncached_tokens:
-        return "mostly held by the decode worker"
-    return "sooner without a transfer"
+        return "prefix mostly cached on the decode worker"
+    return "lower predicted TTFT without a transfer"
 
 
 def modes_of(specs: Sequence[str]) -> dict[str, Mode]:

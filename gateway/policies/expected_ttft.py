@@ -51,5 +51,9 @@ def _reason(candidates: Sequence[Candidate], index: int) -> str:
         if candidate.overlap_tokens > longest:
             longest = candidate.overlap_tokens
     if candidates[index].overlap_tokens < longest:
-        return "sooner here than where more of it is held"
-    return "held here, and soonest" if longest else "no holder: soonest"
+        return "lower predicted TTFT than the longest-prefix worker"
+    return (
+        "longest cached prefix and lowest predicted TTFT"
+        if longest
+        else "no cached prefix: lowest predicted TTFT"
+    )

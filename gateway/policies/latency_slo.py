@@ -29,7 +29,7 @@ class LatencySlo:
         late = [i for i, seconds in enumerate(ttfts_s) if seconds > slo_s]
         in_time = [i for i, seconds in enumerate(ttfts_s) if seconds <= slo_s]
         if not in_time:
-            index, reason = pick_lowest(ttfts_s, rng), "none is in time: the soonest"
+            index, reason = pick_lowest(ttfts_s, rng), "no worker meets the SLO: lowest predicted TTFT"
         elif late and query.priority < 0:
             index = late[pick_lowest([ttfts_s[i] for i in late], rng)]
             reason = "may be shed: gives way to others"

@@ -14,7 +14,7 @@ class PowerOfTwo:
 
     def choose(self, query: Query, candidates: Sequence[Candidate], rng: random.Random) -> Choice:
         if len(candidates) == 1:
-            return Choice(0, "the only one")
+            return Choice(0, "only candidate")
         two = rng.sample(range(len(candidates)), 2)
         best = two[pick_lowest([work_ahead(candidates[i]) for i in two], rng)]
-        return Choice(best, "less work ahead of two")
+        return Choice(best, "less work ahead of two random candidates")

@@ -78,4 +78,4 @@ def _reason(candidates: Sequence[Candidate], index: int) -> str:
     longest = max(candidate.overlap_tokens for candidate in candidates)
     if candidates[index].overlap_tokens < longest:
         return "recomputing here is cheaper than waiting for the holder"
-    return "longest prefix held" if longest else "no holder: least work ahead"
+    return "longest cached prefix" if longest else "no cached prefix: least work ahead"

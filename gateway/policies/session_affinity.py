@@ -23,7 +23,12 @@ class SessionAffinity:
         if query.session is None:
             return self._least_load.choose(query, candidates, rng)
         index, is_first = home_of(query.session, candidates)
-        return Choice(index, "home of its session" if is_first else "its session's home has its share")
+        return Choice(
+            index,
+            "preferred worker for the session"
+            if is_first
+            else "preferred worker for the session is over its share",
+        )
 
 
 class SessionScorer:

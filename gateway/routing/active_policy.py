@@ -87,7 +87,7 @@ class Choosing:
         try:
             self.use(*await self.prepare(self._config))
         except ConfigError as exc:
-            log.error("the policies in use stay: %s", exc)
+            log.error("policies not reloaded, keeping the current ones: %s", exc)
             raise
 
     async def prepare(self, config: Config, source: str | None = None) -> tuple[Config, Made]:
@@ -105,7 +105,7 @@ class Choosing:
         self.num_loaded += 1
         self.trials.replace(self._shares(), made.shadows)
         self.changed(made.policy)
-        log.info("policies are read anew, %s chooses", made.policy.name)
+        log.info("policies reloaded; active policy: %s", made.policy.name)
 
     def describe(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -130,7 +130,7 @@ class Choosing:
         try:
             parts = explained(policy, decision.query, decision.candidates)
         except Exception as exc:  # noqa: BLE001  others' code, and only asked by people
-            log.warning("policy %s does not explain itself: %s", decision.policy, where(exc))
+            log.warning("policy %s failed to explain its costs: %s", decision.policy, where(exc))
             return ()
         return parts if len(parts) == len(decision.candidates) and any(parts) else ()
 

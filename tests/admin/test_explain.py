@@ -45,7 +45,7 @@ async def told(world: World, body: dict[str, Any], path: str | None = None, **he
 async def test_what_would_be_done_is_told_and_nothing_is_done(world: World) -> None:
     for _ in range(2):
         record = await told(world, {"model": "m", "prompt": "x"}, Authorization="Bearer k")
-        assert (record["worker"], record["policy"], record["reason"]) == ("w:1", "round_robin", "its turn")
+        assert (record["worker"], record["policy"], record["reason"]) == ("w:1", "round_robin", "round robin")
         assert record["not_tokenized"] == "it has no /tokenize"
         assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.5}] * 2
         assert "id" not in record and "outcome" not in record

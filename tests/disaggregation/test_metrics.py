@@ -31,8 +31,10 @@ def test_what_is_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     counted.failed("died")
     page = page_of(counted, exchanges.World(monkeypatch).router)
     for line in (
-        'kvgate_disaggregation_plans_total{plan="prefill_decode",reason="prefill elsewhere is sooner"} 1.0',
-        'kvgate_disaggregation_plans_total{plan="direct",reason="sooner without a transfer"} 1.0',
+        'kvgate_disaggregation_plans_total{plan="prefill_decode",'
+        'reason="lower predicted TTFT with a transfer"} 1.0',
+        'kvgate_disaggregation_plans_total{plan="direct",'
+        'reason="lower predicted TTFT without a transfer"} 1.0',
         'kvgate_disaggregation_failures_total{reason="died"} 1.0',
         'kvgate_disaggregation_ttft_seconds_sum{plan="prefill_decode"} 0.5',
         "kvgate_prefill_leg_duration_seconds_sum 0.3",

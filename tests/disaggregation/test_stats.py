@@ -14,7 +14,7 @@ from tests.support import fakes
 def decision(*, is_split: bool) -> Decision:
     made = fakes.decision("d1", "d:1", "p:1")
     prefill = made.candidates[1]
-    reason = "prefill elsewhere is sooner" if is_split else "sooner without a transfer"
+    reason = "lower predicted TTFT with a transfer" if is_split else "lower predicted TTFT without a transfer"
     split = Split(reason, prefill if is_split else None, candidates=(prefill,))
     return Decision(**{name: getattr(made, name) for name in made.__struct_fields__} | {"split": split})
 

@@ -30,7 +30,7 @@ def test_the_figure_is_the_worse_of_the_small_and_the_known_long_prompt() -> Non
     ("more", "what"),
     [
         (
-            'kvgate_disaggregation_plans_total{plan="direct",reason="no prefill worker fits"} 2.0',
+            'kvgate_disaggregation_plans_total{plan="direct",reason="no compatible prefill worker"} 2.0',
             "2 were not",
         ),
         ('kvgate_disaggregation_failures_total{reason="died"} 1.0', "1 legs failed"),

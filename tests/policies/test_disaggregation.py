@@ -47,7 +47,7 @@ def choose(
 
 def test_cold_and_long_is_split_where_answers_are_under_way() -> None:
     plan = choose([candidate("d1", in_flight=20)], [candidate("p1"), candidate("p2", booked=9000)])
-    assert (plan.decode, plan.prefill, plan.reason) == (0, 0, "prefill elsewhere is sooner")
+    assert (plan.decode, plan.prefill, plan.reason) == (0, 0, "lower predicted TTFT with a transfer")
     assert plan.direct_s is not None and plan.split_s is not None
 
 
@@ -55,13 +55,13 @@ def test_short_goes_direct() -> None:
     plan = choose(
         [candidate("d1", num_tokens=100, in_flight=20)], [candidate("p1", num_tokens=100)], num_tokens=100
     )
-    assert (plan.prefill, plan.reason) == (None, "sooner without a transfer")
+    assert (plan.prefill, plan.reason) == (None, "lower predicted TTFT without a transfer")
 
 
 def test_the_next_turn_goes_direct_to_who_decoded_the_one_before() -> None:
     decodes = [candidate("d1", in_flight=5), candidate("d2", 7800, in_flight=5)]
     plan = choose(decodes, [candidate("p1", 4000)])
-    assert (plan.decode, plan.prefill, plan.reason) == (1, None, "mostly held by the decode worker")
+    assert (plan.decode, plan.prefill, plan.reason) == (1, None, "prefix mostly cached on the decode worker")
 
 
 def test_saturated_prefill_workers_are_left_alone() -> None:
@@ -85,7 +85,7 @@ def test_only_those_that_fit_are_partners() -> None:
     plan = choose(decodes, [candidate("p1", booked=5000), candidate("p2")], partners=[[], [0]])
     assert (plan.decode, plan.prefill) == (1, 0)
     nobody = choose(decodes, [candidate("p1")], partners=[[], []])
-    assert (nobody.prefill, nobody.reason) == (None, "no prefill worker fits")
+    assert (nobody.prefill, nobody.reason) == (None, "no compatible prefill worker")
 
 
 def test_near_ones_go_first_until_they_are_busy() -> None:

@@ -41,7 +41,10 @@ def test_in_time_is_enough_where_more_is_held() -> None:
 
 def test_where_none_is_in_time_the_soonest_is_chosen() -> None:
     late, later = at("late", booked=5000), at("later", overlap=900, booked=9000)
-    assert chosen(Query("m", 1000, slo_ttft_s=0.5), later, late) == ("late", "none is in time: the soonest")
+    assert chosen(Query("m", 1000, slo_ttft_s=0.5), later, late) == (
+        "late",
+        "no worker meets the SLO: lowest predicted TTFT",
+    )
 
 
 def test_who_may_be_shed_gives_way_where_some_worker_is_late_already() -> None:

@@ -18,12 +18,12 @@ class TestPrefixOverlap(PolicyContract):
 @pytest.mark.parametrize(
     ("candidates", "chosen", "reason"),
     [
-        ([candidate("a", overlap=992), candidate("b")], "a", "longest prefix held"),
+        ([candidate("a", overlap=992), candidate("b")], "a", "longest cached prefix"),
         ([candidate("a", overlap=992, booked=2000), candidate("b")], "b", "recomputing here is cheaper"),
-        ([candidate("a", overlap=992, booked=500), candidate("b")], "a", "longest prefix held"),
+        ([candidate("a", overlap=992, booked=500), candidate("b")], "a", "longest cached prefix"),
         ([candidate("a", overlap=32, in_flight=1), candidate("b")], "b", "recomputing here is cheaper"),
-        ([candidate("a", in_flight=1), candidate("b")], "b", "no holder"),
-        ([candidate("a", waiting=4), candidate("b", in_flight=3)], "b", "no holder"),
+        ([candidate("a", in_flight=1), candidate("b")], "b", "no cached prefix"),
+        ([candidate("a", waiting=4), candidate("b", in_flight=3)], "b", "no cached prefix"),
     ],
 )
 def test_the_least_predicted_work_wins(candidates: list[Candidate], chosen: str, reason: str) -> None:

@@ -26,10 +26,13 @@ def test_a_session_stays_and_sessions_are_spread() -> None:
 def test_a_home_with_more_than_its_share_passes_its_session_on() -> None:
     policy, rng = SessionAffinity(), random.Random(1)
     home = policy.choose(Query("m", 0, "s"), FLEET, rng)
-    assert home.reason == "home of its session"
+    assert home.reason == "preferred worker for the session"
     busy = [candidate(c.id, in_flight=50 if i == home.index else 0) for i, c in enumerate(FLEET)]
     other = policy.choose(Query("m", 0, "s"), busy, rng)
-    assert (other.index != home.index, other.reason) == (True, "its session's home has its share")
+    assert (other.index != home.index, other.reason) == (
+        True,
+        "preferred worker for the session is over its share",
+    )
 
 
 def test_one_without_a_session_goes_by_load() -> None:

@@ -46,4 +46,7 @@ def test_as_a_policy_what_is_held_counts_among_the_near() -> None:
     far = replace(FAR, overlap_tokens=1000, uncached_tokens=0)
     zone = replace(SAME_ZONE, overlap_tokens=500, uncached_tokens=500)
     choice = policy.choose(Query("m", 1000), [far, NEAR, zone], random.Random(1))
-    assert (choice.index, choice.reason) == (2, "held here, and soonest, of 2 that are kept")
+    assert (choice.index, choice.reason) == (
+        2,
+        "longest cached prefix and lowest predicted TTFT, of 2 that are kept",
+    )

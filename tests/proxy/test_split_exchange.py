@@ -365,9 +365,9 @@ UNSTREAMED = b'{"model":"m","prompt":[1,2,3]}'
 
 def is_no_pair(world: World) -> bool:
     """By what becomes of another request."""
-    before = world.splits.plans[("direct", "no prefill worker fits")]
+    before = world.splits.plans[("direct", "no compatible prefill worker")]
     world.ask()
-    return world.splits.plans[("direct", "no prefill worker fits")] > before
+    return world.splits.plans[("direct", "no compatible prefill worker")] > before
 
 
 def test_legs_that_made_different_prompts_are_no_pair_any_more(world: World) -> None:

@@ -119,8 +119,10 @@ async def test_a_file_is_read_anew_and_a_broken_one_changes_nothing(
     assert sample(metrics, "kvgate_policy_file_reloads_total", result="loaded") == 2
     assert sample(metrics, "kvgate_policy_file_reloads_total", result="refused") == 1
     refused, *read = [record.getMessage() for record in caplog.records]
-    assert refused.startswith("the policies in use stay: policy own: own.py:2: NameError")
-    assert read == ["policies are read anew, own chooses"] * 2
+    assert refused.startswith(
+        "policies not reloaded, keeping the current ones: policy own: own.py:2: NameError"
+    )
+    assert read == ["policies reloaded; active policy: own"] * 2
 
 
 async def test_what_failed_is_counted_over_all_that_were_read(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_a_policy_that_cannot_explain_itself_is_no_trouble(
     own = with_file(tmp_path, EXPLAINS)
     made = replace(decision("d"), policy="own", query=Query("odd", 1))
     assert own.parts_of(made) == ()
-    assert "policy own does not explain itself: own.py:9: ValueError: odd" in caplog.text
+    assert "policy own failed to explain its costs: own.py:9: ValueError: odd" in caplog.text
     assert own.parts_of(replace(made, query=Query("m", 1))) == [{"own_s": 1.0}]
 
 

@@ -61,12 +61,12 @@ def test_a_record_explains_itself_with_every_candidates_numbers() -> None:
 def test_a_split_request_tells_both_predictions_and_who_could_have_prefilled() -> None:
     records, made = Records(), decision("d1", "d:1", "p:1")
     prefill = made.candidates[1]
-    told = Split("prefill elsewhere is sooner", prefill, 0.5, 0.25, (prefill,))
+    told = Split("lower predicted TTFT with a transfer", prefill, 0.5, 0.25, (prefill,))
     records.add(replace(made, split=told))
     record = records.explain("d1")
     assert record is not None
     split = record["split"]
-    assert (split["prefill_worker"], split["reason"]) == ("p:1", "prefill elsewhere is sooner")
+    assert (split["prefill_worker"], split["reason"]) == ("p:1", "lower predicted TTFT with a transfer")
     assert (split["overlap_tokens"], split["direct_s"], split["split_s"]) == (1, 0.5, 0.25)
     assert [candidate["worker"] for candidate in split["candidates"]] == ["p:1"]
 

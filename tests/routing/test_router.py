@@ -95,7 +95,7 @@ def test_the_holder_is_chosen_and_the_overlap_told() -> None:
     decision = world.decide([*range(64), *range(900, 950)])
     assert (decision.worker.id, decision.overlap_tokens, decision.num_tokens) == ("b", 64, 114)
     assert {c.id: c.overlap_tokens for c in decision.candidates} == {"a": 0, "b": 64}
-    assert decision.reason == "longest prefix held"
+    assert decision.reason == "longest cached prefix"
     assert all(seconds > 0 for seconds in astuple(decision.timings_s))
 
 

@@ -177,7 +177,7 @@ def test_predictions_tokens_and_counters_agree_with_the_engines_own(
     for worker in gateway.admin("/admin/verify")["workers"]:
         assert worker["prompt_tokens"] == "agree"
         assert worker["prompts"]["counted_differing"] == worker["prompts"]["sampled_differing"] == 0
-        assert worker["mispredictions"]["tokens_differ"] == worker["mispredictions"]["not_told"] == 0
+        assert worker["mispredictions"]["tokens_differ"] == worker["mispredictions"]["not_reported"] == 0
 
     def is_counted() -> bool:
         told = gateway.admin("/admin/verify")["workers"]

@@ -7,11 +7,11 @@
     never_stored   | too much  | events told of no more than what was there: the rest was booked by requests
                    |           | under way, or assumed of earlier ones
     evicted        | too much  | events had told of it, and of removals since
-    told_later     | too little| events tell of it now: it was stored while the request was on its way
+    reported_later     | too little| events tell of it now: it was stored while the request was on its way
     not_told       | too little| events do not tell of it: the engine holds more than it says
     unknown        | too much  | events had told of it, of no removal since, and still it was not there
 
-Too little with a worker that has no events is `not_told`, which is no fault of anybody.
+Too little with a worker that has no events is `not_reported`, which is no fault of anybody.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Cause(Enum):
     TOKENS_DIFFER = "tokens_differ"
     NEVER_STORED = "never_stored"
     EVICTED = "evicted"
-    TOLD_LATER = "told_later"
-    NOT_TOLD = "not_told"
+    REPORTED_LATER = "reported_later"
+    NOT_REPORTED = "not_reported"
     UNKNOWN = "unknown"
 
 
@@ -45,7 +45,7 @@ def why(seen: Evidence) -> Cause:
     if seen.tokens_differ:
         return Cause.TOKENS_DIFFER
     if seen.cached > seen.predicted:
-        return Cause.TOLD_LATER if seen.is_told_now else Cause.NOT_TOLD
+        return Cause.REPORTED_LATER if seen.is_told_now else Cause.NOT_REPORTED
     if seen.from_events <= seen.cached:
         return Cause.NEVER_STORED
     return Cause.EVICTED if seen.num_removed else Cause.UNKNOWN

@@ -285,9 +285,9 @@ class Verifier:
             self._on_mismatch(watched.worker.id, not was_raised)
         if watched.tokens.is_raised and not was_raised:
             self._log.warning(
-                "worker %s: its prompts have other tokens than ours, so what it holds is not seen: are "
-                "tokenizer and chat template the engine's own? `kvgate check` and /admin/verify tell more",
+                "worker %s: prompt tokens differ from kvgate's (tokenizer or chat template is not the "
+                "engine's); cached prefixes there are missed; see `kvgate check` and /admin/verify",
                 watched.worker.id,
             )
         elif was_raised and not watched.tokens.is_raised:
-            self._log.info("worker %s: its prompts' tokens are ours again", watched.worker.id)
+            self._log.info("worker %s: prompt tokens match kvgate's again", watched.worker.id)

@@ -125,7 +125,7 @@ def explained(policy: Policy, query: Query, candidates: Sequence[Candidate]) -> 
 
 def as_choice(answer: Any, num_candidates: int) -> Choice:
     """What a policy answered: a Choice, or only its index. Raises PartError where it is neither."""
-    choice = Choice(answer, "its choice") if type(answer) is int else answer
+    choice = Choice(answer, "chosen by the policy") if type(answer) is int else answer
     if not isinstance(choice, Choice):
         if isinstance(answer, Candidate):
             raise PartError("it answered a candidate; its index among them is wanted, or a Choice")

@@ -99,7 +99,7 @@ class Guard:
     def _failed(self, fault: str) -> None:
         """Logged where it is the first in a while."""
         if self.fault is None:
-            log.error("policy %s failed, and is passed over while it does: %s", self.name, fault)
+            log.error("policy %s failed; routing by least load until it recovers: %s", self.name, fault)
         self.fault = fault
         self._is_watched, self._num_well = True, 0
 
@@ -114,7 +114,7 @@ class Guard:
         self._num_late = 0
         self._num_well += 1
         if self._num_well >= WELL_AFTER:
-            log.info("policy %s is well again", self.name)
+            log.info("policy %s recovered", self.name)
             self._is_watched, self.fault = False, None
 
 

@@ -139,7 +139,10 @@ class Library:
         pulls = {getattr(scorer, "pull", "spread") for scorer in scorers.values()}
         if pulls == {"reuse"} and where not in self._warned:
             self._warned.add(where)
-            log.warning("%s: all pull towards reuse and none to spread: requests will herd", where)
+            log.warning(
+                "%s: every scorer favours reuse and none spreads load; requests will pile up on one worker",
+                where,
+            )
         picker = self._part("picker", composition.picker or "max", f"policies.{name}.picker")
         weighted = {part: (scorer, composition.scorers[part]) for part, scorer in scorers.items()}
         return Scored(name, weighted, picker)

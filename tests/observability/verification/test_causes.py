@@ -12,9 +12,9 @@ from gateway.observability.verification.causes import Cause, Evidence, why
         (64, 0, 0, 0, False, Cause.NEVER_STORED),
         (64, 32, 32, 9, False, Cause.NEVER_STORED),  # what was told of was there
         (64, 16, 32, 9, False, Cause.EVICTED),
-        (0, 64, 0, 0, True, Cause.TOLD_LATER),
-        (32, 64, 32, 5, True, Cause.TOLD_LATER),
-        (32, 64, 0, 0, False, Cause.NOT_TOLD),
+        (0, 64, 0, 0, True, Cause.REPORTED_LATER),
+        (32, 64, 32, 5, True, Cause.REPORTED_LATER),
+        (32, 64, 0, 0, False, Cause.NOT_REPORTED),
     ],
 )
 def test_the_table(

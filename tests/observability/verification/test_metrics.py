@@ -45,7 +45,7 @@ def test_metrics() -> None:
     assert told['kvgate_prediction_confidence_ratio{worker="w:1"}'] == 1
     assert told['kvgate_prompt_token_mismatch{worker="w:1"}'] == 0
     assert told['kvgate_mispredictions_total{reason="unknown",worker="w:1"}'] == 1
-    assert told['kvgate_mispredictions_total{reason="not_told",worker="w:1"}'] == 1
+    assert told['kvgate_mispredictions_total{reason="not_reported",worker="w:1"}'] == 1
     assert told['kvgate_mispredictions_total{reason="evicted",worker="w:1"}'] == 0
     assert told['kvgate_engine_prompt_tokens{worker="w:1"}'] == 40
     assert told['kvgate_engine_cached_tokens{worker="w:1"}'] == 0
@@ -80,8 +80,8 @@ def test_the_admin_page_names_what_was_wrong_and_where_tokens_differ() -> None:
     assert json.loads(json.dumps(told)) is not None
     (w,) = told["workers"]
     assert (w["worker"], w["compared"], w["prompt_tokens"]) == (W, 5, "differ")
-    assert [wrong["cause"] for wrong in w["latest_wrong"]] == ["told_later", "unknown"]
-    assert w["mispredictions"]["told_later"] == 1
+    assert [wrong["cause"] for wrong in w["latest_wrong"]] == ["reported_later", "unknown"]
+    assert w["mispredictions"]["reported_later"] == 1
     assert sum(w["mispredictions"].values()) == 2
     assert w["engine"] is None
     assert w["sent"] == {"sent_prompt_tokens": 0, "sent_predicted_tokens": 0}

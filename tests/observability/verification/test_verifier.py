@@ -146,13 +146,13 @@ def test_stored_while_the_request_was_on_its_way() -> None:
     decision = world.decide(ids())
     world.store(ids())  # another gateway's request was faster
     world.answer(decision, 16)
-    assert world.causes() == {Cause.TOLD_LATER: 1}
+    assert world.causes() == {Cause.REPORTED_LATER: 1}
 
 
 def test_held_but_not_told() -> None:
     world = World()
     world.ask(ids(), 16)
-    assert world.causes() == {Cause.NOT_TOLD: 1}
+    assert world.causes() == {Cause.NOT_REPORTED: 1}
 
 
 def test_another_number_of_tokens_explains_it() -> None:

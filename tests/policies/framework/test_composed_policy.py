@@ -128,7 +128,7 @@ def test_answers_that_are_none(answer: Any, words: str) -> None:
 
 
 def test_an_index_is_answer_enough() -> None:
-    assert as_choice(2, 3) == Choice(2, "its choice")
+    assert as_choice(2, 3) == Choice(2, "chosen by the policy")
 
 
 def test_somebodys_policy_answers_to_its_name_and_with_choices() -> None:

@@ -54,7 +54,7 @@ def test_what_is_well_is_passed_on() -> None:
     watched.policy.answer = Choice(0, "mine", (1.0, 2.0), 0.5)
     assert watched.choose() is watched.policy.answer
     watched.policy.answer = 0
-    assert watched.choose() == Choice(0, "its choice")
+    assert watched.choose() == Choice(0, "chosen by the policy")
     assert (watched.faults, watched.guard.name) == ({}, "mine")
 
 
@@ -86,9 +86,9 @@ def test_changes_are_logged_and_not_each_request(caplog: pytest.LogCaptureFixtur
         for _ in range(num):
             watched.choose()
     first, second = [record.getMessage() for record in caplog.records]
-    assert first.startswith("policy mine failed, and is passed over while it does: test_guard.py:")
+    assert first.startswith("policy mine failed; routing by least load until it recovers: test_guard.py:")
     assert first.endswith("ValueError: bad")
-    assert second == "policy mine is well again"
+    assert second == "policy mine recovered"
     assert watched.faults == {("mine", "raised"): 50, ("mine", "nonsense"): 50}
 
 

@@ -115,7 +115,7 @@ def test_names_are_not_taken_twice(tmp_path: Path) -> None:
 
 def test_what_only_pulls_towards_reuse_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     composed(mine=Composition(scorers={"prefix_overlap": 1})).policy("mine")
-    assert "policies.mine.scorers: all pull towards reuse" in caplog.text
+    assert "policies.mine.scorers: every scorer favours reuse" in caplog.text
     caplog.clear()
     composed(mine=Composition(scorers=SCORES)).policy("mine")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
