@@ -224,7 +224,7 @@ async def test_what_cannot_meet_its_slo_is_told_so_while_the_others_wait() -> No
         assert int(hasty.headers["retry-after"]) >= 1 and int(hasty.headers["retry-after-ms"]) >= 1
         assert not patient.done() and s.ended == [hasty]
         refusal = (await s.admin("/admin/flow"))["refusals"][0]
-        assert refusal["tenant"] == "t" and "first token" in refusal["reason"]
+        assert refusal["tenant"] == "t" and "TTFT" in refusal["reason"]
         let_go()
         assert (await patient).status == 200
         await s.is_clean()
