@@ -14,7 +14,8 @@ from gateway.core.decoding import UNREADABLE
 from gateway.core.errors import InvalidRequest
 from gateway.core.requests.routes import CHAT, COMPLETIONS, ROUTES
 from gateway.http.messages import HttpRequest
-from gateway.proxy.proxy import Proxy
+from gateway.proxy.dispatch import Dispatch
+from gateway.proxy.intake import request_of
 from gateway.routing.decision_log import PartsOf, describe
 from gateway.tenancy.auth.authenticator import Authenticator
 from gateway.tokenization.prompt_encoder import PromptError
@@ -26,10 +27,12 @@ SHOWN = frozenset({b"authorization", b"x-api-key"})
 
 
 class Preview:
-    def __init__(self, proxy: Proxy, parts_of: PartsOf, authenticator: Authenticator | None = None) -> None:
+    def __init__(
+        self, dispatch: Dispatch, parts_of: PartsOf, authenticator: Authenticator | None = None
+    ) -> None:
         """Where there is a `guard`, whoever shows a key is told what would be done for its tenant."""
         self._authenticator = authenticator
-        self._proxy = proxy
+        self._dispatch = dispatch
         self._parts_of = parts_of
 
     async def explain(self, body: bytes, path: str | None, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -43,14 +46,15 @@ class Preview:
             SHOWN & {name for name, _ in some} or not self._authenticator.wants_key
         ):
             http.who = self._authenticator.ask(http, None)
-        request, note, flow = self._proxy.request_of(http), None, None
-        if gate := self._proxy.gate:
+        context = self._dispatch.context
+        request, note, flow = request_of(context, http), None, None
+        if gate := context.gate:
             flow = gate.preview(request, gate.identify(http, request, gate.now(), is_trusted=True))
         try:
-            prompt = await self._proxy.prompt_of(request, http.header(b"authorization"))
+            prompt = await context.prompts.of(request, http.header(b"authorization"))
         except PromptError as exc:
             prompt, note = Prompt(), str(exc)
-        decision = self._proxy.router.preview(request, prompt)
+        decision = context.router.preview(request, prompt)
         told = describe(decision, None, self._parts_of(decision))
         del told["id"], told["outcome"]
         return {**told, "flow": flow, "not_tokenized": note}

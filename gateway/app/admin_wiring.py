@@ -39,7 +39,7 @@ class _Flow(RegistryCollector):
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
-        if gate := self._gateway.proxy.gate:
+        if gate := self._gateway.dispatch.context.gate:
             yield from AdmissionCollector(gate).collect()
 
 
@@ -62,7 +62,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         SplitsCollector(gateway.splits, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
         *([TreeCollector(gateway.tree)] if gateway.tree else []),
-        RetriesCollector(gateway.proxy.retries, gateway.surface.bodies),
+        RetriesCollector(gateway.dispatch.context.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),
         TrialsCollector(gateway.choosing.trials),
@@ -86,10 +86,10 @@ def admin_of(gateway: "Gateway") -> web.Application:
             "asked_of_workers": gateway.worker_tokenizer.describe(),
         },
         describe_verify=lambda: describe(gateway.verifier, gateway.metrics, gateway.prompts.decode),
-        describe_admission=lambda: describe_admission(gateway.proxy.gate),
+        describe_admission=lambda: describe_admission(gateway.dispatch.context.gate),
         reload=gateway.reload,
         policies=gateway.choosing,
-        preview=Preview(gateway.proxy, gateway.choosing.parts_of, gateway.credentials.authenticator),
+        preview=Preview(gateway.dispatch, gateway.choosing.parts_of, gateway.credentials.authenticator),
     ).app({**key_handlers(gateway.credentials), **_adapters_of(gateway).handlers()})
     if gateway.config.processes == 1:  # else the supervisor asks who it is
         add_guard(app, gateway.credentials, gateway.config)

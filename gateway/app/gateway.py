@@ -35,6 +35,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.fleet import Fleet
 from gateway.core.ledger import Ledger
 from gateway.core.worker import Role, Worker
+from gateway.disaggregation.legs import LegServices
 from gateway.disaggregation.pairing import Pairing
 from gateway.disaggregation.stats import splits_of
 from gateway.discovery.declared import said_of
@@ -62,7 +63,11 @@ from gateway.observability.verification.tapped_index import Overheard
 from gateway.observability.verification.usage_sampling import Asking
 from gateway.observability.verification.verifier import Verifier
 from gateway.proxy.api import Api
-from gateway.proxy.proxy import AskUsage, Proxy, proxy_options
+from gateway.proxy.context import AskUsage, Context, proxy_options
+from gateway.proxy.dispatch import Dispatch
+from gateway.proxy.prompts import Prompts
+from gateway.proxy.time_slice import TimeSlice
+from gateway.proxy.usage_check import Usages
 from gateway.redis.options import redis_of
 from gateway.replication.agent_targets import AgentFeeds, agents_of
 from gateway.routing.active_policy import Choosing
@@ -83,6 +88,8 @@ from gateway.tenancy.admission.request_identity import trusted_peers
 from gateway.tenancy.auth.credentials import Credentials
 from gateway.upstream.access import ways_of, with_tables
 from gateway.upstream.control_client import ControlSession
+from gateway.upstream.outgoing import Outgoing
+from gateway.upstream.pools import Pools
 
 if TYPE_CHECKING:
     from gateway.bookings.sync import SharedBookings
@@ -177,7 +184,7 @@ class Gateway:
         tls, ways = self.worker_tls, self.ways
         self.session = ControlSession(tls, timeout_s=config.probe_timeout_s, ways=ways)
         self.worker_tokenizer = WorkerTokenizer(timeout_s=config.tokenize_timeout_s, tls=tls, ways=ways)
-        self.proxy = self._make_proxy()
+        self.dispatch = self._make_dispatch()
         self.lag = Lag(self.metrics.loop_lag_s.observe, self.metrics.loop_lag_cpu_s.observe)
         self.lag.start()
         ask = partial(self.session.post, headers=self.worker_headers)
@@ -186,7 +193,7 @@ class Gateway:
         self.roster = roster_of(self)
         self.resolver = resolver_of(self)
         tellers, authenticator = self.telling.tellers, self.credentials.authenticator
-        self.api = Api(self.proxy, self.fleet, self.metrics, routes_of(config), tellers, authenticator)
+        self.api = Api(self.dispatch, self.fleet, self.metrics, routes_of(config), tellers, authenticator)
         self.front = self._make_front()
         await self.front.open()
         for sharing in self.sharing:
@@ -243,8 +250,8 @@ class Gateway:
         if self._sockets:
             self._sockets.remove_files()
         drain_s = self.config.drain_timeout_s if drain_s is None else drain_s
-        self.proxy.stop(drain_s)
-        await self.front.drain(drain_s, self.proxy.cut)
+        self.dispatch.stop(drain_s)
+        await self.front.drain(drain_s, self.dispatch.cut)
         await self.front.close()
         if self._sockets:
             self._sockets.close()  # where the start came no further than this
@@ -253,9 +260,8 @@ class Gateway:
         for sharing in self.sharing:
             await sharing.close()
         self.lag.stop()
-        self.proxy.long_prompts.close()
-        for pool in self.proxy.pools.values():
-            pool.close()
+        self.dispatch.context.prompts.long_prompts.close()
+        self.pools.close()
         await self.worker_tokenizer.close()
         await self.session.close()
         self.close_context()
@@ -359,32 +365,45 @@ class Gateway:
             ways=self.ways,
         )
 
-    def _make_proxy(self) -> Proxy:
-        config = self.config
-        return Proxy(
-            router=self.router,
-            prompts=self.prompts,
-            worker_tokenizer=self.worker_tokenizer,
+    def _make_dispatch(self) -> Dispatch:
+        config, router = self.config, self.router
+        self.pools = Pools(tls_context=lambda: self.worker_tls.context, ways=self.ways)
+        outgoing, usages = Outgoing(self.fleet, self.pools), Usages(self.metrics)
+        others = Others(router, self.tree.remote_overlap) if self.tree else None
+        in_turn = self.bookings.in_turn if self.bookings else None
+        context = Context(
+            router=router,
+            prompts=Prompts(self.prompts, router, self.worker_tokenizer, others),
             metrics=self.metrics,
             records=self.records,
             tasks=self._tasks,
-            options=proxy_options(config),
+            pools=self.pools,
+            outgoing=outgoing,
+            usages=usages,
             suspect=partial(suspect, self),
             blame=self.standings.failed,
-            tls_context=lambda: self.worker_tls.context,
-            ways=self.ways,
-            in_turn=self.bookings.in_turn if self.bookings else None,
+            options=proxy_options(config),
+            gate=gate_of(config, router, self.used_of),
             ask_usage=self.asking(),
+            time_slice=TimeSlice(in_turn, router.tokenize) if in_turn else None,
             to_report=self.healer.asking,
-            others=Others(self.router, self.tree.remote_overlap) if self.tree else None,
-            handoffs=HANDOFFS,
-            splits=self.splits,
             response_ids=self.surface.response_ids,
             bodies=self.surface.bodies,
-            gate=gate_of(config, self.router, self.used_of),
             tellers=self.telling.tellers,
-            traces=self.telling.traces,
         )
+        self.legs = LegServices(
+            splits=self.splits,
+            handoffs=HANDOFFS,
+            router=router,
+            metrics=self.metrics,
+            pools=self.pools,
+            outgoing=outgoing,
+            start=self._tasks.start,
+            log=context.log,
+            suspect=context.suspect,
+            refuse_usage=usages.refuse,
+        )
+        return Dispatch(context, self.legs, self.telling.traces)
 
     def open_feed(self, worker: Worker, source: EventSource) -> tuple[Feed, Subscribed]:
         start_time_s, on_state = self.roster.start_time_s(worker.url), self.roster.stream_changed

@@ -14,7 +14,7 @@ from gateway.config import Config
 from gateway.config.worker_specs import parse_spec
 from gateway.discovery.declared import said_of
 from gateway.http.networks import Trusted
-from gateway.proxy.proxy import proxy_options
+from gateway.proxy.context import proxy_options
 from gateway.tenancy.admission.gate import follow, gate_of
 from gateway.tenancy.admission.request_identity import trusted_peers
 from gateway.tenancy.auth import credentials
@@ -51,17 +51,16 @@ def _swap(
     dropped: Sequence[str],
     choose: Swap,
 ) -> None:
-    proxy = gateway.proxy
+    dispatch = gateway.dispatch
     gateway.config = config
     choose()
     gateway.watch_trials()
-    proxy.take(proxy_options(config))
-    proxy.ask_usage = gateway.asking()
-    if proxy.gate is not None:
-        proxy.gate.reconfigure(config)
-        follow(gateway.router, proxy.gate.queues)
-    else:
-        proxy.open_gate(gate_of(config, gateway.router, gateway.used_of))
+    dispatch.reconfigure(proxy_options(config), gateway.asking())
+    if (gate := dispatch.context.gate) is not None:
+        gate.reconfigure(config)
+        follow(gateway.router, gate.queues)
+    elif (gate := gate_of(config, gateway.router, gateway.used_of)) is not None:
+        dispatch.open_gate(gate)
     gateway.api.routes = routes_of(config)
     gateway.surface.bodies.max_bytes = config.max_bodies_bytes
     gateway.credentials.reconfigure(config)

@@ -34,11 +34,11 @@ def standings_of(gateway: "Gateway") -> Standings:
         Left(
             in_flight=lambda worker: ledger.load(worker).num_in_flight,
             unstarted_tokens=lambda worker: ledger.load(worker).booked_tokens,
-            fetching=lambda worker: gateway.proxy.num_fetching(worker),
+            fetching=lambda worker: gateway.legs.num_fetching(worker),
         ),
         num_answered=lambda worker: gateway.metrics.worker(worker).num_answered,
         observers=gateway.observers,
-        on_ejected=lambda worker: gateway.proxy.worker_down(worker),
+        on_ejected=lambda worker: gateway.dispatch.worker_down(worker),
         rules=Rules(config.eject_after_failures, config.eject_s, config.stalled_after_s),
         warm_up_s=config.warm_up_s,
     )
@@ -65,7 +65,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
     """With all who are told by it."""
 
     def gone(url: str, workers: Collection[WorkerId]) -> None:
-        gateway.proxy.drop_pool(url)
+        gateway.pools.drop(url)
         gateway.standings.dropped(url, workers)
 
     def looked(worker: WorkerId, metrics: EngineMetrics | None) -> None:
@@ -84,7 +84,7 @@ def _roster(gateway: "Gateway", probe: Callable[[str], Probe], options: RosterOp
         make_probe=probe,
         open_feed=gateway.open_feed,
         on_gone=gone,
-        on_down=gateway.proxy.worker_down,
+        on_down=gateway.dispatch.worker_down,
         said=gateway.said,
         names=Names(gateway.fleet, gateway.catalog.renamed),
         on_joined=[gateway.standings.joined, gateway.catalog.joined, gateway.pairing.joined],

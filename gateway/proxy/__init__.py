@@ -1,8 +1,11 @@
 """One client request, there and back.
 
-api        routes a parsed request             proxy          services shared by all exchanges
-exchange   one request on one worker           split_exchange    prefill and decode on two workers
-retries    which failures are tried again      responses_exchange   /v1/responses, kept by a worker
-websocket  upgraded connections                deadlines      first byte, idle and total timeouts
-intake     a body as a request                 large_intake   the same in a thread, for a large body
+api        routes a parsed request             intake      a body as a request
+dispatch   makes the exchange of a request     large_intake  the same in a thread, for a large body
+context    services that exchanges share       exchange    executes a plan (`upstream/plan.py`)
+responses  plans of /v1/responses, which a worker may keep
+websocket  plans of upgraded connections
+prompts    tokens, made here or elsewhere      time_slice  decisions of gateways that take turns
+retries    which failures are tried again      retryable   answers that another worker may better
+deadlines  first byte, idle and total timeouts usage_check usage that workers report, checked
 """

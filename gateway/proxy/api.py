@@ -26,7 +26,7 @@ from gateway.http.caller import usable
 from gateway.http.messages import Header, HttpRequest
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import Teller, refusal, tell
-from gateway.proxy.proxy import Proxy
+from gateway.proxy.dispatch import Dispatch
 from gateway.server.responder import Exchange, Responder, request_id
 from gateway.tenancy.auth.authenticator import Authenticator
 
@@ -42,7 +42,7 @@ class Api:
 
     def __init__(
         self,
-        proxy: Proxy,
+        dispatch: Dispatch,
         fleet: Fleet,
         metrics: Metrics,
         routes: Routes | None = None,
@@ -51,7 +51,7 @@ class Api:
     ) -> None:
         """`tellers` are told of what is refused here; of the rest the proxy tells its own."""
         self.routes = Routes() if routes is None else routes
-        self._proxy = proxy
+        self._dispatch = dispatch
         self._tellers = [] if tellers is None else tellers
         self._fleet = fleet
         self._metrics = metrics
@@ -81,9 +81,9 @@ class Api:
         if http.path == REALTIME or http.is_upgrade:
             return self._tunnel(http, responder)
         if self.routes.find(http.method, http.path):
-            return self._proxy.handle(http, responder, self.refuse)
+            return self._dispatch.handle(http, responder, self.refuse)
         if http.path.startswith(_STORED) and RESPONSES in self.routes:
-            return self._proxy.about_response(http, responder)
+            return self._dispatch.about_response(http, responder)
         answer = self._own_routes(http.path)
         if answer is None:
             raise self.routes.why_not(http.path)
@@ -99,7 +99,7 @@ class Api:
         _require(http, "GET")
         if not http.is_upgrade:
             raise UpgradeRequired(f"{http.path} is a WebSocket, and this was no offer to go on as one")
-        return self._proxy.tunnel(http, responder)
+        return self._dispatch.tunnel(http, responder)
 
     def _own_routes(self, path: str) -> Callable[[HttpRequest], tuple[int, Any]] | None:
         if path.startswith(MODELS + "/"):

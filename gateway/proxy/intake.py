@@ -1,9 +1,8 @@
-"""A client's request as routing sees it: parsed, with one model wherever that may be named, checked against
-its key."""
+"""A client's request in the form that routing sees: parsed, with one model wherever it may be named, and
+checked against the API key."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from gateway.apis.large_body import parse_large
 from gateway.apis.multipart import MARK, check_no_form, form_kind, parse_form
@@ -18,62 +17,60 @@ from gateway.core.requests.request import InferenceRequest, parse_request
 from gateway.core.requests.routes import TABLE, paths, route_of
 from gateway.http.caller import usable
 from gateway.http.messages import HttpRequest
-
-if TYPE_CHECKING:
-    from gateway.proxy.proxy import Proxy
+from gateway.proxy.context import Context
 
 NAMELESS = paths(route for route in TABLE if not route.names_model)
 
 
-def request_of(proxy: "Proxy", http: HttpRequest) -> InferenceRequest:
+def request_of(context: Context, http: HttpRequest) -> InferenceRequest:
     """Raises InvalidRequest or Forbidden."""
-    who, fleet = http.who, proxy.router.fleet
+    who, fleet = http.who, context.router.fleet
     asked = asked_in_query(http.target) if b"?" in http.target else None
     try:
-        request = _parse(proxy, http, asked, None)
+        request = _parse(context, http, asked, None)
     except ModelMissing:
         default = default_model(http.path, usable(who, fleet.served()))
-        request = _parse(proxy, http, None, default)
-    return _checked(proxy, http, asked, request)
+        request = _parse(context, http, None, default)
+    return _checked(context, http, asked, request)
 
 
 async def large_request_of(
-    proxy: "Proxy", http: HttpRequest, is_over: Callable[[], bool]
+    context: Context, http: HttpRequest, is_over: Callable[[], bool]
 ) -> InferenceRequest | None:
-    """As `request_of`, parsed in a thread; None for one that `is_over` when its turn comes. Raises
-    InvalidRequest or Forbidden."""
+    """A large request, parsed in a thread; None if it `is_over` when its turn comes. Raises InvalidRequest or
+    Forbidden."""
     asked = asked_in_query(http.target) if b"?" in http.target else None
-    read = proxy.long_prompts.read
+    read = context.prompts.long_prompts.read
 
     def parse(name: str | None, default: str | None) -> InferenceRequest | None:
-        return None if is_over() else _parse(proxy, http, name, default)
+        return None if is_over() else _parse(context, http, name, default)
 
     try:
         request = await read(partial(parse, asked, None))
     except ModelMissing:
-        default = default_model(http.path, usable(http.who, proxy.router.fleet.served()))
+        default = default_model(http.path, usable(http.who, context.router.fleet.served()))
         request = await read(partial(parse, None, default))
-    return None if request is None or is_over() else _checked(proxy, http, asked, request)
+    return None if request is None or is_over() else _checked(context, http, asked, request)
 
 
 def _checked(
-    proxy: "Proxy", http: HttpRequest, asked: str | None, request: InferenceRequest
+    context: Context, http: HttpRequest, asked: str | None, request: InferenceRequest
 ) -> InferenceRequest:
-    options, who, fleet = proxy.options, http.who, proxy.router.fleet
+    options, who, fleet = context.options, http.who, context.router.fleet
     if who is not None:
         who.check(request.model)
         request.tenant = who.tenant
     if http.path in NAMELESS:
         check_plain(http.path, request.model, fleet.served())
     if asked is None and b"?" in http.target:
-        http.target = renamed_query(http.target, request.model)  # it may have an empty one
+        http.target = renamed_query(http.target, request.model)  # the query may name an empty one
     if session := session_of(http, options.session_header, options.session_cookie):
         request.session = session
     return request
 
 
-def _parse(proxy: "Proxy", http: HttpRequest, asked: str | None, default: str | None) -> InferenceRequest:
-    keeps, path, body, who = proxy.options.allow_transfer_fields, http.path, http.body, http.who
+def _parse(context: Context, http: HttpRequest, asked: str | None, default: str | None) -> InferenceRequest:
+    keeps, path, body, who = context.options.allow_transfer_fields, http.path, http.body, http.who
     salt, models = (who.salt, who.models) if who is not None else (None, None)
     if body[:2] == MARK:
         if salt is not None:
@@ -86,7 +83,7 @@ def _parse(proxy: "Proxy", http: HttpRequest, asked: str | None, default: str | 
     request = parse(
         path,
         body,
-        proxy.prompts.runs,
+        context.prompts.source.runs,
         keeps_transfer=keeps,
         model=asked,
         default=default,

@@ -1,4 +1,4 @@
-"""A large body on its way to its exchange: parsed in a thread, so that nobody else waits for it.
+"""A large body on its way to its exchange: parsed in a thread, so that other requests do not wait for it.
 
 body complete ─► thread: outline, fields ─► admitted, as any request: the exchange
                     │ client gone            │ refused: answered
@@ -7,35 +7,49 @@ body complete ─► thread: outline, fields ─► admitted, as any request: th
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from gateway.core.errors import FAILED, GatewayError
 from gateway.core.outcome import CLIENT_GONE
+from gateway.core.requests.request import InferenceRequest
 from gateway.http.messages import HttpRequest
 from gateway.observability.request_end import STOPPED, End, tell
+from gateway.proxy.context import Context
 from gateway.proxy.intake import large_request_of
 from gateway.server.responder import Exchange, Responder, request_id
 
-if TYPE_CHECKING:
-    from gateway.proxy.proxy import Proxy
-
 log = logging.getLogger("kvgate.proxy")
+
+HandOn: TypeAlias = Callable[[HttpRequest, Responder, InferenceRequest], Exchange]
+"""Makes the exchange of a parsed request. Raises what the request is refused with."""
 
 Refuse: TypeAlias = Callable[[HttpRequest, Responder, GatewayError], None]
 """Answers a request that has no exchange (`api.py`)."""
 
 
 class LargeIntake:
-    """Stands for the exchange until there is one, and passes on what happens to the client."""
+    """Stands in for the exchange until there is one, which `hand_on` makes of the parsed request. `intakes`
+    has this one meanwhile."""
 
-    def __init__(self, proxy: "Proxy", http: HttpRequest, responder: Responder, refuse: Refuse) -> None:
-        self._proxy, self._http, self._responder = proxy, http, responder
+    def __init__(
+        self,
+        context: Context,
+        http: HttpRequest,
+        responder: Responder,
+        *,
+        refuse: Refuse,
+        hand_on: HandOn,
+        intakes: "set[LargeIntake]",
+    ) -> None:
+        self._context, self._http, self._responder = context, http, responder
         self._refuse = refuse
+        self._hand_on_parsed = hand_on
+        self._intakes = intakes
         self._exchange: Exchange | None = None
         self._is_over = False
-        self._began_s = proxy.loop.time()
-        proxy.intakes.add(self)
-        proxy.tasks.start("read a large body", self._run())
+        self._began_s = context.loop.time()
+        intakes.add(self)
+        context.tasks.start("read a large body", self._run())
 
     def __repr__(self) -> str:
         return f"LargeIntake({len(self._http.body)} bytes, exchange={self._exchange})"
@@ -44,7 +58,7 @@ class LargeIntake:
         if self._exchange is not None:
             return self._exchange.client_gone()
         if not self._is_over:
-            self._proxy.metrics.num_client_disconnects += 1
+            self._context.metrics.num_client_disconnects += 1
             self._close("client gone", "")
         return None
 
@@ -65,14 +79,14 @@ class LargeIntake:
     def _close(self, how: str, fault: str) -> None:
         """Its thread may still read the body, which is let go afterwards."""
         self._is_over = True
-        proxy, now = self._proxy, self._proxy.loop.time()
-        proxy.metrics.responses[CLIENT_GONE] += 1
+        context, now = self._context, self._context.loop.time()
+        context.metrics.responses[CLIENT_GONE] += 1
         name = request_id(self._http)[1]
         end = End(self._http, None, None, how, CLIENT_GONE, fault, name, self._began_s, now, now)
-        tell(proxy.tellers, end)
+        tell(context.tellers, end)
 
     async def _run(self) -> None:
-        proxy, http = self._proxy, self._http
+        http = self._http
         try:
             await self._hand_on()
         except GatewayError as exc:
@@ -84,12 +98,12 @@ class LargeIntake:
                 self._refuse(http, self._responder, GatewayError(FAILED))
         finally:
             self._is_over = True
-            proxy.intakes.discard(self)
+            self._intakes.discard(self)
             if self._exchange is None:
-                proxy.let_go(http)
+                self._context.let_go(http)
 
     async def _hand_on(self) -> None:
         """Raises what the request is refused with."""
-        request = await large_request_of(self._proxy, self._http, lambda: self._is_over)
+        request = await large_request_of(self._context, self._http, lambda: self._is_over)
         if not self._is_over and request is not None:
-            self._exchange = self._proxy.handle_parsed(self._http, self._responder, request)
+            self._exchange = self._hand_on_parsed(self._http, self._responder, request)

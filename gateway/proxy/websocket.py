@@ -1,53 +1,47 @@
-"""A WebSocket from a client to a worker: routed as any request, then bytes both ways as they come.
+"""A WebSocket from a client to a worker: routed like any request, then bytes both ways as they come.
 
     offer ─ decide ─ send ─► 101 ─► bytes ◄─► bytes ─► one side ends: what was read is delivered, both close
                        │  another answer: it goes to the client, as of any request
                        └─ lost before an answer: another worker
 
 Frames are read where a key is limited to some models, and only the client's (`http/websocket_frames.py`).
-Until the
-worker agrees it is an `InferenceExchange`, whose `_close` is the one way out here too.
+The exchange routes the offer, and its `close` is the one way out here too.
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from gateway.apis.routes import default_model
+from gateway.core.decision import Decision
 from gateway.core.requests.cache_salt import refused
 from gateway.core.requests.model_name import asked_in_query, check_plain, renamed_query, with_query
 from gateway.core.requests.request import InferenceRequest
 from gateway.core.requests.routes import Kind
+from gateway.core.usage import Usage
 from gateway.core.worker import Served
 from gateway.http.caller import usable
-from gateway.http.headers import upgrade_to_client, upgrade_to_worker
+from gateway.http.headers import upgrade_to_client
 from gateway.http.messages import HttpRequest, ResponseHead
 from gateway.http.websocket_frames import FrameRefused, ModelFrames, close_frame, without_extensions
 from gateway.observability.request_end import CUT, OUT_OF_TIME
 from gateway.proxy.exchange import InferenceExchange
-from gateway.server.responder import Responder
-from gateway.upstream.connection import UpstreamConnection
-
-if TYPE_CHECKING:
-    from gateway.proxy.proxy import Proxy
-
-log = logging.getLogger("kvgate.proxy")
+from gateway.upstream.connection import Sink, UpstreamConnection
+from gateway.upstream.plan import Observer, Plan
 
 FLUSH_S = 10.0
-"""For a worker to take the client's last bytes; then its connection is cut."""
+"""A worker has so long to take the client's last bytes; then its connection is cut."""
 
 
 def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRequest:
-    """A request of no body, for the model that its query names; a fleet of one model needs no name.
-    Raises InvalidRequest, Forbidden, or NotSupported where tenants' caches are kept apart."""
+    """Parse an offer: the model is in the query; a fleet of one model needs no name. Raises InvalidRequest,
+    Forbidden, or NotSupported where tenants' caches are kept apart."""
     who = http.who
     if who is not None and who.salt is not None:
         raise refused(http.path)
     asked = asked_in_query(http.target)
     model = default_model(http.path, usable(who, served)) if asked is None else asked
     request = InferenceRequest(Kind.PASS, http.path, b"", {"model": model})
-    request.may_repeat = True  # nothing of it has been said before a worker agrees
+    request.may_repeat = True  # nothing is sent before a worker agrees
     if who is not None:
         who.check(model)
         request.tenant = who.tenant
@@ -57,77 +51,92 @@ def parse_tunnel(http: HttpRequest, served: Mapping[str, Served]) -> InferenceRe
         if asked is None:
             http.target = with_query(http.target, model)
     elif asked is None:
-        http.target = renamed_query(http.target, model)  # it may have an empty one
+        http.target = renamed_query(http.target, model)  # the query may name an empty one
     return request
 
 
-class TunnelExchange(InferenceExchange):
-    """One WebSocket, from the offer to its end."""
+class Tunnel(Observer):
+    """One WebSocket, from the offer to its end: what its client and its worker report goes to the exchange
+    until the worker agrees, and is handled here from then on."""
 
-    __slots__ = ("_worker", "_frames")
+    # fmt: off
+    __slots__ = (
+        "_exchange", "_responder", "_metrics", "_worker", "_frames", "_is_closed", "_last_activity", "_timer",
+        "_loop",
+    )
+    # fmt: on
 
-    def __init__(
-        self, proxy: "Proxy", http: HttpRequest, responder: Responder, request: InferenceRequest
-    ) -> None:
-        super().__init__(proxy, http, responder, request)
+    def __init__(self, exchange: InferenceExchange) -> None:
+        self._exchange = exchange
+        self._responder = exchange.responder
+        self._metrics = exchange.context.metrics
+        self._is_closed = False
         self._worker: WorkerEnd | None = None  # once it has agreed
         self._frames: ModelFrames | None = None
+        self._loop = exchange.context.loop
+        self._last_activity = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
-    def _route_kind(self) -> str:
-        return "websocket"
+    def __repr__(self) -> str:
+        return f"Tunnel({self._exchange!r}, open={self._worker is not None})"
 
-    def _send(self, connection: UpstreamConnection) -> None:
-        decision = self._decision
-        assert decision is not None
-        self._upstream = connection
-        self.tries.was_sent = True
-        self._touch()
-        self._arm()
-        pool = self._proxy.pool(decision.worker.url)
-        head = upgrade_to_worker(
-            self.http,
-            decision.worker,
-            netloc=pool.netloc,
-            prefix=pool.path_prefix,
-            request_id=self._request_id,
-            target=self._proxy.target_at(self.http, self._request.model, decision.worker),
-            key=pool.key,
-        )
-        connection.send(head, b"", self)
-        if self._responder.client_is_full:
-            connection.pause()
+    def plan(self) -> Plan:
+        return Plan(upgrade=self._head, reader=self._reader, observer=self)
+
+    def _head(self, decision: Decision) -> bytes:
+        exchange = self._exchange
+        outgoing, model = exchange.context.outgoing, exchange.request.model
+        return outgoing.upgrade_head(exchange.http, model, decision.worker, exchange.request_id)
+
+    def _reader(self, decision: Decision) -> Sink:
+        return self
+
+    # the worker's answer -----------------------------------------------------------------------
+
+    def upstream_head(self, head: ResponseHead) -> None:
+        self._exchange.upstream_head(head)
+
+    def upstream_data(self, data: bytes) -> None:
+        self._exchange.upstream_data(data)
+
+    def upstream_ended(self, data: bytes) -> None:
+        self._exchange.upstream_ended(data)
+
+    def upstream_lost(self, reason: str) -> None:
+        self._exchange.upstream_lost(reason)
 
     def upstream_switched(self, head: ResponseHead, data: bytes) -> None:
-        """The worker agrees: from here on there are only bytes."""
-        assert self._upstream is not None
+        """The worker agrees: only bytes follow."""
+        exchange = self._exchange
+        context, responder = exchange.context, self._responder
         self._touch()
-        upstream, self._upstream = self._upstream, None
-        self._worker = WorkerEnd(self, upstream)
-        self._status = head.status
+        self._worker = WorkerEnd(self, exchange.switched(head.status))
         self._frames = self._limited_frames()
-        self._proxy.metrics.num_tunnels_open += 1
-        if self._responder.client_is_full:
+        self._metrics.num_tunnels_open += 1
+        self._arm(context.options.deadlines.idle_s)
+        if responder.client_is_full:
             self._worker.hold(True)
-        exposed = self._decision if self._options.expose_headers else None
-        self._responder.switch(upgrade_to_client(head, self._request_id, exposed), self._from_client)
+        exposed = exchange.decision if context.options.expose_headers else None
+        responder.switch(upgrade_to_client(head, exchange.request_id, exposed), self._from_client)
         if data:
             self.from_worker(data)
 
     def _limited_frames(self) -> ModelFrames | None:
-        """Where the key is limited, messages may name the checked model only, by either of its names."""
-        who, decision = self.http.who, self._decision
+        """The filter of a limited key's messages: they may name the checked model only, by either name."""
+        exchange = self._exchange
+        who, decision = exchange.http.who, exchange.decision
         if who is None or who.models is None:
             return None
         assert decision is not None
-        model = self._request.model
-        return ModelFrames({model, self._proxy.router.fleet.name_at(decision.worker, model)})
+        model = exchange.request.model
+        return ModelFrames({model, exchange.context.router.fleet.name_at(decision.worker, model)})
 
     # bytes -------------------------------------------------------------------------------------
 
     def _from_client(self, data: bytes) -> None:
         if self._worker and not self._is_closed:
             self._touch()
-            self._proxy.metrics.tunnel_bytes["client"] += len(data)
+            self._metrics.tunnel_bytes["client"] += len(data)
             if self._frames is not None:
                 try:
                     data = self._frames.feed(data)
@@ -137,15 +146,16 @@ class TunnelExchange(InferenceExchange):
         return None
 
     def _refuse(self, refused: FrameRefused) -> None:
-        self._proxy.log.info("WebSocket closed (%s); request %s", refused.reason, self._log_id)
-        self._close("ended")
+        exchange = self._exchange
+        exchange.context.log.info("WebSocket closed (%s); request %s", refused.reason, exchange.log_id)
+        exchange.close("ended")
         self._responder.data(close_frame(refused.code, refused.reason))
         self._responder.end()
 
     def from_worker(self, data: bytes) -> None:
         if not self._is_closed:
             self._touch()
-            self._proxy.metrics.tunnel_bytes["worker"] += len(data)
+            self._metrics.tunnel_bytes["worker"] += len(data)
             self._responder.data(data)
 
     def worker_full(self, is_full: bool) -> None:
@@ -156,69 +166,74 @@ class TunnelExchange(InferenceExchange):
         if self._worker:
             self._worker.hold(True)
         else:
-            super().client_full()
+            self._exchange.client_full()
 
     def client_free(self) -> None:
         if self._worker:
             self._worker.hold(False)
         else:
-            super().client_free()
+            self._exchange.client_free()
 
     # ends --------------------------------------------------------------------------------------
 
     def client_gone(self) -> None:
         if self._worker:
-            self._close("ended")  # to leave is how a WebSocket ends
+            self._exchange.close("ended")  # a WebSocket ends when its client leaves
         else:
-            super().client_gone()
+            self._exchange.client_gone()
 
     def worker_gone(self, exc: Exception | None) -> None:
         if self._is_closed:
             return
         if exc:
-            self._cut_off(f"the worker died: {exc}", is_workers_fault=True)
+            reason = f"the worker died: {exc}"
+            self._exchange.blame_worker(reason)
+            self._cut(reason, CUT)
         else:
-            self._close("ended")
+            self._exchange.close("ended")
             self._responder.end()
 
-    def _cut_off(self, reason: str, *, is_workers_fault: bool) -> None:
-        decision = self._decision
-        assert decision is not None and self._worker_metrics is not None
+    def _cut(self, reason: str, fault: str) -> None:
+        exchange = self._exchange
+        worker = exchange.decision.worker.id if exchange.decision else None
         text = "worker %s: WebSocket cut (%s); request %s"
-        self._proxy.log.warning(text, decision.worker.id, reason, self._log_id)
-        if is_workers_fault:
-            self._worker_metrics.num_failed += 1
-            self._proxy.suspect(decision.worker.id, reason, False)
-        self._close("cut", CUT if is_workers_fault else OUT_OF_TIME)
+        exchange.context.log.warning(text, worker, reason, exchange.log_id)
+        exchange.close("cut", fault)
         self._responder.end()
 
-    def _on_timer(self) -> None:
-        """Of an open one only silence is measured: it has no answer that could take too long."""
-        if not self._worker:
-            return super()._on_timer()
-        self._timer = None
-        idle_s = self._options.deadlines.idle_s
-        left = self._last_activity + idle_s - self._loop.time()
-        if self._is_closed or not idle_s:
-            return None
-        if left > 0:
-            self._timer = self._loop.call_later(max(left, 0.001), self._on_timer)
-            return None
-        return self._cut_off(f"nothing moved for {idle_s:g} s", is_workers_fault=False)
-
-    def _close(self, how: str, fault: str = "") -> None:
-        if self._worker and not self._is_closed:
-            self._proxy.metrics.num_tunnels_open -= 1
+    def closed(self, decision: Decision | None, usage: Usage | None) -> None:
+        self._is_closed = True
+        if self._timer:
+            self._timer.cancel()
+        if self._worker:
+            self._metrics.num_tunnels_open -= 1
             self._worker.close()
-        super()._close(how, fault)
+
+    # time --------------------------------------------------------------------------------------
+
+    def _touch(self) -> None:
+        self._last_activity = self._loop.time()
+
+    def _arm(self, left_s: float) -> None:
+        if left_s:
+            self._timer = self._loop.call_later(max(left_s, 0.001), self._on_timer)
+
+    def _on_timer(self) -> None:
+        """An open tunnel has an idle timeout only: there is no answer that could take too long."""
+        idle_s = self._exchange.context.options.deadlines.idle_s
+        left = self._last_activity + idle_s - self._loop.time()
+        if left > 0:
+            self._arm(left)
+        elif not self._is_closed:
+            self._cut(f"nothing moved for {idle_s:g} s", OUT_OF_TIME)
 
 
 class WorkerEnd(asyncio.Protocol):
-    """The worker's connection, once it has left HTTP. What it holds is let go when it is lost: nobody
-    looks for cycles (runtime/gc_policy.py)."""
+    """The worker's connection, once it has left HTTP. It forgets the tunnel when it is lost, so that no cycle
+    is left (`runtime/gc_policy.py`)."""
 
-    def __init__(self, tunnel: TunnelExchange, upstream: UpstreamConnection) -> None:
-        self._tunnel: TunnelExchange | None = tunnel
+    def __init__(self, tunnel: Tunnel, upstream: UpstreamConnection) -> None:
+        self._tunnel: Tunnel | None = tunnel
         self._transport: asyncio.Transport | None = upstream.hand_over(self)
         self._cutter: asyncio.TimerHandle | None = None
 
@@ -227,14 +242,14 @@ class WorkerEnd(asyncio.Protocol):
             self._transport.write(data)
 
     def hold(self, is_held: bool) -> None:
-        """Read no more of what the worker sends, or go on."""
+        """Pause or resume reading what the worker sends."""
         if self._transport and is_held:
             self._transport.pause_reading()
         elif self._transport:
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Once it has taken what was written, but soon."""
+        """Close once the worker has taken what was written, or after `FLUSH_S`."""
         if self._transport:
             self._transport.close()
             self._cutter = asyncio.get_running_loop().call_later(FLUSH_S, self._transport.abort)

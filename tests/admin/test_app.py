@@ -27,7 +27,7 @@ from gateway.observability.cache_loss.observer import CacheLoss
 from gateway.observability.collector import Collector
 from gateway.policies.least_load import LeastLoad
 from gateway.proxy.api import Api
-from gateway.proxy.proxy import Proxy
+from gateway.proxy.dispatch import Dispatch
 from gateway.routing.active_policy import Choosing
 from gateway.routing.decision_log import Records
 from gateway.routing.router import Router
@@ -68,7 +68,7 @@ class Admined:
             reachable=self.ways.reachable,
             interval_s=1000.0,
         )
-        self.api = Api(cast(Proxy, None), world.fleet, world.metrics)
+        self.api = Api(cast(Dispatch, None), world.fleet, world.metrics)
         registry = CollectorRegistry()
         registry.register(
             Collector(
@@ -102,7 +102,7 @@ class Admined:
             describe_verify=lambda: {"workers": [{"worker": W, "compared": 7}]},
             describe_admission=lambda: {"is_on": True, "queues": [{"model": "m", "waiting": 3}]},
             policies=self.choosing,
-            preview=Preview(cast(Proxy, None), lambda decision: ()),
+            preview=Preview(cast(Dispatch, None), lambda decision: ()),
             reload=self._reload,
         )
         self.client = TestClient(TestServer(admin.app()))

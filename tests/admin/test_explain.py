@@ -33,12 +33,12 @@ class Asked:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(monkeypatch, "w:1", "w:2", session_header=b"x-session-id")
-    world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
+    world.context.prompts.worker_tokenizer = Asked()  # type: ignore[assignment]
     return world
 
 
 async def told(world: World, body: dict[str, Any], path: str | None = None, **headers: str) -> dict[str, Any]:
-    preview = Preview(world.proxy, lambda decision: [{"own_s": 0.5}] * len(decision.candidates))
+    preview = Preview(world.dispatch, lambda decision: [{"own_s": 0.5}] * len(decision.candidates))
     return await preview.explain(json.dumps(body).encode(), path, headers)
 
 
@@ -50,7 +50,7 @@ async def test_what_would_be_done_is_told_and_nothing_is_done(world: World) -> N
         assert [each["terms"] for each in record["candidates"]] == [{"own_s": 0.5}] * 2
         assert "id" not in record and "outcome" not in record
     assert world.is_clean() and len(world.records) == 0 and not world.metrics.prompt_failures
-    assert world.proxy.worker_tokenizer.keys == ["Bearer k"] * 2  # type: ignore[attr-defined]
+    assert world.context.prompts.worker_tokenizer.keys == ["Bearer k"] * 2  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ async def test_what_is_no_request_is_refused(
         await told(world, body, path)
     assert caught.value.message.startswith(words)
     with pytest.raises(InvalidRequest, match="not a JSON object"):
-        await Preview(world.proxy, lambda decision: ()).explain(b"[1]", None, {})
+        await Preview(world.dispatch, lambda decision: ()).explain(b"[1]", None, {})
 
 
 async def test_it_is_told_who_asks_and_whether_it_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = Config(max_in_flight_per_worker=1, tenants={"acme": Limits(priority=3)})
     world = World(monkeypatch, "w:1", flow=flow)
-    world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
+    world.context.prompts.worker_tokenizer = Asked()  # type: ignore[assignment]
     body: dict[str, Any] = {"model": "m", "prompt": "x"}
     record = await told(world, body, **{"x-kvgate-tenant": "acme"})
     expected = {"tenant": "acme", "priority": 3, "slo_ttft_s": None, "fate": "admitted", "why": None}
@@ -85,7 +85,7 @@ async def test_it_is_told_who_asks_and_whether_it_would_wait(monkeypatch: pytest
     late = await told(world, body, **{"x-kvgate-slo-ttft-ms": "1"})
     assert late["flow"]["slo_ttft_s"] == 0.001
     exchange.cancel("the end of the test")
-    assert world.is_clean() and not world.proxy.gate.stats.requests["acme"]  # type: ignore[union-attr]
+    assert world.is_clean() and not world.context.gate.stats.requests["acme"]  # type: ignore[union-attr]
 
 
 async def test_a_path_may_be_given_and_a_model_must_be_known(world: World) -> None:
@@ -104,7 +104,7 @@ async def test_whoever_shows_a_key_is_told_what_would_be_done_for_its_tenant(wor
     )
     key = make_key(bytes(6), bytes(32))
     authenticator.set_ring(parse_key_file(format_key_record(key, bytes(16), "acme", ["other"]), "keys"))
-    preview, body = Preview(world.proxy, lambda decision: (), authenticator), b'{"model":"m","prompt":"x"}'
+    preview, body = Preview(world.dispatch, lambda decision: (), authenticator), b'{"model":"m","prompt":"x"}'
     assert (await preview.explain(body, None, {}))["worker"] == "w:1"  # an operator's question
     with pytest.raises(Forbidden):
         await preview.explain(body, None, {"X-Api-Key": key.decode()})

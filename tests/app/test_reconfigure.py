@@ -31,11 +31,11 @@ async def running(**options: Any) -> AsyncIterator[Gateway]:
 
 
 def options(gateway: Gateway) -> Any:
-    return gateway.proxy.options
+    return gateway.dispatch.context.options
 
 
 def gate(gateway: Gateway) -> Any:
-    return gateway.proxy.gate
+    return gateway.dispatch.context.gate
 
 
 def limits(gateway: Gateway) -> Any:
@@ -101,13 +101,13 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "tenant_header": ("x-t", lambda g: gate(g)._names.tenant, b"x-t"),
     "priority_header": ("x-p", lambda g: gate(g)._names.priority, b"x-p"),
     "slo_header": ("x-s", lambda g: gate(g)._names.slo_ttft_ms, b"x-s"),
-    "connect_timeout_s": (1.5, lambda g: g.proxy.pool("http://127.0.0.1:9").connect_timeout_s, 1.5),
+    "connect_timeout_s": (1.5, lambda g: g.pools.of("http://127.0.0.1:9").connect_timeout_s, 1.5),
     "first_byte_timeout_s": (1.5, lambda g: options(g).deadlines.first_byte_s, 1.5),
     "idle_timeout_s": (1.5, lambda g: options(g).deadlines.idle_s, 1.5),
     "total_timeout_s": (1.5, lambda g: options(g).deadlines.total_s, 1.5),
-    "pool_idle_s": (1.5, lambda g: g.proxy.pool("http://127.0.0.1:9").idle_s, 1.5),
-    "max_attempts": (5, lambda g: (options(g).max_attempts, g.proxy.retries.max_attempts), (5, 5)),
-    "retry_share": (0.5, lambda g: g.proxy.retries.share, 0.5),
+    "pool_idle_s": (1.5, lambda g: g.pools.of("http://127.0.0.1:9").idle_s, 1.5),
+    "max_attempts": (5, lambda g: (options(g).max_attempts, g.dispatch.context.retries.max_attempts), (5, 5)),
+    "retry_share": (0.5, lambda g: g.dispatch.context.retries.share, 0.5),
     "route": (["/sleep"], lambda g: "/sleep" in g.api.routes, True),
     "refuse_route": (["/generate"], lambda g: "/generate" in g.api.routes, False),
     "max_bodies_bytes": (1 << 31, lambda g: g.surface.bodies.max_bytes, 1 << 31),
@@ -115,7 +115,7 @@ SEEN: dict[str, tuple[Any, Callable[[Gateway], object], object]] = {
     "allow_transfer_fields": (True, lambda g: options(g).allow_transfer_fields, True),
     "expose_headers": (True, lambda g: options(g).expose_headers, True),
     "probe_interval_s": (1.5, lambda g: g.roster._options.probe_interval_s, 1.5),
-    "verify": ("off", lambda g: g.proxy.ask_usage.__self__._mode, "off"),  # type: ignore[attr-defined]
+    "verify": ("off", lambda g: g.dispatch.context.ask_usage.__self__._mode, "off"),  # type: ignore[attr-defined]
     "max_body_bytes": (2048, lambda g: limits(g).max_body_bytes, 2048),
     "max_head_bytes": (2048, lambda g: limits(g).max_head_bytes, 2048),
     "head_timeout_s": (1.5, lambda g: limits(g).head_timeout_s, 1.5),
@@ -144,7 +144,7 @@ async def test_an_option_that_is_live(name: str, before: dict[str, Any], tmp_pat
     value = str(tmp_path / "file.py") if value == "FILE" else value
     level = logging.getLogger().level
     async with running(**before) as gateway:
-        gateway.proxy.pool("http://127.0.0.1:9")
+        gateway.pools.of("http://127.0.0.1:9")
         given = {**before, name: value}
         if name in ("max_queued", "queue_timeout_s", "tenant_header", "priority_header", "slo_header"):
             given = {**WITH_A_GATE, **given}  # without flow control they are about nothing
@@ -177,11 +177,11 @@ def _is_new(seen: Callable[[Gateway], object], gateway: Gateway, expected: objec
 )
 async def test_what_is_refused_changes_nothing(change: dict[str, Any], words: str) -> None:
     async with running(**WITH_A_GATE) as gateway:
-        before = (gateway.config, gateway.proxy.options, policy(gateway), gate(gateway).queues.rule)
+        before = (gateway.config, options(gateway), policy(gateway), gate(gateway).queues.rule)
         config = msgspec.structs.replace(gateway.config, max_attempts=9, max_in_flight_per_worker=7, **change)
         with pytest.raises(ConfigError, match=words):
             await prepare(gateway, config)
-        assert before == (gateway.config, gateway.proxy.options, policy(gateway), gate(gateway).queues.rule)
+        assert before == (gateway.config, options(gateway), policy(gateway), gate(gateway).queues.rule)
 
 
 async def test_workers_that_go_and_stay() -> None:

@@ -70,12 +70,12 @@ class Wire:
 
     def __init__(self, patch: pytest.MonkeyPatch, workers_answer: bytes = WORKER_OK) -> None:
         self.world = World(patch, "w:1")
-        self.world.proxy.worker_tokenizer = cast(WorkerTokenizer, NoTokenizer())
+        self.world.context.prompts.worker_tokenizer = cast(WorkerTokenizer, NoTokenizer())
         self.received: list[Received] = []
         self.handed: list[tuple[str, bytes, bytes]] = []
         self.to_worker = b""
         self._workers_answer = workers_answer
-        self._api = Api(self.world.proxy, self.world.router.fleet, self.world.metrics)
+        self._api = Api(self.world.dispatch, self.world.router.fleet, self.world.metrics)
         self._waiting: deque[bytes] = deque()
         self.connection = ClientConnection(self._handle, Limits(), set(), self._api.refused)
         self.client = FakeTransport(self.connection)

@@ -170,7 +170,7 @@ OURS = {
     "gateway/http/cache_report.py": "bodies that were parsed before",
     "gateway/core/requests/cache_salt.py": "bodies that were parsed before",
     "gateway/core/requests/chat_messages.py": "messages of bodies that were parsed before",
-    "gateway/proxy/responses_exchange.py": "bodies that were parsed before",
+    "gateway/proxy/responses.py": "bodies that were parsed before",
     "engines/connectors/leg_bodies.py": "bodies that were parsed before",
     "engines/connectors/sglang_bootstrap.py": "bodies that were parsed before",
     "engines/connectors/trtllm_context.py": "made here, of an answer that was parsed before",

@@ -8,9 +8,9 @@ from gateway.disaggregation.stats import Splits
 from gateway.discovery.probed import reported
 from gateway.routing.router import Router
 from tests import DATA
+from tests.disaggregation.test_legs import World, prefilled
 from tests.disaggregation.test_stats import decision, splits
 from tests.proxy.test_exchange import END, EVENT, HEAD, chunk
-from tests.proxy.test_split_exchange import World, prefilled
 from tests.support import exchanges, fakes
 
 

@@ -1,4 +1,4 @@
-"""One leg by itself; with the request that it belongs to in test_split_exchange.py."""
+"""One leg by itself; with the request that it belongs to in test_legs.py."""
 
 import asyncio
 import errno

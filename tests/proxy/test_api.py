@@ -14,8 +14,8 @@ from gateway.http.networks import Trusted
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import End, Teller
 from gateway.proxy.api import Api
+from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.large_intake import Refuse
-from gateway.proxy.proxy import Proxy
 from gateway.server.responder import Exchange, Responder
 from gateway.tenancy.admission.request_identity import HeaderNames
 from gateway.tenancy.auth.api_keys import make_key
@@ -41,7 +41,7 @@ class Kept:
         self.send(error.status, headers, error.body())
 
 
-class FakeProxy:
+class FakeDispatch:
     """Takes every inference request, or raises `error`."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class FakeProxy:
 
 class World:
     def __init__(self, authenticator: Authenticator | None = None) -> None:
-        self.fleet, self.metrics, self.proxy = Fleet(), Metrics(), FakeProxy()
+        self.fleet, self.metrics, self.dispatch = Fleet(), Metrics(), FakeDispatch()
         served = (
             Served("org/name", "root", max_model_len=4096),
             Served("tuned", "root", "tuned", None, "org/name"),
@@ -69,7 +69,11 @@ class World:
         self.told: list[End] = []
         tellers: list[Teller] = [self.told.append]
         self.api = Api(
-            cast(Proxy, self.proxy), self.fleet, self.metrics, tellers=tellers, authenticator=authenticator
+            cast(Dispatch, self.dispatch),
+            self.fleet,
+            self.metrics,
+            tellers=tellers,
+            authenticator=authenticator,
         )
 
     def ask(self, method: str, target: str, *headers: Header, is_upgrade: bool = False) -> Kept:
@@ -110,7 +114,7 @@ def test_routes(world: World, method: str, target: str, status: int) -> None:
     assert kept.status == status
     assert kept.headers[b"x-request-id"] == b"7"
     assert world.metrics.responses == {status: 1}
-    assert not world.proxy.paths
+    assert not world.dispatch.paths
     if status >= 400:
         assert set(kept.body["error"]) == {"message", "type", "param", "code"}
 
@@ -122,22 +126,22 @@ def test_what_is_refused_is_told_by_the_id_that_is_in_its_answer(world: World, h
     assert end.request_id == kept.headers[b"x-request-id"] != b""
 
 
-def test_inference_goes_to_the_proxy(world: World) -> None:
+def test_inference_goes_to_dispatch(world: World) -> None:
     kept = world.ask("POST", "/v1/completions?x=1")
-    assert world.proxy.paths == ["/v1/completions"]
+    assert world.dispatch.paths == ["/v1/completions"]
     assert kept.status == 0
     assert world.metrics.responses == {}  # counted where it ends
 
 
-def test_a_websocket_goes_to_the_proxy(world: World) -> None:
+def test_a_websocket_goes_to_dispatch(world: World) -> None:
     world.ask("GET", "/v1/realtime?model=m", is_upgrade=True)
-    assert world.proxy.paths == ["/v1/realtime"]
+    assert world.dispatch.paths == ["/v1/realtime"]
 
 
 def test_what_is_no_websocket(world: World) -> None:
     assert world.ask("GET", "/health", is_upgrade=True).status == 501
     assert world.ask("GET", "/v1/realtime").headers[b"upgrade"] == b"websocket"
-    assert world.proxy.paths == []
+    assert world.dispatch.paths == []
 
 
 def test_models(world: World) -> None:
@@ -165,7 +169,7 @@ def test_allow(world: World, path: str, allowed: bytes) -> None:
 def test_a_bug_is_answered_and_logged_without_the_body(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.proxy.error = ZeroDivisionError("bug")
+    world.dispatch.error = ZeroDivisionError("bug")
     with caplog.at_level(logging.ERROR):
         kept = world.ask("POST", "/v1/completions")
     assert (kept.status, kept.body["error"]["code"]) == (500, "internal_error")
@@ -207,7 +211,7 @@ def test_without_a_key_nothing_is_told(guarded: World, method: str, target: str)
     assert (kept.status, kept.headers[b"www-authenticate"]) == (401, b"Bearer")
     assert kept.body["error"]["code"] == "missing_api_key"
     assert set(kept.body["error"]) == {"message", "type", "param", "code"}
-    assert guarded.metrics.responses == {401: 1} and not guarded.proxy.paths
+    assert guarded.metrics.responses == {401: 1} and not guarded.dispatch.paths
 
 
 def test_load_balancers_need_none(guarded: World) -> None:
@@ -222,7 +226,7 @@ def test_with_a_key_one_sees_what_it_may_use(guarded: World) -> None:
     assert (hidden.status, "root" in str(hidden.body)) == (404, False)
     guarded.ask("POST", "/v1/completions", shown)
     guarded.ask("GET", "/v1/realtime", shown, is_upgrade=True)
-    assert guarded.proxy.paths == ["/v1/completions", "/v1/realtime"]
+    assert guarded.dispatch.paths == ["/v1/completions", "/v1/realtime"]
 
 
 def test_the_peer_is_looked_at_only_where_it_says_something() -> None:

@@ -78,7 +78,7 @@ def test_a_request_asks_for_an_announcement_where_its_decision_does(
             return len(self) == 1
 
     world = World(monkeypatch, "w:1", "w:2")
-    world.proxy.to_report = First()
+    world.use(to_report=First())
     world.ask()
     first = world.transport()
     assert b'"vllm_xargs":{"kv_cache_report_mode":"full"}}' in first.out
@@ -88,9 +88,9 @@ def test_a_request_asks_for_an_announcement_where_its_decision_does(
 
 def test_an_answer_that_has_begun_holds_no_prompt(world: World) -> None:
     exchange, answered = world.ask()
-    assert exchange._request.body == BODY  # another worker may have to be asked
+    assert exchange.request.body == BODY  # another worker may have to be asked
     world.transport().feed(HEAD, chunk(EVENT))
-    assert (exchange._request.body, exchange._request.fields, exchange.http.body) == (b"", {}, b"")
+    assert (exchange.request.body, exchange.request.fields, exchange.http.body) == (b"", {}, b"")
     world.transport().feed(END)
     assert answered.events == [200, EVENT, "end"]
     assert world.is_clean()
@@ -109,13 +109,13 @@ def test_a_long_prompt_is_made_elsewhere_and_kept_until_the_first_byte(
         async def ask(
             self, request: InferenceRequest, hash_ahead: Callable[[Prompt], None], max_tokens: int
         ) -> Prompt:
-            asked.append(world.proxy.prompts.tokenize(request))
+            asked.append(world.context.prompts.source.tokenize(request))
             hash_ahead(asked[-1])
             return asked[-1]
 
         def let_go(self, num_bytes: int) -> None: ...
 
-    world.proxy.long_prompts = cast(LongPrompts, Elsewhere())
+    world.context.prompts.long_prompts = cast(LongPrompts, Elsewhere())
     exchange, answered = world.ask()
     first = world.transport("w:1")
     first.lose(ConnectionResetError())
@@ -316,7 +316,7 @@ def test_a_budget_that_is_spent_ends_in_an_answer(monkeypatch: pytest.MonkeyPatc
     assert answered.events == [502, "worker_failed"]
     assert [error.should_retry for error in answered.errors] == [True]
     assert "too many" in answered.errors[0].message
-    assert (world.proxy.retries.num_denied, world.metrics.retries) == (1, {})
+    assert (world.context.retries.num_denied, world.metrics.retries) == (1, {})
     assert world.is_clean()
 
 
@@ -402,7 +402,7 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenized(
             exchange.client_gone()
             return Prompt()
 
-    world.proxy.worker_tokenizer = Asked()  # type: ignore[assignment]
+    world.context.prompts.worker_tokenizer = Asked()  # type: ignore[assignment]
     exchange, answered = world.ask()
     with pytest.raises(StopIteration):
         started[0].send(None)  # type: ignore[attr-defined]
@@ -422,7 +422,7 @@ def test_what_a_silent_worker_has_not_begun_goes_to_another(monkeypatch: pytest.
     _, begun = world.ask()
     world.transport("w:2").feed(HEAD, chunk(EVENT))
     for name in ("w:2", "w:1"):
-        world.proxy.worker_down(WorkerId(name))
+        world.dispatch.worker_down(WorkerId(name))
     assert world.transport("w:1").end == "aborted"
     world.pools["w:2"].transports[0].feed(END)
     assert begun.events == [200, EVENT, "end"]
@@ -477,7 +477,7 @@ class PendingTasks(InlineTasks):
 def test_a_client_that_leaves_ends_what_is_done_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, "w:1")
     tasks = PendingTasks()
-    world.proxy.tasks = cast(Tasks, tasks)
+    world.use(tasks=cast(Tasks, tasks))
     exchange, _ = world.ask()
     exchange.client_gone()
     assert tasks.cancelled == ["connect"]
@@ -489,7 +489,7 @@ def test_a_client_that_leaves_ends_what_is_done_for_it(monkeypatch: pytest.Monke
 
 def held(world: World, exchange: InferenceExchange) -> int:
     """As if its connection had counted it."""
-    exchange.http.num_held = world.proxy.bodies.num_bytes = 1000
+    exchange.http.num_held = world.context.bodies.num_bytes = 1000
     return 1000
 
 
@@ -497,9 +497,9 @@ def test_a_body_is_let_go_when_its_answer_begins(world: World) -> None:
     exchange, _ = world.ask()
     held(world, exchange)
     world.transport().feed(PLAIN[:-1])
-    assert world.proxy.bodies.num_bytes == 0
+    assert world.context.bodies.num_bytes == 0
     world.transport().feed(PLAIN[-1:])
-    assert world.proxy.bodies.num_bytes == 0
+    assert world.context.bodies.num_bytes == 0
 
 
 @pytest.mark.parametrize("end", ["failed", "client gone", "cut", "too late"])
@@ -517,7 +517,7 @@ def test_a_body_is_let_go_at_each_other_end(monkeypatch: pytest.MonkeyPatch, end
         world.loop.advance(6.0)
         assert answered.events == [504, "worker_timeout"]
         assert answered.errors[0].should_retry
-    assert world.proxy.bodies.num_bytes == 0
+    assert world.context.bodies.num_bytes == 0
     assert world.is_clean()
 
 
@@ -526,6 +526,6 @@ def test_a_body_is_held_while_another_worker_is_tried(monkeypatch: pytest.Monkey
     exchange, _ = world.ask()
     held(world, exchange)
     world.transport("w:1").lose(ConnectionResetError())
-    assert world.proxy.bodies.num_bytes == 1000
+    assert world.context.bodies.num_bytes == 1000
     world.transport("w:2").feed(PLAIN)
-    assert world.proxy.bodies.num_bytes == 0
+    assert world.context.bodies.num_bytes == 0

@@ -7,7 +7,7 @@ from gateway.http.caller import Who
 from gateway.http.messages import HttpRequest
 from gateway.proxy.intake import request_of
 from tests.apis.test_multipart import KIND, form, part
-from tests.proxy.test_proxy import World
+from tests.support.exchanges import World
 
 
 def asked(target: str, body: bytes, who: Who | None = None, kind: bytes = b"application/json") -> HttpRequest:
@@ -23,39 +23,39 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_the_query_names_the_model_where_the_body_does_not(world: World) -> None:
     http = asked("/v1/completions?model=m", b'{"prompt":"x"}')
-    request = request_of(world.proxy, http)
+    request = request_of(world.context, http)
     assert (request.model, request.body) == ("m", b'{"prompt":"x","model":"m"}')
     assert http.target == b"/v1/completions?model=m"
 
 
 def test_an_empty_model_of_the_query_is_filled_in(world: World) -> None:
     http = asked("/v1/completions?x=1&model=", b'{"prompt":"x","model":"m"}')
-    assert request_of(world.proxy, http).model == "m"
+    assert request_of(world.context, http).model == "m"
     assert http.target == b"/v1/completions?x=1&model=m"
 
 
 def test_what_names_no_model_or_two_is_refused(world: World) -> None:
     with pytest.raises(ModelMissing):
-        request_of(world.proxy, asked("/v1/completions", b'{"prompt":"x"}'))
+        request_of(world.context, asked("/v1/completions", b'{"prompt":"x"}'))
     with pytest.raises(InvalidRequest, match="name one of them"):
-        request_of(world.proxy, asked("/v1/completions?model=n", b'{"prompt":"x","model":"m"}'))
+        request_of(world.context, asked("/v1/completions?model=n", b'{"prompt":"x","model":"m"}'))
 
 
 def test_a_key_is_asked_for_the_model_that_goes_on(world: World) -> None:
     who = Who("t", "k", ["m"])
-    request = request_of(world.proxy, asked("/v1/completions?model=m", b'{"prompt":"x"}', who))
+    request = request_of(world.context, asked("/v1/completions?model=m", b'{"prompt":"x"}', who))
     assert (request.tenant, request.body) == ("t", b'{"prompt":"x","model":"m"}')
     with pytest.raises(Forbidden):
-        request_of(world.proxy, asked("/v1/completions?model=n", b'{"prompt":"x"}', who))
+        request_of(world.context, asked("/v1/completions?model=n", b'{"prompt":"x"}', who))
     with pytest.raises(Forbidden, match="lora_path"):
-        request_of(world.proxy, asked("/v1/embeddings", b'{"model":"m","lora_path":"n"}', who))
+        request_of(world.context, asked("/v1/embeddings", b'{"model":"m","lora_path":"n"}', who))
 
 
 def test_a_form_is_one_and_a_body_in_json_is_none(world: World) -> None:
     path = "/v1/audio/transcriptions"
     body = form(part("model", b"m"))
-    assert request_of(world.proxy, asked(path, body, kind=KIND)).body == body
+    assert request_of(world.context, asked(path, body, kind=KIND)).body == body
     with pytest.raises(InvalidRequest, match="no form"):
-        request_of(world.proxy, asked(path, b'{"model":"m"}', kind=KIND))
+        request_of(world.context, asked(path, b'{"model":"m"}', kind=KIND))
     with pytest.raises(NotSupported):
-        request_of(world.proxy, asked(path, body, Who("t", salt="s"), KIND))
+        request_of(world.context, asked(path, body, Who("t", salt="s"), KIND))

@@ -14,8 +14,8 @@ from gateway.http.messages import HttpRequest
 from gateway.observability.metrics import Metrics
 from gateway.observability.request_end import STOPPED, End
 from gateway.proxy import large_intake
+from gateway.proxy.context import Context
 from gateway.proxy.large_intake import LargeIntake
-from gateway.proxy.proxy import Proxy
 from gateway.runtime.tasks import Tasks
 from gateway.server.responder import Responder
 
@@ -37,7 +37,7 @@ class Begun:
 
 
 class World:
-    """A proxy that reads when `may_read` is set, and a responder."""
+    """A context that reads when `may_read` is set, and a responder."""
 
     def __init__(self) -> None:
         self.loop, self.tasks, self.metrics = asyncio.get_running_loop(), Tasks(), Metrics()
@@ -51,7 +51,14 @@ class World:
         self.begun = Begun()
         self.num_aborted = 0
         self.http = HttpRequest("POST", b"/v1/completions", [], b"{}")
-        self.intake = LargeIntake(cast(Proxy, self), self.http, cast(Responder, self), self._refuse)
+        self.intake = LargeIntake(
+            cast(Context, self),
+            self.http,
+            cast(Responder, self),
+            refuse=self._refuse,
+            hand_on=self.handle_parsed,
+            intakes=self.intakes,
+        )
 
     def _refuse(self, http: HttpRequest, responder: Responder, error: GatewayError) -> None:
         self.refused.append(error)
@@ -79,8 +86,8 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read(proxy: Any, http: HttpRequest, is_over: Callable[[], bool]) -> InferenceRequest | None:
-        return await cast(World, proxy).read(is_over)
+    async def read(context: Any, http: HttpRequest, is_over: Callable[[], bool]) -> InferenceRequest | None:
+        return await cast(World, context).read(is_over)
 
     monkeypatch.setattr(large_intake, "large_request_of", read)
 

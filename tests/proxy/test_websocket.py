@@ -9,13 +9,13 @@ from gateway.core.worker import Served
 from gateway.http.caller import Who
 from gateway.http.messages import HttpRequest
 from gateway.proxy.deadlines import Deadlines
-from gateway.proxy.websocket import FLUSH_S, TunnelExchange, parse_tunnel
+from gateway.proxy.websocket import FLUSH_S, Tunnel, parse_tunnel
 from tests.support.exchanges import Answered, World
 from tests.support.transports import FakeTransport
 
 AGREED = b"HTTP/1.1 101 OK\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
 SWITCHED = b"HTTP/1.1 101 Switching Protocols"
-Open = tuple[World, TunnelExchange, Answered, FakeTransport]
+Open = tuple[World, Tunnel, Answered, FakeTransport]
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch, "w:1", "w:2")
 
 
-def opened(world: World) -> tuple[TunnelExchange, Answered, FakeTransport]:
-    exchange, answered = world.offer()
+def opened(world: World) -> tuple[Tunnel, Answered, FakeTransport]:
+    tunnel, answered = world.offer()
     transport = world.transport()
     transport.taken()
     transport.feed(AGREED)
     assert answered.events.pop() == SWITCHED
-    return exchange, answered, transport
+    return tunnel, answered, transport
 
 
 # which model -----------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_where_caches_are_kept_apart_there_are_none() -> None:
 
 
 def test_bytes_go_both_ways_as_they_come(world: World) -> None:
-    exchange, answered = world.offer()
+    tunnel, answered = world.offer()
     transport = world.transport()
     assert transport.taken().startswith(b"GET /v1/realtime?model=m HTTP/1.1\r\n")
     transport.feed(AGREED + b"a")
@@ -91,14 +91,14 @@ def test_bytes_go_both_ways_as_they_come(world: World) -> None:
     assert world.metrics.tunnel_bytes == {"client": 2, "worker": 19}
     assert (world.in_flight(), world.metrics.num_tunnels_open) == (1, 1)
     assert repr(world.pools["w:1"]) == "Pool(w:1, open=0, idle=0)"
-    exchange.cancel("over")
+    world.dispatch.cut()
 
 
 def test_each_side_is_held_up_by_the_other(world: World) -> None:
-    exchange, answered, transport = opened(world)
-    exchange.client_full()
+    tunnel, answered, transport = opened(world)
+    tunnel.client_full()
     assert not transport.is_reading
-    exchange.client_free()
+    tunnel.client_free()
     assert transport.is_reading
     transport.protocol.pause_writing()
     transport.protocol.resume_writing()
@@ -106,15 +106,15 @@ def test_each_side_is_held_up_by_the_other(world: World) -> None:
 
 
 def test_a_client_that_was_full_before(world: World) -> None:
-    exchange, answered = world.offer()
-    exchange.client_full()
+    tunnel, answered = world.offer()
+    tunnel.client_full()
     assert not world.transport().is_reading
-    exchange.client_free()
+    tunnel.client_free()
     assert world.transport().is_reading
     answered.client_is_full = True
     world.transport().feed(AGREED)
     assert not world.transport().is_reading
-    exchange.client_free()
+    tunnel.client_free()
     assert world.transport().is_reading
 
 
@@ -122,9 +122,9 @@ def test_a_client_that_was_full_before(world: World) -> None:
 
 
 def test_the_client_leaves(world: World) -> None:
-    exchange, answered, transport = opened(world)
+    tunnel, answered, transport = opened(world)
     answered.from_client(b"bye")
-    exchange.client_gone()
+    tunnel.client_gone()
     assert (transport.taken(), transport.end) == (b"bye", "closed")
     world.loop.advance(FLUSH_S + 0.1)
     assert transport.end == "aborted"  # it never took the last bytes
@@ -135,21 +135,21 @@ def test_the_client_leaves(world: World) -> None:
 
 
 def test_a_worker_that_takes_the_last_bytes_in_time(world: World) -> None:
-    exchange, _, transport = opened(world)
-    exchange.client_gone()
+    tunnel, _, transport = opened(world)
+    tunnel.client_gone()
     transport.lose()
     world.loop.advance(FLUSH_S + 0.1)
     assert transport.end == "closed"
 
 
 def test_the_worker_ends_it(world: World) -> None:
-    exchange, answered, transport = opened(world)
+    tunnel, answered, transport = opened(world)
     transport.feed(b"bye")
     transport.lose()
     assert answered.events == [b"bye", "end"]
     assert world.is_clean()
     assert world.suspected == []
-    exchange.client_gone()  # too late to count
+    tunnel.client_gone()  # too late to count
     assert (world.metrics.num_tunnels_open, world.metrics.responses) == (0, {101: 1})
 
 
@@ -165,20 +165,20 @@ def test_the_worker_dies(world: World) -> None:
 @pytest.mark.parametrize(
     "late",
     [
-        lambda exchange, answered: answered.from_client(b"late"),
-        lambda exchange, answered: exchange.from_worker(b"late"),
-        lambda exchange, answered: exchange.worker_full(True),
-        lambda exchange, answered: exchange.worker_gone(OSError("late")),
-        lambda exchange, answered: exchange.client_gone(),
+        lambda tunnel, answered: answered.from_client(b"late"),
+        lambda tunnel, answered: tunnel.from_worker(b"late"),
+        lambda tunnel, answered: tunnel.worker_full(True),
+        lambda tunnel, answered: tunnel.worker_gone(OSError("late")),
+        lambda tunnel, answered: tunnel.client_gone(),
     ],
 )
 def test_what_comes_after_the_end_does_nothing(
-    world: World, late: Callable[[TunnelExchange, Answered], None]
+    world: World, late: Callable[[Tunnel, Answered], None]
 ) -> None:
-    exchange, answered, transport = opened(world)
-    exchange.cancel("the gateway stopped")
+    tunnel, answered, transport = opened(world)
+    world.dispatch.cut()
     assert answered.events == ["abort"]
-    late(exchange, answered)
+    late(tunnel, answered)
     assert (answered.events, transport.taken(), transport.end) == (["abort"], b"", "closed")
     assert (world.metrics.num_tunnels_open, world.metrics.responses) == (0, {101: 1})
     assert world.is_clean()
@@ -239,8 +239,8 @@ def test_another_answer_is_the_clients(world: World) -> None:
 
 
 def test_a_client_that_leaves_before(world: World) -> None:
-    exchange, _ = world.offer()
-    exchange.client_gone()
+    tunnel, _ = world.offer()
+    tunnel.client_gone()
     assert world.transport().end == "aborted"
     assert world.metrics.num_client_disconnects == 1
     assert world.is_clean()
@@ -248,6 +248,6 @@ def test_a_client_that_leaves_before(world: World) -> None:
 
 def test_its_probes_fail(world: World) -> None:
     """An open one goes on: it may well be alive."""
-    exchange, answered, transport = opened(world)
-    exchange.worker_down(world.router.fleet.eligible("m")[0].member.worker.id)
+    tunnel, answered, transport = opened(world)
+    world.dispatch.worker_down(world.router.fleet.eligible("m")[0].member.worker.id)
     assert (answered.events, transport.end) == ([], "")

@@ -79,7 +79,7 @@ async def test_an_unknown_model_is_told_as_ever() -> None:
 
 def test_a_request_waits_for_what_others_know(monkeypatch: pytest.MonkeyPatch) -> None:
     world, ask = Exchanges(monkeypatch, "w:1"), Asked()
-    world.proxy.others = Others(world.router, ask)
+    world.context.prompts._others = Others(world.router, ask)
     exchange, answered = world.ask(b'{"model":"m","prompt":[%s]}' % b",".join([b"7"] * 64))
     assert len(ask.calls) == 1 and exchange._prompt and len(exchange._prompt.told) == 1
     world.transport().feed(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")

@@ -186,7 +186,7 @@ async def test_a_websocket_leaves_no_cycle(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
     def converse() -> None:
-        client = FakeTransport(ClientConnection(world.proxy.tunnel, Limits(), set()))
+        client = FakeTransport(ClientConnection(world.dispatch.tunnel, Limits(), set()))
         client.feed(offer + b"early")
         worker = world.transport()
         worker.feed(agreed + b"a")

@@ -79,7 +79,7 @@ class Story:
                 await asyncio.sleep(0.005)
 
     def waiting(self) -> int:
-        gate = self.gateway.proxy.gate
+        gate = self.gateway.dispatch.context.gate
         return sum(len(known.queue) for known in gate.queues.models.values()) if gate else 0
 
     def in_flight(self) -> list[int]:
@@ -101,7 +101,7 @@ class Story:
 
     def turns(self) -> list[str]:
         """Names of tenants as they are let go from now on."""
-        gate = self.gateway.proxy.gate
+        gate = self.gateway.dispatch.context.gate
         assert gate and gate.queues.go
         go, turns = gate.queues.go, list[str]()
 
@@ -132,10 +132,10 @@ class Story:
 
     async def is_clean(self) -> None:
         """Nothing waits, nothing is booked, nobody has anything under way."""
-        gate = self.gateway.proxy.gate
+        gate = self.gateway.dispatch.context.gate
         assert gate
         await self.until(lambda: self.in_flight() == [0] * len(self.gateway.fleet))
-        assert self.waiting() == 0 and not self.gateway.proxy.exchanges
+        assert self.waiting() == 0 and not self.gateway.dispatch.exchanges
         assert [tenant for tenant in gate.tenants.known() if tenant.num_active] == []
 
 

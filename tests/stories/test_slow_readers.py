@@ -71,7 +71,7 @@ async def hold_and_take(script: Callable[[Call], Awaitable[None]]) -> None:
         clients = [await Client.open(gateway.port, small_buffer=True) for _ in range(NUM_CLIENTS)]
         for client in clients:
             await client.send(post(completion(stream=True)))
-        exchanges = gateway.proxy.exchanges
+        exchanges = gateway.dispatch.exchanges
         await until(
             lambda: len(exchanges) == NUM_CLIENTS and all(map(is_paused, exchanges)), "every worker waits"
         )

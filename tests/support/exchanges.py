@@ -1,6 +1,7 @@
 """Proxy with fake transports as workers and a clock that is moved by hand."""
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -13,15 +14,21 @@ from gateway.http.messages import Header, HttpRequest, ResponseHead
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.observability.metrics import Metrics
 from gateway.policies.baselines import RoundRobin
+from gateway.proxy.context import Context, ProxyOptions
+from gateway.proxy.dispatch import Dispatch
 from gateway.proxy.exchange import InferenceExchange
-from gateway.proxy.proxy import Proxy, ProxyOptions
-from gateway.proxy.websocket import TunnelExchange
+from gateway.proxy.intake import request_of
+from gateway.proxy.prompts import Prompts
+from gateway.proxy.usage_check import Usages
+from gateway.proxy.websocket import Tunnel
 from gateway.routing.decision_log import Records
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
 from gateway.server.responder import Responder
 from gateway.tenancy.admission.gate import gate_of
 from gateway.upstream.connection import Pool, UpstreamConnection
+from gateway.upstream.outgoing import Outgoing
+from gateway.upstream.pools import Pools
 from tests.support.fakes import Known, worker
 from tests.support.transports import FakeLoop, FakeTransport
 
@@ -114,33 +121,48 @@ class World:
             clock=self.loop.time,
         )
         self.suspected: list[tuple[str, str, bool]] = []
-        self.proxy = Proxy(
+        pools = Pools()
+        context = Context(
             router=self.router,
-            prompts=prompts,
-            worker_tokenizer=cast(WorkerTokenizer, None),
+            prompts=Prompts(prompts, self.router, cast(WorkerTokenizer, None)),
             metrics=self.metrics,
             records=self.records,
             tasks=cast(Tasks, InlineTasks()),
+            pools=pools,
+            outgoing=Outgoing(fleet, pools),
+            usages=Usages(self.metrics),
             options=ProxyOptions(**options),
             suspect=lambda *what: self.suspected.append(what),
             gate=gate_of(flow, self.router) if flow else None,
         )
+        self.dispatch = self.make_dispatch(context)
         self.pools = {name: FakePool(f"http://{name}") for name in names}
-        self.proxy.pools.update({f"http://{name}": pool for name, pool in self.pools.items()})
+        pools.by_url.update({f"http://{name}": pool for name, pool in self.pools.items()})
+
+    def make_dispatch(self, context: Context) -> Dispatch:
+        return Dispatch(context)
+
+    @property
+    def context(self) -> Context:
+        return self.dispatch.context
+
+    def use(self, **services: Any) -> None:
+        """Other services, for requests that begin from now on."""
+        self.dispatch.context = replace(self.dispatch.context, **services)
 
     def ask(
         self, body: bytes = BODY, target: bytes = b"/v1/completions"
     ) -> tuple[InferenceExchange, Answered]:
         answered = Answered()
         http = HttpRequest("POST", target, [(b"x-request-id", b"7")], body)
-        request = self.proxy.request_of(http)
-        return self.proxy.handle_parsed(http, cast(Responder, answered), request), answered
+        request = request_of(self.context, http)
+        return self.dispatch.handle_parsed(http, cast(Responder, answered), request), answered
 
-    def offer(self, target: bytes = b"/v1/realtime?model=m") -> tuple[TunnelExchange, Answered]:
+    def offer(self, target: bytes = b"/v1/realtime?model=m") -> tuple[Tunnel, Answered]:
         """A WebSocket."""
         answered = Answered()
         http = HttpRequest("GET", target, [(b"x-request-id", b"7")], is_upgrade=True)
-        return self.proxy.tunnel(http, cast(Responder, answered)), answered
+        return self.dispatch.tunnel(http, cast(Responder, answered)), answered
 
     def transport(self, name: str = "w:1") -> FakeTransport:
         return self.pools[name].transports[-1]
@@ -149,6 +171,6 @@ class World:
         return sum(self.router.ledger.load(member.worker.id).num_in_flight for member in self.router.fleet)
 
     def is_clean(self) -> bool:
-        retries = self.proxy.retries
+        retries = self.context.retries
         is_over = not (retries.num_in_flight or retries.num_retrying)
-        return is_over and not self.in_flight() and not self.proxy.exchanges
+        return is_over and not self.in_flight() and not self.dispatch.exchanges

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from gateway.http.messages import ResponseHead
-from gateway.proxy.proxy import ProxyOptions
+from gateway.proxy.context import ProxyOptions
 from gateway.upstream.connection import MAX_HEAD_BYTES, Pool, UpstreamConnection
 from tests.support.transports import FakeLoop, FakeTransport
 

@@ -101,8 +101,11 @@ class Gate:
         self.stats.requests[tenant.label] += 1
         return Ticket(tenant, http, now, responder.more_headers)
 
-    def route(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> None:
-        """Pass a request on to its decision, now or when its turn in the queue comes."""
+    def route(
+        self, waiter: Waiter, request: InferenceRequest, prompt: Prompt | None
+    ) -> tuple[bool, Prompt | None]:
+        """True: the request may be decided now, with the prompt where its tokens were needed. False: it waits
+        in a queue, or was rejected."""
         ticket = waiter.ticket
         assert ticket is not None, "it was admitted"
         try:
@@ -111,13 +114,13 @@ class Gate:
                 self._take_tokens(request, prompt, ticket)
             if self._must_wait(request):
                 prompt = self._tokenize(request) if prompt is None else prompt
-                return self.queues.wait(waiter, request, prompt, ticket)
+                self.queues.wait(waiter, request, prompt, ticket)
+                return False, prompt
         except GatewayError as error:
             self._rejected(waiter, request, error)
-            return waiter.fail(error)
-        assert self.queues.go is not None, "set by the proxy"
-        self.queues.go(waiter, request, prompt)
-        return None
+            waiter.fail(error)
+            return False, prompt
+        return True, prompt
 
     def ended(
         self,

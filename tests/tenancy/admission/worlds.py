@@ -115,7 +115,9 @@ class World:
         http.who = more.get("who")
         asked.ticket = self.gate.admit(http, asked.request, cast(Responder, asked))
         asked.on_end = lambda: self.gate.ended(asked, asked.request, None, None)
-        self.gate.route(asked, asked.request, None)
+        goes_on, prompt = self.gate.route(asked, asked.request, None)
+        if goes_on:
+            self._go(asked, asked.request, prompt)
         return asked
 
     def end(self, asked: Asked, usage: Any = None) -> None:

@@ -10,10 +10,12 @@ import pytest
 from engines import HANDOFFS
 from gateway.core.blocks import root_hash
 from gateway.core.worker import Role, Served, Transfer, Worker, WorkerId
+from gateway.disaggregation.legs import REFUSAL_S, LegServices, number_of
 from gateway.disaggregation.stats import Splits
 from gateway.policies.disaggregation import Disaggregation, modes_of
 from gateway.policies.transfer_speed import TransferSpeed
-from gateway.proxy.split_exchange import REFUSAL_S, SplitExchange, number_of
+from gateway.proxy.context import Context
+from gateway.proxy.dispatch import Dispatch
 from tests.proxy.test_exchange import END, EVENT, HEAD, PLAIN, chunk
 from tests.support import exchanges
 from tests.support.exchanges import FakePool
@@ -39,13 +41,27 @@ class World(exchanges.World):
         mode: str = "always",
         **options: Any,
     ) -> None:
-        super().__init__(monkeypatch, **options)
         transfer = TransferSpeed(tokens_per_s=1000, latency_s=0.01)
         self.splits = Splits(Disaggregation(transfer, modes_of([mode])))
+        super().__init__(monkeypatch, **options)
         self.router.disaggregation = self.splits.policy
-        self.proxy.splits, self.proxy.handoffs = self.splits, HANDOFFS
         for name in names:
             self.join(name, connector)
+
+    def make_dispatch(self, context: Context) -> Dispatch:
+        self.legs = LegServices(
+            splits=self.splits,
+            handoffs=HANDOFFS,
+            router=context.router,
+            metrics=context.metrics,
+            pools=context.pools,
+            outgoing=context.outgoing,
+            start=context.tasks.start,
+            log=context.log,
+            suspect=context.suspect,
+            refuse_usage=context.usages.refuse,
+        )
+        return Dispatch(context, self.legs)
 
     def join(self, name: str, connector: str) -> None:
         role = Role.PREFILL if name.startswith("p") else Role.DECODE
@@ -55,7 +71,7 @@ class World(exchanges.World):
         self.router.index.add_worker(worker.id, root_hash("root"), 16)
         self.router.assumed.add_worker(worker.id, keep_s=10, max_blocks=1000)
         self.pools[name] = FakePool(worker.url)
-        self.proxy.pools[worker.url] = self.pools[name]
+        self.context.pools.by_url[worker.url] = self.pools[name]
 
     def asked(self, name: str) -> dict[str, Any]:
         """The body that a worker got last."""
@@ -84,8 +100,7 @@ def prefilled(world: World, name: str = "p:1", body: Any = PREFILLED) -> None:
 
 
 def test_prefill_then_decode(world: World) -> None:
-    exchange, answered = world.ask()
-    assert isinstance(exchange, SplitExchange)
+    _, answered = world.ask()
     assert (world.load("p:1"), world.load("d:1")) == (1, 1)
     asked = world.asked("p:1")
     assert (asked["max_tokens"], asked["stream"], asked["kv_transfer_params"]["do_remote_decode"]) == (
@@ -182,7 +197,7 @@ def test_where_the_budget_has_no_room_the_decode_worker_computes_the_prompt(
     assert not world.was_asked(second) and "kv_transfer_params" not in world.asked("d:1")
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
     assert answered.events == [200, EVENT, "end"]
-    assert world.proxy.retries.num_denied == 1
+    assert world.context.retries.num_denied == 1
     assert world.is_clean()
 
 
@@ -194,7 +209,7 @@ def test_who_was_not_reached_costs_the_budget_nothing(monkeypatch: pytest.Monkey
     assert world.splits.failures == {"unreachable": 2}
     world.transport("d:1").feed(HEAD, chunk(EVENT), END)
     assert answered.events == [200, EVENT, "end"]
-    assert world.proxy.retries.num_denied == 0
+    assert world.context.retries.num_denied == 0
     assert world.is_clean()
 
 
@@ -242,7 +257,7 @@ def test_an_answer_that_cannot_be_used_blames_nobody(monkeypatch: pytest.MonkeyP
 
 def test_a_prefill_worker_whose_probes_fail_is_waited_for_no_longer(world: World) -> None:
     world.ask()
-    world.proxy.worker_down(WorkerId("p:1"))
+    world.dispatch.worker_down(WorkerId("p:1"))
     assert world.transport("p:1").end == "aborted"
     assert world.was_asked("d:1")
 

@@ -11,6 +11,8 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.http.caller import Who
 from gateway.http.messages import HttpRequest
 from gateway.models.prompt_source import PromptSource
+from gateway.proxy.intake import request_of
+from gateway.proxy.time_slice import TimeSlice
 from tests.support.exchanges import World
 
 
@@ -29,16 +31,16 @@ def test_a_body_that_cannot_be_read_leaves_nothing_behind(world: World) -> None:
 
 def test_an_exchange_is_known_while_it_lasts(world: World) -> None:
     exchange, _ = world.ask()
-    assert world.proxy.exchanges == {exchange}
+    assert world.dispatch.exchanges == {exchange}
     assert "w:1" in repr(exchange)
     exchange.client_gone()
-    assert world.proxy.exchanges == set()
+    assert world.dispatch.exchanges == set()
 
 
 def test_one_pool_for_each_endpoint_with_the_configured_times(world: World) -> None:
-    pool = world.proxy.pool("http://w:9")
-    assert world.proxy.pool("http://w:9") is pool
-    assert world.proxy.pool("http://w:8") is not pool
+    pool = world.context.pools.of("http://w:9")
+    assert world.context.pools.of("http://w:9") is pool
+    assert world.context.pools.of("http://w:8") is not pool
     assert (pool.idle_s, pool.connect_timeout_s) == (2.0, 3.0)
 
 
@@ -47,10 +49,10 @@ def test_a_pool_is_dropped_with_its_endpoint(world: World) -> None:
     resting = world.transport()
     resting.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     assert resting.end == ""
-    world.proxy.drop_pool("http://w:1")
+    world.context.pools.drop("http://w:1")
     assert resting.end == "aborted"
-    assert "http://w:1" not in world.proxy.pools
-    world.proxy.drop_pool("http://w:1")  # a second time does nothing
+    assert "http://w:1" not in world.context.pools.by_url
+    world.context.pools.drop("http://w:1")  # a second time does nothing
 
 
 def test_a_session_is_what_a_header_says_or_else_the_field_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +60,8 @@ def test_a_session_is_what_a_header_says_or_else_the_field_user(monkeypatch: pyt
     body = b'{"model":"m","prompt":"x","user":"u"}'
     for headers, session in (([], "u"), ([(b"cookie", b"sid=c")], "c"), ([(b"x-session-id", b"h")], "h")):
         assert (
-            world.proxy.request_of(HttpRequest("POST", b"/v1/completions", headers, body)).session == session
+            request_of(world.context, HttpRequest("POST", b"/v1/completions", headers, body)).session
+            == session
         )
 
 
@@ -66,12 +69,12 @@ def test_a_request_is_its_keys_tenants_and_salted_for_it(monkeypatch: pytest.Mon
     world = World(monkeypatch, "w:1")
     http = HttpRequest("POST", b"/v1/completions", [], b'{"model":"m","prompt":"x","cache_salt":"mine"}')
     http.who = Who("acme", "id", ["m"], salt="SALT")
-    request = world.proxy.request_of(http)
+    request = request_of(world.context, http)
     assert (request.tenant, request.cache_salt) == ("acme", "SALT")
     assert request.body == b'{"model":"m","prompt":"x","cache_salt":"SALT"}'
     http.who = Who("acme", "id", ["n"])
     with pytest.raises(Forbidden, match="may not use the model 'm', only n"):
-        world.proxy.request_of(http)
+        request_of(world.context, http)
 
 
 # behind a gate ------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ def test_a_client_that_leaves_while_it_waits(monkeypatch: pytest.MonkeyPatch) ->
     second, answered = world.ask()
     second.client_gone()
     assert answered.events == [] and world.metrics.responses[499] == 1
-    gate = world.proxy.gate
+    gate = world.context.gate
     assert gate and len(gate.queues.models["m"].queue) == 0
     first.client_gone()
     world.loop.advance(1.0)
@@ -123,7 +126,7 @@ def test_a_limit_is_told_before_there_is_an_exchange(monkeypatch: pytest.MonkeyP
         world.ask()
     with pytest.raises(TooManyRequests):
         world.offer()
-    assert world.proxy.exchanges == {exchange}
+    assert world.dispatch.exchanges == {exchange}
     exchange.client_gone()
     tunnel, _ = world.offer()
     tunnel.client_gone()
@@ -135,12 +138,14 @@ def test_where_each_gateway_decides_in_its_turn(monkeypatch: pytest.MonkeyPatch)
     """What is let go books when its turn comes; until then no other one is let go."""
     world = World(monkeypatch, "w:1", "w:2", flow=Config(max_in_flight_per_worker=1))
     turns: list[Callable[[], None]] = []
-    world.proxy.in_turn = turns.append
+    world.use(time_slice=TimeSlice(turns.append, world.router.tokenize))
+    assert world.context.gate
+    world.dispatch.open_gate(world.context.gate)
 
     def tokenize(request: InferenceRequest) -> Prompt:
         return Prompt((tokens_of([1] * 1000),))
 
-    gate = world.proxy.gate
+    gate = world.context.gate
     assert gate
     gate._tokenize = tokenize
     exchanges = [world.ask()[0] for _ in range(4)]
@@ -162,16 +167,16 @@ def test_where_each_gateway_decides_in_its_turn(monkeypatch: pytest.MonkeyPatch)
 
 def test_nobody_steps_ahead_where_nobody_says_who_may(world: World) -> None:
     exchange, _ = world.ask(b'{"model":"m","prompt":[1],"priority":-9}')
-    assert exchange._request.priority == 0
+    assert exchange.request.priority == 0
     exchange, _ = world.ask(b'{"model":"m","prompt":[1],"priority":9}')
-    assert exchange._request.priority == 9
+    assert exchange.request.priority == 9
 
 
 def test_a_stream_is_asked_for_its_usage_where_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     for limits in (Limits(), Limits(tokens_per_min=1000)):
         world = World(monkeypatch, "w:1", flow=Config(tenants={"*": limits}))
-        world.proxy.ask_usage = lambda worker, is_needed: asked.append(is_needed)  # type: ignore[func-returns-value]
+        world.use(ask_usage=lambda worker, is_needed: asked.append(is_needed))
         world.ask()
     assert asked == [False, True]
 

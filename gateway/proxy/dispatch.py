@@ -1,0 +1,163 @@
+"""Makes the exchange of each request: which plan it has, and whether it is admitted.
+
+    parsed ─ intake ─► InferenceRequest ─ plan ─► InferenceExchange ─ admit ─► begin
+
+An exchange lives until its answer has ended; `Dispatch.exchanges` has those that do.
+"""
+
+from dataclasses import replace
+
+from gateway.core.decision import Prompt
+from gateway.core.decoding import LARGE
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind, route_of
+from gateway.core.requests.steering import behind
+from gateway.core.worker import WorkerId
+from gateway.disaggregation.legs import Legs, LegServices
+from gateway.http.messages import HttpRequest
+from gateway.observability.otlp import Traces
+from gateway.proxy import responses
+from gateway.proxy.context import AskUsage, Context, ProxyOptions
+from gateway.proxy.exchange import InferenceExchange
+from gateway.proxy.intake import request_of
+from gateway.proxy.large_intake import LargeIntake, Refuse
+from gateway.proxy.websocket import Tunnel, parse_tunnel
+from gateway.server.responder import Exchange, Responder
+from gateway.tenancy.admission.base import Waiter
+from gateway.tenancy.admission.gate import Gate
+
+
+class Dispatch:
+    """`legs` is there where prefill and decode may run on different workers."""
+
+    def __init__(
+        self, context: Context, legs: LegServices | None = None, traces: Traces | None = None
+    ) -> None:
+        self.context = context
+        self.exchanges: set[InferenceExchange] = set()
+        self.intakes: set[LargeIntake] = set()
+        self._legs = legs
+        self._traces = traces
+        self.reconfigure(context.options, context.ask_usage)
+        if context.gate is not None:
+            self.open_gate(context.gate)
+
+    def __repr__(self) -> str:
+        return f"Dispatch({len(self.exchanges)} exchanges)"
+
+    def reconfigure(self, options: ProxyOptions, ask_usage: AskUsage) -> None:
+        """Options for requests that begin from now on."""
+        context = self.context
+        self.context = replace(context, options=options, ask_usage=ask_usage)
+        context.retries.limit(max_attempts=options.max_attempts, share=options.retry_share)
+        context.pools.limit(connect_timeout_s=options.connect_timeout_s, idle_s=options.pool_idle_s)
+
+    def open_gate(self, gate: Gate) -> None:
+        """Admission control for requests that begin from now on."""
+        self.context = replace(self.context, gate=gate)
+        gate.queues.go = self._decide
+        if self.context.time_slice is not None:
+            self.context.time_slice.on_decided = gate.queues.decided
+
+    # requests ----------------------------------------------------------------------------------
+
+    def handle(self, http: HttpRequest, responder: Responder, refuse: Refuse) -> Exchange:
+        """Take a request to an inference route. Raises what `handle_parsed` does, and InvalidRequest for a
+        body that cannot be read; a large one is read later, and `refuse` answers its errors."""
+        if self._traces is not None:
+            self._traces.begin(http, responder.peer)
+        if len(http.body) >= LARGE:
+            hand_on, intakes = self.handle_parsed, self.intakes
+            return LargeIntake(self.context, http, responder, refuse=refuse, hand_on=hand_on, intakes=intakes)
+        return self.handle_parsed(http, responder, request_of(self.context, http))
+
+    def handle_parsed(
+        self, http: HttpRequest, responder: Responder, request: InferenceRequest
+    ) -> InferenceExchange:
+        """Make the exchange of a request and begin it. Raises UnknownResponse and TooManyRequests; the
+        exchange answers all later errors."""
+        context = self.context
+        if context.options.mask_cached_tokens:  # in a compressed answer they could not be masked
+            http.headers = [header for header in http.headers if header[0] != b"accept-encoding"]
+        http.body = b""  # the request has it now, and forgets it when no attempt needs it any more
+        exchange = InferenceExchange(context, http, responder, request, self.exchanges)
+        if route_of(request.path).keeps_state:
+            exchange.plan = responses.plan_of(exchange, responses.continued(context, http, request))
+        elif self._legs is not None and self._may_split(request):
+            options = context.options
+            exchange.plan = Legs(
+                self._legs,
+                exchange,
+                max_attempts=options.max_attempts,
+                timeout_s=options.prefill_timeout_s,
+            ).plan()
+        return self._admit(exchange)
+
+    def about_response(self, http: HttpRequest, responder: Responder) -> InferenceExchange:
+        """Take a request about a response that a worker keeps. Raises UnknownResponse, UnknownRoute,
+        MethodNotAllowed and TooManyRequests."""
+        if self._traces is not None:
+            self._traces.begin(http, responder.peer)
+        request, stored = responses.about(self.context, http)
+        if (who := http.who) is not None:
+            request.tenant = who.tenant
+        exchange = InferenceExchange(self.context, http, responder, request, self.exchanges)
+        exchange.plan = responses.plan_of(exchange, stored)
+        return self._admit(exchange)
+
+    def tunnel(self, http: HttpRequest, responder: Responder) -> Tunnel:
+        """Take a WebSocket to a worker. Raises InvalidRequest, Forbidden or TooManyRequests."""
+        context = self.context
+        if self._traces is not None:
+            self._traces.begin(http, responder.peer)
+        request = parse_tunnel(http, context.router.fleet.served())
+        exchange = InferenceExchange(context, http, responder, request, self.exchanges)
+        tunnel = Tunnel(exchange)
+        exchange.plan = tunnel.plan()
+        if context.gate is not None:
+            exchange.ticket = context.gate.admit(http, request, responder)
+        exchange.begin()
+        return tunnel
+
+    def _may_split(self, request: InferenceRequest) -> bool:
+        """True where a prefill worker of the model could compute the prompt."""
+        fleet, model = self.context.router.fleet, request.model
+        is_prompt = request.kind is Kind.CHAT or request.kind is Kind.COMPLETION
+        return (request.may_split or (fleet.is_bound(model) and is_prompt)) and fleet.has_prefills(model)
+
+    def _admit(self, exchange: InferenceExchange) -> InferenceExchange:
+        request, gate = exchange.request, self.context.gate
+        if gate is not None:
+            exchange.ticket = gate.admit(exchange.http, request, exchange.responder)
+        elif request.priority is not None and request.priority < 0:
+            request.priority = 0  # without admission control no client may go first
+        if request.given_priority is not None:
+            request.body = behind(request.body, request.given_priority, request.priority or 0)
+        exchange.begin()
+        return exchange
+
+    def _decide(self, waiter: Waiter, request: InferenceRequest, prompt: Prompt | None) -> bool:
+        """Have a request decided that has waited in a queue. False: its time slice is still to come."""
+        if self.context.time_slice is not None:
+            return self.context.time_slice.decide(waiter, request, prompt)
+        waiter.route_or_fail(prompt)
+        return True
+
+    # the fleet, and the end --------------------------------------------------------------------
+
+    def worker_down(self, worker: WorkerId) -> None:
+        """Send elsewhere what a worker that is down has not begun to answer."""
+        for exchange in list(self.exchanges):
+            exchange.worker_down(worker)
+
+    def stop(self, drain_s: float) -> None:
+        """Give the requests that are under way so many seconds to end."""
+        if self.context.gate is not None:
+            self.context.gate.stop(drain_s)
+
+    def cut(self) -> None:
+        """Cut the requests and tunnels that are still open; the log names each."""
+        for body in list(self.intakes):
+            body.cancel()
+        for exchange in list(self.exchanges):
+            exchange.cancel("the gateway stopped before the answer was complete")

@@ -1,0 +1,91 @@
+"""The prompt of a request as tokens: made here, in a thread where it is long, or by one of its workers."""
+
+import logging
+import random
+from collections.abc import Sequence
+
+from gateway.apis.to_chat import as_chat
+from gateway.core.decision import Prompt
+from gateway.core.errors import ContextTooLong, GatewayError
+from gateway.core.fleet import Eligible
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
+from gateway.models.offload import LongPrompts
+from gateway.models.prompt_source import PromptSource, WorkerTokenizer
+from gateway.routing.prompt_limit import longest_prompt
+from gateway.routing.remote_lookup import Others
+from gateway.routing.router import Router
+from gateway.tokenization.chat_template import TooLong
+from gateway.tokenization.prompt_encoder import PromptError
+
+log = logging.getLogger("kvgate.proxy")
+
+
+class Prompts:
+    """Token sources of one gateway. `others` looks up what an index in Redis has of a prompt."""
+
+    def __init__(
+        self,
+        source: PromptSource,
+        router: Router,
+        worker_tokenizer: WorkerTokenizer,
+        others: Others | None = None,
+    ) -> None:
+        self.source = source
+        self.long_prompts = LongPrompts(source)
+        self.worker_tokenizer = worker_tokenizer
+        self._router = router
+        self._others = others
+
+    def __repr__(self) -> str:
+        return f"Prompts({self.source!r})"
+
+    def takes_time(self, request: InferenceRequest) -> bool:
+        """True where a decision has to wait: for tokens, or for an answer of Redis."""
+        is_here = self._others is None and self.source.is_local(request)
+        return not is_here or self.long_prompts.is_long(request)
+
+    async def of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
+        """The tokens, and with `others` the overlap of workers that this gateway does not follow. Raises
+        PromptError, UnknownModel or NoWorker."""
+        eligible = self._router.fleet.eligible(request.model)
+        if not self.source.is_local(request):
+            key = authorization.decode("latin-1") if authorization else None
+            chosen = self._tokenizing(eligible)
+            url, name = chosen.member.worker.url, chosen.served.name
+            request = as_chat(request) if request.kind is Kind.AGENT else request
+            prompt = await self.worker_tokenizer.ask(url, request, key, name)
+        elif self.long_prompts.is_long(request):
+            prompt = await self._long_prompt(request, eligible)
+        else:
+            prompt = self._router.tokenize(request)
+        return await self._others.tell(request, prompt) if self._others else prompt
+
+    async def known_of(self, request: InferenceRequest, authorization: bytes | None, log_id: str) -> Prompt:
+        """The tokens, or an empty prompt where they cannot be made, which is counted. Raises UnknownModel or
+        NoWorker."""
+        try:
+            return await self.of(request, authorization)
+        except PromptError as exc:
+            return self.source.failed(request.model, str(exc))
+        except GatewayError:
+            raise
+        except Exception:  # noqa: BLE001  a bug must not leave the client waiting
+            log.exception("request %s: tokenizing failed", log_id)
+            return self.source.failed(request.model, "a bug, see the log")
+
+    async def _long_prompt(self, request: InferenceRequest, eligible: Sequence[Eligible]) -> Prompt:
+        """Raises ContextTooLong for a prompt that none of these workers takes, and PromptError."""
+        most = 0 if request.is_cut else longest_prompt(eligible)
+        try:
+            return await self.long_prompts.ask(request, self._router.hasher(request), most)
+        except TooLong as exc:
+            if not 0 < most < exc.num_tokens:
+                raise
+            raise ContextTooLong(most, exc.num_tokens) from exc
+
+    def _tokenizing(self, eligible: Sequence[Eligible]) -> Eligible:
+        """A worker with the same tokens as the others; one that failed lately only where no other is left."""
+        some = [e for e in eligible if not e.is_apart] or eligible
+        tokenizer = self.worker_tokenizer
+        return random.choice([e for e in some if not tokenizer.is_resting(e.member.worker.url)] or some)

@@ -1,0 +1,64 @@
+"""A client's request in the form that a worker gets: its head, and the model by the worker's own name."""
+
+from gateway.apis.multipart import MARK, renamed_form
+from gateway.core.fleet import Fleet
+from gateway.core.requests.model_alias import renamed
+from gateway.core.requests.model_name import renamed_query
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.worker import Worker
+from gateway.http.headers import head_to_worker, upgrade_to_worker
+from gateway.http.messages import HttpRequest
+from gateway.upstream.pools import Pools
+
+
+class Outgoing:
+    """Heads and bodies for the workers of one fleet."""
+
+    def __init__(self, fleet: Fleet, pools: Pools) -> None:
+        self._fleet = fleet
+        self._pools = pools
+
+    def __repr__(self) -> str:
+        return f"Outgoing({len(self._fleet.aliases)} aliases)"
+
+    def head(self, http: HttpRequest, model: str, worker: Worker, size: int, request_id: bytes) -> bytes:
+        """The head before a body of `size` bytes."""
+        pool = self._pools.of(worker.url)
+        return head_to_worker(
+            http,
+            worker,
+            target=self._target(http, model, worker),
+            netloc=pool.netloc,
+            prefix=pool.path_prefix,
+            num_bytes=size,
+            request_id=request_id,
+            key=pool.key,
+        )
+
+    def upgrade_head(self, http: HttpRequest, model: str, worker: Worker, request_id: bytes) -> bytes:
+        """The head of an offer to leave HTTP, which has no body."""
+        pool = self._pools.of(worker.url)
+        return upgrade_to_worker(
+            http,
+            worker,
+            netloc=pool.netloc,
+            prefix=pool.path_prefix,
+            request_id=request_id,
+            target=self._target(http, model, worker),
+            key=pool.key,
+        )
+
+    def body(self, request: InferenceRequest, worker: Worker) -> bytes:
+        """The client's body, with the model by the name that the worker serves it under."""
+        fleet = self._fleet
+        if request.model not in fleet.aliases or not request.body:
+            return request.body
+        name = fleet.name_at(worker, request.model)
+        return renamed_form(request.body, name) if request.body[:2] == MARK else renamed(request.body, name)
+
+    def _target(self, http: HttpRequest, model: str, worker: Worker) -> bytes:
+        """The request target, with that name where its query has the model too."""
+        fleet = self._fleet
+        if model not in fleet.aliases or b"?" not in http.target:
+            return http.target
+        return renamed_query(http.target, fleet.name_at(worker, model))

@@ -1,0 +1,69 @@
+"""The tokens of a prompt: where they come from, and what becomes of a failure."""
+
+from typing import Any, cast
+
+import pytest
+
+from gateway.core.errors import UnknownModel
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
+from gateway.models.prompt_source import PromptSource, WorkerTokenizer
+from gateway.proxy.prompts import Prompts
+from gateway.tokenization.prompt_encoder import PromptError
+from tests.support.exchanges import World
+
+
+class Failing:
+    """A worker's tokenizer that raises `error`; `resting` are the workers that failed lately."""
+
+    def __init__(self, error: Exception, *resting: str) -> None:
+        self.error = error
+        self.resting = resting
+        self.asked: list[str] = []
+
+    def is_resting(self, url: str) -> bool:
+        return url in self.resting
+
+    async def ask(self, url: str, *args: object) -> Any:
+        self.asked.append(url)
+        raise self.error
+
+
+def request(model: str = "m") -> InferenceRequest:
+    top = {"model": model, "prompt": "x"}
+    return InferenceRequest(Kind.COMPLETION, "/v1/completions", b"{}", top)
+
+
+def prompts(monkeypatch: pytest.MonkeyPatch, tokenizer: Failing) -> Prompts:
+    world = World(monkeypatch, "w:1", "w:2")
+    monkeypatch.setattr(PromptSource, "is_local", lambda self, request: False)
+    made = Prompts(world.context.prompts.source, world.router, cast(WorkerTokenizer, tokenizer))
+    assert made.takes_time(request())
+    return made
+
+
+@pytest.mark.parametrize(("error", "note"), [(PromptError("no"), ""), (ZeroDivisionError(), "Traceback")])
+async def test_a_prompt_that_cannot_be_tokenized_is_empty(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, note: str
+) -> None:
+    prompt = await prompts(monkeypatch, Failing(error)).known_of(request(), b"k", "7")
+    assert prompt.num_tokens == 0
+    assert note in caplog.text
+
+
+async def test_an_unknown_model_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownModel):
+        await prompts(monkeypatch, Failing(PromptError("no"))).known_of(request("none"), None, "7")
+
+
+async def test_a_worker_that_failed_lately_is_passed_over_while_another_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer = Failing(PromptError("no"), "http://w:1")
+    made = prompts(monkeypatch, tokenizer)
+    for _ in range(10):
+        await made.known_of(request(), None, "7")
+    assert set(tokenizer.asked) == {"http://w:2"}
+    tokenizer.resting = ("http://w:1", "http://w:2")
+    await made.known_of(request(), None, "7")
+    assert len(tokenizer.asked) == 11

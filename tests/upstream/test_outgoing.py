@@ -1,0 +1,45 @@
+"""Requests as workers get them; `tests/http/test_headers.py` has the headers."""
+
+import pytest
+
+from gateway.core.fleet import Fleet
+from gateway.core.requests.request import InferenceRequest
+from gateway.core.requests.routes import Kind
+from gateway.core.worker import Worker
+from gateway.http.messages import HttpRequest
+from gateway.upstream.outgoing import Outgoing
+from gateway.upstream.pools import Pools
+from tests.support.fakes import worker
+from tests.support.transports import FakeLoop
+
+BODY = b'{"model":"fast","prompt":"x"}'
+
+
+@pytest.fixture
+def outgoing(monkeypatch: pytest.MonkeyPatch) -> Outgoing:
+    FakeLoop.install(monkeypatch)
+    fleet = Fleet({"fast": "m"})
+    fleet.add(worker("w:1"))
+    return Outgoing(fleet, Pools())
+
+
+def body(outgoing: Outgoing, model: str, sent: bytes, to: Worker) -> bytes:
+    return outgoing.body(InferenceRequest(Kind.COMPLETION, "/v1/completions", sent, {"model": model}), to)
+
+
+def test_a_worker_gets_its_own_name_of_the_model(outgoing: Outgoing) -> None:
+    to = worker("w:1")
+    assert body(outgoing, "fast", BODY, to) == b'{"model":"m","prompt":"x"}'
+    assert body(outgoing, "m", BODY, to) == BODY
+    assert body(outgoing, "fast", b"", to) == b""
+    for target, sent in ((b"/v1/x?model=fast", b"/v1/x?model=m"), (b"/v1/x", b"/v1/x")):
+        head = outgoing.head(HttpRequest("POST", target, []), "fast", to, 7, b"id")
+        assert head.startswith(b"POST " + sent + b" HTTP/1.1\r\n")
+        assert b"content-length: 7\r\n" in head.lower() and b"x-request-id: id\r\n" in head.lower()
+
+
+def test_an_offer_to_leave_http_has_no_body(outgoing: Outgoing) -> None:
+    http = HttpRequest("GET", b"/v1/realtime?model=fast", [], is_upgrade=True)
+    head = outgoing.upgrade_head(http, "fast", worker("w:1"), b"id").lower()
+    assert head.startswith(b"get /v1/realtime?model=m http/1.1\r\n")
+    assert b"upgrade: websocket\r\n" in head and b"content-length" not in head
