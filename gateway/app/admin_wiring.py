@@ -21,7 +21,6 @@ from gateway.observability.cache_loss.metrics import LossCollector
 from gateway.observability.collector import Collector, registry_of
 from gateway.observability.verification.metrics import VerifyCollector, describe, summary
 from gateway.proxy.retry_metrics import RetriesCollector
-from gateway.replication.tree_metrics import TreeCollector
 from gateway.routing.active_policy import PolicyCollector
 from gateway.routing.trial_metrics import TrialsCollector
 from gateway.runtime.build import VERSION, is_compiled
@@ -61,7 +60,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         HealerCollector(gateway.healer),
         SplitsCollector(gateway.splits, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
-        *([TreeCollector(gateway.tree)] if gateway.tree else []),
+        *gateway.backend.collectors,
         RetriesCollector(gateway.dispatch.context.retries, gateway.surface.bodies),
         PolicyCollector(gateway.choosing),
         ModelsCollector(gateway.catalog, gateway.worker_tokenizer.counts),

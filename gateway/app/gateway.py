@@ -20,6 +20,7 @@ from engines import CONNECTORS, ENGINES, HANDOFFS
 from gateway.app import reconfigure
 from gateway.app.admin_wiring import admin_of
 from gateway.app.front_end import routes_of, surface_of
+from gateway.app.index_backend import backend_of
 from gateway.app.reloads import Reloads
 from gateway.app.workers import limits_of, resolver_of, roster_of, standings_of, suspect
 from gateway.bookings.shared_memory import Place, place_alone
@@ -41,13 +42,12 @@ from gateway.disaggregation.stats import splits_of
 from gateway.discovery.declared import said_of
 from gateway.discovery.endpoint import Subscribed
 from gateway.discovery.engine_detection import Engines
-from gateway.discovery.feeds import Feeds, shared_index, shared_tree
+from gateway.discovery.feeds import Feeds
 from gateway.discovery.lifecycle import keep_leaving
 from gateway.discovery.probed import worker_urls
 from gateway.http.address import DNS
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
-from gateway.index.memory import MemoryIndex
 from gateway.index.memory_sweep import keep_swept
 from gateway.ingest.base import Feed
 from gateway.ingest.blind_recovery import RecoveryObserver, keep_healing
@@ -72,7 +72,7 @@ from gateway.redis.options import redis_of
 from gateway.replication.agent_targets import AgentFeeds, agents_of
 from gateway.routing.active_policy import Choosing
 from gateway.routing.decision_log import Records
-from gateway.routing.remote_lookup import Others
+from gateway.routing.remote_lookup import RemoteLookup
 from gateway.routing.router import Router
 from gateway.routing.speed_model import Paces
 from gateway.routing.trials import keep_compared
@@ -129,8 +129,8 @@ class Gateway:
         self.prompts = PromptSource({}, self.metrics)
         self.catalog = catalog_of(config, self.prompts, self.fleet)
         self.losses = CacheLoss(self.prompts.decode, shows_text=config.show_broken_text)
-        self.tree = shared_tree(config, self.losses)
-        self.index: Index = self.tree.index if self.tree else MemoryIndex(self.losses)
+        self.backend = backend_of(config, self.losses)
+        self.index: Index = self.backend.index
         self.healer = RecoveryObserver(self.index, keep_s=config.assumed_keep_s)
         self.verifier = Verifier(self.fleet, self.index, time.monotonic, self.losses.set_drifting)
         self.splits = splits_of(config)
@@ -152,7 +152,7 @@ class Gateway:
 
     def _join(self, place: Place | None) -> None:
         """What other processes and gateways share with this one."""
-        self.shared = shared_index(self.config, self.index, self.assumed, self.tree)
+        self.shared = self.backend.share(self.assumed)
         self.bookings = self._make_bookings(place)
         self._feeds = self._make_feeds()
 
@@ -198,8 +198,8 @@ class Gateway:
         await self.front.open()
         for sharing in self.sharing:
             await sharing.start(self._tasks)
-        if self.tree:
-            self._tasks.start("tree in redis", self.tree.run())
+        if self.backend.run:
+            self._tasks.start("index backend", self.backend.run())
         followed = [tls for tls in (self._tls, self.worker_tls) if tls and tls.files]
         self._tasks.start("follow certificates", follow(followed, self.metrics.tls_loads))
         if serve:
@@ -369,11 +369,12 @@ class Gateway:
         config, router = self.config, self.router
         self.pools = Pools(tls_context=lambda: self.worker_tls.context, ways=self.ways)
         outgoing, usages = Outgoing(self.fleet, self.pools), Usages(self.metrics)
-        others = Others(router, self.tree.remote_overlap) if self.tree else None
+        fetch = self.backend.fetch
+        remote_lookup = RemoteLookup(router, fetch) if fetch else None
         in_turn = self.bookings.in_turn if self.bookings else None
         context = Context(
             router=router,
-            prompts=Prompts(self.prompts, router, self.worker_tokenizer, others),
+            prompts=Prompts(self.prompts, router, self.worker_tokenizer, remote_lookup),
             metrics=self.metrics,
             records=self.records,
             tasks=self._tasks,

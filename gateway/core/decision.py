@@ -19,14 +19,12 @@ from gateway.core.worker import Worker, WorkerId
 class Prompt(msgspec.Struct, frozen=True):
     """A request's prompts as token ids, one or (for batched completions) several; `source` says by whom.
     The one of a chat begins with the tokens of `run`, where it goes on from known ones. With `links`, the
-    tokens end at the first image, and there is more behind them. `told` is what others know of it: by the
-    last of its blocks, the leading blocks that workers hold whose events are not read here."""
+    tokens end at the first image, and there is more behind them."""
 
     tokens: Sequence[Tokens] = ()
     source: str = "none"
     run: Run | None = None
     links: Links | None = None
-    told: Mapping[BlockHash, Mapping[WorkerId, int]] = {}
 
     @property
     def num_tokens(self) -> int:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from gateway.config import Config
 from gateway.core.block_limits import BlockLimits, block_limits
 from gateway.core.engine import Engine, EventSource
 from gateway.core.event_stream import StreamState
@@ -13,7 +12,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.http.address import Address
 from gateway.http.cache_report import can_report
 from gateway.index.assumed import AssumedIndex
-from gateway.index.base import BlockSets, Index, Losses
+from gateway.index.base import BlockSets
 from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.endpoints import reached
 from gateway.ingest.poll import PollFeed
@@ -21,14 +20,12 @@ from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import Turns
 from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, reach
-from gateway.redis.options import redis_of
 from gateway.replication.agent_targets import AgentFeeds
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import Ways
 from gateway.upstream.control_client import ControlSession
 
 if TYPE_CHECKING:
-    from gateway.index.redis_tree.service import RadixService
     from gateway.replication.agent_feed import AgentFeed
     from gateway.replication.rank_store import Shelf
     from gateway.replication.replica_feed import ReplicaFeed
@@ -206,26 +203,3 @@ class Feeds:
             tasks=self._tasks,
             turns=self._turns,
         )
-
-
-def shared_index(
-    config: Config, index: Index, assumed: AssumedIndex, tree: "RadixService | None" = None
-) -> "Shared | None":
-    """What gateways tell each other of the workers' blocks, where there is a Redis for it; its library is
-    loaded then. Raises ConfigError."""
-    options = redis_of(config)
-    if options is None or config.index == "memory":
-        return None
-    from gateway.replication.session import Shared
-
-    return Shared(options, index=index, assumed=assumed, tree=tree)
-
-
-def shared_tree(config: Config, losses: Losses) -> "RadixService | None":
-    """Where workers' blocks are looked up in Redis itself. Raises ConfigError."""
-    options = redis_of(config)
-    if options is None or config.index != "redis":
-        return None
-    from gateway.index.redis_tree.service import RadixService
-
-    return RadixService(options, lookup_s=config.redis_lookup_timeout_s, losses=losses)

@@ -6,7 +6,7 @@ is a function of the block: no engine uses one for two blocks at a time. All cal
 effect at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -119,6 +119,11 @@ class Index(BlockSets, Protocol):
 
     def num_blocks(self, worker: WorkerId) -> int:
         """Distinct blocks (by our hash) that the worker holds."""
+
+
+Fetch = Callable[[BlockHash, Sequence[BlockHash]], Awaitable[None]]
+"""Lets an index that is not in this process answer for a prompt: called with its model's root and its hashes,
+before they are looked up. Raises nothing, and has its own deadline."""
 
 
 class Losses(Protocol):

@@ -13,7 +13,7 @@ from gateway.core.requests.routes import Kind
 from gateway.models.offload import LongPrompts
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.routing.prompt_limit import longest_prompt
-from gateway.routing.remote_lookup import Others
+from gateway.routing.remote_lookup import RemoteLookup
 from gateway.routing.router import Router
 from gateway.tokenization.chat_template import TooLong
 from gateway.tokenization.prompt_encoder import PromptError
@@ -22,32 +22,31 @@ log = logging.getLogger("kvgate.proxy")
 
 
 class Prompts:
-    """Token sources of one gateway. `others` looks up what an index in Redis has of a prompt."""
+    """Token sources of one gateway. `remote_lookup` looks prompts up in an index outside this process."""
 
     def __init__(
         self,
         source: PromptSource,
         router: Router,
         worker_tokenizer: WorkerTokenizer,
-        others: Others | None = None,
+        remote_lookup: RemoteLookup | None = None,
     ) -> None:
         self.source = source
         self.long_prompts = LongPrompts(source)
         self.worker_tokenizer = worker_tokenizer
         self._router = router
-        self._others = others
+        self._remote_lookup = remote_lookup
 
     def __repr__(self) -> str:
         return f"Prompts({self.source!r})"
 
     def takes_time(self, request: InferenceRequest) -> bool:
-        """True where a decision has to wait: for tokens, or for an answer of Redis."""
-        is_here = self._others is None and self.source.is_local(request)
+        """True where a decision has to wait: for tokens, or for a remote lookup."""
+        is_here = self._remote_lookup is None and self.source.is_local(request)
         return not is_here or self.long_prompts.is_long(request)
 
     async def of(self, request: InferenceRequest, authorization: bytes | None) -> Prompt:
-        """The tokens, and with `others` the overlap of workers that this gateway does not follow. Raises
-        PromptError, UnknownModel or NoWorker."""
+        """The tokens, looked up where the index is remote. Raises PromptError, UnknownModel or NoWorker."""
         eligible = self._router.fleet.eligible(request.model)
         if not self.source.is_local(request):
             key = authorization.decode("latin-1") if authorization else None
@@ -59,7 +58,9 @@ class Prompts:
             prompt = await self._long_prompt(request, eligible)
         else:
             prompt = self._router.tokenize(request)
-        return await self._others.tell(request, prompt) if self._others else prompt
+        if self._remote_lookup is not None:
+            await self._remote_lookup.fetch(request, prompt)
+        return prompt
 
     async def known_of(self, request: InferenceRequest, authorization: bytes | None, log_id: str) -> Prompt:
         """The tokens, or an empty prompt where they cannot be made, which is counted. Raises UnknownModel or

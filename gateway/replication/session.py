@@ -6,7 +6,6 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.core.block_limits import BlockLimits
@@ -27,7 +26,6 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
-    from gateway.index.redis_tree.service import RadixService
     from gateway.replication.metrics import ReplicaCollector
     from gateway.replication.replica_feed import OpenEngine, ReplicaFeed
 
@@ -79,14 +77,17 @@ class Shared:
         index: Index,
         assumed: AssumedIndex,
         times: Times = Times(),  # noqa: B008
-        tree: "RadixService | None" = None,
+        make_feed: "Callable[..., ReplicaFeed] | None" = None,
+        can_heal: bool = True,
     ) -> None:
-        """With a `tree` nobody follows: who does not hold a worker asks there."""
+        """`make_feed` makes a worker's feed; without it every gateway follows (`ReplicaFeed`). `can_heal`:
+        blocks that a request proves can be published."""
         self.times = times
         self.where = options.where
         self.delays_s = Histogram(DELAY_BOUNDS_S)
         self.feeds: dict[WorkerId, ReplicaFeed] = {}
-        self._tree = tree
+        self._make_feed = make_feed
+        self.can_heal = can_heal
         self._options = options
         self._index = index
         self._assumed = assumed
@@ -105,11 +106,6 @@ class Shared:
     @property
     def is_lost(self) -> bool:
         return self.tail.is_lost
-
-    @property
-    def can_heal(self) -> bool:
-        """Whether what a request proves of a worker can be told to all."""
-        return self._tree is None
 
     async def start(self, tasks: Tasks) -> None:
         """A server that is not there yet is waited for; one that cannot be used is refused, which raises
@@ -151,7 +147,7 @@ class Shared:
         tasks: Tasks,
         limits: BlockLimits,
     ) -> "ReplicaFeed":
-        feed = self.feeds[worker.id] = self._class_of(worker)(
+        feed = self.feeds[worker.id] = self._feed_class(
             worker,
             shared=self,
             index=self._index,
@@ -164,14 +160,13 @@ class Shared:
         feed.start(tasks)
         return feed
 
-    def _class_of(self, worker: Worker) -> "Callable[..., ReplicaFeed]":
-        if self._tree is None:
-            from gateway.replication.replica_feed import ReplicaFeed
+    @property
+    def _feed_class(self) -> "Callable[..., ReplicaFeed]":
+        if self._make_feed is not None:
+            return self._make_feed
+        from gateway.replication.replica_feed import ReplicaFeed
 
-            return ReplicaFeed
-        from gateway.replication.tree_feed import TreeFeed
-
-        return partial(TreeFeed, self._tree, model=worker.served[0].name)
+        return ReplicaFeed
 
     def log_of(self, root: BlockHash, block_size: int, worker: WorkerId) -> WorkerLog:
         keys = WorkerKeys.of(self._options.prefix, root, block_size, worker)

@@ -12,9 +12,12 @@ would be `replicated`. Who no longer holds forgets the worker's blocks.
 """
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gateway.core.event_stream import StreamState
+from gateway.core.worker import Worker
 from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import LOST
 from gateway.replication.messages import Status
@@ -27,10 +30,10 @@ from gateway.runtime.tasks import Tasks
 class TreeFeed(ReplicaFeed):
     """Of one worker."""
 
-    def __init__(self, service: RadixService, *args: Any, model: str, shared: Shared, **options: Any) -> None:
-        super().__init__(*args, shared=shared, **options)
+    def __init__(self, service: RadixService, worker: Worker, *, shared: Shared, **options: Any) -> None:
+        super().__init__(worker, shared=shared, **options)
         self._service = service
-        self._model = model
+        self._model = worker.served[0].name
         self._was_held = self._is_taking = False
 
     @property
@@ -89,3 +92,8 @@ class TreeFeed(ReplicaFeed):
     @property
     def _is_published(self) -> bool:
         return self._service.index.is_published(self._worker)
+
+
+def feeds_of(service: RadixService) -> Callable[..., ReplicaFeed]:
+    """The `make_feed` of `Shared`."""
+    return partial(TreeFeed, service)

@@ -6,5 +6,5 @@ explained
 learning       outcomes into the speed models                  speed_model      seconds per token, per worker
 least_squares  the online fit below it                         concurrency      how many requests run at once
 trials         A/B tests and shadow policies                   policy_score     how each policy did
-remote_lookup  overlap asked of Redis before a decision        query            the prompt as policies see it
+remote_lookup  lookups in a remote index before a decision     query            the prompt as policies see it
 """

@@ -99,8 +99,6 @@ class Lookups:
                 there = lookup.offloaded.setdefault(worker, {})
                 for names, num in media.items():
                     there[names] = there.get(names, 0) + size * num
-            if prompt.told and blocks:
-                told = {**prompt.told.get(blocks[-1], _NOTHING), **told}
             lookup.told.append(told)
             held = dict(told)
             self.assumed.extend(blocks, held, now)

@@ -15,6 +15,7 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage
 from gateway.core.worker import Served, Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Index
 from gateway.index.memory import MemoryIndex
 from gateway.policies.baselines import RoundRobin
 from gateway.policies.latency_slo import LatencySlo
@@ -27,9 +28,10 @@ from gateway.routing.router import LOOK_EVERY_S, Router
 class World:
     """A router over workers whose cache the test writes; tokens are given as ids."""
 
-    def __init__(self, *workers: Worker) -> None:
+    def __init__(self, *workers: Worker, index: Index | None = None) -> None:
         self.now = 0.0
-        self.fleet, self.index, self.assumed = Fleet(), MemoryIndex(), AssumedIndex()
+        self.fleet, self.assumed = Fleet(), AssumedIndex()
+        self.index: Index = MemoryIndex() if index is None else index
         self.router = Router(
             fleet=self.fleet,
             index=self.index,

@@ -15,6 +15,7 @@ from gateway.core.blocks import BlockHash
 from gateway.core.decision import Decision
 from gateway.core.event_stream import StreamState
 from gateway.index.redis_tree.browse import Browser
+from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import LOST, open_client
 from gateway.redis.options import redis_of
 from tests.redis.serving import Server, redis_server, server
@@ -30,9 +31,15 @@ class TreeStory(Story):
     """What is known is what the tree says."""
 
     def root(self) -> BlockHash:
-        assert self.gateway.tree
-        (root,) = self.gateway.tree.index.trees
+        (root,) = self.tree.index.trees
         return root
+
+    @property
+    def tree(self) -> RadixService:
+        """The service whose method the backend runs."""
+        service = getattr(self.gateway.backend.run, "__self__", None)
+        assert isinstance(service, RadixService)
+        return service
 
     async def told(self, sim: Sim) -> set[BlockHash]:
         options = redis_of(self.gateway.config)
@@ -60,8 +67,7 @@ class TreeStory(Story):
 
     @property
     def num_lookups(self) -> int:
-        assert self.gateway.tree
-        return self.gateway.tree.num_lookups
+        return self.tree.num_lookups
 
     @property
     def num_answered(self) -> int:
@@ -69,8 +75,7 @@ class TreeStory(Story):
 
     @property
     def failed(self) -> dict[str, int]:
-        assert self.gateway.tree
-        return self.gateway.tree.failed_lookups
+        return self.tree.failed_lookups
 
 
 beside = partial(test_replica.beside, pace=QUICK, kind=TreeStory, index="redis", redis_lookup_timeout_s=0.5)

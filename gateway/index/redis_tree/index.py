@@ -6,11 +6,12 @@
     trees    the published blocks of all gateways
 
 Events take effect on `own` at once. `flush` carries the blocks of *published* workers over to Redis, under
-the fence of the worker's lease; unpublished workers stay local. `overlap` answers from `own`,
-`remote_overlap` for workers of other gateways, in one round trip: a decision needs both.
+the fence of the worker's lease; unpublished workers stay local. `remote_overlap` asks for workers of other
+gateways, in one round trip; `overlap` answers from `own` and from what was remembered of that for the prompt.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from gateway.core.blocks import BlockHash
@@ -24,6 +25,9 @@ from gateway.index.redis_tree.writer import Writer
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.redis")
+
+MAX_FETCHED = 1 << 14
+"""Prompts, by their last block, whose lookups are remembered; the oldest are forgotten."""
 
 
 class RadixIndex:
@@ -43,6 +47,7 @@ class RadixIndex:
         self._on_news = on_news
         self._log = RateLimitedLog(log)
         self._is_accepting = True
+        self._fetched: OrderedDict[BlockHash, Mapping[WorkerId, int]] = OrderedDict()
         self._roots: dict[WorkerId, BlockHash] = {}
         self._published: dict[WorkerId, int] = {}
         self._states: dict[WorkerId, StreamState] = {}
@@ -186,7 +191,17 @@ class RadixIndex:
         return self.own.num_kept(worker, on_gpu=on_gpu)
 
     def overlap(self, hashes: Sequence[BlockHash], most: int | None = None) -> Mapping[WorkerId, int]:
-        return self.own.overlap(hashes, most)
+        own = self.own.overlap(hashes, most)
+        fetched = self._fetched.get(hashes[-1]) if hashes else None
+        return {**fetched, **own} if fetched else own
+
+    def remember(self, hashes: Sequence[BlockHash], found: Mapping[WorkerId, int]) -> None:
+        """Let `overlap` answer for these hashes with what was found of other gateways' workers, too."""
+        self._fetched.pop(hashes[-1], None)
+        if found:
+            self._fetched[hashes[-1]] = found
+        if len(self._fetched) > MAX_FETCHED:
+            self._fetched.popitem(last=False)
 
     def media(self, hashes: Sequence[BlockHash]) -> Mapping[WorkerId, Mapping[str, int]]:
         return self.own.media(hashes)
@@ -194,7 +209,8 @@ class RadixIndex:
     def offloaded(
         self, hashes: Sequence[BlockHash], overlap: Mapping[WorkerId, int]
     ) -> Mapping[WorkerId, Mapping[tuple[str, ...], int]]:
-        return self.own.offloaded(hashes, overlap)
+        own = {worker: depth for worker, depth in overlap.items() if worker in self._roots}
+        return self.own.offloaded(hashes, own)
 
     def holds(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> bool:
         return self.own.holds(worker, hashes)

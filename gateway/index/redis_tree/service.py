@@ -101,6 +101,11 @@ class RadixService:
         self.observe(time.perf_counter() - began)
         return found
 
+    async def fetch(self, root: BlockHash, hashes: Sequence[BlockHash]) -> None:
+        """Look a prompt up, so that the index answers for it; a failed lookup leaves the others' workers
+        empty."""
+        self.index.remember(hashes, await self.remote_overlap(root, hashes))
+
     @property
     def _is_stuck(self) -> bool:
         """Return True if nothing was answered since a lookup timed out (its answer may have come since)."""

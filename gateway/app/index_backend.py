@@ -1,0 +1,100 @@
+"""The index backends by name (`--index`): the index, and all that runs beside it.
+
+Another backend is an index (`index/base.py`), a function here that makes it, its line in BACKENDS, and its
+name in `config/redis.py`. Nothing else knows which one is in use.
+"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.registry import Collector
+
+from gateway.config import Config
+from gateway.core.errors import ConfigError
+from gateway.index.assumed import AssumedIndex
+from gateway.index.base import Fetch, Index, Losses
+from gateway.index.memory import MemoryIndex
+from gateway.redis.options import RedisOptions, redis_of
+
+if TYPE_CHECKING:
+    from gateway.replication.session import Shared
+
+Share = Callable[[AssumedIndex], "Shared | None"]
+
+
+def _alone(assumed: AssumedIndex) -> None:
+    """No sharing between gateways."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One index backend.
+
+    fetch        awaited before each decision, so that the index can answer for this prompt; None where it
+                 answers from memory
+    share        what gateways share of the workers' KV events, made once; returns None for nothing
+    run          serves until cancelled
+    collectors   its metrics
+    """
+
+    index: Index
+    fetch: Fetch | None = None
+    share: Share = _alone
+    run: Callable[[], Coroutine[Any, Any, None]] | None = None
+    collectors: Sequence[Collector] = ()
+
+
+def _memory(config: Config, losses: Losses) -> Backend:
+    return Backend(MemoryIndex(losses))
+
+
+def _replicated(config: Config, losses: Losses) -> Backend:
+    options, index = _redis(config), MemoryIndex(losses)
+
+    def share(assumed: AssumedIndex) -> "Shared":
+        from gateway.replication.session import Shared  # and its library
+
+        return Shared(options, index=index, assumed=assumed)
+
+    return Backend(index, share=share)
+
+
+def _tree(config: Config, losses: Losses) -> Backend:
+    from gateway.index.redis_tree.service import RadixService  # and its library
+    from gateway.replication.tree_metrics import TreeCollector
+
+    options = _redis(config)
+    service = RadixService(options, lookup_s=config.redis_lookup_timeout_s, losses=losses)
+
+    def share(assumed: AssumedIndex) -> "Shared":
+        from gateway.replication.session import Shared
+        from gateway.replication.tree_feed import feeds_of
+
+        return Shared(
+            options, index=service.index, assumed=assumed, make_feed=feeds_of(service), can_heal=False
+        )
+
+    return Backend(service.index, service.fetch, share, service.run, [TreeCollector(service)])
+
+
+BACKENDS: Mapping[str, Callable[[Config, Losses], Backend]] = {
+    "memory": _memory,
+    "replicated": _replicated,
+    "redis": _tree,
+}
+
+
+def backend_of(config: Config, losses: Losses) -> Backend:
+    """Raises ConfigError."""
+    options, name = redis_of(config), config.index
+    if name == "auto":
+        name = "memory" if options is None else "replicated"
+    return BACKENDS[name](config, losses)
+
+
+def _redis(config: Config) -> RedisOptions:
+    options = redis_of(config)
+    if options is None:
+        raise ConfigError(f"index: {config.index} needs --redis, the URL of a server")
+    return options
