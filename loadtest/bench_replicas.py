@@ -33,9 +33,9 @@ from gateway.index.redis_tree.service import RadixService
 from gateway.ingest.subscription import Subscription
 from gateway.policies.prefix_overlap import PrefixOverlap
 from gateway.redis.options import RedisOptions, redis_of
-from gateway.replication.rank_store import Shelf
+from gateway.replication.rank_store import RankStore
 from gateway.replication.replica_feed import ReplicaFeed
-from gateway.replication.session import Shared
+from gateway.replication.session import ReplicationSession
 from gateway.routing.router import Router
 from gateway.runtime.tasks import Tasks
 from loadtest.bench_index import BLOCK_SIZE, new_tokens, prompt_of
@@ -68,7 +68,7 @@ class Member:
     def __init__(self, options: RedisOptions) -> None:
         self.index, self.assumed, self._tasks = MemoryIndex(), AssumedIndex(), Tasks()
         self.router = router_of(self.index, self.assumed)
-        self.shared = Shared(options, index=self.index, assumed=self.assumed)
+        self.shared = ReplicationSession(options, index=self.index, assumed=self.assumed)
         self.feed: ReplicaFeed | None = None
 
     async def start(self) -> None:
@@ -77,11 +77,11 @@ class Member:
             WORKER, self._open_engine, lambda worker, state: None, self._tasks, block_limits(MAX_BLOCKS)
         )
 
-    def _open_engine(self, shelf: Shelf | None) -> tuple[PlayedFeed, Subscription]:
+    def _open_engine(self, store: RankStore | None) -> tuple[PlayedFeed, Subscription]:
         self.subscription = Subscription(
             WORKER.id,
             engine=Vllm(),
-            index=shelf or self.index,
+            index=store or self.index,
             assumed=self.assumed,
             can_replay=False,
             on_state=lambda worker, state: None,
@@ -93,8 +93,8 @@ class Member:
         assert self.feed and self.feed.holding
         shelf = self.feed.holding._shelf
         for event in events:
-            shelf.apply(WORKER.id, event)
-        shelf.settle(WORKER.id, self.subscription.stream, has_more=False)
+            store.apply(WORKER.id, event)
+        store.settle(WORKER.id, self.subscription.stream, has_more=False)
 
     @property
     def has_told_all(self) -> bool:
@@ -139,7 +139,7 @@ async def replica_figures(url: str) -> list[Figure]:
     reads, direct = Member(options), MemoryIndex()
     beside = router_of(direct, AssumedIndex())
     await reads.start()
-    await until(lambda: bool(reads.feed and reads.feed.holding))
+    await until(lambda: bool(reads.feed and reads.feed.leader))
     empty = await reads.used()
     asked = new_tokens(PROMPT_BLOCKS)
     for tokens in (asked, *(new_tokens(PROMPT_BLOCKS) for _ in range(NUM_BLOCKS // PROMPT_BLOCKS))):
@@ -149,7 +149,7 @@ async def replica_figures(url: str) -> list[Figure]:
         for event in events:
             direct.apply(WORKER.id, event)
         await asyncio.sleep(0)
-    await until(lambda: reads.has_told_all)
+    await until(lambda: reads.has_written_all)
     log_bytes = (await reads.used() - empty) / direct.num_blocks(WORKER.id)
     follows, warm_s = await warmed(options, direct.num_blocks(WORKER.id))
     figures = [

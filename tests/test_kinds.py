@@ -27,7 +27,7 @@ def known(s: Story, sim: Sim) -> Places:
     assert isinstance(index, MemoryIndex)
     holder = index._holders[worker_id(sim)]
     found: Places = {"window": set(holder.groups.held.get(1, ())) if holder.groups else set()}
-    for (medium, _), names in holder.places.items():
+    for (medium, _), names in holder.tiers.items():
         found.setdefault(medium, set()).update(index._edges.hash_at(block) for _, block in names.items())
     return {place: blocks for place, blocks in found.items() if blocks}
 

@@ -201,8 +201,8 @@ def _blind(subscribed: Subscribed) -> dict[str, Any] | None:
     """Why not all is known of what the worker holds, and what has come to be known since."""
     if (reason := subscribed.stream.blind_reason) is None:
         return None
-    healing = getattr(subscribed, "healing", None)  # none where an agent tells
-    return {"reason": reason} | (healing.describe() if healing else {})
+    recovery = getattr(subscribed, "healing", None)  # none where an agent tells
+    return {"reason": reason} | (recovery.describe() if recovery else {})
 
 
 def as_json(body: Any, status: int = 200) -> web.Response:

@@ -18,7 +18,7 @@ import grpc.aio
 
 from gateway.core.errors import ConfigError
 from gateway.core.kv_events import DecodeError
-from gateway.replication.codec import SERVICE, Request, decode_request, encode, encode_hello
+from gateway.replication.codec import SERVICE, LogRequest, decode_request, encode, encode_hello
 from gateway.replication.journal import Reader
 from gateway.replication.messages import VERSION, Hello
 from gateway.replication.rank_store import Rank

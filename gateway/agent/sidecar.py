@@ -28,7 +28,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.ingest.base import Feed
 from gateway.observability.metrics import Metrics
 from gateway.replication.messages import Hello
-from gateway.replication.rank_store import Rank, Shelf, ShelfSubscription
+from gateway.replication.rank_store import Rank, RankStore, RankSubscription
 from gateway.runtime.tasks import Tasks, stop_event
 from gateway.runtime.tls import worker_tls
 from gateway.upstream.control_client import ControlSession
@@ -53,7 +53,7 @@ class Sidecar:
         self._tasks = Tasks()
         self.fleet = Fleet()
         self.assumed = AssumedIndex()
-        self.shelf = Shelf(lambda: time.time_ns() // 1000)
+        self.store = RankStore(lambda: time.time_ns() // 1000)
         self.service = KvEvents(self._find, self._token)
         self.port = 0
 
@@ -62,17 +62,17 @@ class Sidecar:
         self._server, self.port = await serve(self.service, config.listen, self._credentials)
         self._feeds = Feeds(
             engine_of=self._engines.named,
-            index=self.shelf,
+            index=self.store,
             assumed=self.assumed,
             headers=self._headers,
             tasks=self._tasks,
-            subscribe=ShelfSubscription,
+            subscribe=RankSubscription,
             limits_of=lambda worker: block_limits(worker.num_blocks, offloaded=config.offload_blocks),
         )
         self._session = ControlSession(self._tls, timeout_s=config.probe_timeout_s)
         self.roster = Roster(
             fleet=self.fleet,
-            index=self.shelf,
+            index=self.store,
             assumed=self.assumed,
             metrics=Metrics(),
             make_probe=lambda url: Probe(
@@ -115,7 +115,7 @@ class Sidecar:
     def _find(self, dp_rank: int) -> tuple[Hello, Rank] | None:
         for endpoint in self.roster:
             for worker in endpoint.workers:
-                rank = self.shelf.ranks.get(worker.id)
+                rank = self.store.ranks.get(worker.id)
                 if worker.dp_rank == dp_rank and rank and worker.id in endpoint.feeds:
                     start_time_s = endpoint.facts.start_time_s if endpoint.facts else None
                     return _hello(worker, rank, start_time_s, self._name), rank

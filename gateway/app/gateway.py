@@ -93,7 +93,7 @@ from gateway.upstream.pools import Pools
 
 if TYPE_CHECKING:
     from gateway.bookings.sync import SharedBookings
-    from gateway.replication.session import Shared
+    from gateway.replication.session import ReplicationSession
 
 log = logging.getLogger("kvgate")
 
@@ -157,7 +157,7 @@ class Gateway:
         self._feeds = self._make_feeds()
 
     @property
-    def sharing(self) -> "list[Shared | SharedBookings]":
+    def sharing(self) -> "list[ReplicationSession | SharedBookings]":
         return [each for each in (self.shared, self.bookings) if each]
 
     def _read_workers(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError
 
 from gateway.redis.client import check, open_client
-from gateway.redis.keys import bookings_channel, turn_keys
+from gateway.redis.keys import bookings_channel, lock_keys
 from gateway.redis.options import RedisOptions
 
 _COMMAND = re.compile(r"run the '([^']+)' command")
@@ -46,7 +46,7 @@ async def refusals(options: RedisOptions, *, is_atomic: bool) -> dict[str, str]:
 
 def _commands(options: RedisOptions, is_atomic: bool) -> list[tuple[Any, ...]]:
     """As `line` and `turns` send them, those in scripts too."""
-    channel, (holder, number) = channel_of(options), turn_keys(options.prefix)
+    channel, (holder, number) = channel_of(options), lock_keys(options.prefix)
     told: list[tuple[Any, ...]] = [
         ("SUBSCRIBE", channel),
         ("PUBLISH", channel, ""),

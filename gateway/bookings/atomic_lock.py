@@ -20,7 +20,7 @@ from gateway.bookings.publisher import Teller
 from gateway.bookings.pubsub import Speaker
 from gateway.bookings.shared_ledger import Table
 from gateway.redis.client import LOST, open_client
-from gateway.redis.keys import turn_keys
+from gateway.redis.keys import lock_keys
 from gateway.redis.options import RedisOptions
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
@@ -60,7 +60,7 @@ class Turns:
         self.num_taken = self.num_late = self.num_without = 0
         self._table = table
         self._speaker = speaker
-        self._keys = turn_keys(options.prefix)
+        self._keys = lock_keys(options.prefix)
         self._client: Redis = open_client(options, max_connections=1)
         self._take = self._client.register_script(_TAKE)
         self._waiting: deque[Callable[[], None]] = deque()

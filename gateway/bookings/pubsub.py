@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError
 
-from gateway.redis.cancellation import heeding
+from gateway.redis.cancellation import preserve_cancellation
 from gateway.redis.client import open_client
 from gateway.redis.options import RedisOptions
 
@@ -33,7 +33,7 @@ class _Line:
 
     async def open(self) -> None:
         pool: Any = self._client.connection_pool
-        with heeding():
+        with preserve_cancellation():
             self._connection = await pool.get_connection()
 
     async def close(self) -> None:
@@ -52,7 +52,7 @@ class _Line:
         """A command's answer."""
         connection = self._connection
         try:
-            with heeding():
+            with preserve_cancellation():
                 await connection.send_packed_command(connection.pack_command(*command), check_health=False)
                 return await connection.read_response()
         except NoPermissionError as exc:
@@ -97,7 +97,7 @@ class Listener(_Line):
 
     async def next(self) -> bytes:
         while True:
-            with heeding():
+            with preserve_cancellation():
                 told = await self._connection.read_response()
             if told[0] == b"message":
                 data: bytes = told[2]

@@ -17,7 +17,7 @@ from gateway.bookings.shared_memory import Place
 from gateway.bookings.unconfirmed import Unheard
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Histogram
-from gateway.redis.client import LOST, Refused, check, failure, open_client
+from gateway.redis.client import LOST, UnusableRedis, check, failure, open_client
 from gateway.redis.options import RedisOptions
 from gateway.runtime.rate_limited_log import RateLimitedLog
 from gateway.runtime.tasks import Tasks
@@ -69,7 +69,7 @@ class SharedBookings:
         return f"SharedBookings({self._options.where}, lost={self.is_lost}, {self.abroad})"
 
     async def start(self, tasks: Tasks) -> None:
-        """A server that is not there yet is waited for. Raises `redis.client.Refused`."""
+        """A server that is not there yet is waited for. Raises `redis.client.UnusableRedis`."""
         client = open_client(self._options, max_connections=1)
         try:
             await check(client, self._options)
@@ -99,7 +99,7 @@ class SharedBookings:
         """Print what Redis has against us, for people; whether it has nothing."""
         try:
             refused = await refusals(self._options, is_atomic=self.turns is not None)
-        except (*LOST, Refused) as exc:
+        except (*LOST, UnusableRedis) as exc:
             print(failure(exc, self._options.where))
             return False
         finally:

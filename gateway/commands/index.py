@@ -10,7 +10,7 @@ import aiohttp
 from gateway.commands.index_survey import Row, Survey, table
 from gateway.config import Config
 from gateway.core.errors import ConfigError
-from gateway.redis.client import LOST, Refused, open_client
+from gateway.redis.client import LOST, UnusableRedis, open_client
 from gateway.redis.options import redis_of
 
 TRIES = 5
@@ -29,7 +29,7 @@ async def run(args: argparse.Namespace, config: Config) -> int:
     client = open_client(options)
     try:
         return await _ACTIONS[args.action](args, Survey(client, options))
-    except Refused:
+    except UnusableRedis:
         raise
     except LOST as exc:
         raise ConfigError(f"redis: {options.where}: {exc}") from exc

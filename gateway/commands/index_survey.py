@@ -18,11 +18,11 @@ from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.redis_tree.browse import Browser, PublishedWorker
 from gateway.index.redis_tree.tree import tree_key
-from gateway.redis.client import Refused, foreign
+from gateway.redis.client import UnusableRedis, foreign_schema
 from gateway.redis.keys import SCHEMA, WorkerKeys, schema_key, trees_key, workers_key
 from gateway.redis.options import RedisOptions
 from gateway.replication.redis_log import READ_AT_ONCE, START, entry
-from gateway.replication.takeover import inherit
+from gateway.replication.takeover import restore
 
 AT_ONCE = 500
 """Keys dropped by one command: all at once would block the server."""
@@ -61,7 +61,7 @@ class Survey:
         """Check the schema version. Raises Refused for data of another version."""
         found = await _of(self._client.get(schema_key(self._options.prefix)))
         if found not in (None, SCHEMA):
-            raise Refused(foreign(found, self._options))
+            raise UnusableRedis(foreign_schema(found, self._options))
 
     async def trees(self) -> dict[BlockHash, str]:
         """Model by root."""
@@ -131,7 +131,7 @@ class Survey:
         size = int(keys.base.removeprefix(f"{self._options.prefix}:").partition(":")[0].partition(".")[2])
         parts = await _of(self._client.lrange(keys.snapshot, 0, -1))
         log = [(each.epoch, each.data) async for each in self._log(keys)]
-        if (heritage := inherit(row.root, size, parts, log)) is None:
+        if (heritage := restore(row.root, size, parts, log)) is None:
             row.faults.append("snapshot and log are not whole, or are being written")
             return
         row.blocks, row.stream = set(heritage.inventory.blocks()), heritage.status.state

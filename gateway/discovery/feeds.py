@@ -27,9 +27,9 @@ from gateway.upstream.control_client import ControlSession
 
 if TYPE_CHECKING:
     from gateway.replication.agent_feed import AgentFeed
-    from gateway.replication.rank_store import Shelf
+    from gateway.replication.rank_store import RankStore
     from gateway.replication.replica_feed import ReplicaFeed
-    from gateway.replication.session import Shared
+    from gateway.replication.session import ReplicationSession
 
 
 class Feeds:
@@ -47,7 +47,7 @@ class Feeds:
         agents: AgentFeeds | None = None,
         subscribe: Callable[..., Subscription] = Subscription,
         healer: RecoveryObserver | None = None,
-        shared: "Shared | None" = None,
+        shared: "ReplicationSession | None" = None,
         limits_of: Callable[[Worker], BlockLimits] = lambda worker: block_limits(worker.num_blocks),
         ways: Ways | None = None,
     ) -> None:
@@ -95,15 +95,15 @@ class Feeds:
 
     def _open_replica(
         self,
-        shared: "Shared",
+        shared: "ReplicationSession",
         worker: Worker,
         source: EventSource,
         session: ControlSession,
         on_state: Callable[[WorkerId, StreamState], None],
     ) -> "tuple[ReplicaFeed, ReplicaFeed]":
-        def open_events(shelf: "Shelf | None") -> tuple[ZmqFeed | PollFeed, Subscription]:
-            if shelf is not None:
-                return self._open_events(worker, source, session, lambda worker, state: None, shelf)
+        def open_events(store: "RankStore | None") -> tuple[ZmqFeed | PollFeed, Subscription]:
+            if store is not None:
+                return self._open_events(worker, source, session, lambda worker, state: None, store)
             if source.is_polled:
                 raise ValueError("they can be had once")
             return self._open_events(worker, source, session, on_state)
@@ -117,13 +117,13 @@ class Feeds:
         source: EventSource,
         session: ControlSession,
         on_state: Callable[[WorkerId, StreamState], None],
-        shelf: "Shelf | None" = None,
+        store: "RankStore | None" = None,
     ) -> tuple[ZmqFeed | PollFeed, Subscription]:
         if not source.is_polled:
             self._reached(worker, source)  # before anything is opened that would have to be closed
         engine = self._engine_of(worker.engine)
-        index: BlockSets = self._index if shelf is None else shelf
-        make: Callable[..., Subscription] = self._make_subscription if shelf is None else shelf.subscription
+        index: BlockSets = self._index if store is None else store
+        make: Callable[..., Subscription] = self._make_subscription if store is None else store.subscription
         subscription = make(
             worker.id,
             engine=engine,
@@ -147,11 +147,13 @@ class Feeds:
         the tree in Redis, which is told of blocks whose names are known."""
         if (healer := self._healer) is None or (self._agents and self._agents.has(worker)):
             return
-        if self._shared and not self._shared.can_heal:
+        if self._shared and not self._shared.can_recover:
             return
         reports = can_report(engine.reports_from, worker.version)
-        healing = subscription.healing = healer.open(worker, can_report=reports, shelve=subscription.shelved)
-        subscription.on_close = lambda: healer.close(healing)
+        recovery = subscription.recovery = healer.open(
+            worker, can_report=reports, shelve=subscription.recovery_target
+        )
+        subscription.on_close = lambda: healer.close(recovery)
 
     async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""

@@ -2,10 +2,10 @@
 
 Two uses of one mechanism:
 - a request in flight will leave its prompt's blocks at its worker: they are *pinned* until it ends, so
-that the next request, milliseconds later, sees them;
+  that the next request, milliseconds later, sees them;
 - for a worker without events this is the only knowledge: its blocks are kept for `keep_s` after the
-request, up to its cache size; the least recently sent go first, tails before heads. For workers with events
-blocks are kept for a second, time enough for the event to arrive.
+  request, up to its cache size; the least recently sent go first, tails before heads.
+For workers with events blocks are kept for a second, time enough for the event to arrive.
 """
 
 from collections import deque

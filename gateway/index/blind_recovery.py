@@ -94,7 +94,7 @@ class BlindRecovery:
         self.proofs = Proofs(worker, index, root)
         self.is_blind = False
         self.was_blind = False  # since its engine started: events go through here
-        self.on_change: Callable[[BlindRecovery], None] = lambda healing: None
+        self.on_change: Callable[[BlindRecovery], None] = lambda recovery: None
         self._index = index
         self._root = root
         self._size = block_size

@@ -51,7 +51,7 @@ class RecoveryObserver:
         go, if not there."""
         assert worker.block_size, "a worker of unknown block size has no events"
         shelved = shelve(self._index)
-        healing = BlindRecovery(
+        recovery = BlindRecovery(
             worker.id,
             shelved or self._index,
             root=root_hash(worker.served[0].root),
@@ -60,19 +60,19 @@ class RecoveryObserver:
             keep_s=self._keep_s,
             clock=self._clock,
         )
-        healing.on_change = self._changed
-        self._healings[worker.id] = healing
+        recovery.on_change = self._changed
+        self._healings[worker.id] = recovery
         self._shelved.pop(worker.id, None)
         if shelved:
             self._shelved[worker.id] = shelved
-        return healing
+        return recovery
 
-    def close(self, healing: BlindRecovery) -> None:
+    def close(self, recovery: BlindRecovery) -> None:
         """Its events are read no more."""
-        if self._healings.get(healing.worker) is healing:
-            del self._healings[healing.worker]
-            self._blind.pop(healing.worker, None)
-            self._shelved.pop(healing.worker, None)
+        if self._healings.get(recovery.worker) is recovery:
+            del self._healings[recovery.worker]
+            self._blind.pop(recovery.worker, None)
+            self._shelved.pop(recovery.worker, None)
 
     def get(self, worker: WorkerId) -> BlindRecovery | None:
         return self._healings.get(worker)
@@ -86,10 +86,10 @@ class RecoveryObserver:
         decision, prompt, blocks, request = decided.decision, decided.prompt, decided.blocks, decided.request
         if not self._blind:
             return
-        healing = self._blind.get(decision.worker.id)
-        if healing is None or not blocks:
+        recovery = self._blind.get(decision.worker.id)
+        if recovery is None or not blocks:
             return
-        if healing.sent(decision.id, prompt.tokens, blocks, request.reads_cache):
+        if recovery.sent(decision.id, prompt.tokens, blocks, request.reads_cache):
             self.asking[decision.id] = None
             if len(self.asking) > MAX_ASKING:
                 self.asking.popitem(last=False)
@@ -98,36 +98,36 @@ class RecoveryObserver:
         if not self._blind:
             return
         self.asking.pop(decision.id, None)
-        healing = self._blind.get(decision.worker.id)
-        if healing is not None:
-            self._learn(healing, decision.id, usage.cached_tokens)
+        recovery = self._blind.get(decision.worker.id)
+        if recovery is not None:
+            self._learn(recovery, decision.id, usage.cached_tokens)
 
     def tick(self) -> bool:
         """A portion for each: what expired goes, what settled is placed. Whether more is due."""
-        return any([self._tick(healing) for healing in self._blind.values()])
+        return any([self._tick(recovery) for recovery in self._blind.values()])
 
-    def _learn(self, healing: BlindRecovery, id: str, cached_tokens: int | None) -> None:
-        if (shelved := self._shelved.get(healing.worker)) is None:
-            healing.answered(id, cached_tokens)
+    def _learn(self, recovery: BlindRecovery, id: str, cached_tokens: int | None) -> None:
+        if (shelved := self._shelved.get(recovery.worker)) is None:
+            recovery.answered(id, cached_tokens)
         elif shelved.is_frozen:  # a snapshot is made: the next request will tell as much
-            healing.answered(id, None)
+            recovery.answered(id, None)
         else:
-            healing.answered(id, cached_tokens)
+            recovery.answered(id, cached_tokens)
             shelved.settle()
 
-    def _tick(self, healing: BlindRecovery) -> bool:
-        if (shelved := self._shelved.get(healing.worker)) is None:
-            return healing.tick()
-        has_more = not shelved.is_frozen and healing.tick()
+    def _tick(self, recovery: BlindRecovery) -> bool:
+        if (shelved := self._shelved.get(recovery.worker)) is None:
+            return recovery.tick()
+        has_more = not shelved.is_frozen and recovery.tick()
         if not shelved.is_frozen:
             shelved.settle()
         return has_more
 
-    def _changed(self, healing: BlindRecovery) -> None:
-        if healing.is_blind and self._healings.get(healing.worker) is healing:
-            self._blind[healing.worker] = healing
+    def _changed(self, recovery: BlindRecovery) -> None:
+        if recovery.is_blind and self._healings.get(recovery.worker) is recovery:
+            self._blind[recovery.worker] = recovery
         else:
-            self._blind.pop(healing.worker, None)
+            self._blind.pop(recovery.worker, None)
             if not self._blind:
                 self.asking.clear()
 

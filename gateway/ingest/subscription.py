@@ -43,13 +43,13 @@ class Subscription:
         assumed: AssumedIndex,
         can_replay: bool,
         on_state: Callable[[WorkerId, StreamState], None],
-        healing: BlindRecovery | None = None,
+        recovery: BlindRecovery | None = None,
         limits: BlockLimits | None = None,
     ) -> None:
-        """`healing` takes the events of a stream that is or was BLIND to `index` in place of this. `limits`
+        """`recovery` takes the events of a stream that is or was BLIND to `index` in place of this. `limits`
         are of the worker's blocks."""
         self.worker = worker
-        self.healing = healing
+        self.recovery = recovery
         self.stream = Stream(can_replay=can_replay)
         self.ask_replay: Callable[[int], None] = lambda start_seq: None
         self.behind: Callable[[], None] = lambda: None
@@ -157,7 +157,7 @@ class Subscription:
         """Nothing more comes."""
         self.on_close()
 
-    def shelved(self, index: RecoveryIndex) -> RecoveryTarget | None:
+    def recovery_target(self, index: RecoveryIndex) -> RecoveryTarget | None:
         """What takes the place of `index`, our own, for healing; None: that is where events go."""
         return None
 
@@ -195,8 +195,8 @@ class Subscription:
                 self._log.info("worker %s: its blocks are forgotten: %s", self.worker, reason)
                 self._index.reset_worker(self.worker)
                 self._assumed.reset_worker(self.worker)
-                if self.healing:
-                    self.healing.reset(is_restart=reason == RESTARTED)
+                if self.recovery:
+                    self.recovery.reset(is_restart=reason == RESTARTED)
             case AskReplay(start_seq):
                 self.ask_replay(start_seq)
 
@@ -232,11 +232,11 @@ class Subscription:
         """As much of it as there is room for, in blocks; the room that is left. `_rest` is None behind it."""
         if self._rest is None:
             self._rest, self._num_bad = portions(batch.events), self._count_bad()
-        healing = self.healing if self.healing and self.healing.was_blind else None
+        recovery = self.recovery if self.recovery and self.recovery.was_blind else None
         before = room
         for event in self._rest:
-            if healing:
-                healing.apply(event)
+            if recovery:
+                recovery.apply(event)
             else:
                 self._index.apply(self.worker, event)
             room -= max(num_blocks(event), MIN_COST)
@@ -262,8 +262,8 @@ class Subscription:
         return applied.num_orphans + applied.num_mismatched
 
     def _tell_healing(self) -> None:
-        if self.healing:
-            self.healing.set_blind(is_blind=self.stream.blind_reason is not None)
+        if self.recovery:
+            self.recovery.set_blind(is_blind=self.stream.blind_reason is not None)
 
     def _doubt(self, batch: EventBatch) -> None:
         """Blocks that cannot be placed: what we know of this worker is not complete.
@@ -275,9 +275,9 @@ class Subscription:
         self._log.warning(text, self.worker, batch.seq)
         was_exact = self.stream.state is StreamState.EXACT
         self.stream.doubt("blocks with an unknown parent or another block size")
-        if self.healing and not self.healing.was_blind:
+        if self.recovery and not self.recovery.was_blind:
             self._tell_healing()
-            self.healing.look_back(batch.events)
+            self.recovery.look_back(batch.events)
         if was_exact and self.stream.can_replay and self.stream.epoch != self._resynced_epoch:
             self._wants_resync = True  # behind what is being carried out now
 

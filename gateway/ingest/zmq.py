@@ -35,7 +35,7 @@ log = logging.getLogger("kvgate.ingest")
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ZmqTimes:
     """replay_s      a replay that brings nothing for this long has failed
     quiet_s       one that has begun and brings no more: engines send it in one go, but their ROUTER
                   drops what is not taken quickly, the end mark too
@@ -55,7 +55,7 @@ class Times:
     behind_s: float = 10.0
 
 
-_TIMES = Times()
+_TIMES = ZmqTimes()
 
 
 class ZmqFeed:
@@ -70,7 +70,7 @@ class ZmqFeed:
         endpoint: str,
         replay_endpoint: str | None,
         topic: str = "",
-        times: Times = _TIMES,
+        times: ZmqTimes = _TIMES,
         turns: Turns | None = None,
         wires: Wires | None = None,
         refusal: Callable[[str], str | None] = lambda address: None,
@@ -272,7 +272,7 @@ class _Replay:
         reader: Callable[[OnMessage], Reader],
         on_message: Callable[[list[bytes]], bool],
         on_silence: Callable[[], None],
-        times: Times,
+        times: ZmqTimes,
     ) -> None:
         self._socket = socket
         self._take = on_message

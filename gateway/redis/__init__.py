@@ -1,6 +1,6 @@
-"""Redis or Valkey, shared by several gateways: the connection and the keys.
+"""Redis or Valkey shared by several gateways: connections, keys, error reporting.
 
-options   how it is reached            topology        which server now: Sentinels, Clusters
-client    a connection, its schema     error_reporter  failures, logged once
+options   settings of the connection   topology        finds the master: Sentinels, Clusters
+client    connections, schema check    error_reporter  failures, logged once
 keys      names of all keys            embedded        the server of `--redis embedded`
 """

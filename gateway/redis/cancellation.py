@@ -1,5 +1,8 @@
-"""Commands that can be given up: the library sends by `asyncio.wait_for`, which before Python 3.12 loses a
-cancellation that comes when the sending is just over, and whoever is being stopped would go on for ever."""
+"""Redis commands that can be cancelled on Python 3.11.
+
+redis-py sends with `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives just when
+the sending is done: a task being stopped would go on for ever.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,8 +13,8 @@ from redis.asyncio import Redis
 
 
 @contextmanager
-def heeding() -> Iterator[None]:
-    """A cancellation that is lost inside is not lost, whatever else came of it."""
+def preserve_cancellation() -> Iterator[None]:
+    """Raise CancelledError at the end if the task was cancelled inside, even if the cancellation got lost."""
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
     try:
@@ -21,7 +24,7 @@ def heeding() -> Iterator[None]:
             raise asyncio.CancelledError
 
 
-class Stoppable(Redis):
+class CancellableRedis(Redis):
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        with heeding():
+        with preserve_cancellation():
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]

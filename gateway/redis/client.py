@@ -1,6 +1,6 @@
-"""A connection to Redis: a bounded pool, time limits on all, and the schema checked before anything else.
+"""Redis connections: a bounded pool, time limits on all commands, and a schema check before the first use.
 
-The library's own repeats are off: what is done again, and when, is decided by who asks, who knows whether it
+redis-py's own retries are off: each caller decides what to repeat, and when, since only the caller knows what
 may be done twice.
 """
 
@@ -23,36 +23,37 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.core.errors import ConfigError
-from gateway.redis.cancellation import Stoppable
+from gateway.redis.cancellation import CancellableRedis
 from gateway.redis.keys import SCHEMA, schema_key
 from gateway.redis.options import RedisOptions
-from gateway.redis.topology import Asked, Nodes, NotLetIn, Sentinels, is_unauthorized
+from gateway.redis.topology import ClusterNodes, Locator, LocatorsUnauthorized, Sentinels, is_unauthorized
 
 log = logging.getLogger("kvgate.redis")
 
 MAX_CONNECTIONS = 16
-"""Of one pool. Who waits for news (XREAD BLOCK) has one of its own, so that nobody waits behind it."""
+"""Connections per pool. A blocking reader (XREAD BLOCK) has a pool of its own, so that no command waits
+behind it."""
 OLDEST = (7, 0)
 LOST = (RedisError, OSError, TimeoutError)
-"""What a call may raise when the server, or the way to it, is not there or does not do it."""
+"""Exceptions of a call when Redis is unreachable or does not serve."""
 _ELSEWHERE = (ReadOnlyError, MovedError, AskError, ClusterDownError)
-"""It is no longer the one that is to be written."""
+"""Errors of a server that is no longer the master."""
 
 
-class Refused(ConfigError):
-    """The server is there, and we cannot use it: password, permissions, version, schema."""
+class UnusableRedis(ConfigError):
+    """Redis answers but is unusable: password, permissions, version or schema."""
 
 
-class Connects:
-    """How often a connection was made: behind it there may be another server."""
+class ConnectionCount:
+    """Count of connections made: behind a new one there may be another server."""
 
     num = 0
 
 
-class Following:
-    """A connection, of the kind that it is mixed into: to where the server is now, if there is a choice."""
+class LocatedConnection:
+    """Connection mixin that connects to the master that `locator` finds, and counts connects."""
 
-    def __init__(self, *, connects: Connects, locator: Asked | None = None, **options: Any) -> None:
+    def __init__(self, *, connects: ConnectionCount, locator: Locator | None = None, **options: Any) -> None:
         super().__init__(**options)
         self._connects, self._locator = connects, locator
 
@@ -64,13 +65,13 @@ class Following:
             try:
                 await super()._connect()  # type: ignore[misc]
             except (OSError, TimeoutError):
-                self._locator.not_there()
+                self._locator.report_unreachable()
                 raise
         self._connects.num += 1
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
-        """Raises what a lost connection raises where the server has closed it just now: uvloop says so by a
-        RuntimeError, which nobody would take for that."""
+        """Send a command. Raises ConnectionError for a connection that the server has just closed, which
+        uvloop reports as a RuntimeError."""
         try:
             await super().send_packed_command(*args, **options)  # type: ignore[misc]
         except RuntimeError as exc:
@@ -85,15 +86,16 @@ class Following:
             raise
 
 
-class Client(Stoppable):
-    connects: Connects
+class Client(CancellableRedis):
+    connects: ConnectionCount
 
 
 def open_client(
     options: RedisOptions, *, max_connections: int = MAX_CONNECTIONS, block_s: float = 0
 ) -> Client:
-    """Opened by its first command. `block_s` is for how long commands of it wait in the server."""
-    connects = Connects()
+    """Create a client, which connects with its first command. `block_s` is the longest wait of its commands
+    in the server."""
+    connects = ConnectionCount()
     kind = options.connection.get("connection_class", Connection)
     pool = BlockingConnectionPool(
         max_connections=max_connections,
@@ -103,78 +105,81 @@ def open_client(
         retry=Retry(NoBackoff(), 0),
         protocol=2,
         client_name="kvgate",
-        **{**options.connection, "connection_class": type("Following", (Following, kind), {})},
+        **{**options.connection, "connection_class": type("Following", (LocatedConnection, kind), {})},
         connects=connects,
         locator=locator(options),
     )
-    client = cast(Client, Client.from_pool(pool))  # which closes it
+    client = cast(Client, Client.from_pool(pool))  # closes the pool with the client
     client.connects = connects
     return client
 
 
-def locator(options: RedisOptions) -> Asked | None:
-    """Who is asked where the server is now; None where there is one server only."""
-    if not options.asked:
+def locator(options: RedisOptions) -> Locator | None:
+    """Return the locator of the master; None where there is one server only."""
+    if not options.locators:
         return None
     connection = {
-        **options.asking,
+        **options.locator_options,
         "socket_timeout": options.timeout_s,
         "socket_connect_timeout": options.timeout_s,
     }
     if options.service:
-        return Sentinels(options.asked, options.service, connection)
-    return Nodes(options.asked, options.prefix, connection)
+        return Sentinels(options.locators, options.service, connection)
+    return ClusterNodes(options.locators, options.prefix, connection)
 
 
 async def check(client: Redis, options: RedisOptions) -> None:
-    """Whether it can be used; its schema is written where there is none. Raises Refused, or one of LOST."""
+    """Check that Redis is usable; writes the schema version where there is none. Raises UnusableRedis, or one
+    of LOST."""
     await check_schema(client, options)
-    await _look(client, options)
+    await _check_server(client, options)
 
 
 async def check_schema(client: Redis, options: RedisOptions) -> None:
-    """In one round trip."""
+    """Check or write the schema version, in one round trip."""
     try:
         found = await client.set(schema_key(options.prefix), SCHEMA, nx=True, get=True)
     except NoPermissionError as exc:
-        raise Refused(
+        raise UnusableRedis(
             f"redis: at {options.where} this user may not write {options.prefix}:* ({exc}); it needs "
             f"~{options.prefix}:* &{options.prefix}:* +@all -@dangerous +info"
         ) from exc
     except (RedisConnectionError, AuthorizationError, ResponseError) as exc:
-        if isinstance(exc, NotLetIn) or isinstance(exc.__cause__, NotLetIn):
-            raise Refused(f"redis: {options.where}: {exc}") from exc
+        if isinstance(exc, LocatorsUnauthorized) or isinstance(exc.__cause__, LocatorsUnauthorized):
+            raise UnusableRedis(f"redis: {options.where}: {exc}") from exc
         if is_unauthorized(exc):
-            raise Refused(
+            raise UnusableRedis(
                 f"redis: {options.where} refuses the password or user ({exc}); see --redis-password-file"
             ) from exc
         if "syntax" in str(exc).lower():
-            raise Refused(f"redis: {options.where} is too old: Redis 7 or Valkey 7.2 is needed") from exc
+            raise UnusableRedis(
+                f"redis: {options.where} is too old: Redis 7 or Valkey 7.2 is needed"
+            ) from exc
         if "WRONGTYPE" not in str(exc):
             raise
         found = b"a key of another type"
     if found not in (None, SCHEMA):
-        raise Refused(foreign(found, options))
+        raise UnusableRedis(foreign_schema(found, options))
 
 
 def failure(exc: BaseException, where: str) -> str:
-    """For people: why it cannot be used."""
-    return str(exc) if isinstance(exc, Refused) else f"redis: {where} is not reached: {exc}"
+    """Explain for people why Redis is unusable."""
+    return str(exc) if isinstance(exc, UnusableRedis) else f"redis: {where} is not reached: {exc}"
 
 
-def foreign(found: Any, options: RedisOptions) -> str:
-    """What is said where the schema is another."""
-    told = found.decode("utf-8", "replace")[:40] if isinstance(found, bytes) else str(found)
+def foreign_schema(found: Any, options: RedisOptions) -> str:
+    """Explain that Redis has data of another schema."""
+    version = found.decode("utf-8", "replace")[:40] if isinstance(found, bytes) else str(found)
     return (
-        f"redis: {schema_key(options.prefix)} at {options.where} says '{told}', and this gateway reads and "
-        f"writes '{SCHEMA.decode()}'. All of it can be made anew: stop the gateways that use it, then "
+        f"redis: {schema_key(options.prefix)} at {options.where} is '{version}', but this gateway reads and "
+        f"writes '{SCHEMA.decode()}'. To rebuild it, stop the gateways that use it, then "
         f"kvgate index drop --all --redis {options.where} --redis-prefix {options.prefix}; or give these "
         "gateways another --redis-prefix"
     )
 
 
-async def _look(client: Redis, options: RedisOptions) -> None:
-    """What the server says of itself, where we may ask."""
+async def _check_server(client: Redis, options: RedisOptions) -> None:
+    """Check the server's version and eviction policy, where INFO is allowed."""
     try:
         info = await client.info("server", "memory")
     except NoPermissionError:
@@ -182,12 +187,12 @@ async def _look(client: Redis, options: RedisOptions) -> None:
     version = info.get("valkey_version") or info.get("redis_version", "")
     numbers = tuple(int(part) for part in str(version).split(".")[:2] if part.isdigit())
     if numbers and numbers < OLDEST:
-        raise Refused(f"redis: {options.where} has version {version}; Redis 7 or Valkey 7.2 is needed")
+        raise UnusableRedis(f"redis: {options.where} has version {version}; Redis 7 or Valkey 7.2 is needed")
     policy = info.get("maxmemory_policy", "noeviction")
     if info.get("maxmemory") and policy != "noeviction":
         log.warning(
-            "redis at %s evicts (maxmemory-policy %s): parts of what gateways know may vanish at any time; "
-            "noeviction is needed",
+            "redis at %s evicts keys (maxmemory-policy %s): the shared index may lose parts at any time; "
+            "set noeviction",
             options.where,
             policy,
         )

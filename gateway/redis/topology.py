@@ -1,7 +1,7 @@
-"""Where the server is that is to be written: what Sentinels say of a master, and nodes of a Cluster.
+"""Locators of the Redis master: Sentinels, and nodes of a Cluster.
 
-Each is asked in turn, whoever answered first the next time: one that is gone, or knows no better, holds
-nobody up for longer than it takes to ask the next.
+They are asked one after another, next time starting with the one that answered: one that is down, or does not
+know, delays a lookup only until the next one is asked.
 """
 
 from abc import ABC, abstractmethod
@@ -16,110 +16,111 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError, AuthorizationError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.redis.cancellation import Stoppable
-from gateway.redis.options import Place
+from gateway.redis.cancellation import CancellableRedis
+from gateway.redis.options import HostPort
 
 
-class Unknown(RedisConnectionError):
-    """Nobody who was asked knows."""
+class MasterUnknown(RedisConnectionError):
+    """No locator knows the master."""
 
 
-class NotLetIn(Unknown):
-    """All who were asked refuse the password or user."""
+class LocatorsUnauthorized(MasterUnknown):
+    """All locators reject the password or user."""
 
 
 def is_unauthorized(exc: BaseException) -> bool:
-    """Password or user are refused; the library wraps that where the server is reached by a Unix socket."""
+    """Return True if password or user are rejected; redis-py wraps that error on Unix sockets."""
     kinds = (AuthenticationError, AuthorizationError)
     return isinstance(exc, kinds) or isinstance(exc.__cause__, kinds) or "WRONGPASS" in str(exc)
 
 
-class Asked(ABC):
-    """`options` are of the connections to those who are asked; `named` is where their password is given."""
+class Locator(ABC):
+    """Finds the master's address by asking a list of servers. `options` are for these connections;
+    `credential_option` is the setting with their password."""
 
-    named: ClassVar[str]
+    credential_option: ClassVar[str]
 
-    def __init__(self, places: Sequence[Place], options: Mapping[str, Any]) -> None:
-        self._places = deque(places)
+    def __init__(self, addresses: Sequence[HostPort], options: Mapping[str, Any]) -> None:
+        self._addresses = deque(addresses)
         self._options = options
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({list(self._places)})"
+        return f"{type(self).__name__}({list(self._addresses)})"
 
-    async def __call__(self) -> Place:
+    async def __call__(self) -> HostPort:
         reasons, num_refused = [], 0
-        for place in list(self._places):
-            self._places.rotate(-1)
+        for address in list(self._addresses):
+            self._addresses.rotate(-1)
             try:
-                found = await self._ask(place)
+                found = await self._ask(address)
             except (RedisError, OSError, TimeoutError) as exc:
                 why = str(exc) or type(exc).__name__
                 if is_unauthorized(exc):
                     num_refused += 1
-                    why = f"it refuses the password or user, or wants one; see {self.named}"
-                reasons.append(f"{place[0]}:{place[1]}: {why}")
+                    why = f"password or user missing or rejected; see {self.credential_option}"
+                reasons.append(f"{address[0]}:{address[1]}: {why}")
             else:
-                self._places.rotate(1)
+                self._addresses.rotate(1)
                 return found
-        kind = NotLetIn if num_refused == len(reasons) else Unknown
+        kind = LocatorsUnauthorized if num_refused == len(reasons) else MasterUnknown
         raise kind("; ".join(reasons))
 
-    def not_there(self) -> None:
-        """Where we were sent nobody is: somebody else may know better."""
-        self._places.rotate(-1)
+    def report_unreachable(self) -> None:
+        """Ask another server next time: the address of the last answer did not accept a connection."""
+        self._addresses.rotate(-1)
 
     @abstractmethod
-    async def _ask(self, place: Place) -> Place: ...
+    async def _ask(self, address: HostPort) -> HostPort: ...
 
-    async def _command(self, place: Place, *command: Any) -> Any:
+    async def _command(self, address: HostPort, *command: Any) -> Any:
         retry = Retry(NoBackoff(), 0)
-        pool = ConnectionPool(host=place[0], port=place[1], retry=retry, protocol=2, **self._options)
-        async with Stoppable.from_pool(pool) as client:
+        pool = ConnectionPool(host=address[0], port=address[1], retry=retry, protocol=2, **self._options)
+        async with CancellableRedis.from_pool(pool) as client:
             return await client.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
-class Sentinels(Asked):
-    named = "sentinel_username and sentinel_password in its URL, which are not those of the servers"
+class Sentinels(Locator):
+    credential_option = "sentinel_username and sentinel_password in its URL (the servers' own differ)"
 
-    def __init__(self, places: Sequence[Place], service: str, options: Mapping[str, Any]) -> None:
-        super().__init__(places, options)
+    def __init__(self, addresses: Sequence[HostPort], service: str, options: Mapping[str, Any]) -> None:
+        super().__init__(addresses, options)
         self._service = service
 
-    async def _ask(self, place: Place) -> Place:
-        # As it comes: the library makes of it a pair itself, or not, by its version.
-        found = await self._command(place, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+    async def _ask(self, address: HostPort) -> HostPort:
+        # Some versions of redis-py convert the reply to a pair, others do not.
+        found = await self._command(address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
         if not found:
-            raise Unknown(f"it knows no master '{self._service}'")
+            raise MasterUnknown(f"no master named '{self._service}'")
         return _text(found[0]), int(found[1])
 
 
-class Nodes(Asked):
-    """Of a Cluster; `tag` is what all keys have in braces."""
+class ClusterNodes(Locator):
+    """Locates the node of a Cluster that has our slot; `tag` is the part of all keys in braces."""
 
-    named = "--redis-password-file"
+    credential_option = "--redis-password-file"
 
-    def __init__(self, places: Sequence[Place], tag: str, options: Mapping[str, Any]) -> None:
-        super().__init__(places, options)
+    def __init__(self, addresses: Sequence[HostPort], tag: str, options: Mapping[str, Any]) -> None:
+        super().__init__(addresses, options)
         self._slot = key_slot(tag.encode())
 
-    async def _ask(self, place: Place) -> Place:
-        told = await self._command(place, "CLUSTER", "SHARDS")
-        shards = [_pairs(shard) for shard in told]
+    async def _ask(self, address: HostPort) -> HostPort:
+        reply = await self._command(address, "CLUSTER", "SHARDS")
+        shards = [_pairs(shard) for shard in reply]
         nodes = [
             (_pairs(node), _has(shard["slots"], self._slot)) for shard in shards for node in shard["nodes"]
         ]
         for node, _ in nodes:
-            if (known := _place(node, place)) not in self._places:
-                self._places.append(known)
+            if (known := _address(node, address)) not in self._addresses:
+                self._addresses.append(known)
         for node, has_slot in nodes:
             if has_slot and _text(node["role"]) == "master" and _text(node["health"]) == "online":
-                return _place(node, place)
-        raise Unknown("nobody has our slot")
+                return _address(node, address)
+        raise MasterUnknown("no node has our slot")
 
 
-def _place(node: Mapping[str, Any], asked: Place) -> Place:
-    host = _text(node["endpoint"])  # of one that does not know its own: as we reach it
-    return host if host not in ("", "?") else asked[0], int(node.get("tls-port") or node["port"])
+def _address(node: Mapping[str, Any], locators: HostPort) -> HostPort:
+    host = _text(node["endpoint"])  # a node that does not know its own address: as we reach it
+    return host if host not in ("", "?") else locators[0], int(node.get("tls-port") or node["port"])
 
 
 def _has(slots: Sequence[int], slot: int) -> bool:

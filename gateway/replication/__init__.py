@@ -1,4 +1,4 @@
-"""One worker's KV state, replicated: from an agent over gRPC, or between gateways through Redis.
+"""Replication of each worker's KV state: from an agent over gRPC, or between gateways through Redis.
 
 A leader reads the worker's events and writes a log with snapshots; followers apply it to their index.
 
@@ -6,10 +6,10 @@ agent_feed   a worker's log from its agent         replica_feed   leader or foll
 leader       events into the log                   follower       the log into the index
 journal      log and snapshot, in memory           redis_log      the same in Redis, behind a lease
 takeover     a new leader reads the old one's log  tree_feed      the index that lies in Redis itself
-codec        messages as bytes                     messages       what is replicated
+codec        messages as bytes                     messages       replicated values
 """
 
 import os
 
-# gRPC reads this when it is loaded. Its lines on stderr repeat what comes as an exception and is logged once.
+# gRPC reads this when it is loaded. Its lines on stderr only repeat exceptions that are logged once.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

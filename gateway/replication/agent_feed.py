@@ -1,13 +1,13 @@
-"""KV events by way of an agent, and the engine's own where there is none.
+"""Feed of a worker's KV events from its agent, and from the engine itself where there is no agent.
 
-    agent tells ──lost──► asked again at once ──no answer──► the engine's own events, from the very batch
-        ▲                    (the log goes on)                   on that the agent got to
-        └──── looked for every few seconds, followed again when it knows all and we do not ◄────┘
+    agent's log ──lost──► resubscribe at once ──no answer──► the engine's own events, starting at the
+        ▲                    (the log continues)             batch that the agent last processed
+        └──── probed every few seconds, followed again when it is complete and we are not ◄────┘
 
-With an agent, a gateway that starts is exact at once: it is given a snapshot, where the engine's replay
-buffer may not reach back. What the two tell comes to the same blocks under the same engine hashes, so
-that either can go on where the other stopped; the digest of the last batch proves that it is the same
-stream. Where neither can be reached, what is known is kept for a minute, and then forgotten.
+With an agent, a gateway that starts is exact at once: it receives a snapshot, where the engine's replay
+buffer may not reach back. Agent and engine report the same blocks under the same engine hashes, so that
+either continues where the other stopped; the digest of the last batch proves that it is the same stream.
+Where neither can be reached, the index keeps the worker's blocks for a minute.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from gateway.ingest.pauses import Pauses
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import Turns
 from gateway.replication.agent_targets import Agents
-from gateway.replication.applier import Applying, TooMuch
+from gateway.replication.applier import Applier, LimitExceeded
 from gateway.replication.codec import (
     MAX_MESSAGE_BYTES,
     SERVICE,
-    Request,
+    LogRequest,
     decode,
     decode_hello,
     encode_request,
@@ -58,13 +58,15 @@ _OPTIONS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """hello_s     for an agent to say who it is
-    pause_s     before one that was lost is asked again
-    retry_s     between two looks for an agent, while the engine's own events are read
+class AgentTimes:
+    """Time limits of agent feeds, in seconds.
+
+    hello_s     for an agent's introduction
+    pause_s     before a lost agent is asked again
+    retry_s     between two probes of an agent, while the engine's own events are read
     patience_s  for an agent that is catching up itself; then the engine's own events are tried
-    sample_every_s  between two comparisons with what the agent holds, whole seconds
-    forget_s    how long blocks are believed in that nobody tells about: about what a busy cache keeps
+    sample_every_s  between two comparisons with the agent's blocks, whole seconds
+    forget_s    for which blocks are kept without any source: about what a busy cache keeps
     """
 
     hello_s: float = 3.0
@@ -76,11 +78,11 @@ class Times:
 
 
 OpenEngine = Callable[[], tuple[Feed, Subscription]]
-"""Starts reading the engine's own events. ValueError where they cannot be had."""
+"""Starts reading the engine's own events. Raises ValueError where they are not available."""
 
 
 class AgentFeed:
-    """Of one worker. `refusal` says why an agent is not this worker's, None if it is."""
+    """Feed of one worker. `refusal` explains why an agent is not this worker's, None if it is."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class AgentFeed:
         open_engine: OpenEngine,
         on_state: Callable[[WorkerId, StreamState], None],
         turns: Turns,
-        times: Times = Times(),  # noqa: B008 - frozen
+        times: AgentTimes = AgentTimes(),  # noqa: B008 - frozen
         limits: BlockLimits | None = None,
     ) -> None:
         self.agent = agent
@@ -102,7 +104,7 @@ class AgentFeed:
         self._dp_rank = worker.dp_rank
         self._agents = agents
         self._index = index
-        self._applying = Applying(worker.id, index, assumed, limits)
+        self._applier = Applier(worker.id, index, assumed, limits)
         self._pauses = Pauses()
         self._paused_until = 0.0
         self._log = RateLimitedLog(log)
@@ -114,7 +116,7 @@ class AgentFeed:
         self._follower = Follower(StreamCounts())
         self._engine: tuple[Feed, Subscription] | None = None
         self._is_following = self.has_fallen_back = self._is_stopped = False
-        self._told: StreamState | None = None
+        self._reported: StreamState | None = None
         self._why: str | None = None
         self._forget_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -124,7 +126,7 @@ class AgentFeed:
 
     @property
     def stream(self) -> Stream | Follower:
-        """What it is that is being read."""
+        """Stream that is being read: the engine's or the agent's."""
         return self._engine[1].stream if self._engine else self._follower
 
     @property
@@ -156,14 +158,14 @@ class AgentFeed:
                     continue
                 if not self.has_fallen_back:
                     self._fall_back()
-                await self._look_out(channel)
+                await self._watch_agent(channel)
 
     # the agent ---------------------------------------------------------------------------------
 
     async def _follow(self, channel: grpc.aio.Channel) -> bool:
-        """As long as it tells; True if it is worth asking again at once."""
+        """Follow the agent until it stops; True if resubscribing at once makes sense."""
         cursor, has_told, excess = self._follower.cursor, False, None
-        asked = Request(VERSION, self._dp_rank, cursor.epoch, cursor.next_seq, self._times.sample_every_s)
+        asked = LogRequest(VERSION, self._dp_rank, cursor.epoch, cursor.next_seq, self._times.sample_every_s)
         request = encode_request(asked)
         call = channel.unary_stream(f"/{SERVICE}/Subscribe")(request, metadata=metadata(self._agents))
         try:
@@ -173,16 +175,16 @@ class AgentFeed:
             while True:
                 is_waiting = self._follower.state is StreamState.CATCHING_UP
                 update = await self._read(call, self._times.patience_s if is_waiting else None)
-                await self._turns.take(partial(self._take, update))
-                self._tell()
+                await self._turns.take(partial(self._apply, update))
+                self._report()
                 if self._follower.state is not StreamState.CATCHING_UP:
                     has_told = True
-        except TooMuch as exc:
+        except LimitExceeded as exc:
             excess, has_told = str(exc), False
         except (grpc.aio.AioRpcError, TimeoutError, DecodeError, LogError) as exc:
             if has_told:
                 tell = self._log.warning if isinstance(exc, Drift) else self._log.info
-                tell("worker %s: its agent at %s stopped: %s", self._worker, self.agent, failure(exc))
+                tell("worker %s: agent %s stopped: %s", self._worker, self.agent, failure(exc))
             else:
                 self._not_followed(failure(exc))
         finally:
@@ -191,7 +193,7 @@ class AgentFeed:
             self._follower.lost()
         if excess is not None:
             self._cut(excess)
-        self._tell()
+        self._report()
         return has_told
 
     def _cut(self, reason: str) -> None:
@@ -199,32 +201,32 @@ class AgentFeed:
         pause_s = self._pauses.next(now)
         self._paused_until = now + pause_s
         self._follower.cut(reason)
-        text = "worker %s: its agent at %s is not read for %g s, its stream is BLIND: %s"
+        text = "worker %s: agent %s paused for %g s, stream is BLIND: %s"
         self._log.warning(text, self._worker, self.agent, pause_s, reason)
 
     async def _read(self, call: Any, timeout_s: float | None) -> Update:
         async with asyncio.timeout(timeout_s):
             data = await call.read()
         if data is grpc.aio.EOF:
-            raise LogError("it ended the stream")
+            raise LogError("the agent ended the stream")
         return decode(data)
 
     def _accepts(self, hello: Update) -> bool:
         if not isinstance(hello, Hello):
-            raise LogError("it does not say who it is")
+            raise LogError("the agent did not introduce itself")
         if why := self._refusal(hello):
             self._not_followed(why)
             return False
         self._close_engine()
         self._is_following, self._why = True, None
-        self._follower.take(hello)
-        self._log.info("worker %s: its agent at %s tells of its blocks", self._worker, self.agent)
+        self._follower.advance(hello)
+        self._log.info("worker %s: following agent %s", self._worker, self.agent)
         return True
 
-    def _take(self, update: Update) -> None:
-        changes = self._follower.take(update)
+    def _apply(self, update: Update) -> None:
+        changes = self._follower.advance(update)
         try:
-            self._applying.apply(changes)
+            self._applier.apply(changes)
         except LogError:
             self._follower.forget()
             raise
@@ -232,7 +234,7 @@ class AgentFeed:
             self._compare(update)
 
     def _compare(self, sample: Sample) -> None:
-        """What is applied with what the agent has: told by number, and by one line of blocks."""
+        """Compare the index with a sample of the agent: number of blocks, and one prefix."""
         num_blocks = self._index.num_blocks(self._worker)
         self._follower.counts.num_samples += 1
         if num_blocks == sample.num_blocks and self._index.holds(self._worker, sample.path):
@@ -240,20 +242,21 @@ class AgentFeed:
         self._follower.counts.num_drifts += 1
         self._follower.forget()
         raise Drift(
-            f"it holds {sample.num_blocks} blocks and the index {num_blocks}"
-            f" ({len(sample.path)} were compared); all is asked for anew"
+            f"the agent holds {sample.num_blocks} blocks and the index {num_blocks}"
+            f" ({len(sample.path)} were compared); resyncing"
         )
 
     # the engine --------------------------------------------------------------------------------
 
     def _fall_back(self) -> None:
-        """What is known stays known if the engine can prove that its own events go on from there."""
+        """Read the engine's own events; the index is kept if the engine can prove that they continue from
+        there."""
         follower, self.has_fallen_back = self._follower, True
         try:
             self._engine = self._open_engine()
-            self._log.info("worker %s: its own events are read, at %s", self._worker, self.endpoint)
+            self._log.info("worker %s: reading the engine's own events at %s", self._worker, self.endpoint)
         except ValueError as exc:
-            self._log.warning("worker %s: its own events cannot be read either: %s", self._worker, exc)
+            self._log.warning("worker %s: engine events not readable either: %s", self._worker, exc)
         position = follower.handover
         if self._engine:
             stream = self._engine[1].stream
@@ -262,13 +265,13 @@ class AgentFeed:
             if position:
                 stream.adopt(position, follower.blind_reason)
         if position is None:
-            self._applying.reset()
+            self._applier.reset()
         follower.forget()
         loop = asyncio.get_running_loop()
-        self._forget_timer = loop.call_later(self._times.forget_s, self._give_up)
+        self._forget_timer = loop.call_later(self._times.forget_s, self._expire)
 
-    async def _look_out(self, channel: grpc.aio.Channel) -> None:
-        """Until there is an agent that knows more than we do."""
+    async def _watch_agent(self, channel: grpc.aio.Channel) -> None:
+        """Probe the agent until it is more complete than this gateway."""
         while True:
             await asyncio.sleep(self._times.retry_s)
             if asyncio.get_running_loop().time() < self._paused_until:
@@ -285,19 +288,19 @@ class AgentFeed:
             elif hello.status.state is StreamState.EXACT or not self.is_connected:
                 return
 
-    def _give_up(self) -> None:
-        """An engine process that nobody has heard of for so long may hold anything."""
+    def _expire(self) -> None:
+        """Drop the worker's blocks after a time without any source: the engine may hold anything by then."""
         if self.is_connected:
             return
         if self._engine:
-            self._engine[1].replay_failed("neither its agent nor its own events can be reached")
+            self._engine[1].replay_failed("neither agent nor engine events are reachable")
         else:
-            self._log.warning("worker %s: its blocks are forgotten: its agent is gone", self._worker)
-            self._applying.reset()
+            self._log.warning("worker %s: agent is gone; dropping the worker's blocks", self._worker)
+            self._applier.reset()
             self._on_state(self._worker, StreamState.BLIND)
 
     def _close_engine(self) -> None:
-        self.has_fallen_back, self._told = False, None
+        self.has_fallen_back, self._reported = False, None
         if self._forget_timer:
             self._forget_timer.cancel()
         if self._engine:
@@ -306,17 +309,17 @@ class AgentFeed:
 
     # both --------------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
-        """While the engine's own events are read, their subscription tells."""
-        if not (self.has_fallen_back or self._is_stopped) and self._told is not self._follower.state:
-            self._told = self._follower.state
-            self._on_state(self._worker, self._told)
+    def _report(self) -> None:
+        """Report a changed state, unless the engine's own subscription does."""
+        if not (self.has_fallen_back or self._is_stopped) and self._reported is not self._follower.state:
+            self._reported = self._follower.state
+            self._on_state(self._worker, self._reported)
 
     def _not_followed(self, why: str) -> None:
-        """Each reason once, until it is followed again."""
+        """Log each reason once, until the agent is followed again."""
         if why != self._why:
             self._why = why
-            self._log.warning("worker %s: its agent at %s is not followed: %s", self._worker, self.agent, why)
+            self._log.warning("worker %s: agent %s rejected: %s", self._worker, self.agent, why)
 
 
 def open_channel(target: str, agents: Agents) -> grpc.aio.Channel:
@@ -332,14 +335,14 @@ def metadata(agents: Agents) -> tuple[tuple[str, str], ...]:
 
 
 async def describe(channel: grpc.aio.Channel, agents: Agents, dp_rank: int, timeout_s: float) -> Hello:
-    """Who is there. Raises grpc.aio.AioRpcError, DecodeError."""
+    """Return an agent's introduction. Raises grpc.aio.AioRpcError, DecodeError."""
     call = channel.unary_unary(f"/{SERVICE}/Describe")
-    request = encode_request(Request(VERSION, dp_rank))
+    request = encode_request(LogRequest(VERSION, dp_rank))
     return decode_hello(await call(request, timeout=timeout_s, metadata=metadata(agents)))
 
 
 async def reach(agents: Agents, target: str, dp_rank: int, timeout_s: float) -> Hello | str:
-    """What an agent says of itself, or why it does not."""
+    """Return an agent's introduction, or why there is none."""
     async with open_channel(target, agents) as channel:
         try:
             return await describe(channel, agents, dp_rank, timeout_s)
@@ -348,7 +351,7 @@ async def reach(agents: Agents, target: str, dp_rank: int, timeout_s: float) -> 
 
 
 def failure(exc: Exception) -> str:
-    """For people."""
+    """Describe a gRPC or decode error for people."""
     if isinstance(exc, grpc.aio.AioRpcError):
         return f"{exc.code().name.lower()}: {exc.details()}"
     return str(exc) or type(exc).__name__

@@ -1,4 +1,4 @@
-"""Where the agents of workers are, and how they are spoken to. gRPC itself is loaded with the first."""
+"""Addresses and credentials of workers' agents. gRPC itself is loaded with the first feed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM: whom to trust, and what to show."""
+class AgentTls:
+    """PEM contents: the trusted CA, and the client's key and certificate."""
 
     ca: bytes
     key: bytes | None = None
@@ -35,15 +35,15 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """`port` is where an agent is on each worker's host, 0: nowhere; `named` is by the worker's URL."""
+    """Agents of workers: `port` on each worker's host (0: none), or `named` by the worker's URL."""
 
     port: int = 0
     named: dict[str, str] = field(default_factory=dict)
-    tls: Tls | None = None
+    tls: AgentTls | None = None
     token: str | None = field(default=None, repr=False)
 
     def of(self, url: str) -> tuple[str, bool] | None:
-        """HOST:PORT of the agent of the worker at `url`, and whether the operator named it."""
+        """Return HOST:PORT of a worker's agent, and whether the operator named it."""
         if (target := self.named.get(url)) is not None:
             return target, True
         if not self.port:
@@ -56,22 +56,22 @@ NO_AGENTS = Agents()
 
 
 def agents_of(options: Config) -> Agents:
-    """Raises ConfigError."""
+    """Return the agents of the configuration. Raises ConfigError."""
     ca, cert, key = options.agent_ca_file, options.agent_cert_file, options.agent_cert_key_file
     if cert and not ca:
-        raise ConfigError("agent_cert_file: is given without agent_ca_file")
+        raise ConfigError("agent_cert_file: needs agent_ca_file")
     if key and not cert:
-        raise ConfigError("agent_cert_key_file: is given without agent_cert_file")
-    tls = Tls(_read(ca, "agent_ca_file")) if ca else None
+        raise ConfigError("agent_cert_key_file: needs agent_cert_file")
+    tls = AgentTls(_read(ca, "agent_ca_file")) if ca else None
     if tls and cert:
         key_option = "agent_cert_key_file" if key else "agent_cert_file"
-        tls = Tls(tls.ca, _read(key or cert, key_option), _read(cert, "agent_cert_file"))
+        tls = AgentTls(tls.ca, _read(key or cert, key_option), _read(cert, "agent_cert_file"))
     token = read_key(options.agent_token_file, "agent_token_file") if options.agent_token_file else None
     return Agents(options.agent_port, dict(map(_named, options.agent)), tls, token)
 
 
 class AgentFeeds:
-    """Opens the feeds of workers that have an agent."""
+    """Factory of feeds for workers that have an agent."""
 
     def __init__(self, agents: Agents, *, index: Index, assumed: AssumedIndex, tasks: Tasks) -> None:
         self._agents = agents
@@ -91,11 +91,11 @@ class AgentFeeds:
         start_time_s: float | None,
         limits: BlockLimits,
     ) -> "AgentFeed":
-        """Started, for a worker that has one. `start_time_s` is when its engine process began."""
+        """Start the feed of a worker that has an agent. `start_time_s` is the start of its engine process."""
         from gateway.replication.agent_feed import AgentFeed
 
         found = self._agents.of(worker.url)
-        assert found, "asked by `has`"
+        assert found, "checked by `has`"
         agent, is_named = found
         feed = AgentFeed(
             worker,
@@ -116,16 +116,17 @@ class AgentFeeds:
 async def reach_agent(
     agents: Agents, worker: Worker, start_time_s: float | None, *, timeout_s: float
 ) -> "tuple[str, Hello | str] | None":
-    """Where a worker's agent is, and what it says or why it cannot be followed; None where there is none."""
+    """Return the address of a worker's agent and its introduction, or why it is rejected; None where there is
+    none."""
     if (found := agents.of(worker.url)) is None:
         return None
     from gateway.replication.agent_feed import reach
 
     agent, is_named = found
-    told = await reach(agents, agent, worker.dp_rank, timeout_s)
-    if isinstance(told, Hello) and (why := refusal(told, worker, start_time_s, is_named=is_named)):
+    hello = await reach(agents, agent, worker.dp_rank, timeout_s)
+    if isinstance(hello, Hello) and (why := refusal(hello, worker, start_time_s, is_named=is_named)):
         return agent, why
-    return agent, told
+    return agent, hello
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -143,5 +144,5 @@ def _read(file: str, option: str) -> bytes:
     except OSError as exc:
         raise ConfigError(f"{option}: {file} cannot be read: {exc.strerror}") from exc
     if b"-----BEGIN" not in content:
-        raise ConfigError(f"{option}: {file} is not in PEM form")
+        raise ConfigError(f"{option}: {file} is not PEM")
     return content

@@ -1,4 +1,4 @@
-"""What others tell of one worker, an agent or a log in Redis, on its way into our index."""
+"""Application of replicated updates of one worker (from an agent or a log in Redis) to the index."""
 
 from collections.abc import Iterable
 
@@ -12,13 +12,14 @@ from gateway.index.engine_hashes import keys_of
 from gateway.replication.follower import Change, LogError
 
 
-class TooMuch(LogError):
-    """More blocks than are kept of one worker. They are forgotten already; whoever reported them is not to be
-    asked again soon."""
+class LimitExceeded(LogError):
+    """More blocks reported than may be kept of one worker; they are dropped, and its source should rest for a
+    while."""
 
 
-class Applying:
-    """A reset forgets what is assumed of the worker too: what was sent to it may be gone with the rest."""
+class Applier:
+    """Applies replicated changes of one worker to the index. A reset also drops its assumed blocks, which may
+    be gone too."""
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class Applying:
         assumed: AssumedIndex,
         limits: BlockLimits | None = None,
     ) -> None:
-        """`limits` are those of who reads the worker's own events."""
+        """Create an applier; `limits` are those of a gateway that reads the worker's own events."""
         self._limits = (limits or block_limits(None)).of_others
         self._worker = worker
         self._index = index
@@ -38,8 +39,11 @@ class Applying:
         return f"Applying({self._worker})"
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """All of them, in order. Raises LogError where blocks could not be placed: the index is not what was
-        told then, and whoever follows must forget where it was; TooMuch where nothing more is to be taken."""
+        """Apply changes in order.
+
+        Raises LogError where blocks could not be placed: the index then differs from the log, and the
+        follower must start over. Raises LimitExceeded where nothing more may be applied.
+        """
         before = self._num_misplaced()
         for change in changes:
             if isinstance(change, Reset):
@@ -48,7 +52,7 @@ class Applying:
                 self._note(change)
                 self._index.apply(self._worker, change)
         if self._num_misplaced() > before:
-            raise LogError("it tells of blocks whose parents it never told, or of another block size")
+            raise LogError("unknown parent blocks, or another block size")
         self._check_limits()
 
     def _check_limits(self) -> None:
@@ -57,15 +61,16 @@ class Applying:
         offloaded = num_kept(self._worker, on_gpu=False)
         if (reason := self._limits.exceeded(on_gpu, offloaded)) is not None:
             self.reset()
-            raise TooMuch(reason)
+            raise LimitExceeded(reason)
 
     def reset(self) -> None:
         self._index.reset_worker(self._worker)
         self._assumed.reset_worker(self._worker)
         self._proven.clear()
 
-    def take_back_proofs(self) -> None:
-        """What answers proved (`index/proofs.py`): whoever knows when it ends tells nothing any more."""
+    def withdraw_proofs(self) -> None:
+        """Remove blocks proven by answers (`index/proofs.py`), when their expiry will not be reported any
+        more."""
         if self._proven:
             self._index.apply(self._worker, BlocksRemoved(list(self._proven), GPU, LINKS))
             self._proven.clear()

@@ -1,4 +1,4 @@
-"""The log and its snapshots as bytes, and back: `proto/kvgate/v1/kv_events.proto`."""
+"""Protobuf encoding of replication messages: `proto/kvgate/v1/kv_events.proto`."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -22,13 +22,13 @@ from gateway.replication.messages import Hello, LogBatch, Sample, SnapshotPart, 
 
 SERVICE = "kvgate.v1.KvEvents"
 MAX_MESSAGE_BYTES = 512 << 10
-"""Agents and gateways send a tenth of it: at most some 3,000 blocks of 16 bytes."""
+"""Largest message. Agents and gateways send a tenth of it: at most some 3,000 blocks of 16 bytes."""
 MAX_UPDATE_BLOCKS = 1 << 14
-"""In one message; it is applied in one go."""
+"""Blocks in one message, which is applied in one go."""
 MAX_NAME = 128
 """Characters in the name of a medium or of a kind of group: they are kept as long as the worker is."""
 MAX_REASON_CHARS = 300
-"""Of an agent's words about its state, which are logged and kept."""
+"""Characters of an agent's status reason, which is logged and kept."""
 
 _STATES = {
     StreamState.EXACT: pb.Status.EXACT,
@@ -62,9 +62,9 @@ def encode(update: Update) -> bytes:
 
 
 def decode(data: bytes) -> Update:
-    """Raises DecodeError, also for kinds of updates and changes that are not known here."""
+    """Decode an update. Raises DecodeError, also for unknown kinds of updates and changes."""
     if len(data) > MAX_MESSAGE_BYTES:
-        raise DecodeError(f"an update of {len(data):,} bytes, beyond {MAX_MESSAGE_BYTES:,}")
+        raise DecodeError(f"update of {len(data):,} bytes exceeds {MAX_MESSAGE_BYTES:,}")
     message = _parse(pb.Update(), data)
     match message.WhichOneof("kind"):
         case "hello":
@@ -81,7 +81,7 @@ def decode(data: bytes) -> Update:
         case "sample":
             sample = message.sample
             return Sample(sample.epoch, sample.next_seq, sample.num_blocks, list(sample.path))
-    raise DecodeError("an update of an unknown kind: is the agent newer than this gateway?")
+    raise DecodeError("unknown kind of update: is the agent newer than this gateway?")
 
 
 def encode_hello(hello: Hello) -> bytes:
@@ -93,8 +93,8 @@ def decode_hello(data: bytes) -> Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Of a reader. A DescribeRequest begins alike: the rest is 0."""
+class LogRequest:
+    """Request of a reader (Subscribe). A DescribeRequest has the same first fields; the rest is 0."""
 
     version: int
     dp_rank: int
@@ -103,13 +103,15 @@ class Request:
     sample_every_s: int = 0
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: LogRequest) -> bytes:
     return bytes(pb.SubscribeRequest(**asdict(request)).SerializeToString())
 
 
-def decode_request(data: bytes) -> Request:
-    told = _parse(pb.SubscribeRequest(), data)
-    return Request(told.version, told.dp_rank, told.epoch, told.next_seq, told.sample_every_s)
+def decode_request(data: bytes) -> LogRequest:
+    message = _parse(pb.SubscribeRequest(), data)
+    return LogRequest(
+        message.version, message.dp_rank, message.epoch, message.next_seq, message.sample_every_s
+    )
 
 
 def _parse(message: Any, data: bytes) -> Any:
@@ -156,7 +158,7 @@ def _status(message: Any) -> Status:
     for state, number in _STATES.items():
         if message.state == number:
             return Status(state, message.reason[:MAX_REASON_CHARS])
-    raise DecodeError(f"a status of an unknown state {message.state}")
+    raise DecodeError(f"unknown state {message.state} in a status")
 
 
 def _fill(message: Any, changes: Iterable[KvEvent], position: Position | None) -> None:
@@ -200,15 +202,15 @@ def _add(message: Any, change: KvEvent) -> None:
         case BlocksCleared():
             message.cleared.SetInParent()
         case _:
-            raise TypeError(f"not to be told: {type(change).__name__}")
+            raise TypeError(f"no wire format for {type(change).__name__}")
 
 
 def _changes(message: Any) -> list[KvEvent]:
     changes = [_change(change) for change in message.changes]
     if (num := sum(map(num_blocks, changes))) > MAX_UPDATE_BLOCKS:
-        raise DecodeError(f"an update of {num:,} blocks, beyond {MAX_UPDATE_BLOCKS:,}")
+        raise DecodeError(f"update of {num:,} blocks exceeds {MAX_UPDATE_BLOCKS:,}")
     if any(_is_long(change) for change in changes):
-        raise DecodeError(f"a medium's or group's name of more than {MAX_NAME} characters")
+        raise DecodeError(f"name of a medium or group exceeds {MAX_NAME} characters")
     return changes
 
 
@@ -250,4 +252,4 @@ def _change(message: Any) -> KvEvent:
             return BlocksRemoved(list(removed.names), removed.medium, removed.group)
         case "cleared":
             return BlocksCleared()
-    raise DecodeError("a change of an unknown kind: is the agent newer than this gateway?")
+    raise DecodeError("unknown kind of change: is the agent newer than this gateway?")

@@ -1,4 +1,4 @@
-"""One who follows an agent's log: what does an update mean to the index, and is it complete?
+"""Follower of an agent's or leader's log: the index changes of each update, and whether the log is complete.
 
     | input     | expected                             | otherwise                                      |
     |-----------|--------------------------------------|------------------------------------------------|
@@ -7,12 +7,12 @@
     |           | the last: from here on, batches      |                                                |
     | batch     | the next of this epoch: apply        | number below: repeat, dropped                  |
     |           |                                      | another epoch, a gap, in a snapshot: LogError  |
-    | status    | everything up to here was told: its state is ours                                     |
+    | status    | everything up to here has arrived: adopt its state                                    |
     | sample    | nothing to apply; the caller compares | not behind what is applied: LogError           |
-    | lost      | CATCHING_UP until someone tells again, from `cursor` on                               |
+    | lost      | CATCHING_UP until the log continues, from `cursor` on                                 |
 
-After a LogError the cursor is where the gap is, or nowhere if a snapshot was cut: asking from there brings
-what is missing, or another snapshot. No sockets, no clock.
+After a LogError the cursor is where the gap is, or nowhere if a snapshot was cut: subscribing from there
+brings the missing batches, or another snapshot. No sockets, no clock.
 """
 
 from dataclasses import dataclass
@@ -27,16 +27,16 @@ from gateway.replication.messages import VERSION, Hello, LogBatch, Sample, Snaps
 
 
 class LogError(ValueError):
-    """An update that does not follow from those before; the message says how."""
+    """Update that does not follow from those before; the message says how."""
 
 
 class Drift(LogError):
-    """The index differs from what was told."""
+    """Index contents differ from the log's source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where to go on: the first batch that is missing. Epoch 0: nothing is known."""
+    """Position in a log: the first missing batch. Epoch 0: nothing is known."""
 
     epoch: int = 0
     next_seq: int = 0
@@ -47,7 +47,7 @@ Change: TypeAlias = Reset | KvEvent
 
 class Follower:
     def __init__(self, counts: StreamCounts) -> None:
-        """`counts` go on counting what whoever read the worker's events before counted."""
+        """Create a follower; `counts` continue those of an earlier reader of the worker's events."""
         self.counts = counts
         self.cursor = Cursor()
         self._position: Position | None = None
@@ -65,13 +65,15 @@ class Follower:
 
     @property
     def handover(self) -> Position | None:
-        """Where the engine's own events go on behind what is applied; None where a snapshot or a batch was
-        cut, or nothing proves later that they are the same."""
+        """Position of the engine's own events behind what is applied.
+
+        None where a snapshot or a batch was cut, or nothing proves later that the stream is the same.
+        """
         position = self._position if self._is_complete else None
         return position if position and (position.digest or not position.next_seq) else None
 
-    def take(self, update: Update) -> list[Change]:
-        """What to do with the index, in order. Raises LogError, with nothing done."""
+    def advance(self, update: Update) -> list[Change]:
+        """Return the index changes of an update, in order. Raises LogError, with nothing done."""
         match update:
             case SnapshotPart():
                 return self._snapshot(update)
@@ -90,17 +92,17 @@ class Follower:
         return []
 
     def lost(self) -> None:
-        """Whoever told is gone."""
+        """Wait for the log to continue after its source was lost."""
         self._wait()
         if self._next_part:
             self.forget()
 
     def forget(self) -> None:
-        """Go on with a snapshot: what was applied is not what was told."""
+        """Start over with a snapshot, since the index differs from the log."""
         self.cursor, self._next_part, self._is_complete = Cursor(), 0, False
 
     def cut(self, reason: str) -> None:
-        """What is reported is more than may be taken of one worker: what was applied is forgotten."""
+        """Drop everything, since more blocks were reported than may be kept of one worker."""
         self.counts.num_cuts += 1
         self.forget()
         self.status, self.blind_reason = Status(StreamState.BLIND, reason), reason
@@ -138,28 +140,28 @@ class Follower:
 
 
 START_TOLERANCE_S = 0.005
-"""The same engine's own figure, read twice."""
+"""Tolerance between two readings of one engine's start time."""
 
 
 def refusal(hello: Hello, worker: Worker, start_time_s: float | None, *, is_named: bool) -> str | None:
-    """Why an agent does not speak of this worker; None if it does. `is_named`: the operator says that it is
-    this worker's, else it only was found at the port where agents are."""
+    """Explain why an agent's introduction does not fit this worker; None if it fits. `is_named`: the operator
+    assigned the agent to the worker, else it was found at the agents' port."""
     if hello.version != VERSION:
-        return f"it speaks version {hello.version} of the protocol, not {VERSION}"
+        return f"protocol version {hello.version} instead of {VERSION}"
     served = worker.served[0]
     if hello.root != root_hash(served.root):
-        return f"its engine has another model than {served.root}, as {hello.engine_url} names it"
+        return f"the engine at {hello.engine_url} has another model than {served.root}"
     if (hello.dp_rank, hello.block_size) != (worker.dp_rank, worker.block_size):
-        told = f"rank {hello.dp_rank} with blocks of {hello.block_size} tokens"
-        return f"it tells of {told}, not of rank {worker.dp_rank} with blocks of {worker.block_size}"
+        reported = f"rank {hello.dp_rank} with blocks of {hello.block_size} tokens"
+        return f"it reports {reported} instead of rank {worker.dp_rank} with blocks of {worker.block_size}"
     if start_time_s and hello.start_time_s and abs(start_time_s - hello.start_time_s) > START_TOLERANCE_S:
-        return f"it is beside another engine process, at {hello.engine_url}"
+        return f"it reports another engine process, at {hello.engine_url}"
     try:
         port = Address.of(hello.engine_url).port
     except ValueError as exc:
-        return f"it does not name the URL of its engine: {str(exc)[:200]}"
+        return f"the URL of its engine is invalid: {str(exc)[:200]}"
     if not is_named and port != Address.of(worker.url).port:
-        return f"it is beside {hello.engine_url}, which has another port; name this worker's with --agent"
+        return f"it reports {hello.engine_url}, on another port; assign this worker's agent with --agent"
     if hello.status.state is StreamState.CATCHING_UP:
-        return "it is catching up itself"
+        return "it is catching up"
     return None

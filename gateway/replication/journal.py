@@ -1,12 +1,12 @@
-"""One rank's log and snapshot, in bytes, and how far each reader of it is. Pure: no sockets, no clock.
+"""Log and snapshot of one rank, in bytes, and the readers' cursors. Pure: no sockets, no clock.
 
     changes ─► batch ─► log ─┬─► reader at batch 17
                              ├─► reader at batch 16
                snapshot ─────┴─► reader that is new, or slower than the log is long
 
-A reader is a place in the log, not a queue: one that does not read costs nothing, and goes on with a
-snapshot when the log has moved on. The snapshot is made when somebody needs one, and used again as long as
-what was logged since is no longer than itself.
+A reader is a position in the log, not a queue: one that does not read costs nothing, and continues with a
+snapshot when the log has moved on. The snapshot is made on demand, and reused as long as the log since is no
+longer than the snapshot.
 """
 
 import random
@@ -21,7 +21,8 @@ from gateway.replication.codec import encode
 from gateway.replication.messages import LogBatch, Sample, SnapshotPart, Status
 
 MAX_LOG_BYTES = 16 << 20
-"""A million blocks stored: minutes of a busy engine, for gateways that lose their connection."""
+"""Size of the log: a million blocks stored, minutes of a busy engine, for gateways that lose their
+connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Snapshot:
 
 
 class Journal:
-    """`snapshot` gives the events that make of an empty worker what it holds."""
+    """Log of one rank. `snapshot` yields the events that rebuild its blocks in an empty worker."""
 
     def __init__(
         self, snapshot: Callable[[], Iterable[KvEvent]], epoch: int, *, max_bytes: int = MAX_LOG_BYTES
@@ -48,8 +49,8 @@ class Journal:
         return f"Journal(epoch={self.epoch}, next_seq={self.next_seq}, {kept})"
 
     def begin(self, epoch: int, next_seq: int = 0, position: Position | None = Position()) -> None:  # noqa: B008
-        """All is forgotten: numbers from 0 on, in an epoch that nobody knows, later than any before; or from
-        where another journal, which tells no more, got to."""
+        """Empty the log: start from 0 in a new epoch, later than any before, or where another journal, now
+        closed, ended."""
         self.epoch = epoch
         self.next_seq = self.first_seq = next_seq
         self.position = position
@@ -77,14 +78,14 @@ class Journal:
         return Reader(self, epoch, next_seq)
 
     def has(self, epoch: int, next_seq: int) -> bool:
-        """Whether all from there on is in the log."""
+        """Return True if everything from there on is in the log."""
         return epoch == self.epoch and self.first_seq <= next_seq <= self.next_seq
 
     def at(self, seq: int) -> bytes:
         return self._log[seq - self.first_seq]
 
     def is_whole(self, seq: int) -> bool:
-        """Whether a batch of the engine's ends there."""
+        """Return True if an engine batch ends there."""
         return self._is_whole[seq - self.first_seq]
 
     def snapshot(self) -> Snapshot:
@@ -107,14 +108,14 @@ class Journal:
 
 
 class Reader:
-    """`next` gives what is to be told now; None: nothing until the journal changes."""
+    """Reader of a journal: `next` returns the next message, or None until the journal changes."""
 
     def __init__(self, journal: Journal, epoch: int, next_seq: int) -> None:
         self._journal = journal
         self._epoch = epoch
         self._next_seq = next_seq
         self._parts: Iterator[bytes] = iter(())
-        self._told: Status | None = None
+        self._reported: Status | None = None
         self.num_snapshots = 0
 
     def __repr__(self) -> str:
@@ -129,13 +130,13 @@ class Reader:
         if self._next_seq < journal.next_seq:
             self._next_seq += 1
             return journal.at(self._next_seq - 1)
-        if self._told != journal.status:
-            self._told = journal.status
+        if self._reported != journal.status:
+            self._reported = journal.status
             return encode(journal.status)
         return None
 
     def sample(self, inventory: Inventory, rng: random.Random) -> bytes:
-        """Of what is held now, for one who has been told everything: when `next` gives nothing more."""
+        """Return a sample of the current blocks, for a reader that is at the end of the log."""
         journal = self._journal
         path = inventory.sample(rng)
         return encode(Sample(journal.epoch, journal.next_seq, inventory.num_blocks, path))
@@ -143,13 +144,13 @@ class Reader:
     def _begin_snapshot(self) -> bytes:
         snapshot = self._journal.snapshot()
         self._epoch, self._next_seq = self._journal.epoch, snapshot.next_seq
-        self._parts, self._told = iter(snapshot.parts), None
+        self._parts, self._reported = iter(snapshot.parts), None
         self.num_snapshots += 1
         return next(self._parts)
 
 
 def _portions(events: Iterable[KvEvent]) -> Iterator[list[KvEvent]]:
-    """At least one, none of more than two events' worth of blocks."""
+    """Group events into at least one portion, none with more than two events' worth of blocks."""
     portion: list[KvEvent] = []
     room = PART_BLOCKS
     for event in events:

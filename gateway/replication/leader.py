@@ -1,4 +1,4 @@
-"""One worker's events read for all: the lease, what was inherited, and the way to our index and Redis."""
+"""Leader of one worker: reads its events for all gateways into the index and into Redis."""
 
 import asyncio
 import logging
@@ -20,26 +20,27 @@ from gateway.replication.follower import Cursor, Follower, LogError
 from gateway.replication.journal import Journal, Reader
 from gateway.replication.log_writer import LogWriter
 from gateway.replication.messages import Update
-from gateway.replication.rank_store import Rank, Shelf
+from gateway.replication.rank_store import Rank, RankStore
 from gateway.replication.redis_log import START, Entry, Lease, WorkerLog
-from gateway.replication.takeover import Heritage, inherit
+from gateway.replication.takeover import Takeover, restore
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 if TYPE_CHECKING:
-    from gateway.replication.session import ReplicaCounts, Shared
+    from gateway.replication.session import ReplicaCounts, ReplicationSession
 
 _log = logging.getLogger("kvgate.ingest")
 
 RELEASE_S = 0.5
-"""To give a lease back when stopping; else it expires by itself."""
+"""Time limit for releasing the lease when stopping; it expires anyway."""
 
 
 class LeaseLost(Exception):
-    """Another gateway has it."""
+    """Another gateway has the lease."""
 
 
-class Holding:
-    """In this order: `inherit`, `begin`, `open`, `tell`, `run`; `close` at any time, `release` behind it."""
+class Leader:
+    """Leadership of one worker. Call in this order: `restore`, `begin`, `open`, `tell`, `run`; `close` at any
+    time, then `release`."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Holding:
         root: BlockHash,
         block_size: int,
         log: WorkerLog,
-        shared: "Shared",
+        shared: "ReplicationSession",
         lease: Lease,
         counts: "ReplicaCounts",
     ) -> None:
@@ -58,16 +59,16 @@ class Holding:
         self._shared = shared
         self._lease = lease
         self._counts = counts
-        self._shelf = Shelf(lambda: self._lease.fence << 16)
-        self._news, self._is_there = asyncio.Event(), asyncio.Event()
-        self._is_there.set()
+        self._store = RankStore(lambda: self._lease.fence << 16)
+        self._news, self._is_redis_up = asyncio.Event(), asyncio.Event()
+        self._is_redis_up.set()
         self._regaining = asyncio.Lock()
         self._rank: Rank | None = None
         self._reader: Reader | None = None
-        self._heritage: Heritage | None = None
+        self._takeover: Takeover | None = None
         self._is_scheduled = self._is_closed = False
         self.feed: Feed | None = None
-        self.healing: BlindRecovery | None = None
+        self.recovery: BlindRecovery | None = None
 
     def __repr__(self) -> str:
         return f"Holding(fence={self._lease.fence}, {self.writer})"
@@ -78,68 +79,69 @@ class Holding:
 
     @property
     def cursor(self) -> Cursor:
-        """Behind all that we have read."""
+        """Position behind all events read so far."""
         journal = self._rank.journal if self._rank else None
         return Cursor(journal.epoch, journal.next_seq) if journal else Cursor()
 
     @property
-    def has_told_all(self) -> bool:
+    def has_written_all(self) -> bool:
         return self._rank is not None and self.writer.has_written_all
 
     @property
     def num_queued(self) -> int:
         return self.writer.num_queued if self._rank else 0
 
-    async def inherit(self) -> Sequence[Entry]:
-        """What lies in Redis, whole or not; nobody else writes now. Raises one of LOST."""
+    async def read_log(self) -> Sequence[Entry]:
+        """Read the log in Redis, complete or not; no other gateway writes now. Raises one of LOST."""
         parts, entries = await self._log.snapshot(), await self._log.read(START)
-        told = [(entry.epoch, entry.data) for entry in entries]
-        self._heritage = await asyncio.to_thread(inherit, self._root, self._block_size, parts, told)
+        log = [(entry.epoch, entry.data) for entry in entries]
+        self._takeover = await asyncio.to_thread(restore, self._root, self._block_size, parts, log)
         self._last = entries[-1].id if entries else START
-        self._num_bytes = sum(len(data) for _, data in told), sum(map(len, parts))
-        return entries if self._heritage else ()
+        self._num_bytes = sum(len(data) for _, data in log), sum(map(len, parts))
+        return entries if self._takeover else ()
 
     async def begin(self, follower: Follower) -> None:
-        """With a journal that goes on where the log ends; `follower` is ours, and goes on in it."""
-        heritage, shelf = self._heritage, self._shelf
-        if heritage is None:
-            shelf.add_worker(self._worker, self._root, self._block_size)
-            self._rank = shelf.ranks[self._worker]
+        """Start a journal that continues where the log ends; `follower` is this gateway's, and continues in
+        it."""
+        takeover, store = self._takeover, self._store
+        if takeover is None:
+            store.add_worker(self._worker, self._root, self._block_size)
+            self._rank = store.ranks[self._worker]
         else:
-            cursor = heritage.cursor
-            journal = Journal(heritage.inventory.snapshot, cursor.epoch)
-            journal.begin(cursor.epoch, cursor.next_seq, heritage.position)
-            journal.status = heritage.status
-            self._rank = shelf.take_over(self._worker, heritage.inventory, journal)
+            cursor = takeover.cursor
+            journal = Journal(takeover.inventory.snapshot, cursor.epoch)
+            journal.begin(cursor.epoch, cursor.next_seq, takeover.position)
+            journal.status = takeover.status
+            self._rank = store.take_over(self._worker, takeover.inventory, journal)
             self._counts.num_takeovers += 1
         self.writer = LogWriter(self._log, self._rank, self._renumber)
         self._follower = follower
-        if heritage and heritage.position is not None:
-            self.writer.go_on(self._last, *self._num_bytes)
-            if follower.cursor != self.cursor:  # it knew more than was written, or less
+        if takeover and takeover.position is not None:
+            self.writer.resume(self._last, *self._num_bytes)
+            if follower.cursor != self.cursor:  # it had more than was written, or less
                 follower.forget()
                 await asyncio.to_thread(self._rank.journal.snapshot)
-        elif heritage:
-            shelf.reset_worker(self._worker)
+        elif takeover:
+            store.reset_worker(self._worker)
 
-    def open(self, open_engine: Callable[[Shelf], tuple[Feed, Subscription]]) -> None:
-        """Raises ValueError."""
-        feed, subscription = open_engine(self._shelf)
-        self.feed, self.healing = feed, subscription.healing
-        heritage, stream = self._heritage, subscription.stream
-        if heritage is None or heritage.position is None:
+    def open(self, open_engine: Callable[[RankStore], tuple[Feed, Subscription]]) -> None:
+        """Start reading the worker's events. Raises ValueError."""
+        feed, subscription = open_engine(self._store)
+        self.feed, self.recovery = feed, subscription.recovery
+        takeover, stream = self._takeover, subscription.stream
+        if takeover is None or takeover.position is None:
             return
         if stream.can_replay:
-            is_blind = heritage.status.state is StreamState.BLIND
-            stream.adopt(heritage.position, heritage.status.reason if is_blind else None)
-            self._shelf.take_back_proofs(self._worker)
-        else:  # nothing proves that it is the same stream
-            self._shelf.reset_worker(self._worker)
+            is_blind = takeover.status.state is StreamState.BLIND
+            stream.adopt(takeover.position, takeover.status.reason if is_blind else None)
+            self._store.withdraw_proofs(self._worker)
+        else:  # nothing proves that the stream is the same
+            self._store.reset_worker(self._worker)
 
-    def tell(self, take: Callable[[Update], None], turns: Turns) -> None:
-        """Our index from now on, in turn with all who read events."""
+    def attach_index(self, take: Callable[[Update], None], turns: Turns) -> None:
+        """Feed our index from the journal from now on, in time slices with all other feeds."""
         assert self._rank
-        self._take, self._turns = take, turns
+        self._apply, self._turns = take, turns
         self._rank.changed.add(self._changed)
         self._follow()
         self._changed()
@@ -157,31 +159,33 @@ class Holding:
 
     def _pump(self) -> None:
         self._is_scheduled = False
-        if self._take_next():
+        if self._apply_next():
             self._is_scheduled = True
             self._turns.add(self._pump)
 
-    def _take_next(self) -> bool:
-        """One message into our index; False if there is none."""
+    def _apply_next(self) -> bool:
+        """Apply the next message to our index; False if there is none."""
         if self._is_closed or self._reader is None or (data := self._reader.next()) is None:
             return False
         try:
-            self._take(decode(data))
-        except (DecodeError, LogError) as exc:  # what we told ourselves
-            self._rate_limited.error("worker %s: begun anew with its own snapshot: %s", self._worker, exc)
+            self._apply(decode(data))
+        except (DecodeError, LogError) as exc:  # our own message
+            self._rate_limited.error(
+                "worker %s: own log does not apply, restarting from a snapshot: %s", self._worker, exc
+            )
             self._follower.forget()
             self._follow()
         return True
 
     async def run(self) -> None:
-        """Until the lease is lost, which raises LeaseLost."""
+        """Lead until the lease is lost, which raises LeaseLost."""
         is_lost = False
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_lease(), name=f"lease of {self._worker}")
                 group.create_task(self._keep_writing(), name=f"log of {self._worker}")
         except* LeaseLost:
-            is_lost = True  # what is raised in here is a group again
+            is_lost = True  # raising in here would make a group again
         if is_lost:
             raise LeaseLost
 
@@ -194,22 +198,22 @@ class Holding:
                 if last is None:
                     await self._regain(lease)
             except LOST as exc:
-                self._is_away(exc)
+                self._redis_failed(exc)
                 continue
-            self._shared.trouble.over(self._worker)
-            self._is_there.set()
+            self._shared.error_reporter.recovered(self._worker)
+            self._is_redis_up.set()
             if last is not None and before is not None and last != before == self.writer.last:
-                self.writer.tear()  # somebody else wrote there, or a part was lost
+                self.writer.rewrite()  # another gateway wrote there, or a part was lost
                 self._news.set()
 
-    def _is_away(self, exc: BaseException) -> None:
-        self._is_there.clear()
-        self._shared.trouble.tell(self._worker, exc)
+    def _redis_failed(self, exc: BaseException) -> None:
+        self._is_redis_up.clear()
+        self._shared.error_reporter.report(self._worker, exc)
 
     async def _keep_writing(self) -> None:
         while True:
             await self._news.wait()
-            await self._is_there.wait()
+            await self._is_redis_up.wait()
             self._news.clear()
             lease = self._lease
             try:
@@ -218,11 +222,12 @@ class Holding:
                 self._counts.num_fenced += 1
                 await self._regain(lease)
             except LOST as exc:
-                self._is_away(exc)
+                self._redis_failed(exc)
             self._news.set()
 
     async def _regain(self, lease: Lease) -> None:
-        """It has expired, or all was lost; somebody else may have it."""
+        """Acquire the lease again after it expired or all was lost; raises LeaseLost if another gateway has
+        it."""
         async with self._regaining:
             if self._lease is not lease:
                 return
@@ -233,20 +238,20 @@ class Holding:
             self._news.set()
 
     def _renumber(self) -> None:
-        """Another epoch of what we hold. Our index knows all of it, and goes on."""
+        """Start another epoch with the current blocks. Our index has all of them, and continues."""
         assert self._rank
-        while self._take_next():
+        while self._apply_next():
             pass
-        journal, shelf = self._rank.journal, self._shelf
+        journal, store = self._rank.journal, self._store
         knows_all = self._follower.cursor == self.cursor
         self._counts.num_rewrites += 1
-        journal.begin(shelf.next_epoch(), 0, journal.position)
+        journal.begin(store.next_epoch(), 0, journal.position)
         if knows_all:
             self._follower.cursor = self.cursor
         self._follow()
 
     def close(self) -> None:
-        """Nothing is read of the worker any more."""
+        """Stop reading the worker's events."""
         self._is_closed = True
         if self.feed:
             self.feed.stop()

@@ -1,12 +1,12 @@
-"""A journal on its way into Redis: what of it is there, and what comes next.
+"""Writer of a journal into a worker's log in Redis.
 
     news ─► append ─OK──► next
-              │ └─TORN──► what lies there is not ours: another epoch, its snapshot, and on from there
-              └─FENCED──► the lease is another's: nothing more
+              │ └─TORN──► the log in Redis is not ours: another epoch, its snapshot, and on from there
+              └─FENCED──► the lease is another gateway's: stop
     the log has grown by more than the snapshot is long ─► another one, and the log is cut behind the last
 
-The journal is the queue: while Redis is away it holds what is to be written, to its bound; what it has let
-go by then is made up for by a snapshot in another epoch.
+The journal is the queue: while Redis is away it keeps what is to be written, up to its bound; what it has
+dropped by then is replaced by a snapshot in another epoch.
 """
 
 import asyncio
@@ -28,13 +28,14 @@ from gateway.replication.redis_log import (
 )
 
 APPEND_BYTES = 1 << 20
-"""Of one script, unless one batch of the engine's is longer: it holds the server up for a millisecond."""
+"""Bytes per script call, unless one engine batch is longer: it blocks the server for a millisecond."""
 MIN_LOG_BYTES = 1 << 20
-"""A snapshot of a small cache is not worth making for less."""
+"""Smallest log that is replaced by a snapshot."""
 
 
 class LogWriter:
-    """`renumber` begins another epoch of the journal, with what it holds now."""
+    """Writes one rank's journal to Redis. `renumber` starts another epoch of the journal with its current
+    blocks."""
 
     def __init__(self, log: WorkerLog, rank: Rank, renumber: Callable[[], None]) -> None:
         self._log = log
@@ -43,9 +44,9 @@ class LogWriter:
         self.epoch = self.next_seq = 0
         self.num_snapshots = 0
         self._last = START
-        self._told: Status | None = None
-        self._telling: Status | None = None
-        self._begun = 0  # the last epoch that was told of
+        self._reported: Status | None = None
+        self._writing_status: Status | None = None
+        self._begun = 0  # the last epoch that was written
         self._since = self._snapshot_bytes = self._snapshot_seq = 0
         self._sending: list[tuple[str, bytes]] = []
         self._is_writing = False
@@ -68,18 +69,19 @@ class LogWriter:
 
     @property
     def last(self) -> str | None:
-        """The id of what lies at the log's end; None while that changes, or is not known."""
+        """Id of the last entry of the log; None while that changes, or is unknown."""
         return None if self._is_writing or self._sending else self._last
 
-    def go_on(self, last: str, num_bytes: int, snapshot_bytes: int) -> None:
-        """Behind what another wrote of this very journal."""
+    def resume(self, last: str, num_bytes: int, snapshot_bytes: int) -> None:
+        """Continue behind what an earlier leader wrote of this very journal."""
         self.epoch, self.next_seq = self._journal.epoch, self._journal.next_seq
         self._last, self._since, self._snapshot_bytes = last, num_bytes, snapshot_bytes
-        self._told, self._snapshot_seq = self._journal.status, self.next_seq
+        self._reported, self._snapshot_seq = self._journal.status, self.next_seq
         self._begun = self.epoch
 
     async def write(self, lease: Lease) -> bool:
-        """All that is complete; False if the lease is another's. Raises one of `client.LOST`."""
+        """Write everything that is complete; False if the lease is another gateway's. Raises one of
+        `client.LOST`."""
         self._is_writing = True
         try:
             while True:
@@ -89,18 +91,18 @@ class LogWriter:
                 if written is Written.FENCED:
                     return False
                 if written is Written.TORN:
-                    self.tear()
+                    self.rewrite()
         finally:
             self._is_writing = False
 
-    def tear(self) -> None:
-        """What lies there is not what we wrote: all is written anew, the next time."""
-        self._sending, self._telling = [], None
+    def rewrite(self) -> None:
+        """Write everything again the next time, since the log in Redis is not what we wrote."""
+        self._sending, self._writing_status = [], None
         self._last = START
         self.epoch = 0
 
     async def _write_some(self, lease: Lease) -> Written | None:
-        """None where nothing is to be written."""
+        """Write the next part; None where nothing is to be written."""
         journal = self._journal
         if not self._sending and not journal.has(self.epoch, self.next_seq):
             return await self._begin(lease)
@@ -112,9 +114,9 @@ class LogWriter:
         return None
 
     async def _begin(self, lease: Lease) -> Written | None:
-        """With a snapshot, and nothing of what was there."""
+        """Start the log with a snapshot, dropping its old content."""
         if self._journal.position is None:
-            return None  # inside a batch of the engine's; the rest is on its way
+            return None  # inside an engine batch; the rest is on its way
         if not self._journal.epoch > self._begun:
             self._renumber()
         return await self._snapshot(lease, "")
@@ -129,13 +131,14 @@ class LogWriter:
         written = await self._log.replace(lease, snapshot.parts, keep_from, state)
         if written is Written.OK and (keep_from or epoch == journal.epoch):
             self.epoch, self.next_seq, self._last = epoch, next_seq, state[0]
-            self._told, self._since, self._snapshot_bytes = status, 0, snapshot.num_bytes
+            self._reported, self._since, self._snapshot_bytes = status, 0, snapshot.num_bytes
             self._snapshot_seq = snapshot.next_seq
             self.num_snapshots += 1
         return written
 
     async def _make_snapshot(self) -> Snapshot:
-        """In a thread, since it takes a second for a million blocks; what the engine tells waits so long."""
+        """Make a snapshot in a thread, since it takes a second for a million blocks; engine events wait
+        meanwhile."""
         self._rank.is_frozen = True
         try:
             return await asyncio.to_thread(self._journal.snapshot)
@@ -143,7 +146,7 @@ class LogWriter:
             self._rank.is_frozen = False
 
     def _prepare(self) -> bool:
-        """The next batches, to the end of one of the engine's, and the state behind them."""
+        """Queue the next batches, up to the end of an engine batch, and the state behind them."""
         journal, some, num_bytes = self._journal, list[tuple[str, bytes]](), 0
         whole = 0
         for seq in range(self.next_seq, journal.next_seq):
@@ -154,20 +157,20 @@ class LogWriter:
                 if num_bytes > APPEND_BYTES:
                     break
         self._sending = some[:whole]
-        if self.next_seq + whole == journal.next_seq and self._told != journal.status:
+        if self.next_seq + whole == journal.next_seq and self._reported != journal.status:
             last = self._sending[-1][0] if self._sending else self._last
             self._sending.append((state_id(last, self.epoch, journal.next_seq), encode(journal.status)))
-            self._telling = journal.status
+            self._writing_status = journal.status
         return bool(self._sending)
 
     async def _append(self, lease: Lease) -> Written:
-        """What was not answered is told again just as it was: Redis knows it by its ids."""
+        """Append the queued entries. Unanswered ones are sent again unchanged: Redis recognizes their ids."""
         sending = self._sending
         written = await self._log.append(lease, self._last, sending)
         if written is Written.OK:
             self._last, self._sending = sending[-1][0], []
             self.next_seq = int(self._last.partition("-")[2]) // STATES
             self._since += sum(len(data) for _, data in sending)
-            if self._telling is not None:
-                self._told, self._telling = self._telling, None
+            if self._writing_status is not None:
+                self._reported, self._writing_status = self._writing_status, None
         return written

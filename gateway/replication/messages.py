@@ -1,6 +1,6 @@
-"""What is told of one worker's blocks to those who follow: a snapshot and a log, one format.
+"""Messages that replicate one worker's blocks to followers: a snapshot and a log, in one format.
 
-As `proto/kvgate/v1/kv_events.proto` has them on the wire, where each field is explained.
+`proto/kvgate/v1/kv_events.proto` defines them on the wire, and explains each field.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who tells, and of what. `start_time_s` is 0 where the engine does not say when it started."""
+    """Introduction of an agent and the worker it reports on. `start_time_s` is 0 where the engine's start is
+    unknown."""
 
     engine_url: str
     dp_rank: int
@@ -37,7 +38,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """Part 0 begins with an empty worker; behind the last comes batch `next_seq`."""
+    """Part of a snapshot. Part 0 begins with an empty worker; batch `next_seq` follows the last part."""
 
     epoch: int
     next_seq: int
@@ -49,7 +50,8 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """`position` is None where the next batch has more of the same batch of the engine's."""
+    """Changes of one batch in the log. `position` is None where the next batch continues the same engine
+    batch."""
 
     epoch: int
     seq: int
@@ -59,8 +61,8 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A part of what is held behind batch `next_seq` - 1, to be compared: how many blocks, and the first of
-    a line of them."""
+    """Sample of the blocks held behind batch `next_seq` - 1, for comparison: their number, and a prefix of
+    some of them."""
 
     epoch: int
     next_seq: int

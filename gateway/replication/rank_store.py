@@ -1,7 +1,7 @@
-"""The ranks of one endpoint: what each holds, and its journal. What a gateway has an index for.
+"""Rank store of one endpoint: each rank's inventory and journal, where a gateway has an index.
 
-`Subscription` applies events here as it would to an index; what came of those that it carried out in one
-go is one batch of the log.
+`Subscription` applies events here as it would to an index; the effects of all events applied in one go are
+one batch of the log.
 """
 
 from collections.abc import Callable
@@ -22,22 +22,24 @@ from gateway.replication.recovery_target import RankRecoveryTarget
 
 @dataclass(slots=True, eq=False)
 class Rank:
-    """`changed` are called when a reader may have something to tell; `is_gone`: nothing ever again."""
+    """Inventory and journal of one rank. `changed` are called when a reader may have something to send;
+    `is_gone`: never again."""
 
     inventory: Inventory
     journal: Journal
     pending: list[KvEvent] = field(default_factory=list)
     changed: set[Callable[[], None]] = field(default_factory=set)
     is_gone: bool = False
-    is_frozen: bool = False  # somebody reads the inventory, in a thread: what comes waits
+    is_frozen: bool = False  # a thread reads the inventory: events wait
 
     def wake(self) -> None:
         for call in list(self.changed):
             call()
 
 
-class Shelf:
-    """`now_us` is the time in microseconds: epochs are taken from it, and never twice."""
+class RankStore:
+    """Ranks of one endpoint. `now_us` returns the time in microseconds: epochs derive from it, each used
+    once."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
         self._now_us = now_us
@@ -54,7 +56,7 @@ class Shelf:
             self.ranks[worker] = Rank(inventory, Journal(inventory.snapshot, self.next_epoch()))
 
     def take_over(self, worker: WorkerId, inventory: Inventory, journal: Journal) -> Rank:
-        """What another shelf had."""
+        """Add a rank with the inventory and journal of an earlier leader."""
         rank = self.ranks[worker] = Rank(inventory, journal)
         return rank
 
@@ -79,8 +81,8 @@ class Shelf:
     def num_kept(self, worker: WorkerId, *, on_gpu: bool) -> int:
         return self.ranks[worker].inventory.num_kept(on_gpu)
 
-    def take_back_proofs(self, worker: WorkerId) -> None:
-        """What another proved, of which we do not know when it ends."""
+    def withdraw_proofs(self, worker: WorkerId) -> None:
+        """Remove blocks proven by an earlier leader, since their expiry is unknown here."""
         rank = self.ranks[worker]
         if removed := list(rank.inventory.proven()):
             rank.journal.append(
@@ -89,7 +91,7 @@ class Shelf:
             rank.wake()
 
     def settle(self, worker: WorkerId, stream: Stream, *, has_more: bool) -> None:
-        """What was applied since the last time is a batch; `has_more`: of the same engine batch."""
+        """Log what was applied since the last call as a batch; `has_more`: the engine batch continues."""
         rank = self.ranks.get(worker)
         if rank is None:
             return
@@ -106,36 +108,36 @@ class Shelf:
             rank.wake()
 
     @property
-    def subscription(self) -> "type[ShelfSubscription]":
-        """What applies events here."""
-        return ShelfSubscription
+    def subscription(self) -> "type[RankSubscription]":
+        """Class of the subscription that applies events here."""
+        return RankSubscription
 
     def next_epoch(self) -> int:
         self._last_epoch = max(self._last_epoch + 1, self._now_us())
         return self._last_epoch
 
 
-class ShelfSubscription(Subscription):
-    """Tells its shelf when something was carried out."""
+class RankSubscription(Subscription):
+    """Subscription that settles its rank store after applying events."""
 
-    def __init__(self, worker: WorkerId, *, index: Shelf, **options: Any) -> None:
+    def __init__(self, worker: WorkerId, *, index: RankStore, **options: Any) -> None:
         super().__init__(worker, index=index, **options)
-        self.shelf = index
+        self.store = index
 
     def go_on(self) -> bool:
-        rank = self.shelf.ranks.get(self.worker)
+        rank = self.store.ranks.get(self.worker)
         if rank and rank.is_frozen:
             return True
         has_more = super().go_on()
-        self.shelf.settle(self.worker, self.stream, has_more=has_more)
+        self.store.settle(self.worker, self.stream, has_more=has_more)
         return has_more
 
-    def shelved(self, index: RecoveryIndex) -> RankRecoveryTarget:
-        return RankRecoveryTarget(self.worker, self.shelf, index, self._settle)
+    def recovery_target(self, index: RecoveryIndex) -> RankRecoveryTarget:
+        return RankRecoveryTarget(self.worker, self.store, index, self._settle)
 
     def _settle(self) -> None:
-        """What was applied between events; the rest of a batch may be waiting."""
-        self.shelf.settle(self.worker, self.stream, has_more=bool(self._todo))
+        """Log what was applied between events; the rest of a batch may be waiting."""
+        self.store.settle(self.worker, self.stream, has_more=bool(self._todo))
 
 
 def _status(stream: Stream) -> Status:

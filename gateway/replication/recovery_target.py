@@ -1,9 +1,8 @@
-"""A worker as `index/blind_recovery.py` sees it while its events go to a shelf: what it finds out goes into
-the
-journal, and by that to all who follow.
+"""Blind recovery of a worker with events that go to a rank store: recovered blocks enter the journal, and so
+reach all followers.
 
-What is known is asked of the shelf, where it is at once; our own index follows a moment later. It is asked
-only for workers with other groups beside full attention, of which the shelf knows the names alone.
+Lookups go to the rank store, which is updated at once; our own index follows a moment later and is asked only
+for workers with other groups beside full attention, of which the store has the engine hashes alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,17 +14,18 @@ from gateway.core.worker import WorkerId
 from gateway.index.base import Applied, RecoveryIndex
 
 if TYPE_CHECKING:
-    from gateway.replication.rank_store import Rank, Shelf
+    from gateway.replication.rank_store import Rank, RankStore
 
 
 class RankRecoveryTarget:
-    """Of one worker; `settle` makes a batch of what was applied, when no event is being carried out."""
+    """Recovery target of one worker; `settle` flushes what was applied as a batch, when no event is being
+    applied."""
 
     def __init__(
-        self, worker: WorkerId, shelf: "Shelf", index: RecoveryIndex, settle: Callable[[], None]
+        self, worker: WorkerId, store: "RankStore", index: RecoveryIndex, settle: Callable[[], None]
     ) -> None:
         self._worker = worker
-        self._shelf = shelf
+        self._store = store
         self._index = index
         self.settle = settle
 
@@ -34,18 +34,18 @@ class RankRecoveryTarget:
 
     @property
     def _rank(self) -> "Rank":
-        return self._shelf.ranks[self._worker]
+        return self._store.ranks[self._worker]
 
     @property
     def is_frozen(self) -> bool:
-        """Nothing may be applied now."""
+        """True while nothing may be applied."""
         return self._rank.is_frozen
 
     def apply(self, worker: WorkerId, event: KvEvent) -> None:
-        self._shelf.apply(worker, event)
+        self._store.apply(worker, event)
 
     def applied(self, worker: WorkerId) -> Applied:
-        return self._shelf.applied(worker)
+        return self._store.applied(worker)
 
     def find(self, worker: WorkerId, name: EngineHash) -> BlockHash | None:
         return self._rank.inventory.find(name)

@@ -1,14 +1,14 @@
-"""One worker's log and snapshot in Redis, and the lease of the one who writes them.
+"""Log and snapshot of one worker in Redis, and the lease of their leader.
 
-    lease     ─► fence:gateway       each write is a script that looks here first: one who was paused past
-                                     its lease, and does not know it, writes nothing
-    log       ─► <epoch>-<place>     batches and states, a Redis stream; the id is what the message's own
-                                     numbers say, so that Redis refuses what is written twice
-    snapshot  ─► parts               as an agent tells them; the log goes on behind it
+    lease     ─► fence:gateway       each write is a script that checks the lease first: a leader paused past
+                                     its lease, unaware of it, writes nothing
+    log       ─► <epoch>-<place>     batches and states, a Redis stream; the id consists of the message's own
+                                     numbers, so that Redis rejects duplicate writes
+    snapshot  ─► parts               as an agent sends them; the log continues behind it
 
-Places count batches in steps of 2^20; the states told between two batches have the numbers in between.
-Fences are the server's own time in ms, or one more than the last: later than any before also when all was
-lost. All times are the server's: clocks of gateways may differ.
+Places count batches in steps of 2^20; the states between two batches have the numbers in between. Fences are
+the server's own time in ms, or one more than the last: later than any before also when all was lost. All
+times are the server's: clocks of gateways may differ.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from gateway.redis.keys import WorkerKeys
 STATES = 1 << 20
 """Places between two batches."""
 READ_AT_ONCE = 64
-"""Parts of a snapshot, some 20 KB each."""
+"""Parts of a snapshot per command, some 20 KB each."""
 KEPT_S = 600
-"""How long what is known of a worker is kept for whom comes next when no gateway reads its events."""
+"""Time that a worker's log is kept for the next leader when no gateway reads its events."""
 
 START = "0-0"
 MAX_TIME_DIGITS = 18
-"""Of microseconds since 1970, which have sixteen."""
+"""Digits of microseconds since 1970 (now sixteen) that are accepted."""
 
 _ACQUIRE = """
 local held = redis.call('PTTL', KEYS[1])
@@ -53,8 +53,8 @@ if log ~= 'stream' or snapshot ~= 'list' then return '?' end
 local tail = redis.call('XREVRANGE', KEYS[4], '+', '-', 'COUNT', 1)
 return tail[1] and tail[1][1] or '0-0'
 """
-"""It sets what it might only prolong: a server without memory refuses it, as it does all that is written. The
-lease then ends, and every gateway reads for itself."""
+"""Renewal by SET and EXPIRE instead of EXPIRE alone, so that a server without memory rejects it like all
+writes. The lease then ends, and every gateway reads events for itself."""
 _RELEASE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])
@@ -96,8 +96,8 @@ return 'OK'
 
 
 class Written(Enum):
-    """FENCED: the lease is another's. TORN: what lies there is not what we wrote last; all was lost, or the
-    end of it."""
+    """Result of a write. FENCED: the lease is another gateway's. TORN: the log does not end with our last
+    write; it, or its end, was lost."""
 
     OK = b"OK"
     FENCED = b"FENCED"
@@ -112,10 +112,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`told_us` is the server's time when it was written."""
+    """Entry of a log; `written_us` is the server's time when it was written."""
 
     id: str
-    told_us: int
+    written_us: int
     data: bytes
 
     @property
@@ -132,19 +132,19 @@ def batch_id(epoch: int, seq: int) -> str:
 
 
 def after_id(epoch: int, next_seq: int) -> str:
-    """Of what comes before batch `next_seq` and the states told in front of it."""
+    """Return the id before batch `next_seq` and the states in front of it."""
     return f"{epoch}-{next_seq * STATES}" if epoch else START
 
 
 def state_id(last: str, epoch: int, next_seq: int) -> str:
-    """Of a state told behind `last`, before batch `next_seq`."""
-    said, _, place = last.partition("-")
-    at = max(int(place), next_seq * STATES) if int(said) == epoch else next_seq * STATES
+    """Return the id of a state behind `last`, before batch `next_seq`."""
+    last_epoch, _, place = last.partition("-")
+    at = max(int(place), next_seq * STATES) if int(last_epoch) == epoch else next_seq * STATES
     return f"{epoch}-{at + 1}"
 
 
 class WorkerLog:
-    """`gateway` is who we are, among those who ask for the lease."""
+    """One worker's log, snapshot and lease in Redis. `gateway` is our id as a lease holder."""
 
     def __init__(self, client: Redis, keys: WorkerKeys, gateway: str, *, lease_s: float) -> None:
         self.keys = keys
@@ -157,19 +157,22 @@ class WorkerLog:
         }
 
     async def acquire(self, *, if_known: bool) -> Lease | float | None:
-        """The lease; or for how many seconds it is another's at least; None where nobody has it and there is
-        no snapshot, with `if_known`: who had it may still be there, and knows all."""
+        """Acquire the lease; or return the seconds for which it is another gateway's at least.
+
+        With `if_known`, None where the lease is free but there is no snapshot: the former leader may still be
+        there, with the complete state.
+        """
         keys = [self.keys.lease, self.keys.fence, self.keys.snapshot]
-        is_ours, told = await self._run(
+        is_ours, value = await self._run(
             _ACQUIRE, keys, [self._gateway, self._lease_ms, int(if_known), KEPT_S]
         )
         if is_ours:
-            return Lease(told, f"{told}:{self._gateway}")
-        return None if told < 0 else told / 1000
+            return Lease(value, f"{value}:{self._gateway}")
+        return None if value < 0 else value / 1000
 
     async def renew(self, lease: Lease) -> str | None:
-        """The id of what was told last, or what can be none where others wrote there; None where the lease is
-        no longer ours."""
+        """Renew the lease and return the id of the last entry (an impossible id if others wrote there); None
+        where the lease is lost."""
         keys = [self.keys.lease, self.keys.fence, self.keys.snapshot, self.keys.log]
         last = await self._run(_RENEW, keys, [lease.value, self._lease_ms, KEPT_S])
         return None if last is None else str(last.decode())
@@ -178,26 +181,27 @@ class WorkerLog:
         await self._run(_RELEASE, [self.keys.lease], [lease.value])
 
     async def append(self, lease: Lease, last: str, entries: Sequence[tuple[str, bytes]]) -> Written:
-        """Behind `last`, all or none. Told again where the answer was lost, it is OK too."""
+        """Append entries behind `last`, all or none. Repeating a call with a lost answer is OK too."""
         flat = [part for entry in entries for part in entry]
         return Written(await self._run(_APPEND, [self.keys.lease, self.keys.log], [lease.value, last, *flat]))
 
     async def replace(
         self, lease: Lease, parts: Sequence[bytes], keep_from: str, state: tuple[str, bytes]
     ) -> Written:
-        """Another snapshot, with the state told behind it. Of the log what is behind `keep_from` stays for
-        those who read; nothing where that is empty."""
+        """Replace the snapshot, with the state behind it. Log entries behind `keep_from` stay for readers;
+        none where it is empty."""
         keys = self.keys
         for first in range(0, len(parts), READ_AT_ONCE):
             some = parts[first : first + READ_AT_ONCE]
-            told = await self._run(_DRAFT, [keys.lease, keys.draft], [lease.value, int(not first), *some])
-            if (written := Written(told)) is not Written.OK:
+            reply = await self._run(_DRAFT, [keys.lease, keys.draft], [lease.value, int(not first), *some])
+            if (written := Written(reply)) is not Written.OK:
                 return written
         names = [keys.lease, keys.draft, keys.snapshot, keys.log]
         return Written(await self._run(_PUBLISH, names, [lease.value, keep_from, KEPT_S, *state]))
 
     async def snapshot(self) -> list[bytes]:
-        """Its parts; they may be of two, where another took its place meanwhile, which their numbers show."""
+        """Return the parts; they may be of two snapshots, if one was replaced meanwhile, which their numbers
+        show."""
         parts: list[bytes] = []
         while True:
             first = len(parts)
@@ -206,31 +210,32 @@ class WorkerLog:
             if len(some) < READ_AT_ONCE:
                 return parts
 
-    async def disown(self) -> None:
-        """What lies there cannot be read: without a snapshot, whoever holds the lease writes all anew."""
+    async def drop_snapshot(self) -> None:
+        """Delete a snapshot that does not decode, so that the leader writes everything again."""
         await self._client.unlink(self.keys.snapshot)
 
     async def read(self, after: str) -> list[Entry]:
-        """All that was told behind `after`."""
+        """Return all entries behind `after`."""
         entries: list[Entry] = []
         while True:
-            told: Any = await self._client.xrange(self.keys.log, f"({after}", "+", count=READ_AT_ONCE)
-            entries += map(entry, told)
-            if len(told) < READ_AT_ONCE:
+            reply: Any = await self._client.xrange(self.keys.log, f"({after}", "+", count=READ_AT_ONCE)
+            entries += map(entry, reply)
+            if len(reply) < READ_AT_ONCE:
                 return entries
             after = entries[-1].id
 
     async def last_id(self) -> str:
-        told: Any = await self._client.xrevrange(self.keys.log, count=1)
-        return entry(told[0]).id if told else START
+        reply: Any = await self._client.xrevrange(self.keys.log, count=1)
+        return entry(reply[0]).id if reply else START
 
     async def _run(self, text: str, keys: list[str], args: list[Any]) -> Any:
         return await self._scripts[text](keys=keys, args=args)
 
 
-def entry(told: Any) -> Entry:
-    """Whoever may write to Redis may write anything: what is no time is 0, and no data is none of ours."""
-    name, fields = told
+def entry(raw: Any) -> Entry:
+    """Decode a stream entry. A foreign client may have written it: an invalid time counts as 0, missing data
+    as empty."""
+    name, fields = raw
     micros = fields.get(b"t", b"")
     is_time = micros.isdigit() and len(micros) <= MAX_TIME_DIGITS
     return Entry(name.decode(), int(micros) if is_time else 0, fields.get(b"d", b""))

@@ -1,6 +1,6 @@
-"""What is added to the logs of all followed workers, by one connection that waits for it.
+"""Tail of the logs of all followed workers, read by one blocking connection.
 
-A log that is not taken from as fast as it grows is left alone until it is: it costs nobody else their turn,
+A log that its feed does not read as fast as it grows is skipped until it does: it costs the others no time,
 and no memory here.
 """
 
@@ -21,44 +21,47 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.redis")
 
 BLOCK_S = 0.2
-"""For news; by so much somebody who begins to follow waits at most until it is read for, where all else is
-silent."""
+"""Longest wait for new entries; also the longest delay until a newly followed log is read while all others
+are silent."""
 AT_ONCE = 64
 MAX_WAITING = 1024
-"""Entries that one worker's feed has not taken."""
+"""Unread entries of one worker's feed at which its log is skipped."""
 RETRY_S = 0.2
 CLOCK_S = 10.0
-"""Between two comparisons of the server's clock with ours."""
+"""Time between two comparisons of the server's clock with ours."""
 
-Elsewhere = Callable[[], Awaitable[None]]
+OnOtherServer = Callable[[], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
-class Followed:
-    """One log. `entries` are to be taken from it by who follows, in order; `is_there`: there was an answer
-    since the connection was last lost, and all that it brought is among `entries`."""
+class FollowedLog:
+    """Log that is followed. Its feed takes `entries` in order; `is_live`: the connection answered since it
+    was last lost, and all of that answer is among `entries`."""
 
     key: str
     after: str
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     entries: deque[Entry] = field(default_factory=deque)
-    is_there: bool = False
+    is_live: bool = False
 
 
 class Tail:
-    """`client` is for nothing else; `run` is to be started. `server` changes with who answers: what was told
-    by one need not be what another knows, which was its replica. `on_other` is called then."""
+    """Reader of followed logs on a `client` of its own; `run` must be started.
+
+    `server` changes when another server answers, which (as a former replica) may lack entries of the one
+    before; `on_other` is called then.
+    """
 
     def __init__(
-        self, client: Client, clock: Callable[[], float] = time.time, on_other: Elsewhere | None = None
+        self, client: Client, clock: Callable[[], float] = time.time, on_other: OnOtherServer | None = None
     ) -> None:
         self._client = client
         self._on_other = on_other
         self._log = RateLimitedLog(log)
-        self._met, self._run_id = 0, ""
+        self._num_connects, self._run_id = 0, ""
         self.server = 0
         self._clock = clock
-        self._followed: dict[str, Followed] = {}
+        self._followed: dict[str, FollowedLog] = {}
         self._offset_s = 0.0
         self._compared_at = 0.0
         self.is_lost = False
@@ -67,24 +70,24 @@ class Tail:
     def __repr__(self) -> str:
         return f"Tail({len(self._followed)} logs, lost={self.is_lost})"
 
-    def follow(self, key: str, after: str) -> Followed:
-        """What comes behind `after`, in place of what was followed there."""
-        followed = self._followed[key] = Followed(key, after)
+    def follow(self, key: str, after: str) -> FollowedLog:
+        """Follow a log from the entry `after` on, replacing an earlier follow of it."""
+        followed = self._followed[key] = FollowedLog(key, after)
         return followed
 
-    def leave(self, followed: Followed) -> None:
+    def unfollow(self, followed: FollowedLog) -> None:
         if self._followed.get(followed.key) is followed:
             del self._followed[followed.key]
 
     def age_s(self, entry: Entry) -> float:
-        """How long ago it was written, by the server's clock."""
-        return max(0.0, self._clock() + self._offset_s - entry.told_us / 1e6)
+        """Return the time since an entry was written, by the server's clock."""
+        return max(0.0, self._clock() + self._offset_s - entry.written_us / 1e6)
 
     async def run(self) -> None:
         while True:
             try:
                 await self._compare_clocks()
-                await self._meet()
+                await self._check_server()
                 await self._read()
             except LOST as exc:
                 self._lost(exc)
@@ -92,31 +95,31 @@ class Tail:
                 continue
             if self.is_lost:
                 self.is_lost = False
-                self._log.info("redis is there again")
+                self._log.info("redis available again")
 
     async def _read(self) -> None:
         open_ones = [each for each in self._followed.values() if len(each.entries) < MAX_WAITING]
         if not open_ones:
             return await asyncio.sleep(BLOCK_S / 10)
         streams: dict[Any, Any] = {each.key: each.after for each in open_ones}
-        told: Any = await self._client.xread(streams, count=AT_ONCE, block=round(BLOCK_S * 1000))
-        await self._meet()
-        for key, entries in told or ():
+        reply: Any = await self._client.xread(streams, count=AT_ONCE, block=round(BLOCK_S * 1000))
+        await self._check_server()
+        for key, entries in reply or ():
             followed = self._followed.get(key.decode())
-            if followed not in open_ones:  # no longer, or from elsewhere
+            if followed not in open_ones:  # unfollowed, or another log
                 continue
             assert followed
             followed.entries.extend(map(entry, entries))
             followed.after = followed.entries[-1].id
             followed.woken.set()
         for each in open_ones:
-            if not each.is_there:
-                each.is_there = True
+            if not each.is_live:
+                each.is_live = True
                 each.woken.set()
 
-    async def _meet(self) -> None:
-        """Who answers, if there is another connection than before."""
-        if self._met == (num := self._client.connects.num):
+    async def _check_server(self) -> None:
+        """Detect another server behind a new connection."""
+        if self._num_connects == (num := self._client.connects.num):
             return
         try:
             run_id = str((await self._client.info("server"))["run_id"])
@@ -125,10 +128,10 @@ class Tail:
         if self._run_id not in ("", run_id):
             self.server += 1
             self._compared_at = 0.0
-            self._log.info("another server answers: what it knows is read anew")
+            self._log.info("connected to a different Redis server; resyncing")
             if self._on_other:
                 await self._on_other()
-        self._met, self._run_id = num, run_id
+        self._num_connects, self._run_id = num, run_id
 
     async def _compare_clocks(self) -> None:
         now = time.monotonic()
@@ -144,7 +147,7 @@ class Tail:
         if not self.is_lost:
             self.is_lost = True
             self.num_losses += 1
-            self._log.warning("redis is lost, what is known stays: %s", str(exc) or type(exc).__name__)
+            self._log.warning("redis lost, keeping the current index: %s", str(exc) or type(exc).__name__)
         for each in self._followed.values():
-            each.is_there = False
+            each.is_live = False
             each.woken.set()

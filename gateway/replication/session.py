@@ -1,4 +1,4 @@
-"""What the feeds by way of Redis share: the connections, who we are, and what is counted."""
+"""Session of one gateway with Redis, shared by its replica feeds: connections, identity, counters."""
 
 import logging
 import os
@@ -16,8 +16,8 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.ingest.time_slices import Turns
 from gateway.observability.metrics import Histogram
-from gateway.redis.client import LOST, Refused, check, check_schema, failure, open_client
-from gateway.redis.error_reporter import Trouble, Unusable
+from gateway.redis.client import LOST, UnusableRedis, check, check_schema, failure, open_client
+from gateway.redis.error_reporter import AlreadyReported, ErrorReporter
 from gateway.redis.keys import WorkerKeys, workers_key
 from gateway.redis.options import RedisOptions
 from gateway.replication.redis_log import Lease, WorkerLog
@@ -35,22 +35,24 @@ DELAY_BOUNDS_S = (5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 1.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """lease_s    how long a lease lasts that is not renewed: another gateway takes over so soon
-    renew_s    between two renewals
-    ask_s      between two looks at whether a lease was given back before its end
-    grace_s    for who lost the lease with all else to have it back: it knows what nobody else does
-    alone_s    without Redis before a gateway reads the worker's own events
-    retry_s, pause_s   before what failed, or did not fit, is tried again
-    patience_s twice the longest pause of one who reads anew again and again
-    refused_s  before one who cannot read the worker's events asks for the lease again
+class ReplicaTimes:
+    """Time limits of replication through Redis, in seconds.
+
+    lease_s         validity of a lease that is not renewed: another gateway takes over after that
+    renew_s         between two renewals
+    ask_s           between two checks whether a lease was released before its end
+    grace_s         for a leader that lost the lease with all data to get it back: it has the complete state
+    direct_after_s  without Redis before a gateway reads the worker's own events
+    retry_s, pause_s  before what failed, or did not fit, is tried again
+    patience_s      twice the longest pause of a follower that resyncs again and again
+    refused_s       before a gateway that cannot read the worker's events asks for the lease again
     """
 
     lease_s: float = 2.5
     renew_s: float = 0.5
     ask_s: float = 1.0
     grace_s: float = 1.0
-    alone_s: float = 2.0
+    direct_after_s: float = 2.0
     retry_s: float = 0.2
     pause_s: float = 0.05
     patience_s: float = 5.0
@@ -59,7 +61,7 @@ class Times:
 
 @dataclass(slots=True, eq=False)
 class ReplicaCounts:
-    """Of one worker."""
+    """Counters of one worker's replication."""
 
     num_takeovers: int = 0
     num_fenced: int = 0
@@ -67,8 +69,8 @@ class ReplicaCounts:
     num_resyncs: int = 0
 
 
-class Shared:
-    """`index` in each gateway, one writer per worker."""
+class ReplicationSession:
+    """Replication through Redis: `index` in each gateway, one leader per worker."""
 
     def __init__(
         self,
@@ -97,8 +99,8 @@ class Shared:
         self._gateway = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._is_checked = False
         self._refusal: str | None = None
-        self.tail = Tail(self._waiting, on_other=self._meet_other)
-        self.trouble = Trouble(self.where, lambda: self.is_lost)
+        self.tail = Tail(self._waiting, on_other=self._reconnect)
+        self.error_reporter = ErrorReporter(self.where, lambda: self.is_lost)
 
     def __repr__(self) -> str:
         return f"Shared({self.where}, {len(self.feeds)} workers, {self.tail})"
@@ -108,26 +110,26 @@ class Shared:
         return self.tail.is_lost
 
     async def start(self, tasks: Tasks) -> None:
-        """A server that is not there yet is waited for; one that cannot be used is refused, which raises
-        Refused."""
+        """Check Redis and start reading the logs. Waits for a server that is away; raises UnusableRedis for
+        one that cannot be used."""
         try:
             await check(self._client, self._options)
             self._is_checked = True
-            log.info("redis at %s is shared, under %s:", self.where, self._options.prefix)
+            log.info("redis %s shared, with prefix %s:", self.where, self._options.prefix)
         except LOST as exc:
-            log.warning("redis at %s is not there, and waited for: %s", self.where, exc)
+            log.warning("redis %s unavailable, waiting for it: %s", self.where, exc)
         tasks.start("redis", self.tail.run())
 
     async def tell(self) -> bool:
-        """Print whether it can be used, for people; whether it can."""
+        """Print for people whether Redis is usable; returns True if it is."""
         try:
             await check(self._client, self._options)
-        except (*LOST, Refused) as exc:
+        except (*LOST, UnusableRedis) as exc:
             print(failure(exc, self.where))
             return False
         finally:
             await self.close()
-        print(f"redis: {self.where} can be used, under {self._options.prefix}:")
+        print(f"redis: {self.where} usable, with prefix {self._options.prefix}:")
         return True
 
     def collector(self) -> "ReplicaCollector":
@@ -173,8 +175,8 @@ class Shared:
         return WorkerLog(self._client, keys, self._gateway, lease_s=self.times.lease_s)
 
     async def acquire(self, log_: WorkerLog, *, if_known: bool) -> Lease | float | None:
-        """As `WorkerLog.acquire`, in a Redis that is (still) ours: it may have come back as another, or just
-        have been emptied."""
+        """Acquire a lease as `WorkerLog.acquire` does, after checking the schema: Redis may be another one
+        now, or empty."""
         try:
             await self._check()
             lease = await log_.acquire(if_known=if_known)
@@ -185,21 +187,21 @@ class Shared:
             self._is_checked = False
             raise
 
-    async def _meet_other(self) -> None:
-        """All connections are to be with the same server."""
+    async def _reconnect(self) -> None:
+        """Reconnect, so that all connections lead to the same server."""
         self._is_checked = False
         await self._client.connection_pool.disconnect()
 
     async def _check(self) -> None:
-        """Raises one of LOST also where it is refused, which is said once."""
+        """Check the schema. Raises one of LOST also where Redis is unusable, which is logged once."""
         try:
             if self._is_checked:
                 await check_schema(self._client, self._options)
             else:
                 await check(self._client, self._options)
-        except Refused as exc:
+        except UnusableRedis as exc:
             if self._refusal != str(exc):
                 self._refusal = str(exc)
                 self._log.error("%s", exc)
-            raise Unusable(str(exc)) from exc
+            raise AlreadyReported(str(exc)) from exc
         self._refusal, self._is_checked = None, True

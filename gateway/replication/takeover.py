@@ -1,4 +1,4 @@
-"""What one who wrote a worker's log leaves to the next: an inventory, and where the engine's stream is."""
+"""Restoration of a worker's inventory and stream position from its log, at a take-over."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ from gateway.replication.messages import SnapshotPart, Status, Update
 
 
 @dataclass(slots=True, eq=False)
-class Heritage:
-    """`position` is None where the log ends inside a batch of the engine's."""
+class Takeover:
+    """State that the previous leader left in the log. `position` is None where the log ends inside an engine
+    batch."""
 
     inventory: Inventory
     cursor: Cursor
@@ -22,30 +23,33 @@ class Heritage:
     status: Status
 
 
-def inherit(
+def restore(
     root: BlockHash, block_size: int, parts: Sequence[bytes], log: Iterable[tuple[int, bytes]]
-) -> Heritage | None:
-    """Of a snapshot and the messages behind it, each with its epoch; None where that is not whole. Takes
-    a second for a million blocks, in any thread."""
+) -> Takeover | None:
+    """Restore the state from a snapshot and the log entries (epoch, data) behind it; None if they are
+    incomplete.
+
+    Takes a second for a million blocks, in any thread.
+    """
     inventory, follower = Inventory(root, block_size), Follower(StreamCounts())
     is_whole = False
     try:
         for part in map(decode, parts):
             is_whole = isinstance(part, SnapshotPart) and part.is_last
-            _take(inventory, follower, part)
+            _apply(inventory, follower, part)
         for epoch, data in log if is_whole else ():
             if epoch != follower.cursor.epoch:
                 return None
-            _take(inventory, follower, decode(data))
+            _apply(inventory, follower, decode(data))
     except (DecodeError, LogError):
         return None
     if not is_whole or inventory.applied.num_orphans:
         return None
-    return Heritage(inventory, follower.cursor, follower.handover, follower.status)
+    return Takeover(inventory, follower.cursor, follower.handover, follower.status)
 
 
-def _take(inventory: Inventory, follower: Follower, update: Update) -> None:
-    for change in follower.take(update):
+def _apply(inventory: Inventory, follower: Follower, update: Update) -> None:
+    for change in follower.advance(update):
         if isinstance(change, Reset):
             inventory.reset()
         else:

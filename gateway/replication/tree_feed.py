@@ -1,14 +1,15 @@
-"""KV events by way of the tree in Redis (`index: redis`): who has a worker's lease reads them, and tells it.
+"""Feed of a worker's KV events through the tree in Redis (`index: redis`): the leader reads and publishes
+them.
 
-    asks for the lease ──another has it──► waits: nothing is followed, each decision asks for what the worker
-           │ ours                          holds; what its stream is the tree says
+    asks for the lease ──another has it──► waits: follows nothing; each decision looks up the worker's
+           │ ours                          blocks in the tree, which also has its stream state
            ▼
-    holds: inherits and goes on as `ReplicaFeed` does ─► our index ─► the tree, once all is known
+    leads: takes over and continues as `ReplicaFeed` does ─► our index ─► the tree, once complete
 
-The lease, the log and its snapshot are those of `index: replicated`: engine hashes, without which nobody can
-go on behind who held the worker before, are in no tree. But only who takes over ever reads them. Who waits
-knows nothing of the worker without Redis but what it sends there itself: reading all events in each gateway
-would be `replicated`. Who no longer holds forgets the worker's blocks.
+Lease, log and snapshot are those of `index: replicated`: a new leader needs the engine hashes, and the tree
+has none. But only a new leader ever reads them. Without Redis a waiting gateway knows only the blocks that it
+assumes from its own requests: reading all events in each gateway would be `replicated`. A gateway that loses
+the lease drops the worker's blocks.
 """
 
 import asyncio
@@ -23,12 +24,12 @@ from gateway.redis.client import LOST
 from gateway.replication.messages import Status
 from gateway.replication.redis_log import Lease
 from gateway.replication.replica_feed import ReplicaFeed
-from gateway.replication.session import Shared
+from gateway.replication.session import ReplicationSession
 from gateway.runtime.tasks import Tasks
 
 
 class TreeFeed(ReplicaFeed):
-    """Of one worker."""
+    """Feed of one worker through the tree in Redis."""
 
     def __init__(self, service: RadixService, worker: Worker, *, shared: Shared, **options: Any) -> None:
         super().__init__(worker, shared=shared, **options)
@@ -41,7 +42,7 @@ class TreeFeed(ReplicaFeed):
         return self._feed.is_connected if self._feed else self._service.is_open
 
     def start(self, tasks: Tasks) -> None:
-        self._service.watch(self._root, self._worker, self._model, self._owned)
+        self._service.watch(self._root, self._worker, self._model, self._on_owner)
         super().start(tasks)
 
     def stop(self) -> None:
@@ -50,44 +51,44 @@ class TreeFeed(ReplicaFeed):
 
     @property
     def _knows_others(self) -> bool:
-        """Who held it may be there, and knows what nobody else does."""
-        return self._was_held
+        """True if another gateway led the worker before: it may have the only complete state."""
+        return self._was_led
 
-    def _owned(self, state: StreamState | None) -> None:
-        """What the tree says of the worker's stream."""
-        if not self._is_taking:
+    def _on_owner(self, state: StreamState | None) -> None:
+        """Adopt the stream state that the tree has for the worker."""
+        if not self._is_leading:
             self._follower.status = Status(state or StreamState.CATCHING_UP)
-        self._tell()
+        self._report()
 
     async def _follow(self, seconds: float) -> None:
-        self._was_held = True
+        self._was_led = True
         await asyncio.sleep(seconds)
 
-    async def _hold(self, lease: Lease) -> None:
-        self._is_taking = True
+    async def _lead(self, lease: Lease) -> None:
+        self._is_leading = True
         self._follower.lost()
         try:
-            await super()._hold(lease)
+            await super()._lead(lease)
         except LOST:
-            self._give_up()
+            self._stop_leading()
             raise
-        self._give_up()
+        self._stop_leading()
 
-    def _give_up(self) -> None:
-        self._is_taking = False
+    def _stop_leading(self) -> None:
+        self._is_leading = False
         self._service.index.withdraw(self._worker)
         self._forget()
-        self._applying.reset()
-        self._tell()
+        self._applier.reset()
+        self._report()
 
-    def _go_alone(self) -> None:
-        """Nothing: see above."""
+    def _read_directly(self) -> None:
+        """Do nothing: see the module docstring."""
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         state = self._follower.state
-        if self.holding and (state is not StreamState.CATCHING_UP or self._is_published):
-            self._service.index.publish(self._worker, self.holding.fence, state)
-        super()._tell()
+        if self.leader and (state is not StreamState.CATCHING_UP or self._is_published):
+            self._service.index.publish(self._worker, self.leader.fence, state)
+        super()._report()
 
     @property
     def _is_published(self) -> bool:

@@ -12,7 +12,7 @@ from gateway.core.kv_events import BlocksRemoved
 from gateway.index.inventory import Inventory
 from gateway.replication.agent_feed import metadata, open_channel
 from gateway.replication.agent_targets import Agents
-from gateway.replication.codec import SERVICE, Request, decode, encode_request
+from gateway.replication.codec import SERVICE, LogRequest, decode, encode_request
 from gateway.replication.journal import Journal
 from gateway.replication.messages import Hello, Status, Update
 from gateway.replication.rank_store import Rank
@@ -59,7 +59,7 @@ class Served:
         agents = agents or Agents()
         async with open_channel(f"127.0.0.1:{self.port}", agents) as channel:
             call = channel.unary_stream(f"/{SERVICE}/Subscribe")(
-                encode_request(Request(1, 0, **cursor)), metadata=metadata(agents)
+                encode_request(LogRequest(1, 0, **cursor)), metadata=metadata(agents)
             )
 
             async def next_update() -> Update:

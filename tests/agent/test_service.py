@@ -11,8 +11,8 @@ import pytest
 from gateway.agent.service import KvEvents, serve, server_credentials
 from gateway.core.errors import ConfigError
 from gateway.replication.agent_feed import describe, open_channel
-from gateway.replication.agent_targets import Agents, Tls
-from gateway.replication.codec import SERVICE, Request, encode_request
+from gateway.replication.agent_targets import Agents, AgentTls
+from gateway.replication.codec import SERVICE, LogRequest, encode_request
 from gateway.replication.messages import Hello, LogBatch, Sample, SnapshotPart, Status
 from tests.agent.serving import EXACT, Served, served
 from tests.support.certificates import Authority
@@ -97,7 +97,7 @@ async def test_what_is_not_known_is_unavailable() -> None:
 async def test_requests_that_cannot_be_read() -> None:
     async with served() as s, open_channel(f"127.0.0.1:{s.port}", Agents()) as channel:
         for request, words in (
-            (encode_request(Request(9, 0)), "speaks version 1, not 9"),
+            (encode_request(LogRequest(9, 0)), "protocol version 1 instead of 9"),
             (b"\xff", "Subscribe"),
         ):
             with pytest.raises(grpc.aio.AioRpcError, match=words):
@@ -122,18 +122,18 @@ async def test_tls_and_certificates_of_readers(tmp_path: Path) -> None:
     cert, key = Path(shown.cert).read_bytes(), Path(shown.key).read_bytes()
     only_tls = server_credentials(pair.cert, pair.key, "")
     async with served(credentials=only_tls) as s:
-        assert await code_of(s, Agents(tls=Tls(ca))) is None
-        assert await code_of(s, Agents(tls=Tls(wrong))) is grpc.StatusCode.UNAVAILABLE
+        assert await code_of(s, Agents(tls=AgentTls(ca))) is None
+        assert await code_of(s, Agents(tls=AgentTls(wrong))) is grpc.StatusCode.UNAVAILABLE
         assert await code_of(s, Agents()) is grpc.StatusCode.UNAVAILABLE
     async with served(credentials=server_credentials(pair.cert, pair.key, authority.file)) as s:
-        assert await code_of(s, Agents(tls=Tls(ca, key, cert))) is None
-        assert await code_of(s, Agents(tls=Tls(ca))) is grpc.StatusCode.UNAVAILABLE
+        assert await code_of(s, Agents(tls=AgentTls(ca, key, cert))) is None
+        assert await code_of(s, Agents(tls=AgentTls(ca))) is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_a_certificate_that_changes_is_taken_up(tmp_path: Path) -> None:
     first, second = Authority(tmp_path / "a"), Authority(tmp_path / "b")
     pair, renewed = first.issue(), second.issue()
-    trusting = [Agents(tls=Tls(Path(each.file).read_bytes())) for each in (first, second)]
+    trusting = [Agents(tls=AgentTls(Path(each.file).read_bytes())) for each in (first, second)]
     async with served(credentials=server_credentials(pair.cert, pair.key, "")) as s:
         assert [await code_of(s, each) is None for each in trusting] == [True, False]
         Path(pair.key).unlink()

@@ -97,6 +97,6 @@ async def test_a_server_that_is_not_there_or_refuses_is_told(
 
 def test_check_names_the_rule(server: Server, narrow: Url) -> None:
     url = narrow("resetkeys", "~kvgate:schema")
-    assert "can be used, under kvgate:" in GatewayProcess.check("--redis", url)
+    assert "usable, with prefix kvgate:" in GatewayProcess.check("--redis", url)
     with pytest.raises(AssertionError, match=r"ACL SETUSER narrow ~kvgate:\*;"):
         GatewayProcess.check("--redis", url, "--booking", "atomic")

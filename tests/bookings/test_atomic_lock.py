@@ -10,14 +10,14 @@ from gateway.bookings.atomic_lock import Turns
 from gateway.bookings.shared_memory import Place, place_alone
 from gateway.bookings.sync import SharedBookings
 from gateway.core.worker import WorkerId
-from gateway.redis.keys import turn_keys
+from gateway.redis.keys import lock_keys
 from gateway.runtime.tasks import Tasks
 from tests.redis.serving import Server, redis_server, server
 
 __all__ = ["redis_server", "server"]
 pytestmark = pytest.mark.process
 
-HOLDER, NUMBER = turn_keys("kvgate")
+HOLDER, NUMBER = lock_keys("kvgate")
 
 
 async def until(is_true: Callable[[], object]) -> None:

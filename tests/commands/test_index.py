@@ -94,7 +94,7 @@ async def test_what_cannot_be_looked_at_is_one_line(server: Server) -> None:
         with pytest.raises(ConfigError, match=words):
             await run(arguments, changed)
     server.ask("SET", "kvgate:schema", "kvgate:9")
-    with pytest.raises(ConfigError, match="says 'kvgate:9'.*kvgate index drop --all"):
+    with pytest.raises(ConfigError, match="is 'kvgate:9'.*kvgate index drop --all"):
         await index(server, "show")
 
 

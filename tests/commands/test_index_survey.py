@@ -8,7 +8,7 @@ from gateway.commands.index_survey import Survey, table
 from gateway.core.errors import ConfigError
 from gateway.core.event_stream import StreamState
 from gateway.index.redis_tree.service import RadixService
-from gateway.redis.client import Refused, open_client
+from gateway.redis.client import UnusableRedis, open_client
 from gateway.redis.keys import WorkerKeys
 from gateway.replication.redis_log import WorkerLog
 from tests.index.redis_tree.test_service import running, until
@@ -92,7 +92,7 @@ async def test_all_is_dropped_of_whatever_version(server: Server, schema: str) -
     server.ask("SET", "other:key", 1)
     async with surveying(server) as (survey, _):
         if schema != "kvgate:1":
-            with pytest.raises(Refused, match="kvgate index drop --all"):
+            with pytest.raises(UnusableRedis, match="kvgate index drop --all"):
                 await survey.check()
         assert await survey.drop_all() > 8
     with server.direct() as client:

@@ -16,7 +16,7 @@ from gateway.ingest.poll import PollFeed
 from gateway.ingest.zmq import ZmqFeed
 from gateway.replication.agent_feed import AgentFeed
 from gateway.replication.agent_targets import AgentFeeds, Agents
-from gateway.replication.rank_store import Shelf
+from gateway.replication.rank_store import RankStore
 from gateway.replication.replica_feed import OpenEngine
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.access import Ways
@@ -96,34 +96,34 @@ async def test_who_heals_is_told_of_each_subscription_and_of_its_end(opened: Ope
         for path in ("tcp://*:7", "/events"):
             feed, subscription = made.open(W, EventSource(0, path), open_session, ignore)
             assert isinstance(feed, ZmqFeed | PollFeed)
-            assert subscription.healing is healer.get(W.id) is not None
+            assert subscription.recovery is healer.get(W.id) is not None
             feed.stop()
             assert healer.get(W.id) is None
 
 
-@pytest.mark.parametrize("can_heal", [True, False])
-async def test_a_shelf_is_healed_in_place_of_our_own_index(opened: Opened, can_heal: bool) -> None:
+@pytest.mark.parametrize("can_recover", [True, False])
+async def test_a_shelf_is_healed_in_place_of_our_own_index(opened: Opened, can_recover: bool) -> None:
     """But with the tree in Redis nothing is."""
-    known, healer, shelf = opened.known, opened.healer, Shelf(lambda: 1000)
-    shelf.add_worker(W.id, ROOT, BLOCK_SIZE)
+    known, healer, store = opened.known, opened.healer, RankStore(lambda: 1000)
+    store.add_worker(W.id, ROOT, BLOCK_SIZE)
     shared = []
 
     class Sharing:
         def __init__(self) -> None:
-            self.can_heal = can_heal
+            self.can_recover = can_recover
 
         def open(self, worker: Worker, open_engine: OpenEngine, *others: Any) -> Any:
-            shared.append(open_engine(shelf))
+            shared.append(open_engine(store))
 
     made = opened.feeds(healer=healer, shared=Sharing())
     async with session() as open_session:
         made.open(W, EventSource(0, "tcp://*:7"), open_session, ignore)
         ((feed, subscription),) = shared
-        assert subscription.healing is healer.get(W.id)
-        assert (subscription.healing is not None) is can_heal
-        if can_heal:
-            subscription.healing.proofs.prove(RUN, 60.0)
-            assert (shelf.ranks[W.id].inventory.num_blocks, known.num_blocks(W.id)) == (len(RUN), 0)
+        assert subscription.recovery is healer.get(W.id)
+        assert (subscription.recovery is not None) is can_recover
+        if can_recover:
+            subscription.recovery.proofs.prove(RUN, 60.0)
+            assert (store.ranks[W.id].inventory.num_blocks, known.num_blocks(W.id)) == (len(RUN), 0)
         feed.stop()
         assert healer.get(W.id) is None
 

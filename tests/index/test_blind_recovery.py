@@ -44,7 +44,7 @@ class World:
         self.index = make()
         self.now = 0.0
         self.index.add_worker(W, ROOT, SIZE)
-        self.healing = BlindRecovery(
+        self.recovery = BlindRecovery(
             W,
             self.index,
             root=ROOT,
@@ -58,11 +58,11 @@ class World:
     def begin(self) -> None:
         """All that was announced until now is lost."""
         self.engine.take_events()
-        self.healing.set_blind(is_blind=True)
+        self.recovery.set_blind(is_blind=True)
 
     def tell(self) -> None:
         for event in self.engine.take_events():
-            self.healing.apply(event)
+            self.recovery.apply(event)
 
     def hashes(self, ids: Sequence[int], salt: str | None = None, lora: str | None = None) -> list[BlockHash]:
         extra = prompt_extra_keys(lora, salt, len(ids) // SIZE)
@@ -94,10 +94,10 @@ class World:
         self.num_sent += 1
         id, hashes = str(self.num_sent), self.hashes(ids, how.get("salt"), how.get("lora"))
         predicted = min(self.known(hashes), (len(ids) - 1) // SIZE)
-        asks = self.healing.sent(id, [tokens_of(ids)], [hashes]) if self.healing.is_blind else False
+        asks = self.recovery.sent(id, [tokens_of(ids)], [hashes]) if self.recovery.is_blind else False
         cached = self.run(ids, reports=asks, **how)
         self.tell()
-        self.healing.answered(id, cached * SIZE if told else None)
+        self.recovery.answered(id, cached * SIZE if told else None)
         if settle:
             self.settle()
         return predicted, cached
@@ -107,14 +107,14 @@ class World:
         self.tick()
 
     def tick(self) -> None:
-        while self.healing.tick():
+        while self.recovery.tick():
             pass
 
     def known(self, hashes: Sequence[BlockHash]) -> int:
         return self.index.overlap(hashes).get(W, 0)
 
     def named(self) -> set[BlockHash]:
-        return {block for block in self.index.blocks(W) if block not in self.healing.proofs}
+        return {block for block in self.index.blocks(W) if block not in self.recovery.proofs}
 
     def held(self) -> set[BlockHash]:
         return {block for _, block, _ in self.engine.held()}
@@ -176,11 +176,11 @@ def test_what_is_due_is_done_a_portion_at_a_time(make: Callable[[], Index]) -> N
     for ids in prompts:
         assert world.ask([*ids, *range(100 * ids[0], 100 * ids[0] + 9)], settle=False)[1] == 2
     world.now += SETTLE_S
-    assert [world.healing.tick() for _ in prompts] == [True] * 4 + [False]
-    assert (world.healing.counts.num_placed, len(world.healing.orphans)) == (10, 0)
+    assert [world.recovery.tick() for _ in prompts] == [True] * 4 + [False]
+    assert (world.recovery.counts.num_placed, len(world.recovery.orphans)) == (10, 0)
     world.now += KEEP_S
-    assert [world.healing.tick() for _ in range(6)] == [True] * 5 + [False]
-    assert len(world.healing.proofs) == 0
+    assert [world.recovery.tick() for _ in range(6)] == [True] * 5 + [False]
+    assert len(world.recovery.proofs) == 0
 
 
 def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[], Index]) -> None:
@@ -188,7 +188,7 @@ def test_an_answer_proves_its_leading_blocks_until_they_expire(make: Callable[[]
     assert world.ask([*HOT, 1, 2, 3], settle=False) == (0, 10)
     assert world.known(world.hashes(HOT)) == 10
     assert world.ask([*HOT, 4, 5, 6]) == (10, 10)
-    assert (world.healing.counts.num_proven, len(world.healing.proofs)) == (10, 10)
+    assert (world.recovery.counts.num_proven, len(world.recovery.proofs)) == (10, 10)
     world.now += KEEP_S - 1
     world.tick()
     assert world.known(world.hashes(HOT)) == 10
@@ -204,24 +204,24 @@ def test_an_answer_that_found_less_withdraws_the_rest(make: Callable[[], Index])
     world.tell()
     predicted, cached = world.ask([*HOT, 7, 7, 7])
     assert cached < predicted == 10
-    assert world.healing.counts.num_withdrawn == 10 - cached
+    assert world.recovery.counts.num_withdrawn == 10 - cached
     assert world.named() <= world.held()
 
 
 def test_an_answer_from_before_a_reset_proves_nothing(make: Callable[[], Index]) -> None:
     world = warm(make)
-    world.healing.sent("a", [tokens_of(HOT)], [world.hashes(HOT)])
+    world.recovery.sent("a", [tokens_of(HOT)], [world.hashes(HOT)])
     world.index.reset_worker(W)
-    world.healing.reset(is_restart=True)
-    world.healing.answered("a", 40)
+    world.recovery.reset(is_restart=True)
+    world.recovery.answered("a", 40)
     assert world.index.num_blocks(W) == 0
 
 
 def test_an_answer_that_does_not_tell_proves_nothing(make: Callable[[], Index]) -> None:
     world = warm(make)
     world.ask([*HOT, 1, 2, 3], told=False)
-    world.healing.answered("1", 40)  # and a second end of it neither
-    world.healing.answered("unknown", 40)
+    world.recovery.answered("1", 40)  # and a second end of it neither
+    world.recovery.answered("unknown", 40)
     assert world.index.num_blocks(W) == 0
 
 
@@ -230,8 +230,8 @@ def test_a_clear_takes_what_was_proven(make: Callable[[], Index]) -> None:
     world.ask([*HOT, 1, 2, 3])
     assert world.engine.reset()
     world.tell()
-    assert (world.index.num_blocks(W), len(world.healing.proofs)) == (0, 0)
-    world.healing.set_blind(is_blind=False)
+    assert (world.index.num_blocks(W), len(world.recovery.proofs)) == (0, 0)
+    world.recovery.set_blind(is_blind=False)
     assert world.index.num_blocks(W) == 0
 
 
@@ -244,7 +244,7 @@ def test_a_run_behind_a_prompt_that_we_sent_is_placed_and_removed_by_its_own_nam
     world = warm(make, num_blocks=40)
     tail, output = list(range(1, 10)), list(range(50, 60))
     assert world.ask([*HOT, *tail], output=output) == (0, 10)
-    assert world.healing.counts.num_placed == 4
+    assert world.recovery.counts.num_placed == 4
     assert world.known(world.hashes([*HOT, *tail, *output])) == 14
     # The parent is known under its own name, the nine before it are proven only.
     assert len(world.named()) == 5
@@ -273,10 +273,10 @@ def test_runs_that_hang_on_one_another_are_placed_together(make: Callable[[], In
     world.run([*first, *range(11, 19)])
     world.run([*first, *range(21, 29)])
     world.tell()
-    assert (len(world.healing.orphans), world.named()) == (3, set())
+    assert (len(world.recovery.orphans), world.named()) == (3, set())
     longer = [*first, *range(11, 19), *range(31, 39)]
     world.ask(longer)
-    assert (len(world.healing.orphans), len(world.named())) == (0, 9)
+    assert (len(world.recovery.orphans), len(world.named())) == (0, 9)
     assert world.known(world.hashes(longer)) == len(longer) // SIZE
     assert world.known(world.hashes([*first, *range(21, 29)])) == 14
 
@@ -284,14 +284,14 @@ def test_runs_that_hang_on_one_another_are_placed_together(make: Callable[[], In
 def test_what_the_engine_removed_before_the_match_is_not_placed(make: Callable[[], Index]) -> None:
     world = warm(make)
     hashes = world.hashes([*HOT, *range(1, 9)])
-    world.healing.sent("a", [tokens_of([*HOT, *range(1, 9)])], [hashes])
+    world.recovery.sent("a", [tokens_of([*HOT, *range(1, 9)])], [hashes])
     world.run([*HOT, *range(1, 9)])
     (run,) = (event for event in world.engine.take_events() if isinstance(event, BlocksStored))
-    world.healing.apply(run)
+    world.recovery.apply(run)
     assert run.parent is not None
-    world.healing.apply(BlocksRemoved([run.engine_hashes[1]]))
-    world.healing.apply(BlocksRemoved([run.parent]))
-    world.healing.answered("a", 40)
+    world.recovery.apply(BlocksRemoved([run.engine_hashes[1]]))
+    world.recovery.apply(BlocksRemoved([run.parent]))
+    world.recovery.answered("a", 40)
     world.settle()
     assert world.named() == {hashes[10]}
     assert world.known(hashes) == 9  # the tenth is gone, and with it what hangs on it
@@ -304,10 +304,10 @@ def test_a_run_that_fits_two_prompts_is_placed_for_neither(make: Callable[[], In
     asked = list(range(1, 9))
     for id, prefix in (("a", HOT), ("b", other)):
         ids = [*prefix, *asked]
-        world.healing.sent(id, [tokens_of(ids)], [world.hashes(ids)])
+        world.recovery.sent(id, [tokens_of(ids)], [world.hashes(ids)])
     world.run([*HOT, *asked])
     world.tell()
-    world.healing.answered("a", 40)
+    world.recovery.answered("a", 40)
     world.settle()
     assert world.named() == set()
 
@@ -326,10 +326,10 @@ def test_a_salt_and_an_adapter_are_part_of_the_match(make: Callable[[], Index]) 
     world.run(HOT, lora="a")
     world.begin()
     ids = [*HOT, *range(1, 9)]
-    world.healing.sent("base", [tokens_of(ids)], [world.hashes(ids)])
+    world.recovery.sent("base", [tokens_of(ids)], [world.hashes(ids)])
     world.run(ids, lora="a")
     world.tell()
-    world.healing.answered("base", 40)  # as if the base model had the prefix cached too
+    world.recovery.answered("base", 40)  # as if the base model had the prefix cached too
     world.settle()
     assert world.named() == set()
     world.ask([*ids, *range(20, 28)], lora="a")
@@ -351,9 +351,9 @@ def test_a_run_that_comes_after_its_answer_is_waited_for(
 ) -> None:
     world = warm(make)
     ids = [*HOT, *range(1, 9)]
-    world.healing.sent("a", [tokens_of(ids)], [world.hashes(ids)])
+    world.recovery.sent("a", [tokens_of(ids)], [world.hashes(ids)])
     world.run(ids)
-    world.healing.answered("a", 40)
+    world.recovery.answered("a", 40)
     world.now += wait_s
     world.tick()
     world.tell()
@@ -365,8 +365,8 @@ def test_orphans_that_came_before_the_doubt_are_kept(make: Callable[[], Index]) 
     world = warm(make)
     world.run([*HOT, *range(1, 9)])
     events: list[KvEvent] = [*world.engine.take_events(), BlocksCleared()]
-    world.healing.look_back(events)
-    assert world.healing.orphans.num_blocks == 2
+    world.recovery.look_back(events)
+    assert world.recovery.orphans.num_blocks == 2
 
 
 # announcements ---------------------------------------------------------------------------------
@@ -378,10 +378,10 @@ def test_a_request_asks_until_what_it_meets_is_known(make: Callable[[], Index]) 
     assert world.ask(ids) == (0, 10)
     assert world.named() == world.held()
     assert world.ask([*ids, 5]) == (12, 12)
-    assert world.healing.counts.num_reports == 1
+    assert world.recovery.counts.num_reports == 1
     world.ask([*HOT, *range(20, 29)])  # another branch might have been there
     world.ask([*HOT, *range(20, 29)])
-    assert world.healing.counts.num_reports == 2
+    assert world.recovery.counts.num_reports == 2
 
 
 def test_an_announcement_is_no_second_copy(make: Callable[[], Index]) -> None:
@@ -395,29 +395,29 @@ def test_an_announcement_is_no_second_copy(make: Callable[[], Index]) -> None:
     world.tell()
     assert world.named() == world.held()
     world.index.reset_worker(W)
-    world.healing.reset(is_restart=True)
-    world.healing.set_blind(is_blind=False)
-    world.healing.reset(is_restart=True)
-    assert not world.healing.was_blind
+    world.recovery.reset(is_restart=True)
+    world.recovery.set_blind(is_blind=False)
+    world.recovery.reset(is_restart=True)
+    assert not world.recovery.was_blind
 
 
 def test_a_while_after_a_clear_copies_count_again(make: Callable[[], Index]) -> None:
     world = warm(make)
     assert world.engine.reset()
     world.tell()
-    world.healing.set_blind(is_blind=False)
+    world.recovery.set_blind(is_blind=False)
     for wait_s, was_blind in ((FADE_S, True), (1.0, False)):
         world.now += wait_s
         world.run([int(wait_s)] * 8)
         world.tell()
-        assert world.healing.was_blind is was_blind
-    world.healing.set_blind(is_blind=True)
+        assert world.recovery.was_blind is was_blind
+    world.recovery.set_blind(is_blind=True)
     world.run([9] * 8)
     world.tell()
-    world.healing.set_blind(is_blind=False)  # by a replay of all: what was asked for is among it
+    world.recovery.set_blind(is_blind=False)  # by a replay of all: what was asked for is among it
     world.run([8] * 8)
     world.tell()
-    assert world.healing.was_blind
+    assert world.recovery.was_blind
 
 
 def test_a_hole_in_an_announcement_is_filled(make: Callable[[], Index]) -> None:
@@ -434,14 +434,14 @@ def test_where_announcements_tell_nothing_they_are_asked_for_rarely(make: Callab
     world = warm(make, can_report=True, num_blocks=2000)
     for i in range(QUIET_REQUESTS + 10 * RARELY):
         world.ask([1000 + i] * 9)
-    assert QUIET_REQUESTS <= world.healing.counts.num_reports <= QUIET_REQUESTS + 11
+    assert QUIET_REQUESTS <= world.recovery.counts.num_reports <= QUIET_REQUESTS + 11
     assert world.ask([*HOT, *range(1, 9)]) == (0, 10)
 
 
 def test_an_engine_that_cannot_is_not_asked(make: Callable[[], Index]) -> None:
     world = warm(make)
     world.ask(HOT)
-    assert world.healing.counts.num_reports == 0
+    assert world.recovery.counts.num_reports == 0
 
 
 # all of it -------------------------------------------------------------------------------------
@@ -451,8 +451,8 @@ def test_memory_is_bounded() -> None:
     world = warm(MemoryIndex, num_blocks=8000)
     for i in range(MAX_SENT + 10):
         world.ask([1000 + i] * 9, settle=False)
-    assert len(world.healing._sent) == MAX_SENT
-    assert repr(world.healing).startswith(
+    assert len(world.recovery._sent) == MAX_SENT
+    assert repr(world.recovery).startswith(
         "Healing(w:1, blind=True, Proofs(0 blocks, 0 proofs), Orphans(0 runs"
     )
 
@@ -460,9 +460,9 @@ def test_memory_is_bounded() -> None:
 def test_changes_are_told_once(make: Callable[[], Index]) -> None:
     world = World(make)
     told: list[bool] = []
-    world.healing.on_change = lambda healing: told.append(healing.is_blind)
+    world.recovery.on_change = lambda recovery: told.append(recovery.is_blind)
     for is_blind in (False, True, True, False, False):
-        world.healing.set_blind(is_blind=is_blind)
+        world.recovery.set_blind(is_blind=is_blind)
     assert told == [True, False]
 
 
@@ -512,6 +512,6 @@ def test_tokens_are_compared_at_block_borders_only(make: Callable[[], Index]) ->
     world = warm(make)
     shifted: Tokens = tokens_of([*HOT, 1, *range(1, 9)])
     ids = [*HOT, *range(1, 9)]
-    world.healing.sent("x", [shifted], [world.hashes(shifted)])
+    world.recovery.sent("x", [shifted], [world.hashes(shifted)])
     world.ask(ids)
     assert len(world.named()) == 3

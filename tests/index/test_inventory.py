@@ -49,7 +49,7 @@ def told(index: Index, hashes: list[BlockHash]) -> Any:
     return index.overlap(hashes), index.media(hashes)
 
 
-class Followed(RuleBasedStateMachine):
+class FollowedLog(RuleBasedStateMachine):
     """Worker A is known by its agent, B beside it by its tokens, in one tree; limits are small."""
 
     def __init__(self) -> None:
@@ -207,8 +207,8 @@ class Followed(RuleBasedStateMachine):
                 assert told(follower, hashes) == told(self.truth, hashes)
 
 
-Followed.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
-test_followed: Any = Followed.TestCase
+FollowedLog.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=30)
+test_followed: Any = FollowedLog.TestCase
 
 
 def filled(*events: KvEvent) -> Inventory:

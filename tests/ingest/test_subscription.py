@@ -21,7 +21,7 @@ class World:
         self, *, can_replay: bool = True, heals: bool = False, limits: BlockLimits | None = None
     ) -> None:
         self.known = Known("w:1")
-        self.healing = BlindRecovery(
+        self.recovery = BlindRecovery(
             W,
             self.known.index,
             root=root_hash("root"),
@@ -39,7 +39,7 @@ class World:
             assumed=self.known.assumed,
             can_replay=can_replay,
             on_state=lambda worker, state: self.states.append(state),
-            healing=self.healing if heals else None,
+            recovery=self.recovery if heals else None,
             limits=limits,
         )
         self.subscription.ask_replay = self.asked.append
@@ -246,21 +246,21 @@ def test_a_blind_stream_keeps_what_it_cannot_place_and_takes_it_when_the_parent_
     world.subscription.connected()
     world.replay((4, payload(9, parent=8)), (5, payload(10, parent=9, ts=2)))
     assert (world.states[-1], world.num_blocks) == (StreamState.BLIND, 0)
-    assert (world.healing.is_blind, world.healing.orphans.num_blocks) == (True, 2)
+    assert (world.recovery.is_blind, world.recovery.orphans.num_blocks) == (True, 2)
     world.live(6, payload(7, 8, ts=3))  # from the root, as an announcement is
-    assert (world.num_blocks, len(world.healing.orphans)) == (4, 0)
-    assert world.healing.describe()["placed_blocks"] == 2
+    assert (world.num_blocks, len(world.recovery.orphans)) == (4, 0)
+    assert world.recovery.describe()["placed_blocks"] == 2
     world.live(7, payload(7, 8, ts=4))  # again: no second copy
     world.live(8, payload(ts=5, clear=True))
-    assert (world.states[-1], world.num_blocks, world.healing.is_blind) == (StreamState.EXACT, 0, False)
+    assert (world.states[-1], world.num_blocks, world.recovery.is_blind) == (StreamState.EXACT, 0, False)
 
 
 def test_the_run_that_raised_the_doubt_is_kept_too() -> None:
     world = World(can_replay=False, heals=True)
     world.live(0, payload(1))
-    assert not world.healing.was_blind
+    assert not world.recovery.was_blind
     world.live(1, payload(9, parent=8, ts=2))
-    assert (world.healing.is_blind, world.healing.orphans.num_blocks) == (True, 1)
+    assert (world.recovery.is_blind, world.recovery.orphans.num_blocks) == (True, 1)
     world.live(2, payload(7, 8, ts=3))
     assert world.num_blocks == 4
 
@@ -269,9 +269,9 @@ def test_what_is_kept_aside_goes_with_a_reset_and_a_restart_begins_anew() -> Non
     world = World(heals=True)
     world.subscription.connected()
     world.replay((4, payload(9, parent=8)))
-    assert len(world.healing.orphans) == 1
+    assert len(world.recovery.orphans) == 1
     world.live(0, payload(1, ts=9))
-    assert (world.healing.was_blind, len(world.healing.orphans)) == (False, 0)
+    assert (world.recovery.was_blind, len(world.recovery.orphans)) == (False, 0)
     world.replay((0, payload(1, ts=9)))
     assert (world.states[-1], world.num_blocks) == (StreamState.EXACT, 1)
 

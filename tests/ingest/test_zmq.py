@@ -15,12 +15,12 @@ from gateway.ingest.sockets import MAX_BATCHES_PER_TURN, resolve
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import TURN_S, Turns
 from gateway.ingest.unread_bytes import Wires
-from gateway.ingest.zmq import Times, ZmqFeed, reach
+from gateway.ingest.zmq import ZmqFeed, ZmqTimes, reach
 from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
 from tests.support.zmtp import EndlessPeer
 
 W = WorkerId("w:1")
-QUICK = Times(replay_s=0.1, quiet_s=0.05, knock_s=0.1, settle_s=0.02, unanswered_s=0.2)
+QUICK = ZmqTimes(replay_s=0.1, quiet_s=0.05, knock_s=0.1, settle_s=0.02, unanswered_s=0.2)
 
 
 class Publisher:
@@ -95,7 +95,7 @@ class World:
         self.refused: str | None = None
         self._changed = asyncio.Event()
 
-    def open(self, *, can_replay: bool = True, times: Times = QUICK, topic: str = "kv") -> ZmqFeed:
+    def open(self, *, can_replay: bool = True, times: ZmqTimes = QUICK, topic: str = "kv") -> ZmqFeed:
         self.subscription = Subscription(
             W,
             engine=FakeEngine(),
@@ -385,7 +385,7 @@ async def test_a_message_that_is_too_large_is_not_read_and_all_is_read_again_aft
 
 @pytest.mark.process
 async def test_one_that_publishes_more_than_is_applied_is_not_read_for_a_while(world: World) -> None:
-    feed = world.open(times=Times(replay_s=5.0, quiet_s=1.0, settle_s=0.02, behind_s=0.0))
+    feed = world.open(times=ZmqTimes(replay_s=5.0, quiet_s=1.0, settle_s=0.02, behind_s=0.0))
     feed._pauses = Pauses(first_s=0.1)
     await world.exact(0)
     feed._replay = None

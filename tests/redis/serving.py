@@ -23,7 +23,7 @@ import redis
 from redis.crc import key_slot
 
 from gateway.config import Config, load
-from gateway.redis.client import Refused, check, open_client
+from gateway.redis.client import UnusableRedis, check, open_client
 from gateway.redis.embedded import EmbeddedServer
 from gateway.redis.options import RedisOptions, redis_of
 from loadtest.ports import free_port
@@ -36,7 +36,7 @@ async def checked(options: RedisOptions) -> None:
 
 async def refused(options: RedisOptions) -> str:
     """With which words."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(UnusableRedis) as caught:
         await checked(options)
     return str(caught.value)
 

@@ -7,8 +7,8 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from gateway.redis.cancellation import Stoppable, heeding
-from gateway.redis.options import Place
+from gateway.redis.cancellation import CancellableRedis, preserve_cancellation
+from gateway.redis.options import HostPort
 from gateway.redis.topology import Sentinels
 
 A, B = ("a", 1), ("b", 2)
@@ -30,21 +30,21 @@ class Library:
 
 
 async def heeded(library: Library) -> None:
-    with heeding():
+    with preserve_cancellation():
         await library()
 
 
 async def commanded(library: Library) -> None:
-    async with Stoppable() as client:
+    async with CancellableRedis() as client:
         await client.execute_command("PING")
 
 
-async def asked(library: Library) -> Place:
+async def locators(library: Library) -> HostPort:
     """Who is asked in turn stops too."""
     return await Sentinels([A, B], "m", {})()
 
 
-@pytest.mark.parametrize("ask", [heeded, commanded, asked])
+@pytest.mark.parametrize("ask", [heeded, commanded, locators])
 @pytest.mark.parametrize("end", [b"OK", RedisConnectionError("gone")])
 async def test_a_cancellation_that_the_library_loses_is_not_lost(
     monkeypatch: pytest.MonkeyPatch, end: Any, ask: Callable[[Library], Coroutine[Any, Any, Any]]
@@ -59,7 +59,7 @@ async def test_a_cancellation_that_the_library_loses_is_not_lost(
 
 
 async def test_what_was_not_cancelled_ends_as_it_ends() -> None:
-    with heeding():
+    with preserve_cancellation():
         await asyncio.sleep(0)
-    with pytest.raises(ValueError, match="x"), heeding():
+    with pytest.raises(ValueError, match="x"), preserve_cancellation():
         raise ValueError("x")

@@ -29,7 +29,7 @@ async def test_the_schema_is_written_and_found_again(server: Server) -> None:
 async def test_another_schema_is_refused_and_left_alone(server: Server, found: str) -> None:
     server.ask("SET", "kvgate:schema", found)
     told = await refused(server.options())
-    assert f"says '{found}'" in told and f"'{SCHEMA.decode()}'" in told
+    assert f"is '{found}'" in told and f"'{SCHEMA.decode()}'" in told
     assert "kvgate index drop --all --redis unix://" in told and "--redis-prefix kvgate" in told
     assert server.ask("GET", "kvgate:schema") == found.encode()
     await checked(server.options(redis_prefix="other"))

@@ -119,18 +119,18 @@ def test_a_gateway_does_not_start_with_another_schema() -> None:
         server.ask("SET", "kvgate:schema", "kvgate:0")
         done = start("--redis", server.url)
     assert done.returncode == 2
-    assert "says 'kvgate:0', and this gateway reads and writes 'kvgate:1'" in done.stderr
+    assert "is 'kvgate:0', but this gateway reads and writes 'kvgate:1'" in done.stderr
 
 
 def test_a_gateway_starts_without_its_redis() -> None:
     with GatewayProcess("--redis", f"redis://127.0.0.1:{free_port()}") as process:
-        assert "is not there, and waited for" in process.log()
+        assert "unavailable, waiting for it" in process.log()
         assert "kvgate_redis_up 0.0" in process.metrics()
 
 
 def test_check_tells_whether_redis_can_be_used() -> None:
     assert re.search(
-        "redis: unix://.* can be used, under f:",
+        "redis: unix://.* usable, with prefix f:",
         GatewayProcess.check("--redis", "embedded", "--redis-prefix", "f"),
     )
     port = free_port()

@@ -2,7 +2,7 @@ from dataclasses import astuple
 
 from gateway.core.blocks import root_hash
 from gateway.core.worker import WorkerId
-from gateway.redis.keys import WorkerKeys, bookings_channel, schema_key, turn_keys
+from gateway.redis.keys import WorkerKeys, bookings_channel, lock_keys, schema_key
 
 W = WorkerId("10.0.0.1:8000#3")
 
@@ -15,10 +15,10 @@ def test_all_keys_of_a_worker_are_under_the_prefix_and_in_one_slot() -> None:
 
 
 def test_another_model_or_block_size_has_other_keys() -> None:
-    named = [WorkerKeys.of("p", root_hash(m), size, W) for m in ("a", "b") for size in (16, 32)]
-    assert len({keys.log for keys in named}) == 4
+    credential_option = [WorkerKeys.of("p", root_hash(m), size, W) for m in ("a", "b") for size in (16, 32)]
+    assert len({keys.log for keys in credential_option}) == 4
 
 
 def test_who_decides_is_in_one_slot_and_databases_have_channels_of_their_own() -> None:
-    assert turn_keys("fleet") == ("fleet:{turn}:holder", "fleet:{turn}:number")
+    assert lock_keys("fleet") == ("fleet:{lock}:holder", "fleet:{lock}:number")
     assert bookings_channel("fleet", 0) != bookings_channel("fleet", 1)

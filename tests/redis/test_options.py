@@ -75,17 +75,17 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 def test_sentinels_and_their_master() -> None:
     url = "redis+sentinel://u:p@10.0.0.1,b:1/main/2?sentinel_password=s&sentinel_username=w"
     options = read(redis=url)
-    assert (options.asked, options.service) == ((("10.0.0.1", 26379), ("b", 1)), "main")
+    assert (options.locators, options.service) == ((("10.0.0.1", 26379), ("b", 1)), "main")
     assert dict(options.connection) == {"username": "u", "password": "p", "db": 2}
-    assert dict(options.asking) == {"username": "w", "password": "s"}
+    assert dict(options.locator_options) == {"username": "w", "password": "s"}
     assert options.where == "redis+sentinel://10.0.0.1,b:1/main/2" and options.prefix == "kvgate"
     assert "names no master" in refused(redis="redis+sentinel://a,b")
 
 
 def test_nodes_of_a_cluster() -> None:
     options = read(redis="redis+cluster://u:p@a,[::1]:7000", redis_prefix="f")
-    assert (options.asked, options.service) == ((("a", 6379), ("::1", 7000)), "")
-    assert dict(options.connection) == dict(options.asking) == {"username": "u", "password": "p"}
+    assert (options.locators, options.service) == ((("a", 6379), ("::1", 7000)), "")
+    assert dict(options.connection) == dict(options.locator_options) == {"username": "u", "password": "p"}
     assert options.prefix == "{f}"  # one slot
     assert "a Cluster has only 0" in refused(redis="redis+cluster://a/3")
 
@@ -95,9 +95,9 @@ def test_several_by_tls_and_with_a_password_from_a_file(kind: str, tmp_path: Pat
     (file := tmp_path / "file").write_text("secret")
     url = f"rediss+{kind}://a,b/m" if kind == "sentinel" else f"rediss+{kind}://a,b"
     options = read(redis=url, redis_ca_file=str(file), redis_password_file=str(file))
-    assert options.connection["ssl_ca_certs"] == options.asking["ssl_ca_certs"] == str(file)
+    assert options.connection["ssl_ca_certs"] == options.locator_options["ssl_ca_certs"] == str(file)
     assert options.connection["password"] == "secret" and "secret" not in repr(options)
-    assert ("password" in options.asking) == (kind == "cluster")
+    assert ("password" in options.locator_options) == (kind == "cluster")
 
 
 @pytest.mark.parametrize("hosts", ["", "a,,b", "a:x,b", "a,b:99999"])

@@ -12,8 +12,8 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from gateway.redis.client import LOST, check, open_client
-from gateway.redis.options import Place
-from gateway.redis.topology import Asked, Nodes, Sentinels, Unknown
+from gateway.redis.options import HostPort
+from gateway.redis.topology import ClusterNodes, Locator, MasterUnknown, Sentinels
 from loadtest.ports import free_port
 from tests.redis.encrypting import encrypted
 from tests.redis.serving import Server, checked, redis_server, refused, server, serving, watching
@@ -25,31 +25,33 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 A, B, C = ("a", 1), ("b", 2), ("c", 3)
 
 
-def played(kind: type[Asked], answers: Mapping[Place, Any], *args: Any) -> tuple[Asked, list[Place]]:
+def played(
+    kind: type[Locator], answers: Mapping[HostPort, Any], *args: Any
+) -> tuple[Locator, list[HostPort]]:
     """Who answers so, or raises it; and who was asked."""
-    asked: list[Place] = []
+    locators: list[HostPort] = []
 
     class Played(kind):  # type: ignore[misc, valid-type]
-        async def _command(self, place: Place, *command: Any) -> Any:
-            asked.append(place)
+        async def _command(self, place: HostPort, *command: Any) -> Any:
+            locators.append(place)
             if isinstance(answer := answers[place], Exception):
                 raise answer
             return answer
 
-    return Played(list(answers), *args, {}), asked
+    return Played(list(answers), *args, {}), locators
 
 
 async def test_who_answered_is_asked_first_the_next_time() -> None:
-    locate, asked = played(Sentinels, {A: ConnectionError("gone"), B: [b"m", b"7"], C: [b"n", b"8"]}, "m")
+    locate, locators = played(Sentinels, {A: ConnectionError("gone"), B: [b"m", b"7"], C: [b"n", b"8"]}, "m")
     assert [await locate() for _ in range(2)] == [("m", 7)] * 2
-    assert asked == [A, B, B]
-    locate.not_there()
+    assert locators == [A, B, B]
+    locate.report_unreachable()
     assert await locate() == ("n", 8)
 
 
 async def test_nobody_knows() -> None:
     locate, _ = played(Sentinels, {A: TimeoutError(), B: None}, "m")
-    with pytest.raises(Unknown, match=re.escape("a:1: TimeoutError; b:2: it knows no master 'm'")):
+    with pytest.raises(MasterUnknown, match=re.escape("a:1: TimeoutError; b:2: no master named 'm'")):
         await locate()
 
 
@@ -76,19 +78,19 @@ ELSEWHERE = shard(SLOT + 1, 16383, node("c", 3, "master"))
         ([node("d", 4, "master", **{"tls-port": 5})], ("d", 5)),
     ],
 )
-async def test_the_master_of_our_slot(ours: list[Any], place: Place) -> None:
-    locate, _ = played(Nodes, {A: [ELSEWHERE, shard(0, SLOT, *ours)]}, "{f}")
+async def test_the_master_of_our_slot(ours: list[Any], place: HostPort) -> None:
+    locate, _ = played(ClusterNodes, {A: [ELSEWHERE, shard(0, SLOT, *ours)]}, "{f}")
     assert await locate() == place
 
 
 async def test_nodes_that_were_told_of_are_asked_too() -> None:
     answers = {A: [ELSEWHERE, shard(0, SLOT, node("b", 2, "master", "fail"))]}
-    locate, asked = played(Nodes, answers, "{f}")
-    with pytest.raises(Unknown, match="a:1: nobody has our slot"):
+    locate, locators = played(ClusterNodes, answers, "{f}")
+    with pytest.raises(MasterUnknown, match="a:1: no node has our slot"):
         await locate()
     answers |= {C: [shard(0, 16383, node("d", 4, "master"))], B: ConnectionError()}  # type: ignore[dict-item]
     assert await locate() == ("d", 4)
-    assert asked[0] == A and C in asked
+    assert locators[0] == A and C in locators
 
 
 async def test_a_master_that_a_real_sentinel_does_not_know(server: Server) -> None:
@@ -98,7 +100,7 @@ async def test_a_master_that_a_real_sentinel_does_not_know(server: Server) -> No
             await check(client, options)
         other = replace(options, service="other")
         async with open_client(other) as client:
-            told = f"^127.0.0.1:{sentinel.port}: it knows no master 'other'$"
+            told = f"^127.0.0.1:{sentinel.port}: no master named 'other'$"
             with pytest.raises(RedisConnectionError, match=told):
                 await check(client, other)
 
@@ -125,7 +127,7 @@ async def test_real_sentinels_that_want_to_know_who_asks(server: Server, name: s
         ):
             told = await refused(server.options(redis=url + wrong))
             assert told.startswith(f"redis: {url}: 127.0.0.1:")
-            assert told.count("refuses the password or user, or wants one; see sentinel_username") == 2
+            assert told.count("password or user missing or rejected; see sentinel_username") == 2
             assert "s3cret" not in told and "wr0ng" not in told
 
 

@@ -16,7 +16,7 @@ from gateway.core.worker import Worker, WorkerId
 from gateway.ingest.pauses import Pauses
 from gateway.ingest.subscription import Subscription
 from gateway.ingest.time_slices import Turns
-from gateway.replication.agent_feed import AgentFeed, Times, reach
+from gateway.replication.agent_feed import AgentFeed, AgentTimes, reach
 from gateway.replication.agent_targets import Agents
 from gateway.replication.messages import Hello, Status
 from gateway.runtime.tasks import Tasks
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 
 W = WorkerId("w:1")
 WORKER = Worker(W, "http://w:1", (Model("m", "m"),), block_size=4)
-QUICK = Times(hello_s=5, pause_s=0.01, retry_s=0.02, patience_s=0.2, forget_s=0.2, sample_every_s=1)
+QUICK = AgentTimes(hello_s=5, pause_s=0.01, retry_s=0.02, patience_s=0.2, forget_s=0.2, sample_every_s=1)
 
 
 class PlayedEngine:
@@ -175,7 +175,7 @@ async def test_without_an_agent_the_engines_own_events_are_read(
     engine.connect((0, payload(1, 2)))
     await world.exact(2)
     assert engine.asked == [0]
-    assert "is not followed: unavailable: " in caplog.text
+    assert "rejected: unavailable: " in caplog.text
 
 
 async def test_when_the_agent_is_gone_the_engine_goes_on_from_the_very_batch(world: World) -> None:
@@ -272,7 +272,7 @@ async def test_an_agent_that_is_not_its_own_is_not_followed(
     engine = await world.on_its_own()
     await world.until(lambda: world.agent.num_described > 2)
     assert (world.num_blocks, engine.is_stopped) == (0, False)
-    assert caplog.text.count("is not followed: it is beside another engine") == 1
+    assert caplog.text.count("rejected: it is beside another engine") == 1
     world.refused = None
     await world.exact(3)
 
@@ -299,7 +299,7 @@ async def test_blocks_that_cannot_be_placed_are_asked_for_anew(
     world.agent.rank.wake()
     await world.until(lambda: world.feed.stream.counts.num_resets == 2)
     await world.exact(4)
-    assert "it tells of blocks whose parents it never told" in caplog.text
+    assert "unknown parent blocks" in caplog.text
 
 
 async def test_what_has_drifted_from_the_agent_is_told_anew(

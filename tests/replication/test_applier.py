@@ -8,7 +8,7 @@ from gateway.core.event_stream import Reset
 from gateway.core.kv_events import BlocksCleared, BlocksRemoved, BlocksStored, RunStored
 from gateway.core.worker import WorkerId
 from gateway.index.inventory import LINKS
-from gateway.replication.applier import Applying, TooMuch
+from gateway.replication.applier import Applier, LimitExceeded
 from gateway.replication.follower import Change, LogError
 from tests.support.fakes import BLOCK_SIZE, Known
 
@@ -31,8 +31,8 @@ def known() -> Known:
     return known
 
 
-def applying(known: Known) -> Applying:
-    return Applying(W, known.index, known.assumed)
+def applying(known: Known) -> Applier:
+    return Applier(W, known.index, known.assumed)
 
 
 def test_changes_are_applied_in_order(known: Known) -> None:
@@ -54,7 +54,7 @@ def test_what_was_proven_is_taken_back_and_nothing_else(known: Known) -> None:
     told = RunStored(run[:1], [21], None, root)
     mine.apply([proven, told, BlocksRemoved(run[2:], *LINKS), stored(3)])
     assert known.num_blocks(W) == 4
-    mine.take_back_proofs()
+    mine.withdraw_proofs()
     assert sorted(known.index.blocks(W)) == sorted([run[0], *(known.index.find(W, name) for name in (1, 3))])  # type: ignore[type-var]
     assert known.index.applied(W).num_unknown_removals == 0
 
@@ -63,13 +63,13 @@ def test_what_was_proven_is_taken_back_and_nothing_else(known: Known) -> None:
 def test_what_is_forgotten_need_not_be_taken_back(known: Known, end: Change) -> None:
     mine, run = applying(known), [BlockHash(11)]
     mine.apply([RunStored(run, run, None, root_hash("root"), *LINKS), end])
-    mine.take_back_proofs()
+    mine.withdraw_proofs()
     assert (known.num_blocks(W), known.index.applied(W).num_unknown_removals) == (0, 0)
 
 
 @pytest.mark.parametrize("misplaced", [stored(5, 4), stored(5, 1, block_size=BLOCK_SIZE + 1)])
 def test_what_cannot_be_placed_is_said_when_all_is_applied(known: Known, misplaced: BlocksStored) -> None:
-    with pytest.raises(LogError, match="blocks whose parents it never told, or of another block size"):
+    with pytest.raises(LogError, match="unknown parent blocks, or another block size"):
         applying(known).apply([misplaced, stored(2, 1)])
     assert known.num_blocks(W) == 2
 
@@ -82,16 +82,16 @@ def test_what_was_misplaced_before_is_not_said_again(known: Known) -> None:
 
 
 def test_more_than_is_kept_of_a_worker_is_forgotten_with_the_reason(known: Known) -> None:
-    mine = Applying(W, known.index, known.assumed, BlockLimits(on_gpu=50, offloaded=10, declared=9))
+    mine = Applier(W, known.index, known.assumed, BlockLimits(on_gpu=50, offloaded=10, declared=9))
     mine.apply([stored(name) for name in range(2, 60)])
     assert known.num_blocks(W) == 59
-    with pytest.raises(TooMuch, match="without removing them, beyond 100; it declares 9 on its GPU"):
+    with pytest.raises(LimitExceeded, match="without removing them, beyond 100; it declares 9 on its GPU"):
         mine.apply([stored(name) for name in range(60, 120)])
     assert (known.num_blocks(W), known.assumed.num_kept(W), known.num_blocks("w:2")) == (0, 0, 1)
 
 
 def test_what_is_said_to_be_proven_counts_too(known: Known) -> None:
-    mine = Applying(W, known.index, known.assumed, BlockLimits(on_gpu=50, offloaded=10))
+    mine = Applier(W, known.index, known.assumed, BlockLimits(on_gpu=50, offloaded=10))
     run = [BlockHash(block) for block in range(1_000, 1_120)]
-    with pytest.raises(TooMuch):
+    with pytest.raises(LimitExceeded):
         mine.apply([RunStored(run, run, None, root_hash("root"), *LINKS)])

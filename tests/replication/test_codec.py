@@ -84,11 +84,11 @@ def test_a_hello_alone(hello: Hello) -> None:
 
 
 def test_a_request() -> None:
-    request = codec.Request(1, 2, 3, 4, 5)
+    request = codec.LogRequest(1, 2, 3, 4, 5)
     assert codec.decode_request(codec.encode_request(request)) == request
     assert codec.decode_request(
         pb.DescribeRequest(version=1, dp_rank=2).SerializeToString()
-    ) == codec.Request(1, 2)
+    ) == codec.LogRequest(1, 2)
 
 
 @given(st.binary(max_size=60), UPDATES, st.data())
@@ -138,10 +138,13 @@ def test_an_agents_words_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (BlocksRemoved(range(codec.MAX_UPDATE_BLOCKS + 1)), "an update of 16,385 blocks, beyond 16,384"),
-        (BlocksRemoved(range(2**40, 2**40 + 120_000)), "an update of .* bytes, beyond 524,288"),
-        (BlocksRemoved([1], "G" * 129), "name of more than 128"),
-        (BlocksStored([1], None, tokens_of([]), 16, None, "CPU", 1, "k" * 129), "name of more than 128"),
+        (BlocksRemoved(range(codec.MAX_UPDATE_BLOCKS + 1)), "update of 16,385 blocks exceeds 16,384"),
+        (BlocksRemoved(range(2**40, 2**40 + 120_000)), "update of .* bytes exceeds 524,288"),
+        (BlocksRemoved([1], "G" * 129), "name of a medium or group exceeds 128"),
+        (
+            BlocksStored([1], None, tokens_of([]), 16, None, "CPU", 1, "k" * 129),
+            "name of a medium or group exceeds 128",
+        ),
     ],
 )
 def test_what_no_agent_sends_is_refused(change: KvEvent, what: str) -> None:

@@ -29,7 +29,7 @@ def batch(seq: int, epoch: int = 5, position: Position | None = HERE) -> LogBatc
 def follower(*updates: Update) -> Follower:
     made = Follower(StreamCounts())
     for update in updates:
-        made.take(update)
+        made.advance(update)
     return made
 
 
@@ -43,20 +43,20 @@ def test_a_new_one_asks_for_everything() -> None:
 
 def test_a_snapshot_forgets_first_and_its_parts_add_up() -> None:
     made = follower(HELLO)
-    assert made.take(part(is_last=False)) == [Reset("a snapshot follows"), CLEARED]
-    assert made.take(part(1, is_last=False)) == [CLEARED]
-    assert (made.take(part(2)), made.state) == ([CLEARED], CATCHING_UP)
-    assert made.take(Status(EXACT)) == []
+    assert made.advance(part(is_last=False)) == [Reset("a snapshot follows"), CLEARED]
+    assert made.advance(part(1, is_last=False)) == [CLEARED]
+    assert (made.advance(part(2)), made.state) == ([CLEARED], CATCHING_UP)
+    assert made.advance(Status(EXACT)) == []
     assert (made.state, made.cursor, made.handover) == (EXACT, Cursor(5, 3), HERE)
 
 
 def test_batches_follow_the_snapshot() -> None:
     made = follower(*EXACT_AT_3)
-    assert made.take(batch(3)) == [CLEARED]
-    assert (made.take(batch(3)), made.counts.num_repeats) == ([], 1)
-    assert made.take(batch(4, position=None)) == [CLEARED]
+    assert made.advance(batch(3)) == [CLEARED]
+    assert (made.advance(batch(3)), made.counts.num_repeats) == ([], 1)
+    assert made.advance(batch(4, position=None)) == [CLEARED]
     assert (made.cursor, made.state, made.handover) == (Cursor(5, 5), EXACT, None)  # in the middle of one
-    made.take(batch(5))
+    made.advance(batch(5))
     assert (made.handover, made.counts.num_batches) == (HERE, 3)
 
 
@@ -77,18 +77,18 @@ def test_batches_follow_the_snapshot() -> None:
 )
 def test_what_does_not_follow_is_an_error(before: tuple[Update, ...], update: Update, words: str) -> None:
     with pytest.raises(LogError, match=words):
-        follower(*before).take(update)
+        follower(*before).advance(update)
 
 
 def test_a_sample_changes_nothing() -> None:
     made = follower(*EXACT_AT_3)
-    assert (made.take(Sample(5, 3, 0, [])), made.cursor, made.state) == ([], Cursor(5, 3), EXACT)
+    assert (made.advance(Sample(5, 3, 0, [])), made.cursor, made.state) == ([], Cursor(5, 3), EXACT)
 
 
 def test_after_a_gap_it_asks_from_there() -> None:
     made = follower(*EXACT_AT_3)
     with pytest.raises(LogError):
-        made.take(batch(5))
+        made.advance(batch(5))
     made.lost()
     assert (made.cursor, made.state, made.counts.num_gaps) == (Cursor(5, 3), CATCHING_UP, 1)
 
@@ -98,7 +98,7 @@ def test_a_snapshot_that_was_cut_is_asked_for_again(last: SnapshotPart | None) -
     made = follower(*EXACT_AT_3, part(is_last=False))
     if last:
         with pytest.raises(LogError):
-            made.take(last)
+            made.advance(last)
     made.lost()
     assert (made.cursor, made.handover) == (Cursor(), None)
 
@@ -107,7 +107,7 @@ def test_what_was_known_when_it_was_lost_can_be_handed_over() -> None:
     made = follower(*EXACT_AT_3, Status(CATCHING_UP))
     made.lost()
     assert (made.handover, made.state, made.blind_reason) == (HERE, CATCHING_UP, None)
-    made.take(HELLO)
+    made.advance(HELLO)
     assert (made.handover, made.state) == (HERE, CATCHING_UP)
     made.forget()
     assert (made.handover, made.cursor) == (None, Cursor())
@@ -117,7 +117,7 @@ def test_what_was_not_all_is_handed_over_as_such() -> None:
     made = follower(HELLO, part(), Status(BLIND, "a gap"))
     made.lost()
     assert (made.handover, made.blind_reason) == (HERE, "a gap")
-    made.take(Status(EXACT))
+    made.advance(Status(EXACT))
     assert made.blind_reason is None
 
 
@@ -138,9 +138,9 @@ def test_a_position_that_proves_nothing_is_not_handed_over(position: Position, i
         (replace(HELLO, dp_rank=1), False, "rank 1 with blocks of 16 tokens, not of rank 0"),
         (replace(HELLO, block_size=32), False, "blocks of 32 tokens, not of rank 0 with blocks of 16"),
         (replace(HELLO, start_time_s=124.0), True, "another engine process, at http://127.0.0.1:8000"),
-        (replace(HELLO, engine_url="http://127.0.0.1:8001"), False, "which has another port"),
+        (replace(HELLO, engine_url="http://127.0.0.1:8001"), False, "on another port"),
         (replace(HELLO, engine_url="http://127.0.0.1:8001"), True, None),
-        (replace(HELLO, status=Status(CATCHING_UP)), False, "it is catching up itself"),
+        (replace(HELLO, status=Status(CATCHING_UP)), False, "it is catching up"),
     ],
 )
 def test_which_agents_are_a_workers(hello: Hello, is_named: bool, words: str | None) -> None:
@@ -164,5 +164,5 @@ def test_a_cut_forgets_and_is_blind_under_its_reason() -> None:
     made.cut("too much")
     assert (made.state, made.blind_reason, made.cursor, made.handover) == (BLIND, "too much", Cursor(), None)
     assert made.counts.num_cuts == 1
-    made.take(HELLO)
+    made.advance(HELLO)
     assert made.state is CATCHING_UP

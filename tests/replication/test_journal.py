@@ -49,7 +49,7 @@ class Gateway:
 
     def take(self, data: bytes) -> None:
         try:
-            changes = self.follower.take(decode(data))
+            changes = self.follower.advance(decode(data))
         except LogError:
             return self.connect(self.journal)
         for change in changes:
@@ -157,7 +157,7 @@ class Told(RuleBasedStateMachine):
         assert gateway.follower.cursor == Cursor(self.journal.epoch, self.journal.next_seq)
         assert sorted(gateway.index.blocks(A)) == sorted(self.truth.blocks(A))
         sample = decode(gateway.reader.sample(self.inventory, random.Random(len(self.history))))
-        assert isinstance(sample, Sample) and gateway.follower.take(sample) == []
+        assert isinstance(sample, Sample) and gateway.follower.advance(sample) == []
         assert sample.num_blocks == gateway.index.num_blocks(A)
         assert gateway.index.holds(A, sample.path)
         for start in range(3):

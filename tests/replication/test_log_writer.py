@@ -187,7 +187,7 @@ async def test_one_goes_on_behind_another(world: World) -> None:
     world.store(2)
     await world.write()
     heir = LogWriter(world.log, world.rank, world.renumber)
-    heir.go_on(world.log.last, 10, 10)
+    heir.resume(world.log.last, 10, 10)
     world.store()
     await heir.write(LEASE)
     assert world.seqs() == [2] and world.log.kept == [""]
@@ -198,7 +198,7 @@ async def test_what_others_wrote_there_is_written_over(world: World) -> None:
     await world.write()
     assert world.writer.last == world.log.last
     world.log.entries["5-9"] = b"nonsense"
-    world.writer.tear()
+    world.writer.rewrite()
     assert not world.writer.has_written_all
     await world.write()
     assert world.told() == [EXACT] and world.log.kept == ["", ""] and world.writer.last == world.log.last

@@ -11,11 +11,11 @@ from gateway.replication.session import DELAY_BOUNDS_S, ReplicaCounts
 def test_all_is_exposed() -> None:
     delays = Histogram(DELAY_BOUNDS_S)
     delays.observe(0.003)
-    holds = SimpleNamespace(holding=SimpleNamespace(num_queued=4), counts=ReplicaCounts(1, 2, 3, 5))
-    follows = SimpleNamespace(holding=None, counts=ReplicaCounts())
+    holds = SimpleNamespace(leader=SimpleNamespace(num_queued=4), counts=ReplicaCounts(1, 2, 3, 5))
+    follows = SimpleNamespace(leader=None, counts=ReplicaCounts())
     shared: Any = SimpleNamespace(
         is_lost=False,
-        trouble=False,
+        error_reporter=False,
         tail=SimpleNamespace(num_losses=6),
         delays_s=delays,
         feeds={"w:1": holds, "w:2": follows},

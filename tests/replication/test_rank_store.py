@@ -11,7 +11,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.ingest.chunks import PORTION_BLOCKS
 from gateway.replication.codec import decode
 from gateway.replication.messages import LogBatch, SnapshotPart, Status
-from gateway.replication.rank_store import Shelf, ShelfSubscription
+from gateway.replication.rank_store import RankStore, RankSubscription
 from tests.support.fakes import BLOCK_SIZE, END, FakeEngine, payload, seq_frame
 
 W = WorkerId("w:1")
@@ -21,14 +21,14 @@ ROOT = root_hash("root")
 class World:
     def __init__(self, *, can_replay: bool = True, now: int = 1000) -> None:
         self.now = now
-        self.shelf, assumed = Shelf(lambda: self.now), AssumedIndex()
-        self.shelf.add_worker(W, ROOT, BLOCK_SIZE)
+        self.store, assumed = RankStore(lambda: self.now), AssumedIndex()
+        self.store.add_worker(W, ROOT, BLOCK_SIZE)
         assumed.add_worker(W, keep_s=1.0, max_blocks=1)
-        self.rank = self.shelf.ranks[W]
-        self.subscription = ShelfSubscription(
+        self.rank = self.store.ranks[W]
+        self.subscription = RankSubscription(
             W,
             engine=FakeEngine(),
-            index=self.shelf,
+            index=self.store,
             assumed=assumed,
             can_replay=can_replay,
             on_state=lambda worker, state: None,
@@ -127,26 +127,26 @@ def test_an_agent_that_missed_something_says_so() -> None:
 def test_a_worker_that_is_gone_wakes_its_readers_and_is_told_no_more() -> None:
     world = exact(payload(1))
     wakes, rank = world.num_wakes, world.rank
-    world.shelf.drop_worker(W)
-    assert (rank.is_gone, world.num_wakes, world.shelf.ranks) == (True, wakes + 1, {})
+    world.store.drop_worker(W)
+    assert (rank.is_gone, world.num_wakes, world.store.ranks) == (True, wakes + 1, {})
     assert not world.subscription.go_on()
-    world.shelf.drop_worker(W)
+    world.store.drop_worker(W)
 
 
 def test_every_life_of_a_worker_has_an_epoch_of_its_own() -> None:
     world = World()
     first = world.rank.journal.epoch
-    world.shelf.add_worker(W, ROOT, BLOCK_SIZE)
+    world.store.add_worker(W, ROOT, BLOCK_SIZE)
     assert world.rank.is_gone
-    second = world.shelf.ranks[W].journal.epoch
+    second = world.store.ranks[W].journal.epoch
     world.now = 5000
-    world.shelf.reset_worker(W)
-    assert (first, second, world.shelf.ranks[W].journal.epoch) == (1000, 1001, 5000)
+    world.store.reset_worker(W)
+    assert (first, second, world.store.ranks[W].journal.epoch) == (1000, 1001, 5000)
 
 
 def test_a_worker_of_unknown_block_size_has_no_shelf() -> None:
     world = World()
-    world.shelf.add_worker(WorkerId("other:1"), ROOT, None)
-    assert list(world.shelf.ranks) == [W]
+    world.store.add_worker(WorkerId("other:1"), ROOT, None)
+    assert list(world.store.ranks) == [W]
     with pytest.raises(KeyError):
-        world.shelf.reset_worker(WorkerId("other:1"))
+        world.store.reset_worker(WorkerId("other:1"))

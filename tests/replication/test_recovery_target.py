@@ -15,7 +15,7 @@ from gateway.index.blind_recovery import SETTLE_S
 from gateway.index.inventory import LINKS
 from gateway.ingest.blind_recovery import RecoveryObserver
 from gateway.ingest.chunks import PORTION_BLOCKS
-from gateway.replication.applier import Applying
+from gateway.replication.applier import Applier
 from gateway.replication.codec import decode
 from gateway.replication.follower import Follower
 from gateway.replication.journal import Reader
@@ -37,7 +37,7 @@ class Follows:
         self.known = Known(W)
         self._reader = reader
         self._follower = Follower(StreamCounts())
-        self._applying = Applying(W, self.known.index, self.known.assumed)
+        self._applier = Applier(W, self.known.index, self.known.assumed)
 
     @property
     def state(self) -> StreamState:
@@ -45,7 +45,7 @@ class Follows:
 
     def num_known(self, blocks: Sequence[BlockHash] = BLOCKS) -> int:
         while (data := self._reader.next()) is not None:
-            self._applying.apply(self._follower.take(decode(data)))
+            self._applier.apply(self._follower.advance(decode(data)))
         return self.known.index.overlap(blocks).get(W, 0)
 
 
@@ -56,10 +56,10 @@ class World(ShelfWorld):
         super().__init__(can_replay=False)
         self.own, self.time = self.follows(), 0.0
         self.healer = RecoveryObserver(self.own.known.index, keep_s=KEEP_S, clock=lambda: self.time)
-        self.healing = self.healer.open(
-            worker(W, block_size=BLOCK_SIZE), can_report=False, shelve=self.subscription.shelved
+        self.recovery = self.healer.open(
+            worker(W, block_size=BLOCK_SIZE), can_report=False, shelve=self.subscription.recovery_target
         )
-        self.subscription.healing = self.healing
+        self.subscription.recovery = self.recovery
         self.live(5, payload(3, parent=2))
 
     def follows(self) -> Follows:
@@ -100,7 +100,7 @@ def test_who_comes_late_knows_it_too_and_loses_it_when_it_ends(world: World) -> 
     early, late = world.follows(), None
     world.ask(2)
     for _ in range(2):
-        world.rank.journal.begin(world.shelf.next_epoch())  # with another snapshot
+        world.rank.journal.begin(world.store.next_epoch())  # with another snapshot
         late = world.follows()
         assert (early.num_known(), late.num_known()) == (2, 2)
     assert late
@@ -117,7 +117,7 @@ def test_a_run_finds_its_place_in_all_and_goes_by_its_own_name(world: World) -> 
     world.settle()
     assert (world.own.num_known(), early.num_known()) == (4, 4)
     assert world.own.known.index.find(W, 4) == BLOCKS[3]
-    world.shelf.apply(W, BlocksRemoved([4]))
+    world.store.apply(W, BlocksRemoved([4]))
     world.subscription.go_on()
     assert (early.num_known(), world.follows().num_known()) == (3, 3)
 
@@ -153,15 +153,15 @@ def test_who_takes_over_takes_proofs_back(world: World) -> None:
     world.ask(2)
     assert early.num_known() == 2
     position = world.rank.journal.position
-    world.shelf.take_back_proofs(W)
-    world.shelf.take_back_proofs(W)
+    world.store.withdraw_proofs(W)
+    world.store.withdraw_proofs(W)
     assert (early.num_known(), world.rank.inventory.num_blocks) == (0, 0)
     *_, batch = [update for update in world.told() if isinstance(update, LogBatch)]
     assert (list(batch.changes), batch.position) == ([BlocksRemoved(BLOCKS[:2], *LINKS)], position)
 
 
 def test_one_whose_lease_is_lost_heals_no_more(world: World) -> None:
-    world.healer.close(world.healing)
+    world.healer.close(world.recovery)
     world.ask(2)
     world.settle()
     assert (world.own.num_known(), world.healer._shelved) == (0, {})
@@ -177,7 +177,7 @@ def test_groups_beside_full_attention_bound_what_is_known(world: World) -> None:
     assert shelved.overlap(BLOCKS) == {W: 2}
     world.live(6, payload(1, ts=2))
     assert (shelved.overlap(BLOCKS), world.own.num_known()) == ({W: 2}, 2)
-    world.shelf.apply(W, window)
+    world.store.apply(W, window)
     world.subscription.go_on()
     assert (world.own.num_known(), world.rank.inventory.leading(BLOCKS)) == (0, 2)
     assert shelved.overlap(BLOCKS) == {}

@@ -166,7 +166,7 @@ async def test_who_renews_is_told_what_lies_there(logs: list[WorkerLog], server:
     await a.replace(lease, [b"p"], "", state)
     await a.append(lease, state[0], [(batch_id(E, 0), b"x")])
     assert await a.renew(lease) == batch_id(E, 0)
-    await b.disown()
+    await b.drop_snapshot()
     assert await a.renew(lease) not in (None, START, batch_id(E, 0))
     server.ask("SET", KEYS.log, "nonsense")
     assert await a.renew(lease) not in (None, START, batch_id(E, 0))
@@ -197,4 +197,4 @@ async def test_what_others_wrote_into_the_log_is_an_entry_all_the_same(
 ) -> None:
     for number, time in enumerate(("x", "9" * 5000, "-1", ""), 1):
         server.ask("XADD", KEYS.log, f"1-{number}", "t", time)
-    assert [(entry.told_us, entry.data) for entry in await logs[0].read(START)] == [(0, b"")] * 4
+    assert [(entry.written_us, entry.data) for entry in await logs[0].read(START)] == [(0, b"")] * 4

@@ -9,7 +9,7 @@ import pytest
 from gateway.redis.client import open_client
 from gateway.replication import redis_tail as tail_module
 from gateway.replication.redis_log import START, Entry
-from gateway.replication.redis_tail import BLOCK_S, Followed, Tail
+from gateway.replication.redis_tail import BLOCK_S, FollowedLog, Tail
 from gateway.runtime.tasks import Tasks
 from tests.redis.serving import Server, redis_server, server, serving
 
@@ -41,7 +41,7 @@ def add(server: Server, key: str, *numbers: int) -> None:
         server.ask("XADD", key, f"1-{number}", "t", "5", "d", str(number))
 
 
-def taken(followed: Followed) -> list[bytes]:
+def taken(followed: FollowedLog) -> list[bytes]:
     told = [entry.data for entry in followed.entries]
     followed.entries.clear()
     return told
@@ -51,7 +51,7 @@ async def test_each_has_its_own_from_where_it_was(server: Server) -> None:
     add(server, "a", 1, 2, 3)
     async with tailing(server) as tail:
         a, b = tail.follow("a", "1-1"), tail.follow("b", START)
-        await until(lambda: a.is_there and b.is_there and len(a.entries) == 2)
+        await until(lambda: a.is_live and b.is_live and len(a.entries) == 2)
         assert taken(a) == [b"2", b"3"] and taken(b) == []
         add(server, "b", 7)
         add(server, "a", 4)
@@ -63,14 +63,14 @@ async def test_each_has_its_own_from_where_it_was(server: Server) -> None:
 async def test_one_that_left_is_told_nothing(server: Server) -> None:
     async with tailing(server) as tail:
         a, again = tail.follow("a", START), tail.follow("a", START)
-        tail.leave(a)
+        tail.unfollow(a)
         add(server, "a", 1)
         await until(lambda: again.entries)
         assert not a.entries
-        tail.leave(again)
+        tail.unfollow(again)
         add(server, "a", 2)
         other = tail.follow("b", START)
-        await until(lambda: other.is_there)
+        await until(lambda: other.is_live)
         assert taken(again) == [b"1"]
 
 
@@ -82,7 +82,7 @@ async def test_one_that_does_not_take_holds_nobody_up(
     add(server, "a", *range(1, 20))
     async with tailing(server) as tail:
         a, b = tail.follow("a", START), tail.follow("b", START)
-        await until(lambda: len(a.entries) >= 3 and b.is_there)
+        await until(lambda: len(a.entries) >= 3 and b.is_live)
         add(server, "b", 1)
         await until(lambda: b.entries)
         assert len(a.entries) == 4
@@ -96,12 +96,12 @@ async def test_one_that_does_not_take_holds_nobody_up(
 async def test_a_server_that_is_lost_and_found(server: Server) -> None:
     async with tailing(server) as tail:
         a = tail.follow("a", START)
-        await until(lambda: a.is_there)
+        await until(lambda: a.is_live)
         with server.paused():
             await until(lambda: tail.is_lost)
-            assert not a.is_there and tail.num_losses == 1
+            assert not a.is_live and tail.num_losses == 1
         add(server, "a", 1)
-        await until(lambda: a.is_there and a.entries)
+        await until(lambda: a.is_live and a.entries)
         assert not tail.is_lost
 
 
@@ -119,10 +119,10 @@ async def test_another_server_in_its_place_is_noticed(server: Server) -> None:
     with serving() as mortal:
         async with tailing(mortal) as tail:
             followed = tail.follow("a", START)
-            await until(lambda: followed.is_there)
+            await until(lambda: followed.is_live)
             mortal.ask("CLIENT", "KILL", "TYPE", "normal")
-            await until(lambda: tail.num_losses == 1 and followed.is_there)
+            await until(lambda: tail.num_losses == 1 and followed.is_live)
             assert tail.server == 0  # the same one
             mortal.kill()
             mortal.start()
-            await until(lambda: followed.is_there and tail.server == 1)
+            await until(lambda: followed.is_live and tail.server == 1)

@@ -9,7 +9,7 @@ from gateway.replication.codec import encode
 from gateway.replication.follower import Cursor
 from gateway.replication.journal import Journal
 from gateway.replication.messages import LogBatch, Status
-from gateway.replication.takeover import Heritage, inherit
+from gateway.replication.takeover import Takeover, restore
 from tests.index.contract import ROOT, stored
 
 EXACT = Status(StreamState.EXACT)
@@ -31,8 +31,8 @@ class Left:
         self.journal.append(self.inventory.apply(BlocksRemoved([2])), position)
         self.log.append((E, self.journal.at(self.journal.next_seq - 1)))
 
-    def inherited(self) -> Heritage | None:
-        return inherit(ROOT, 4, self.parts, self.log)
+    def inherited(self) -> Takeover | None:
+        return restore(ROOT, 4, self.parts, self.log)
 
 
 @pytest.fixture
@@ -61,16 +61,16 @@ def test_a_batch_of_the_engines_that_was_cut_has_no_position(left: Left) -> None
 
 
 def test_what_is_not_whole_is_nothing(left: Left) -> None:
-    assert inherit(ROOT, 4, [], []) is None
-    assert inherit(ROOT, 4, [], left.log) is None
-    assert inherit(ROOT, 4, [b"\xff\xff"], []) is None
+    assert restore(ROOT, 4, [], []) is None
+    assert restore(ROOT, 4, [], left.log) is None
+    assert restore(ROOT, 4, [b"\xff\xff"], []) is None
     gap = encode(LogBatch(E, 5, [], AT))
     for odd in ((E + 1, left.log[0][1]), (E, b"\xff\xff"), (E, gap)):
-        assert inherit(ROOT, 4, left.parts, [*left.log, odd]) is None
+        assert restore(ROOT, 4, left.parts, [*left.log, odd]) is None
 
 
 def test_blocks_without_their_parents_are_not_inherited(left: Left) -> None:
     other = Inventory(ROOT, 4)
     other.apply(stored(range(4), [50]))
     orphans = encode(LogBatch(E, 1, other.apply(stored(range(4, 8), [51], parent=50)), AT))
-    assert inherit(ROOT, 4, left.parts, [*left.log, (E, orphans)]) is None
+    assert restore(ROOT, 4, left.parts, [*left.log, (E, orphans)]) is None

@@ -19,7 +19,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.discovery import feeds
 from gateway.index.blind_recovery import SETTLE_S
-from gateway.ingest.zmq import Times, ZmqFeed
+from gateway.ingest.zmq import ZmqFeed, ZmqTimes
 from loadtest.ports import sim_ports
 from loadtest.workloads.conversations import Conversations
 
@@ -120,9 +120,9 @@ class Story:
                     await asyncio.sleep(0.1)
 
     def named(self, sim: Sim) -> set[int]:
-        healing = self.gateway.healer.get(worker_id(sim))
-        assert healing is not None
-        return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in healing.proofs}
+        recovery = self.gateway.healer.get(worker_id(sim))
+        assert recovery is not None
+        return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in recovery.proofs}
 
     def states(self) -> set[StreamState | None]:
         return {member.stream for member in self.gateway.fleet}
@@ -314,7 +314,7 @@ async def test_a_replay_that_comes_after_the_removals_brings_nothing_back() -> N
 
 async def test_a_replay_that_was_given_up_brings_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes when the stream is BLIND by it; what is asked for then brings all that is there."""
-    soon = Times(replay_s=0.1, quiet_s=0.1, knock_s=0.1)
+    soon = ZmqTimes(replay_s=0.1, quiet_s=0.1, knock_s=0.1)
     monkeypatch.setattr(feeds, "ZmqFeed", partial(ZmqFeed, times=soon))
     async with story(kv_blocks=60) as s:
         await s.talk(62, num_conversations=2, num_turns=2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.replication.session import Times
+from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, redis_server, server, serving
 from tests.stories.test_fleet import Story, story
 from tests.stories.test_replica import QUICK, Pace, beside, feeds, holds, num_held, settled, several, sums
@@ -18,9 +18,12 @@ from tests.stories.test_replica import QUICK, Pace, beside, feeds, holds, num_he
 __all__ = ["redis_server", "server"]
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-AS_SHIPPED = Pace(Times(), 1.0)
+AS_SHIPPED = Pace(ReplicaTimes(), 1.0)
 BRISK = Pace(
-    Times(lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, alone_s=0.4, retry_s=0.05, pause_s=0.01), 10
+    ReplicaTimes(
+        lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, direct_after_s=0.4, retry_s=0.05, pause_s=0.01
+    ),
+    10,
 )
 """Who holds a lease has it for the whole story, and the first claim where it is lost; who follows reads for
 itself soon."""
@@ -34,9 +37,9 @@ async def reads_for_itself(told: Story) -> None:
 
 async def are_one_again(*all_of_them: Story) -> None:
     for told in all_of_them:
-        await told.until(lambda told=told: not any(feed._alone for feed in feeds(told)))  # type: ignore[misc]
+        await told.until(lambda told=told: not any(feed._direct for feed in feeds(told)))  # type: ignore[misc]
     first = all_of_them[0]
-    await first.until(lambda: not any(told.gateway.shared.trouble for told in all_of_them))  # type: ignore[union-attr]
+    await first.until(lambda: not any(told.gateway.shared.error_reporter for told in all_of_them))  # type: ignore[union-attr]
     await first.until(lambda: sum(map(num_held, all_of_them)) == len(first.sims))
     await settled(*all_of_them)
 
@@ -93,16 +96,18 @@ async def test_redis_has_no_memory_left(server: Server, caplog: Any) -> None:
         await reads.talk(130)
         await settled(reads, follows)
         for feed in feeds(reads):
-            assert feed.holding and feed.holding._rank
-            feed.holding._rank.journal._max_bytes = 100
+            assert feed.leader and feed.leader._rank
+            feed.leader._rank.journal._max_bytes = 100
         server.ask("CONFIG", "SET", "maxmemory", "1")
         try:
             await reads.talk(131)
             await reads_for_itself(follows)
             await settled(reads, follows)
             assert reads.gateway.shared and follows.gateway.shared
-            await follows.until(lambda: reads.gateway.shared.trouble and follows.gateway.shared.trouble)  # type: ignore[union-attr]
-            assert caplog.text.count("it has no memory left: raise its maxmemory") == 2
+            await follows.until(
+                lambda: reads.gateway.shared.error_reporter and follows.gateway.shared.error_reporter
+            )  # type: ignore[union-attr]
+            assert caplog.text.count("it is out of memory: raise maxmemory") == 2
         finally:
             server.ask("CONFIG", "SET", "maxmemory", "0")
         await are_one_again(reads, follows)
@@ -163,7 +168,7 @@ async def test_another_version_takes_the_prefix(server: Server, caplog: Any) -> 
         await reads_for_itself(follows)
         await follows.talk(139)
         await settled(reads, follows)
-        assert caplog.text.count("says 'kvgate:9', and this gateway reads and writes 'kvgate:1'") == 2
+        assert caplog.text.count("is 'kvgate:9', but this gateway reads and writes 'kvgate:1'") == 2
         assert caplog.text.count("then kvgate index drop --all --redis unix://") == 2
         assert server.names() == {"kvgate:schema"}
         server.ask("DEL", "kvgate:schema")

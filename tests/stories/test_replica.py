@@ -14,7 +14,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.replication.replica_feed import ReplicaFeed
-from gateway.replication.session import Times
+from gateway.replication.session import ReplicaTimes
 from tests.redis.serving import Server, Several, redis_server, server
 from tests.stories.test_fleet import Story, story, worker_id
 from tests.support.gateway_process import GatewayProcess
@@ -25,13 +25,15 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 @dataclass(frozen=True)
 class Pace:
-    times: Times
+    times: ReplicaTimes
     timeout_s: float
 
 
-LASTING = Pace(Times(lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, pause_s=0.01), 10)
+LASTING = Pace(ReplicaTimes(lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, pause_s=0.01), 10)
 """However slow the machine is, nothing is lost but by what a story does."""
-QUICK = Pace(Times(lease_s=0.6, renew_s=0.1, grace_s=0.5, alone_s=0.4, retry_s=0.05, pause_s=0.01), 0.3)
+QUICK = Pace(
+    ReplicaTimes(lease_s=0.6, renew_s=0.1, grace_s=0.5, direct_after_s=0.4, retry_s=0.05, pause_s=0.01), 0.3
+)
 """For stories without Redis: who reads may change at any time, also for no reason but slowness."""
 
 
@@ -78,7 +80,7 @@ def feeds(told: Story) -> list[ReplicaFeed]:
 
 
 def num_held(told: Story) -> int:
-    return sum(feed.holding is not None for feed in feeds(told))
+    return sum(feed.leader is not None for feed in feeds(told))
 
 
 def sums(told: Story) -> dict[str, int]:

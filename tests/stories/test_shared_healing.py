@@ -13,7 +13,7 @@ from engines.sim import Sim
 from gateway.core.event_stream import StreamState
 from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S
-from gateway.replication.session import Times
+from gateway.replication.session import ReplicaTimes
 from loadtest.bench_heal import ask, known
 from loadtest.workloads.conversations import Conversations
 from tests.redis.serving import Server, redis_server, server
@@ -27,7 +27,10 @@ CANNOT_REPORT: dict[str, Any] = {"event_wire": "array"}
 """An engine that announces no hit: answers prove, and what is stored behind is placed."""
 HOT: dict[str, Any] = next(iter(Conversations("m", 77, turn_chars=600).turns(1))) | {"max_tokens": 4}
 ALONE = Pace(
-    Times(lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, alone_s=0.4, retry_s=0.05, pause_s=0.01), 10
+    ReplicaTimes(
+        lease_s=60, renew_s=0.1, ask_s=0.1, grace_s=20, direct_after_s=0.4, retry_s=0.05, pause_s=0.01
+    ),
+    10,
 )
 """Who holds a lease keeps it; who follows soon reads for itself where Redis is away."""
 
@@ -78,12 +81,12 @@ async def learn(reads: Story, follows: Story) -> None:
     """What was stored behind a proven prefix is placed too, before anything else is done."""
     await reads.chat(HOT)
     await asyncio.sleep(2 * SETTLE_S)
-    await reads.until(lambda: not any(healing._awaiting for _, healing in reads.gateway.healer.items()))
+    await reads.until(lambda: not any(recovery._awaiting for _, recovery in reads.gateway.healer.items()))
     await agree(reads, follows)
 
 
 def num_proven(told: Story) -> int:
-    return sum(len(healing.proofs) for _, healing in told.gateway.healer.items())
+    return sum(len(recovery.proofs) for _, recovery in told.gateway.healer.items())
 
 
 @pytest.mark.parametrize("flags", [{}, {"hash": "bytes"}, {"kv_blocks": 80}, CANNOT_REPORT])
@@ -97,8 +100,8 @@ async def test_what_one_learns_all_know(server: Server, flags: dict[str, Any]) -
         for sim in first.sims:
             held = await first.held(sim)
             assert len(credited(follows, sim) & held) > max(len(held) // 2, len(before[sim.url] & held))
-        assert all(feed.healing for feed in feeds(reads))  # and so in its /admin/workers
-        assert not any(feed.healing for feed in feeds(follows)) and not list(follows.gateway.healer.items())
+        assert all(feed.recovery for feed in feeds(reads))  # and so in its /admin/workers
+        assert not any(feed.recovery for feed in feeds(follows)) and not list(follows.gateway.healer.items())
         await reads.emptied()
         await follows.settled()
 
@@ -174,10 +177,10 @@ async def test_without_redis_nobody_believes_what_another_proved(server: Server)
         await learn(reads, follows)
         assert num_proven(reads) > 0
         server.kill()
-        await follows.until(lambda: all(feed._alone for feed in feeds(follows)))
+        await follows.until(lambda: all(feed._direct for feed in feeds(follows)))
         await follows.until(lambda: all(credited(follows, sim) == reads.named(sim) for sim in first.sims))
         assert (num_held(reads), num_proven(follows)) == (2, 0)
-        assert all(feed.healing for feed in feeds(follows))
+        assert all(feed.recovery for feed in feeds(follows))
         for told in (follows, reads):
             await told.chat(HOT)
             await told.chat(HOT)

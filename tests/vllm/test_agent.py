@@ -33,7 +33,7 @@ async def test_a_gateway_that_starts_late_knows_what_the_agent_knows(
         for i in range(8):  # more than fits: blocks are evicted
             prompt = [1000 + i, *range(2, 400)]
             await asyncio.to_thread(worker.complete, prompt, max_tokens=40)
-        (rank,) = agent.shelf.ranks.values()
+        (rank,) = agent.store.ranks.values()
         await until(lambda: rank.inventory.applied.num_removed > 0)
         named = [f"{worker.url}=127.0.0.1:{agent.port}"]
         config = Config(worker=[worker.url], agent=named, port=0, admin_port=0)

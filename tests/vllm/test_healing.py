@@ -91,11 +91,11 @@ async def test_what_hangs_on_an_old_prefix_is_known_under_its_own_name(short: Vl
         assert predicted == cached == 256
         await gateway.until(lambda: gateway.known(second) == 320)
         assert await index_is_true(gateway, [first, second]) == [320, 256]
-        healing = gateway.gateway.healer.get(gateway.id)
-        assert healing is not None
-        assert (healing.counts.num_placed > 0) is (kind == "older")
+        recovery = gateway.gateway.healer.get(gateway.id)
+        assert recovery is not None
+        assert (recovery.counts.num_placed > 0) is (kind == "older")
         child = gateway.hashes(second)[5:]
-        assert not any(block in healing.proofs for block in child)
+        assert not any(block in recovery.proofs for block in child)
         index = gateway.gateway.index
         for i in range(12):  # more than fits
             await warm(short, new_ids(f"{kind} flood {i}", 960))

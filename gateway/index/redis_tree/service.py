@@ -27,9 +27,9 @@ from gateway.index.base import Losses
 from gateway.index.redis_tree.index import RadixIndex
 from gateway.index.redis_tree.pipeline import Pipeline, PipelineLost, PipelineRejected, open_pipeline, pack
 from gateway.index.redis_tree.tree import KEEP_MS, Pipelines, RadixTree, SlotsLost
-from gateway.redis.client import LOST, foreign, locator
+from gateway.redis.client import LOST, foreign_schema, locator
 from gateway.redis.keys import SCHEMA, schema_key, trees_key
-from gateway.redis.options import Place, RedisOptions
+from gateway.redis.options import HostPort, RedisOptions
 from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.redis")
@@ -68,7 +68,7 @@ class RadixService:
         self._lookup_s = lookup_s
         self._locate = locator(options)
         self._log = RateLimitedLog(log)
-        self._master: Place | None = None  # of several servers
+        self._master: HostPort | None = None  # of several servers
         self._pipelines = Pipelines(Pipeline(), Pipeline())  # not open yet
         self._news = asyncio.Event()
         self._full_until: float | None = None
@@ -175,7 +175,7 @@ class RadixService:
                 await self._check_schema()
         except OSError:  # TimeoutError and PipelineLost are OSErrors
             if self._locate:
-                self._locate.not_there()
+                self._locate.report_unreachable()
             raise
         self.index.resume()
         self._full_until, self._stuck_at = None, None
@@ -190,7 +190,7 @@ class RadixService:
             if not _is_full(exc) or (found := await ask(pack(b"GET", key))) is None:
                 raise
         if found not in (None, SCHEMA):
-            raise PipelineRejected(foreign(found, self._options))
+            raise PipelineRejected(foreign_schema(found, self._options))
 
     async def _serve(self) -> None:
         now = asyncio.get_running_loop().time

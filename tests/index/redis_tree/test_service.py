@@ -14,8 +14,8 @@ from gateway.index.redis_tree import service
 from gateway.index.redis_tree.pipeline import PipelineLost, pack
 from gateway.index.redis_tree.service import RadixService
 from gateway.redis.client import open_client
-from gateway.redis.options import Place
-from gateway.redis.topology import Asked, Unknown
+from gateway.redis.options import HostPort
+from gateway.redis.topology import Locator, MasterUnknown
 from tests.index.redis_tree.test_tree import ROOT, A, C, path_hashes, stored
 from tests.redis.serving import Server, redis_server, server, serving
 
@@ -162,21 +162,21 @@ async def test_an_edge_that_does_not_decode_is_told_again(
         assert theirs.failed_lookups["error"] == ours.num_lost == theirs.num_lost == 0
 
 
-class Played(Asked):
+class Played(Locator):
     """Says what the test says."""
 
     def __init__(self, server: Server) -> None:
         self.now, self.is_mute, self.num_not_there = server, False, 0
 
-    async def __call__(self) -> Place:
+    async def __call__(self) -> HostPort:
         if self.is_mute:
-            raise Unknown("nobody knows")
+            raise MasterUnknown("nobody knows")
         return "127.0.0.1", self.now.port
 
-    def not_there(self) -> None:
+    def report_unreachable(self) -> None:
         self.num_not_there += 1
 
-    async def _ask(self, place: Place) -> Place:
+    async def _ask(self, place: HostPort) -> HostPort:
         return place
 
 
