@@ -1,7 +1,7 @@
-"""Whether a user of Redis may do what bookings need, for `kvgate check`.
+"""Check of the Redis permissions that bookings need, for `kvgate check`.
 
-Each command is sent in a transaction that is discarded: the server looks at rights when a command is queued,
-and so nothing is told to anybody, and no turn is taken.
+Each command is sent in a transaction that is discarded: the server checks permissions when a command is
+queued, so nothing is published, and no lock is acquired.
 """
 
 import re
@@ -21,10 +21,10 @@ def channel_of(options: RedisOptions) -> str:
 
 
 async def refusals(options: RedisOptions, *, is_atomic: bool) -> dict[str, str]:
-    """The rules of an ACL that are missing, each with what the server says; `+multi` alone where it cannot be
-    tried. Raises Refused where there is nothing to try, or one of `redis.client.LOST`."""
+    """Return the missing ACL rules, each with the server's error; `+multi` alone where they cannot be tried.
+    Raises UnusableRedis where there is nothing to try, or one of `redis.client.LOST`."""
     refused: dict[str, str] = {}
-    async with open_client(options, max_connections=1) as client:  # one connection: a transaction is of one
+    async with open_client(options, max_connections=1) as client:  # one connection: a transaction belongs to one
         await check(client, options)
 
         async def is_allowed(*command: Any) -> bool:
@@ -40,18 +40,18 @@ async def refusals(options: RedisOptions, *, is_atomic: bool) -> dict[str, str]:
         for command in _commands(options, is_atomic):
             await is_allowed(*command)
         await client.execute_command("DISCARD")
-        await is_allowed("CLIENT", "REPLY", "ON")  # in no transaction, and as it is
+        await is_allowed("CLIENT", "REPLY", "ON")  # in no transaction, and without effect
     return refused
 
 
 def _commands(options: RedisOptions, is_atomic: bool) -> list[tuple[Any, ...]]:
-    """As `line` and `turns` send them, those in scripts too."""
+    """Return the commands that `pubsub` and `atomic_lock` send, those in scripts too."""
     channel, (holder, number) = channel_of(options), lock_keys(options.prefix)
-    told: list[tuple[Any, ...]] = [
+    publishing: list[tuple[Any, ...]] = [
         ("SUBSCRIBE", channel),
         ("PUBLISH", channel, ""),
     ]
-    in_turn: list[tuple[Any, ...]] = [
+    locking: list[tuple[Any, ...]] = [
         ("SCRIPT", "LOAD", "return 0"),
         ("EVALSHA", "0" * 40, 2, holder, number),
         ("EVAL", "return 0", 1, holder),
@@ -60,23 +60,23 @@ def _commands(options: RedisOptions, is_atomic: bool) -> list[tuple[Any, ...]]:
         ("DEL", holder),
         ("INCR", number),
     ]
-    return told + in_turn if is_atomic else told
+    return publishing + locking if is_atomic else publishing
 
 
-def _rule(told: str, prefix: str, command: str) -> str:
-    """By the server's words, which Redis and Valkey have alike."""
-    if found := _COMMAND.search(told):
+def _rule(error: str, prefix: str, command: str) -> str:
+    """Derive the missing ACL rule from the server's error, which Redis and Valkey word alike."""
+    if found := _COMMAND.search(error):
         return f"+{found[1]}"
-    if "channel" in told:
+    if "channel" in error:
         return f"&{prefix}:*"
-    return f"~{prefix}:*" if "key" in told else f"+{command.lower()}"
+    return f"~{prefix}:*" if "key" in error else f"+{command.lower()}"
 
 
 def advice(options: RedisOptions, refused: dict[str, str]) -> str:
-    """One line for people: what is refused, and what gives it."""
+    """Describe in one line for people what is denied, and the command that allows it."""
     user = options.connection.get("username") or "default"
     why, rules = "; ".join(refused.values()), " ".join(refused)
     return (
-        f"redis: at {options.where} user '{user}' may not do what bookings need ({why}). "
-        f"Give it: ACL SETUSER {user} {rules}; or start gateways with --booking own"
+        f"redis: {options.where}: user '{user}' lacks permissions for bookings ({why}). "
+        f"Run: ACL SETUSER {user} {rules}; or start gateways with --booking own"
     )

@@ -1,11 +1,11 @@
-"""Decisions in turn: one gateway of all looks and books at a time (`--booking atomic`).
+"""Distributed lock of decisions: one gateway of all looks up and books at a time (`--booking atomic`).
 
-    requests wait ─► take the turn ─► the last one's bookings are heard ─► decide all ─► give it back
-                     (a script)                                                          with the bookings
+    requests wait ─► acquire ─► receive the last holder's bookings ─► decide all ─► release
+                     (a script)                                                     with the bookings
 
-All that wait at a gateway are decided in one turn. A turn that is not given back ends by the server's clock.
-Where one cannot be had in time it is done without turns until Redis gives them again. It holds two small keys
-for them, and nothing of what is booked.
+All requests that wait at a gateway are decided under one acquisition. A lock that is not released expires by
+the server's clock. Where it cannot be acquired in time, decisions go on without it until Redis works again.
+Redis has two small keys for it, and nothing of the bookings.
 """
 
 import asyncio
@@ -28,16 +28,17 @@ from gateway.runtime.tasks import Tasks
 log = logging.getLogger("kvgate.bookings")
 
 ANSWER_S = 0.2
-"""For an answer of Redis. It takes a fraction of a millisecond, but a gateway's loop may be late itself."""
+"""Timeout of a Redis reply. It takes a fraction of a millisecond, but a gateway's loop may be late itself."""
 WAIT_S = 0.5
-"""For a turn, while Redis answers. Four gateways under a burst wait for some milliseconds."""
+"""Longest wait for the lock, while Redis replies. Four gateways under a burst wait for some milliseconds."""
 LEASE_MS = 200
-"""Of a turn that is not given back: its gateway died. To decide a hundred requests takes a tenth of it."""
+"""Expiry of a lock that is not released, when its gateway died. Deciding a hundred requests takes a tenth of
+it."""
 HEAR_S = 0.1
-"""For the last one's bookings, which are on their way when the turn is given."""
+"""Longest wait for the last holder's bookings, which are on their way when the lock is acquired."""
 LOOK_S = 0.0003
 TRY_S = 1.0
-"""Between two trials, after a turn could not be had; no request waits for them."""
+"""Time between two attempts after the lock was not acquired in time; no request waits for them."""
 
 _TAKE = """
 local holder = redis.call('GET', KEYS[1])
@@ -54,7 +55,8 @@ return 1
 
 
 class Turns:
-    """`enter` has `act` called in this gateway's next turn, or at once where there are no turns now."""
+    """Distributed lock: `enter` has `act` called under this gateway's next acquisition, or at once while the
+    lock is unavailable."""
 
     def __init__(self, options: RedisOptions, table: Table, speaker: Speaker) -> None:
         self.num_taken = self.num_late = self.num_without = 0
@@ -101,15 +103,15 @@ class Turns:
                     continue
                 self._act()
                 self._give(number)
-        finally:  # nobody waits for what has ended
+        finally:  # no request waits for a task that has ended
             self._is_off = True
             self._act()
 
     async def _do_without(self, exc: BaseException) -> None:
-        """Until Redis gives turns again."""
+        """Decide without the lock until Redis grants it again."""
         self._is_off = True
         why = str(exc) or f"no answer in {ANSWER_S * 1000:g} ms"
-        self._log.warning("redis gives no turn (%s): gateways decide as with --booking shared", why)
+        self._log.warning("distributed lock unavailable (%s); deciding as with --booking shared", why)
         self.num_without += len(self._waiting)
         self._act()
         while self._is_off:
@@ -117,16 +119,17 @@ class Turns:
             with contextlib.suppress(*LOST):
                 self._give(await self._ask())
                 self._is_off = False
-        self._log.info("redis gives turns again: gateways decide one at a time")
+        self._log.info("distributed lock available again; gateways decide one at a time")
 
     def _act(self) -> None:
-        """All that wait now, in the order in which they came."""
+        """Call all waiting actions, in the order in which they came."""
         waiting, self._waiting = self._waiting, deque()
         for act in waiting:
             act()
 
     async def _turn(self) -> int:
-        """The number of ours, when all before it are heard. Raises one of LOST."""
+        """Acquire the lock and wait for the bookings before it; returns the acquisition's number. Raises one
+        of LOST."""
         number = await self._ask()
         self.num_taken += 1
         await self._heard(number - 1)
@@ -141,15 +144,15 @@ class Turns:
             if number:
                 return number
             await asyncio.sleep(LOOK_S)
-        raise TimeoutError(f"others have it for {WAIT_S * 1000:g} ms")
+        raise TimeoutError(f"others hold it for {WAIT_S * 1000:g} ms")
 
     async def _heard(self, number: int) -> None:
-        """Until that turn's bookings are known here; those of one whose gateway died never are."""
+        """Wait until that acquisition's bookings are known here; a gateway that died never sends them."""
         if number == self._last:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAR_S):
-                while self._table.turn < number:  # noqa: ASYNC110  perhaps another process hears
+                while self._table.turn < number:  # another process may subscribe
                     await asyncio.sleep(LOOK_S)
         self.num_late += self._table.turn < number
 

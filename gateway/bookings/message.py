@@ -1,7 +1,7 @@
-"""What gateways tell each other of their bookings: one message, as it goes through Redis.
+"""Messages by which gateways publish their bookings through Redis.
 
-All of it can be lost without harm. What is booked at a worker is told as it is, not as it changed, and once a
-second all of it. No time of any clock is in it, only how long from now: clocks of gateways may differ.
+Any of them can be lost without harm: a worker's bookings are sent as totals, not as changes, and once a
+second all of them. They contain no time of any clock, only durations from now: clocks of gateways may differ.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,12 @@ from gateway.core.decoding import UNREADABLE
 from gateway.core.worker import WorkerId
 
 SNAPSHOT_S = 1.0
-"""Between two messages that tell all."""
+"""Time between two snapshots."""
 KEEP_S = 3.5
-"""After the last word of a gateway its bookings are dropped: three of its messages were lost, or it died."""
+"""Time after the last message of a gateway when its bookings are dropped: three messages were lost, or it
+died."""
 MAX_BYTES = 1 << 20
-"""Of a message: thousands of workers and all promises of a gateway take a third of it."""
+"""Largest message: thousands of workers and all promises of a gateway take a third of it."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Some = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
@@ -26,7 +27,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 
 
 class Booked(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """In flight at one worker, of one gateway."""
+    """One gateway's totals in flight at one worker."""
 
     worker: _Name
     num_in_flight: _Some
@@ -38,7 +39,7 @@ class Booked(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Blocks that a worker will hold (`promises.py`), for so long from now on; 0 takes them back."""
+    """Blocks that a worker will hold (`promises.py`), for `keep_ms` from now on; 0 withdraws them."""
 
     worker: _Name
     blocks: list[BlockHash]
@@ -46,12 +47,14 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
-    """`host`: processes with the same one know of each other already. `seq` counts a gateway's messages.
-    `turn` is the one that ends with these bookings (`--booking atomic`), 0 outside of turns.
+    """Message with a gateway's bookings.
 
-    is_whole  what is not in `booked` is nothing
+    `host`: processes with the same one share memory. `seq` counts a gateway's messages. `lock_number` is the
+    acquisition that ends with these bookings (`--booking atomic`), 0 without the lock.
+
+    is_whole  a snapshot: workers missing in `booked` have nothing
     is_last   the gateway ends
-    asks      for everybody's whole, by one who has just begun to hear
+    asks      requests everyone's snapshot, for a process that has just subscribed
     """
 
     host: _Number
@@ -70,12 +73,12 @@ _decode = msgspec.msgpack.Decoder(Told).decode
 
 
 def decode(data: bytes) -> Told | None:
-    """None for what is no such message."""
+    """Decode a message; None for anything else."""
     if len(data) > MAX_BYTES:
         return None
     try:
-        told = _decode(data)
+        message = _decode(data)
     except UNREADABLE:
         return None
-    is_right = all(0 <= block < 2**64 for promise in told.promises for block in promise.blocks)
-    return told if is_right else None
+    is_right = all(0 <= block < 2**64 for promise in message.promises for block in promise.blocks)
+    return message if is_right else None

@@ -1,17 +1,18 @@
-"""What the other processes of this host have sent where: a hash table per row of the shared memory.
+"""Promises: blocks that other processes of this host will have cached, a hash table per row of the shared
+memory.
 
-One process knows of its own requests in flight which blocks they will leave (`index/assumed.py`). Of
-those of its neighbours it must know too, or equal prompts that come to two processes at once pull towards
-different workers, each to where it was first sent by that process. Too dear to tell each block: told are
-the last block of a request and every thirty-second; since hashes are chained, one of them found in a prompt
-says that all before it are there.
+Each process knows which blocks its own requests in flight will leave (`index/assumed.py`). It must know its
+neighbours' too, or equal prompts that come to two processes at once pull towards different workers, each to
+where its process first sent one. Sharing each block would cost too much: shared are the last block of a
+request and every thirty-second; since hashes are chained, finding one of them in a prompt proves that all
+before it are there.
 
     bucket of 4 slots, hashes in the first half of the region, meanings in the second:
     hash of the block │ until when (ms, monotonic clock of the host), column of the worker
 
-Only its own process writes a row. A full bucket gives up what ends soonest. A reader may meet a slot that
-is just being written and credit one worker with the other's block, for this one decision; nothing is lost
-by it, and no lock is worth that.
+Only its own process writes a row. A full bucket overwrites what ends soonest. A reader may meet a slot during
+its write and credit one worker with another's block, for this one decision; nothing is lost by that, and no
+lock is worth it.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -21,7 +22,7 @@ from gateway.bookings.shared_ledger import MAX_COLUMNS, PROMISE_SLOTS, Table
 from gateway.core.blocks import BlockHash
 
 STRIDE = 32
-"""Every which block is told of a long run: 512 tokens at vLLM's usual size."""
+"""Every which block of a long run is shared: 512 tokens at vLLM's usual size."""
 _BUCKET_BITS, _COLUMN_BITS = 2, 12
 BUCKET = 1 << _BUCKET_BITS
 _BUCKETS = PROMISE_SLOTS // BUCKET - 1
@@ -30,13 +31,13 @@ assert MAX_COLUMNS == 1 << _COLUMN_BITS and PROMISE_SLOTS & (PROMISE_SLOTS - 1) 
 
 @lru_cache
 def told(num_blocks: int) -> tuple[int, ...]:
-    """Positions, from the last one back, of the blocks that are told of a prompt."""
+    """Return the positions of a prompt's shared blocks, from the last one back."""
     last = (num_blocks - 1,) if num_blocks % STRIDE else ()
     return *last, *reversed(range(STRIDE - 1, num_blocks, STRIDE))
 
 
 class Promises:
-    """The promises of one row to write, and of all others to read."""
+    """Promises of one process's row (to write) and of all other rows (to read)."""
 
     def __init__(self, table: Table, row: int) -> None:
         self._words = table.words
@@ -45,7 +46,7 @@ class Promises:
         self._others = [table.promises_at(other) for other in range(table.num_rows) if other != row]
 
     def put(self, block: BlockHash, column: int, until_ms: int) -> int:
-        """Promise a block at a worker; its slot, for `change`."""
+        """Promise a block at a worker; returns its slot, for `change`."""
         words, at = self._words, self._own + ((block & _BUCKETS) << _BUCKET_BITS)
         self.num_puts += 1
         slot = at + (self.num_puts & (BUCKET - 1))
@@ -56,7 +57,7 @@ class Promises:
         return slot
 
     def _choose(self, at: int, block: BlockHash, column: int) -> int:
-        """Where the promise is already, else the one that ends first; a free one ended at 0."""
+        """Return the slot of the same promise, else of the one that ends first; a free one ended at 0."""
         meanings = self._words[at + PROMISE_SLOTS : at + PROMISE_SLOTS + BUCKET].tolist()
         for slot, meaning in enumerate(meanings, at):
             if self._words[slot] == block and meaning & (MAX_COLUMNS - 1) == column:
@@ -64,13 +65,13 @@ class Promises:
         return at + meanings.index(min(meanings))
 
     def change(self, slot: int, block: BlockHash, column: int, until_ms: int) -> None:
-        """When a promise ends, if it was not given up for others; 0 takes it back."""
+        """Change when a promise ends, if it was not overwritten; 0 withdraws it."""
         words = self._words
         if words[slot] == block and words[slot + PROMISE_SLOTS] & (MAX_COLUMNS - 1) == column:
             words[slot + PROMISE_SLOTS] = until_ms << _COLUMN_BITS | column if until_ms else 0
 
     def withdraw(self, block: BlockHash, column: int) -> None:
-        """A promise of which the slot is not known."""
+        """Withdraw a promise without knowing its slot."""
         at = self._own + ((block & _BUCKETS) << _BUCKET_BITS)
         for slot in range(at, at + BUCKET):
             self.change(slot, block, column, 0)
@@ -79,7 +80,7 @@ class Promises:
         return self._words[slot + PROMISE_SLOTS] & (MAX_COLUMNS - 1)
 
     def drop_column(self, column: int, keep: Container[BlockHash] = ()) -> None:
-        """All that this row has promised at a worker, but of the blocks in `keep`."""
+        """Drop all promises of this row at a worker, except those of the blocks in `keep`."""
         for slot in range(self._own, self._own + PROMISE_SLOTS):
             block, meaning = self._words[slot], self._words[slot + PROMISE_SLOTS]
             if meaning and meaning & (MAX_COLUMNS - 1) == column and block not in keep:
@@ -90,7 +91,7 @@ class Promises:
             self._words[slot + PROMISE_SLOTS] = 0
 
     def holders(self, hashes: Sequence[BlockHash], now_ms: int) -> Sequence[tuple[int, int]]:
-        """(column, leading blocks) of others' promises for a prompt, the longest first."""
+        """Return (column, leading blocks) of others' promises for a prompt, the longest first."""
         words, others = self._words, self._others
         found: list[int] | None = None
         for position in told(len(hashes)):
@@ -106,7 +107,8 @@ class Promises:
     def _read(
         self, hashes: Sequence[BlockHash], found: Sequence[int], now_ms: int
     ) -> Iterator[tuple[int, int]]:
-        """Of the buckets in which a block was seen; `found` holds position and bucket in turn."""
+        """Yield the valid promises of buckets that contain a block; `found` has position and bucket
+        alternately."""
         for position, at in zip(found[::2], found[1::2], strict=True):
             for slot in range(at, at + BUCKET):
                 meaning = self._words[slot + PROMISE_SLOTS]

@@ -1,4 +1,4 @@
-"""What this process has booked, made into messages: all changes of a moment in one."""
+"""Publisher of this process's bookings: all changes of a moment in one message."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,12 +10,13 @@ from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
 
 EVERY_S = 0.001
-"""Between two messages with changes, at least; the first goes at once, or at the end of the loop's turn."""
+"""Shortest time between two messages with changes; the first goes at once, or at the end of the loop
+iteration."""
 LONGEST_MS = 86_400_000
 
 
 class Loop(Protocol):
-    """The part of an event loop that is needed."""
+    """Event-loop methods that the publisher needs."""
 
     def time(self) -> float: ...
     def call_soon(self, callback: Callable[[], None], /) -> object: ...
@@ -23,7 +24,7 @@ class Loop(Protocol):
 
 
 class Teller:
-    """`say` is given each message that is due; it tells of the time when it is said."""
+    """Makes messages of booking changes. `send` is given each message that is due."""
 
     def __init__(
         self,
@@ -61,20 +62,20 @@ class Teller:
     def promised(self, worker: WorkerId, blocks: list[BlockHash], keep_ms: int) -> None:
         keep_ms = round(KEEP_S * 1000) if keep_ms == IN_FLIGHT else min(keep_ms, LONGEST_MS)
         self._promises.append(Promise(worker, blocks, keep_ms))
-        if self._loop.time() - self._said_s >= EVERY_S:  # a turn of the loop may be long: others wait to know
+        if self._loop.time() - self._said_s >= EVERY_S:  # a loop iteration may be long: others wait to know
             self._say_news()
         elif not self._is_due:
             self._be_due()
 
     def news(self, turn: int = 0) -> bytes:
-        """What has changed since it was last told."""
+        """Return a message with the changes since the last one."""
         booked = [self._booked(worker) for worker in self._changed]
         promises, self._promises = self._promises, []
         self._changed.clear()
         return self._tell(booked, promises, turn=turn)
 
     def whole(self, *, asks: bool = False) -> bytes:
-        """All that is in flight, in place of what was told before."""
+        """Return a snapshot message with all that is in flight."""
         self._changed.clear()
         news, self._promises = self._promises, []
         ended = [promise for promise in news if promise.keep_ms != round(KEEP_S * 1000)]
@@ -89,7 +90,7 @@ class Teller:
 
     @property
     def seq(self) -> int:
-        """Of the last message."""
+        """Number of the last message."""
         return self._seq
 
     def _be_due(self) -> None:
@@ -102,7 +103,7 @@ class Teller:
 
     def _on_due(self) -> None:
         self._is_due = False
-        if self._changed or self._promises:  # else they went with another message
+        if self._changed or self._promises:  # else another message had them
             self._say_news()
 
     def _say_news(self) -> None:

@@ -1,7 +1,7 @@
-"""Two connections to Redis: one to speak on, which nobody waits for, and one to hear on.
+"""Redis connections of bookings: one to publish, without waiting for replies, and one to subscribe.
 
-Messages with changes are written without asking for an answer: some 10 us each, where a command that is
-waited for costs 80. What tells all is answered; by that a line is known to be lost.
+Messages with changes are written without asking for a reply: some 10 us each, where an awaited command costs
+80. Snapshots are awaited, which detects a lost connection.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from gateway.redis.client import open_client
 from gateway.redis.options import RedisOptions
 
 MAX_UNSENT_BYTES = 1 << 20
-"""That Redis does not take; what comes then is not said, the next message that tells all does."""
+"""Unsent bytes at which further messages are dropped; the next snapshot makes up for them."""
 _NO_ANSWER = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
 
 
 class _Line:
-    """`open` and `close` it as often as needed. Raises one of `redis.client.LOST`."""
+    """Redis connection that can be opened and closed repeatedly. Raises one of `redis.client.LOST`."""
 
     def __init__(self, options: RedisOptions, channel: str, block_s: float = 0.0) -> None:
         self.channel = channel
@@ -40,7 +40,7 @@ class _Line:
         connection, self._connection = self._connection, None
         if connection is not None:
             if (writer := connection._writer) and writer.transport.get_write_buffer_size():
-                writer.transport.abort()  # it is not taken: a Redis that hangs must not keep us
+                writer.transport.abort()  # unsent data: a Redis that hangs must not delay us
             await connection.disconnect(nowait=True)
             await self._client.connection_pool.release(connection)
 
@@ -49,7 +49,7 @@ class _Line:
         await self._client.aclose()
 
     async def ask(self, *command: Any) -> Any:
-        """A command's answer."""
+        """Send a command and return its reply."""
         connection = self._connection
         try:
             with preserve_cancellation():
@@ -65,15 +65,15 @@ class Speaker(_Line):
         self.num_unsaid = 0
 
     def say(self, data: bytes) -> None:
-        """To who hears; to nobody where the line is closed."""
+        """Publish to all subscribers; dropped where the connection is closed."""
         self.write("PUBLISH", self.channel, data)
 
     def write(self, *command: Any) -> None:
-        """A command whose answer nobody waits for."""
+        """Send a command without a reply."""
         if self._connection is None:
             return
-        writer: asyncio.StreamWriter | None = self._connection._writer  # its own way costs a task's turn
-        if writer is None or writer.transport.is_closing():  # the server has closed it just now
+        writer: asyncio.StreamWriter | None = self._connection._writer  # its own method costs a task switch
+        if writer is None or writer.transport.is_closing():  # the server has just closed it
             self.num_unsaid += 1
             return
         if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
@@ -86,7 +86,7 @@ class Speaker(_Line):
 
 
 class Listener(_Line):
-    """`silence_s`: the longest that can be between two messages."""
+    """Subscriber of the bookings channel. `silence_s`: the longest time between two messages."""
 
     def __init__(self, options: RedisOptions, channel: str, silence_s: float) -> None:
         super().__init__(options, channel, silence_s)
@@ -98,7 +98,7 @@ class Listener(_Line):
     async def next(self) -> bytes:
         while True:
             with preserve_cancellation():
-                told = await self._connection.read_response()
-            if told[0] == b"message":
-                data: bytes = told[2]
+                reply = await self._connection.read_response()
+            if reply[0] == b"message":
+                data: bytes = reply[2]
                 return data

@@ -1,11 +1,11 @@
-"""What gateways of other hosts have booked, as the last row of this host's table (`shared_ledger.py`).
+"""Bookings of other hosts' gateways, as the last row of this host's table (`shared_ledger.py`).
 
     message ─► the latest of each gateway ─► summed by worker ─► cells of the row
-                                     promises ────────────────► its promises, for as long as they were told
+                                     promises ────────────────► its promises, with their durations
 
-To who decides they are one more process of the host: nothing on the data path knows of them. One process of
-a host keeps the row. Whoever is not heard of for `keep_s` has nothing booked any more; what it promised
-of requests in flight ends by then by itself.
+Decisions see them as one more process of the host: nothing on the data path knows of them. One process of a
+host keeps the row. Bookings of a gateway that has been silent for `keep_s` are dropped; its promises for
+requests in flight end by themselves by then.
 """
 
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ from gateway.core.worker import WorkerId
 
 MAX_GATEWAYS = 1024
 MAX_WORKERS = 2048
-"""Named by other hosts: half of the columns that there are, so that this host's own workers find one."""
+"""Workers named by other hosts: half of the columns, so that this host's own workers find one."""
 FORGET_S = 60.0
-"""Between two times that names are forgotten at which nobody has booked anything: a column for a name that is
-new costs some 0.1 ms, and whoever may write to Redis may name as many as they like."""
+"""Time between two clean-ups of workers without bookings: a column for a new name costs some 0.1 ms, and a
+foreign client may send any number of names."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,8 @@ class _Gateway:
 
 
 class Abroad:
-    """`now` is the monotonic clock that the processes of this host share, in seconds."""
+    """Applies other hosts' messages to their row of the table. `now` is the host's shared monotonic clock, in
+    seconds."""
 
     def __init__(self, table: Table, row: int, host: int, *, keep_s: float = KEEP_S) -> None:
         self._table = table
@@ -54,11 +55,11 @@ class Abroad:
         return len(self._gateways)
 
     def age_s(self, now: float) -> float:
-        """Since the last word of the one that was silent longest; 0 where there is none."""
+        """Return the time since the last message of the most silent gateway; 0 without gateways."""
         return max((now - gateway.heard_at for gateway in self._gateways.values()), default=0.0)
 
     def begin(self) -> None:
-        """This process keeps the row from now on: what another left there is nothing."""
+        """Take the row over, discarding its content."""
         self._table.release(self._row)
         self._ledger = SharedLedger(self._table, self._row)
         self._gateways, self._named = {}, set()
@@ -73,7 +74,7 @@ class Abroad:
             self._table.heard_turn(told.turn)
 
     def expire(self, now: float) -> None:
-        """Drop what was booked by gateways that are not heard of."""
+        """Drop the bookings of silent gateways."""
         for number, gateway in list(self._gateways.items()):
             if now - gateway.heard_at > self._keep_s:
                 self.num_dropped += 1
@@ -84,7 +85,7 @@ class Abroad:
             self._ledger.forget_idle()
 
     def forget(self, worker: WorkerId) -> None:
-        """It holds nothing of what was promised there: its engine restarted."""
+        """Drop promises at a worker after its engine restarted."""
         self._renew()
         column = self._columns.of(worker)
         if column is not None:
@@ -99,7 +100,7 @@ class Abroad:
             known = self._gateways[told.gateway] = _Gateway(told.seq, now)
             self._table.heard_others(len(self._gateways))
         elif told.seq <= known.seq:
-            return None  # from a connection that it has left
+            return None  # from an earlier connection
         known.seq, known.heard_at = told.seq, now
         if told.is_last:
             return self._drop(told.gateway)
@@ -149,7 +150,7 @@ class Abroad:
                 self._promises.withdraw(block, column)
 
     def _is_named(self, worker: WorkerId) -> bool:
-        """Whether it has a place here, or is given one."""
+        """Return True if the worker has an entry here, or gets one."""
         if worker not in self._named:
             if len(self._named) >= MAX_WORKERS:
                 self.num_ignored += 1
@@ -158,12 +159,12 @@ class Abroad:
         return True
 
     def _renew(self) -> None:
-        """Columns were given anew: what was promised may be another worker's now."""
+        """Drop promises after columns were reassigned: they may be another worker's now."""
         if self._table.generation != self._columns.generation:
             self._columns.renew()
             self._promises.clear()
 
 
 def _tokens(booked: Booked) -> int:
-    """Nobody who has nothing in flight has tokens booked."""
+    """Return booked tokens, ignoring those of a gateway with nothing in flight."""
     return booked.booked_tokens if booked.num_in_flight else 0

@@ -1,9 +1,9 @@
-"""The assumed index of one of several processes: it knows of the others' requests in flight too.
+"""Assumed index of one of several processes, which includes the others' requests in flight.
 
-It is the index of this process's own decisions, and beside it the promises of the host's other processes
+Combines the index of this process's own decisions with the promises of the host's other processes
 (`bookings/promises.py`), read in `extend` and written in `pin` and `unpin`. A decision looks its prompt up
-before it pins what that adds, so the prompt last looked up tells where in it the added blocks lie; the
-same list is given to `pin` and `unpin`.
+before it pins the added blocks, so the prompt last looked up shows where in it they lie; `pin` and `unpin`
+get the same list.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,23 +15,23 @@ from gateway.core.worker import WorkerId
 from gateway.index.assumed import AssumedIndex
 
 LONGEST_S = 3600.0
-"""A request's promise ends with it; this bounds what a fault could leave behind."""
+"""Longest promise. A promise ends with its request; this bounds what a fault could leave behind."""
 
 
 IN_FLIGHT = -1
-"""In place of how long a promise holds: until its request ends."""
+"""Duration of a promise that holds until its request ends."""
 
 OnPromise = Callable[[WorkerId, list[BlockHash], int], None]
-"""Blocks that were promised at a worker, for how many milliseconds: IN_FLIGHT; 0 takes them back."""
+"""Called with blocks promised at a worker, and for how many milliseconds: IN_FLIGHT; 0 withdraws them."""
 
 
 MIN_BLOCKS = 8
-"""Prompts of fewer are not told: knowing of them is worth less than two requests' work (`REQUEST_TOKENS`),
-and they are many."""
+"""Shortest prompt that is shared, in blocks: shorter ones are worth less than two requests' work
+(`REQUEST_TOKENS`), and they are many."""
 
 
 class SharedAssumedIndex(AssumedIndex):
-    """`row` is this process's own; `now` must be a clock that all processes of the host share."""
+    """Assumed index of process `row`; `now` must be a clock that all processes of the host share."""
 
     def __init__(self, table: Table, row: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class SharedAssumedIndex(AssumedIndex):
         self._promises = Promises(table, row)
         self._looked_up: Sequence[BlockHash] = ()
         self._now = 0.0
-        # By the identity of the run that is pinned, which is kept, so that no other has it meanwhile.
+        # Keyed by the identity of the pinned run, which is kept, so that no other run has it meanwhile.
         self._told: dict[int, tuple[Sequence[BlockHash], list[tuple[BlockHash, int]]]] = {}
 
     def add_worker(self, worker: WorkerId, *, keep_s: float, max_blocks: int) -> None:
@@ -67,7 +67,7 @@ class SharedAssumedIndex(AssumedIndex):
         if len(prompt) < MIN_BLOCKS or not hashes or column is None or id(hashes) in self._told:
             return
         first = len(prompt) - len(hashes)
-        if first < 0 or prompt[-1] != hashes[-1]:  # of several prompts, or not looked up
+        if first < 0 or prompt[-1] != hashes[-1]:  # several prompts, or not looked up
             blocks = [hashes[-1]]
         else:
             blocks = [prompt[position] for position in told(len(prompt)) if position >= first]
@@ -84,7 +84,7 @@ class SharedAssumedIndex(AssumedIndex):
         column, pins = self._column_of.get(worker, -1), known.pins
         ended: dict[float, list[BlockHash]] = {}
         for block, slot in promised[1]:
-            if block not in pins:  # else another request of this process promises it still
+            if block not in pins:  # another request of this process still promises it
                 until = known.kept_until(block)
                 self._promises.change(slot, block, column, int(until * 1000))
                 if self.on_promise is not None:
@@ -107,10 +107,10 @@ class SharedAssumedIndex(AssumedIndex):
                 held[worker] = depth
 
     def in_flight(self) -> Iterator[tuple[WorkerId, list[BlockHash]]]:
-        """What this process promises of its requests in flight, one after the other."""
+        """Yield this process's promises for its requests in flight."""
         for _, promised in self._told.values():
             block, slot = promised[0]
-            if self._words[slot] == block:  # else it was given up for others
+            if self._words[slot] == block:  # else it was overwritten
                 worker = self._columns.worker(self._promises.column_in(slot))
                 if worker in self._workers:
                     yield worker, [each for each, _ in promised]
@@ -121,7 +121,7 @@ class SharedAssumedIndex(AssumedIndex):
             self._column_of[worker] = column
 
     def _renew(self) -> None:
-        """Columns were given anew: what this process has promised may be another worker's now."""
+        """Claim columns again after they were reassigned, and drop the promises in the old ones."""
         self._columns.renew()
         self._promises.clear()
         self._column_of = {}
@@ -129,7 +129,7 @@ class SharedAssumedIndex(AssumedIndex):
             self._claim(worker)
 
     def _forget(self, worker: WorkerId) -> None:
-        """Promise nothing more there, but what is in flight."""
+        """Withdraw all promises at a worker except those in flight."""
         if self.on_forget is not None:
             self.on_forget(worker)
         column = self._column_of.get(worker)

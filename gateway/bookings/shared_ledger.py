@@ -1,21 +1,20 @@
-"""Bookings of all processes of one host, in memory that they share: a row per process, a column per worker.
+"""Bookings of all processes of one host, in shared memory: a row per process, a column per worker.
 
-Only a process itself writes its row, and it writes what it has counted in a ledger of its own; so no
-cell needs a lock, and a row of a process that died is zeroed by who replaces it. Processes meet their
-workers in different order: a column is claimed by the worker's name, under a lock, once per process and
-worker. Words of eight bytes:
+Each row is written by its own process only, which copies it from a ledger of its own; so no cell needs a
+lock, and the successor of a process that died zeroes its row. Processes meet their workers in different
+order: a column is claimed by the worker's name, under a lock, once per process and worker. Words of eight
+bytes:
 
-    generation │ host │ turn │ others │ of each row: closed connections │ gateway │ heard │ names of columns
+    generation │ host │ lock │ others │ of each row: closed connections │ gateway │ echo │ names of columns
     cells of each column: requests of each row, then tokens of each row │ promises of each row │ -
 
-A load is two sums of adjacent words: 0.5 us for two rows, 0.6 us for eight. Columns of workers that are
-gone are given anew when none is left; the generation says so, and every process claims its columns again.
-`promises` are those of `promises.py`. Where gateways of other hosts tell theirs, all of them together have
-the last row (`remote_hosts.py`): to who decides they are one more process. `host` is by what this host's
-processes
-know each other's words, `turn` the last one of a gateway that was heard of, `others` how many gateways of
-other hosts are heard. A row's `gateway` is as whom its process tells, `heard` the last of its own messages
-that has come back: what it booked since then counts for others' too (`unconfirmed.py`).
+A load is two sums of adjacent words: 0.5 us for two rows, 0.6 us for eight. Columns of workers that are gone
+are reassigned when none is left; this changes the generation, and every process claims its columns again.
+`promises` are those of `promises.py`. With bookings of other hosts, all of them together have the last row
+(`remote_hosts.py`): for decisions they are one more process. `host` identifies messages of this host's
+processes, `lock` is the last acquisition of the distributed lock that a message ended, `others` counts
+gateways of other hosts. A row's `gateway` is the id under which its process publishes, `echo` the last of its
+own messages that came back: bookings since then count for other gateways too (`unconfirmed.py`).
 """
 
 from collections.abc import Callable
@@ -29,24 +28,24 @@ from gateway.core.worker import WorkerId
 
 WORD_BYTES = 8
 MAX_COLUMNS = 4096
-"""Workers that a host can tell apart at once; a fleet has tens or hundreds."""
+"""Workers that a host can distinguish at once; a fleet has tens or hundreds."""
 PROMISE_SLOTS = 16_384
-"""Of each row: a word of hash and a word of meaning each, 256 KiB."""
+"""Promises per row: a word of hash and a word of meaning each, 256 KiB."""
 
 OTHERS, HEADER, PER_ROW = 3, 4, 3
 """Words of the table, and of each row, before names and cells."""
 
 Lock = Callable[[], AbstractContextManager[object]]
-"""Excludes the other processes for as long as it is held."""
+"""Excludes the other processes while the context is open."""
 
 
 def name_of(text: str) -> int:
-    """Of a worker or tenant; never 0, which is a free column."""
+    """Hash the name of a worker or tenant; never 0, which is a free column."""
     return int.from_bytes(blake2b(text.encode(), digest_size=WORD_BYTES).digest()) or 1
 
 
 class Table:
-    """The shared words and who may write which. Begins as zeros."""
+    """Layout of the shared words, which begin as zeros, and their writers."""
 
     def __init__(
         self, memory: memoryview, num_rows: int, lock: Lock, *, max_columns: int = MAX_COLUMNS
@@ -72,7 +71,7 @@ class Table:
 
     @property
     def nowhere(self) -> int:
-        """A word that nobody reads."""
+        """Index of a word that is never read."""
         return self.promises_at(self.num_rows)
 
     @property
@@ -84,7 +83,7 @@ class Table:
         return self.words[2]
 
     def host(self, proposed: int) -> int:
-        """A number for the host: the one that was proposed first."""
+        """Return the number of the host: the one that was proposed first."""
         with self._lock():
             self.words[1] = self.words[1] or proposed
             return self.words[1]
@@ -96,14 +95,14 @@ class Table:
         self.words[self._gateways_at + row] = gateway
 
     def heard_own(self, gateway: int, seq: int) -> None:
-        """A message of one of this host's processes has come back."""
+        """Record that a message of one of this host's processes has come back."""
         gateways = self.words[self._gateways_at : self.heard_at].tolist()
         if gateway in gateways:
             at = self.heard_at + gateways.index(gateway)
             self.words[at] = max(seq, self.words[at])
 
     def heard_others(self, num_gateways: int) -> None:
-        """How many gateways of other hosts there are."""
+        """Set the number of gateways of other hosts."""
         self.words[OTHERS] = num_gateways
 
     def cells_at(self, column: int) -> int:
@@ -116,18 +115,18 @@ class Table:
         return self.words[self._closed_at + row]
 
     def closed(self, row: int) -> None:
-        """That process has closed one more client connection."""
+        """Count one more closed client connection of a process."""
         self.words[self._closed_at + row] += 1
 
     def release(self, row: int) -> None:
-        """Its process is gone, and with it what it had booked, promised and counted."""
+        """Zero the row of a process that is gone: its bookings, promises and counters."""
         self._zero(slice(self._cells_at + row, self._promises_at, self.num_rows))
         self._zero(slice(self.promises_at(row), self.promises_at(row + 1)))
         for at in (self._closed_at, self._gateways_at, self.heard_at):
             self.words[at + row] = 0
 
     def column(self, worker: WorkerId) -> int | None:
-        """The worker's column, claimed if it has none; None if all are taken by workers with load."""
+        """Return the worker's column, claiming one if needed; None if all belong to workers with load."""
         name = name_of(worker)
         with self._lock():
             if (found := self._find(name)) is None and (found := self._find(0)) is None:
@@ -157,7 +156,7 @@ class Table:
 
 
 class Columns:
-    """One process's knowledge of who has which column, as of one generation."""
+    """Columns of workers as one process knows them, in one generation."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -174,7 +173,7 @@ class Columns:
         return column
 
     def worker(self, column: int) -> WorkerId | None:
-        """Who has it, if this process has met that worker."""
+        """Return the worker of a column, if this process has met it."""
         return self._workers.get(column)
 
     def renew(self) -> None:
@@ -184,7 +183,7 @@ class Columns:
 
 @dataclass(slots=True, eq=False)
 class _Own:
-    """What this process has in flight at one worker, and where its two words are."""
+    """Bookings of this process at one worker, and the positions of their two words."""
 
     requests_at: int
     tokens_at: int
@@ -193,14 +192,17 @@ class _Own:
 
 
 TURN_TOKENS = 128
-"""Two requests' work (`REQUEST_TOKENS`): what a decision that did not see another's may cost a worker."""
+"""Uncached tokens above which a decision waits for the host's lock: two requests' work (`REQUEST_TOKENS`),
+the cost of a decision that misses another one."""
 
 
 class SharedLedger(Ledger):
-    """A ledger whose loads are those of all processes of the host. `row` is this process's own, `take_turn`
-    keeps the others' decisions out for a moment, `far_row` is that of other hosts. `on_change` hears of each
-    change of what is booked here. `unheard`, where it is kept, is what a load counts for gateways that decide
-    in the same moment."""
+    """Ledger that adds up the loads of all processes of the host.
+
+    `row` is this process's own, `host_lock` keeps the others' decisions out for a moment, `far_row` is that
+    of other hosts. `on_change` is called for each change of own bookings. `unconfirmed`, where kept, adds to
+    a load for gateways that decide in the same moment.
+    """
 
     def __init__(
         self, table: Table, row: int, take_turn: Lock = nullcontext, far_row: int | None = None
@@ -224,7 +226,8 @@ class SharedLedger(Ledger):
         return f"SharedLedger(row={self._row}, {busy})"
 
     def turn(self, num_tokens: int) -> AbstractContextManager[object]:
-        """Short prompts do without: to choose the same worker for two of them costs less than the turn."""
+        """Return the lock for a decision. Short prompts go without it: sending two of them to one worker
+        costs less than the lock."""
         return self._take_turn() if num_tokens >= TURN_TOKENS else super().turn(num_tokens)
 
     def load(self, worker: WorkerId) -> Load:
@@ -284,7 +287,7 @@ class SharedLedger(Ledger):
         return True
 
     def own(self) -> dict[WorkerId, Load]:
-        """What this process has in flight, at the workers where that is not nothing."""
+        """Return this process's load at the workers where it has any."""
         return {w: Load(o.num_in_flight, o.booked_tokens) for w, o in self._own.items() if o.num_in_flight}
 
     def own_at(self, worker: WorkerId) -> Load:
@@ -292,11 +295,11 @@ class SharedLedger(Ledger):
         return Load(own.num_in_flight, own.booked_tokens) if own else Load()
 
     def known(self) -> list[WorkerId]:
-        """Workers that were looked at."""
+        """Return the workers seen so far."""
         return list(self._at)
 
     def abroad(self, worker: WorkerId) -> Load:
-        """Of the load there, what is other hosts'."""
+        """Return the part of a worker's load that other hosts booked."""
         self._known(worker)
         at = self._at[worker] if self._far_row is not None else -1
         if at < 0 or self._far_row is None:
@@ -308,7 +311,7 @@ class SharedLedger(Ledger):
         return Load(load.num_in_flight - abroad.num_in_flight, load.booked_tokens - abroad.booked_tokens)
 
     def set_own(self, worker: WorkerId, num_in_flight: int, booked_tokens: int) -> None:
-        """In place of what was booked here: where it is counted elsewhere, and told."""
+        """Replace this process's bookings at a worker, for a row that is counted elsewhere."""
         if self._words[0] != self._columns.generation:
             self._renew()
         if worker not in self._at:
@@ -318,13 +321,14 @@ class SharedLedger(Ledger):
         self._words[own.requests_at], self._words[own.tokens_at] = num_in_flight, booked_tokens
 
     def forget_idle(self) -> None:
-        """Workers with nothing in flight here: they are met again when something is booked."""
+        """Forget workers with nothing in flight here; the next booking adds them again."""
         for worker in [worker for worker, own in self._own.items() if not own.num_in_flight]:
             del self._own[worker]
             self._at.pop(worker, None)
 
     def _claim(self, worker: WorkerId) -> int:
-        """Where the worker's cells begin; -1 where none is left, and this process counts for itself."""
+        """Return where the worker's cells begin; -1 where no column is left, and this process counts for
+        itself."""
         column = self._columns.of(worker)
         at = self._at[worker] = -1 if column is None else self._table.cells_at(column)
         own = self._own.setdefault(worker, _Own(0, 0))
@@ -336,7 +340,7 @@ class SharedLedger(Ledger):
         return at
 
     def _renew(self) -> None:
-        """Columns were given anew: those of workers with load here are claimed again."""
+        """Claim columns again after they were reassigned, for workers with load here."""
         self._columns.renew()
         for at in self._at.values():
             if at >= 0:

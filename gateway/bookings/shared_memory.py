@@ -1,7 +1,7 @@
-"""The memory that the processes of one host share, as an open file: who inherits it has it.
+"""Memory shared by the processes of one host, as an open file that child processes inherit.
 
-It has no name, so it is gone with the last process that uses it. Where bookings are shared between hosts, a
-process alone has such memory too.
+It has no name, so it is gone with the last process that uses it. Where hosts share bookings, a process alone
+has such memory too.
 """
 
 import fcntl
@@ -21,8 +21,8 @@ from gateway.core.errors import ConfigError
 
 
 class Place:
-    """One process's place in a table. `far_row` is that of other hosts, if they tell; `take_role` whether it
-    is this process that hears them, for all of this host."""
+    """One process's view of the shared table. `far_row` is that of other hosts, if they publish; `take_role`
+    returns True if this process is the host's subscriber."""
 
     def __init__(
         self,
@@ -43,35 +43,35 @@ class Place:
         self._used = used
 
     def used_of(self, tenant: str) -> Used | None:
-        """What a tenant uses of its limits, this process's and others'."""
+        """Return a tenant's quota usage, of this process and the others."""
         return self._used.of(tenant, self._row) if self._used else None
 
     def tells_as(self, gateway: int) -> None:
-        """To other hosts."""
+        """Set the id under which this process publishes to other hosts."""
         self.table.tells_as(self._row, gateway)
 
 
 def shares_bookings(config: Config) -> bool:
-    """Whether hosts tell each other what they have booked. Raises ConfigError."""
+    """Return True if hosts share their bookings. Raises ConfigError."""
     if config.booking in ("shared", "atomic") and not config.redis:
         raise ConfigError(f"booking: {config.booking} needs --redis, the URL of a server")
     return bool(config.redis) and config.booking != "own"
 
 
 def num_rows(config: Config) -> int:
-    """A row per process, and one for all other hosts."""
+    """Return the rows of the table: one per process, and one for all other hosts."""
     return config.processes + shares_bookings(config)
 
 
 def place_alone(config: Config) -> Place | None:
-    """Of a process without neighbours, where there are other hosts."""
+    """Return the memory of a process without neighbours; None where there are no other hosts."""
     if not shares_bookings(config):
         return None
     return Place(Table(memoryview(bytearray(Table.num_bytes(2))), 2, nullcontext), 0, 1)
 
 
 def place_beside(config: Config, file: int, row: int, rows: int) -> Place:
-    """Of one of several processes, in the memory that all of them have."""
+    """Return one process's view of the memory that several processes share."""
     far_row = rows - 1 if shares_bookings(config) else None
     return Place(
         table(file, rows),
@@ -84,7 +84,7 @@ def place_beside(config: Config, file: int, row: int, rows: int) -> Place:
 
 
 def create(num_rows: int) -> int:
-    """A new file with empty tables; the caller closes it."""
+    """Create a file with empty tables; the caller closes it."""
     size = Table.num_bytes(num_rows) + UsedTable.num_bytes(num_rows)
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("kvgate")
@@ -96,25 +96,26 @@ def create(num_rows: int) -> int:
 
 
 def table(file: int, num_rows: int) -> Table:
-    """The table in the file, which must stay open for its lock."""
+    """Map the table in the file, which must stay open for its lock."""
     memory = mmap.mmap(file, Table.num_bytes(num_rows))
     return Table(memoryview(memory), num_rows, lambda: _locked(file))
 
 
 def used_table(file: int, num_rows: int) -> UsedTable:
-    """What tenants have used, which lies behind the table."""
+    """Map the quota usage of tenants, which lies behind the table."""
     begin = Table.num_bytes(num_rows)
     memory = mmap.mmap(file, begin + UsedTable.num_bytes(num_rows))
     return UsedTable(memoryview(memory)[begin:], num_rows, lambda: _locked(file))
 
 
 TURN_WAIT_S = 0.001
-"""A decision takes a tenth of it. Whoever is stopped in the middle of one must not stop the others."""
+"""Longest wait for the host's lock. A decision takes a tenth of it; a process stopped in a decision must not
+stop the others."""
 
 
 @contextmanager
 def turn(file: int) -> Iterator[None]:
-    """One process decides at a time; without the turn, where it is not to be had in time."""
+    """Hold the host's lock, so that one process decides at a time; goes without it after TURN_WAIT_S."""
     is_ours = take_turn(file)
     try:
         yield
@@ -124,11 +125,11 @@ def turn(file: int) -> Iterator[None]:
 
 
 def take_turn(file: int) -> bool:
-    """False if others decide for longer than TURN_WAIT_S."""
+    """Acquire the host's lock; False if others hold it for longer than TURN_WAIT_S."""
     end = time.perf_counter() + TURN_WAIT_S
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)  # the byte behind that of the table's lock
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)  # the byte behind the table's lock
             return True
         except OSError:
             if time.perf_counter() >= end:
@@ -137,7 +138,7 @@ def take_turn(file: int) -> bool:
 
 
 def take_role(file: int) -> bool:
-    """Be the one who hears other hosts, until this process ends; False while another one is."""
+    """Become the host's subscriber until this process ends; False while another process is."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2)
     except OSError:
@@ -147,7 +148,8 @@ def take_role(file: int) -> bool:
 
 @contextmanager
 def _locked(file: int) -> Iterator[None]:
-    """A record lock: it excludes processes, also those that share the open file, and dies with its holder."""
+    """Hold a record lock: it excludes processes, also those that share the open file, and ends with its
+    process."""
     fcntl.lockf(file, fcntl.LOCK_EX, 1)
     try:
         yield

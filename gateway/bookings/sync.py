@@ -1,4 +1,5 @@
-"""The bookings of this process, told; and those of other hosts, heard where it is this process that hears."""
+"""Synchronization of bookings: publishes this process's, and subscribes to other hosts' for the whole host.
+"""
 
 import asyncio
 import logging
@@ -26,16 +27,16 @@ log = logging.getLogger("kvgate.bookings")
 
 RETRY_S = 0.2
 LOOK_S = 0.25
-"""How often it is looked for gateways that are not heard of, and whether the process that heard has ended."""
+"""Time between two checks for silent gateways, and for the end of the subscribing process."""
 ANSWER_S = 0.05
-"""Between two messages that tell all, at least: who has just begun to hear asks for one."""
+"""Shortest time between two snapshots: a new subscriber requests one."""
 TURN_S = 0.001
-"""Messages are noted for so long while one lies behind the other; then requests come first."""
+"""Time for which consecutive messages are applied before requests get the loop."""
 DELAY_BOUNDS_S = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 1.0, 5.0)
 
 
 class SharedBookings:
-    """`clock` is monotonic, one for all processes of a host."""
+    """Shared bookings of this process. `clock` is monotonic, one for all processes of a host."""
 
     def __init__(
         self,
@@ -69,16 +70,17 @@ class SharedBookings:
         return f"SharedBookings({self._options.where}, lost={self.is_lost}, {self.abroad})"
 
     async def start(self, tasks: Tasks) -> None:
-        """A server that is not there yet is waited for. Raises `redis.client.UnusableRedis`."""
+        """Start publishing and subscribing; waits for a server that is away. Raises
+        `redis.client.UnusableRedis`."""
         client = open_client(self._options, max_connections=1)
         try:
             await check(client, self._options)
         except LOST:
-            pass  # said by who speaks
+            pass  # the publishing task logs it
         finally:
             await client.aclose()
         place, gateway = self.place, secrets.randbits(61) | 1
-        if not self.turns:  # in turn nothing is decided elsewhere
+        if not self.turns:  # under the lock no other gateway decides
             place.ledger.unheard = Unheard()
         place.tells_as(gateway)
         self.teller = Teller(
@@ -90,13 +92,13 @@ class SharedBookings:
             loop=asyncio.get_running_loop(),
         )
         place.assumed.on_forget = self._forget
-        tasks.start("tell bookings", self._speak())
-        tasks.start("hear bookings", self._hear())
+        tasks.start("publish bookings", self._speak())
+        tasks.start("receive bookings", self._hear())
         if self.turns:
             self.turns.start(tasks, self.teller)
 
     async def tell(self) -> bool:
-        """Print what Redis has against us, for people; whether it has nothing."""
+        """Print for people what permissions are missing; returns True if none."""
         try:
             refused = await refusals(self._options, is_atomic=self.turns is not None)
         except (*LOST, UnusableRedis) as exc:
@@ -105,7 +107,7 @@ class SharedBookings:
         finally:
             await self.close()
         if list(refused) == ["+multi"]:
-            print(f"redis: the rights that bookings need were not tried: {refused['+multi']}")
+            print(f"redis: permissions for bookings not checked: {refused['+multi']}")
         elif refused:
             print(advice(self._options, refused))
             return False
@@ -116,11 +118,11 @@ class SharedBookings:
 
     @property
     def in_turn(self) -> Callable[[Callable[[], None]], None] | None:
-        """Has what it is given called when this gateway may decide; None where it always may."""
+        """Function that calls its argument when this gateway may decide; None where it always may."""
         return self.turns.enter if self.turns else None
 
     async def close(self) -> None:
-        """What was started has ended by now, and left the lines open."""
+        """Publish the end and close the connections; tasks have ended by now."""
         if self.turns:
             await self.turns.close()
         if hasattr(self, "teller"):
@@ -152,10 +154,10 @@ class SharedBookings:
         await self.speaker.say_answered(data)
         if self.is_lost and (self._listener.is_open or not self.hears):
             self.is_lost = False
-            self._log.info("redis is there again: bookings are shared")
+            self._log.info("redis available again; bookings are shared")
 
     async def _hear(self) -> None:
-        while not self.place.take_role():  # noqa: ASYNC110  the lock of a process that ends wakes nobody
+        while not self.place.take_role():  # the lock of a process that ends wakes nothing
             await asyncio.sleep(LOOK_S)
         self.abroad.begin()
         self.hears = True
@@ -181,7 +183,7 @@ class SharedBookings:
             await asyncio.sleep(RETRY_S)
 
     async def _note_all(self) -> None:
-        """Whatever else waits in the loop has its turn now and then: messages that lie there need no wait."""
+        """Apply messages as they come, yielding to the loop now and then: waiting messages need no wait."""
         began = self._clock()
         while True:
             self._note(await self._listener.next())
@@ -190,16 +192,16 @@ class SharedBookings:
                 began = self._clock()
 
     def _note(self, data: bytes) -> None:
-        told = decode(data)
-        if told is None:
+        message = decode(data)
+        if message is None:
             self.num_undecodable += 1
             return
         now = self._clock()
-        self.abroad.hear(told, now)
-        if told.host != self.host:
-            if told.asks:
+        self.abroad.hear(message, now)
+        if message.host != self.host:
+            if message.asks:
                 self._asked.set()
-        elif told.seq == self._said[0] and told.gateway == self.teller.gateway:
+        elif message.seq == self._said[0] and message.gateway == self.teller.gateway:
             self.delays_s.observe(now - self._said[1])
 
     def _forget(self, worker: WorkerId) -> None:
@@ -211,7 +213,7 @@ class SharedBookings:
             self.is_lost = True
             self.num_losses += 1
             self._log.warning(
-                "redis is lost, bookings are this host's own: %s", str(exc) or type(exc).__name__
+                "redis lost, using only this host's bookings: %s", str(exc) or type(exc).__name__
             )
 
 

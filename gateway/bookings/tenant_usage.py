@@ -1,28 +1,26 @@
-"""What tenants have used of their limits, in memory that the processes of a host share: a column per tenant,
-a row per process.
+"""Quota usage of tenants in memory shared by the processes of a host: a column per tenant, a row per process.
 
-    names of columns │ cells of each column: under way of each row │ requests │ tokens │ tokens given back
-                     │ what is missing in its buckets, of requests and of tokens │ when that was written
+    names of columns │ cells of each column: active of each row │ requests │ tokens │ tokens given back
+                     │ deficits of its buckets, of requests and of tokens │ when that was written
 
-As in `shared_ledger.py` only a process itself writes its row, so that no cell needs a lock; a column is
-claimed
-under one. Requests and tokens only grow: each process takes from its own buckets what those of the others
-have grown by since it last looked. One that meets a tenant begins with what is missing in others' buckets.
-A row of a process that died begins anew.
+As in `shared_ledger.py` each row is written by its own process only, so that no cell needs a lock; a column
+is claimed under one. Requests and tokens only grow: each process takes from its own buckets what the others'
+have grown by since it last looked. A process that meets a tenant begins with the others' deficits. The row of
+a process that died starts again from zero.
 """
 
 from gateway.bookings.shared_ledger import WORD_BYTES, Lock, name_of
 
 MAX_COLUMNS = 1024
-"""Tenants with limits that a host can tell apart; what comes later each process counts for itself."""
+"""Tenants with limits that a host can distinguish; each process counts further ones for itself."""
 CELLS = 7
 ACTIVE, REQUESTS, TOKENS, GIVEN, NO_REQUESTS, NO_TOKENS, AT = range(CELLS)
 FINE = 1000
-"""What is missing is written in thousandths, and times in milliseconds of the host's monotonic clock."""
+"""Deficits are written in thousandths, and times in milliseconds of the host's monotonic clock."""
 
 
 class UsedTable:
-    """The shared words. Begins as zeros."""
+    """Shared words of quota usage, which begin as zeros."""
 
     def __init__(
         self, memory: memoryview, num_rows: int, lock: Lock, *, max_columns: int = MAX_COLUMNS
@@ -41,7 +39,7 @@ class UsedTable:
         return WORD_BYTES * max_columns * (1 + CELLS * num_rows)
 
     def of(self, tenant: str, row: int) -> "Used | None":
-        """As one process sees it; None where no column is left."""
+        """Return a tenant's usage as one process sees it; None where no column is left."""
         name = name_of(tenant)
         with self._lock():
             names = self.words[: self._max_columns].tolist()
@@ -53,13 +51,13 @@ class UsedTable:
         return Used(self, self._max_columns + column * CELLS * self.num_rows, row)
 
     def release(self, row: int) -> None:
-        """Its process is gone, and with it what it had under way."""
+        """Zero the row of a process that is gone."""
         for at in range(self._max_columns + row, len(self.words), self.num_rows):
             self.words[at] = 0
 
 
 class Used:
-    """One tenant's cells, and how much of others' was seen."""
+    """One tenant's cells, and how much of the others' usage was seen."""
 
     __slots__ = ("_words", "_at", "_row", "_num_rows", "_seen")
 
@@ -77,17 +75,17 @@ class Used:
         self._words[self._at + self._row] = num
 
     def took(self, cell: int, num: int) -> None:
-        """REQUESTS, TOKENS or GIVEN."""
+        """Add to this process's REQUESTS, TOKENS or GIVEN."""
         self._words[self._at + cell * self._num_rows + self._row] += num
 
     def grown_elsewhere(self, cell: int) -> int:
-        """Since it was last asked."""
+        """Return the others' growth of a cell since the last call."""
         total, seen = self._elsewhere(cell), self._seen[cell]
         self._seen[cell] = total
         return max(total - seen, 0)  # less where a process has died
 
     def tell_missing(self, num_requests: float, num_tokens: float, now: float) -> None:
-        """In this process's buckets."""
+        """Publish the deficits of this process's buckets."""
         words, num = self._words, self._num_rows
         at = self._at + self._row
         words[at + NO_REQUESTS * num] = int(num_requests * FINE)
@@ -95,7 +93,7 @@ class Used:
         words[at + AT * num] = int(now * FINE)
 
     def missing_elsewhere(self, cell: int, rate: float, now: float) -> float:
-        """The most that is missing by now in another one's bucket, NO_REQUESTS or NO_TOKENS."""
+        """Return the largest deficit by now in another process's bucket, NO_REQUESTS or NO_TOKENS."""
         most = 0.0
         for row in range(self._num_rows):
             if row != self._row:

@@ -1,14 +1,14 @@
-"""What this process has booked and not yet heard again: others may have booked as much, and not be heard yet.
+"""Bookings published but not yet echoed back by Redis: an estimate of what other gateways booked meanwhile.
 
-    booked ─► new ─told in message 7─► on its way ─7 is heard─► known, as is what others told before it
+    booked ─► new ─published in message 7─► on its way ─7 comes back─► known, as is all published before it
                                             └─ after LOST_S: the message is lost
 
-All gateways hear all messages in one order. Until its own one comes back, a gateway cannot know what the
-others did in the same moment; but they stand before the same workers, and clients ask all of them alike. So
-each booking that is not heard again is taken to stand for one more of each of them. A burst of equal prompts
-that comes to all in the same millisecond is spread by that, where else each would send its share to the
-worker that holds the prefix. Tokens still to be computed are not multiplied: those of equal prompts are
-computed once, and different ones go where they are fewest anyway.
+All gateways receive all messages in one order. Until its own message comes back, a gateway cannot know what
+the others did in the same moment; but they see the same workers, and clients ask all of them alike. So each
+unconfirmed booking is counted once more for each of them. That spreads a burst of equal prompts that comes to
+all in the same millisecond, where else each would send its share to the worker that holds the prefix. Tokens
+still to be computed are not multiplied: those of equal prompts are computed once, and different ones go where
+they are fewest anyway.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from collections import deque
 from gateway.core.worker import WorkerId
 
 LOST_S = 0.25
-"""A message that has not come back by then was lost, or Redis is away."""
+"""Time after which an unechoed message counts as lost."""
 
 
 class Unheard:
@@ -36,7 +36,7 @@ class Unheard:
         self._new[worker] = self._new.get(worker, 0) + 1
 
     def told(self, seq: int, now: float) -> None:
-        """In message `seq`, at `now` in seconds of any clock that goes forward."""
+        """Record that new bookings went out in message `seq`, at `now` in seconds of any monotonic clock."""
         while self._told and self._told[0][1] < now - LOST_S:
             self._forget(self._told.popleft()[2])
         if self._new:
@@ -44,7 +44,7 @@ class Unheard:
             self._new = {}
 
     def heard(self, seq: int) -> None:
-        """All messages up to `seq` have come back."""
+        """Confirm all bookings in messages up to `seq`."""
         while self._told and self._told[0][0] <= seq:
             self._forget(self._told.popleft()[2])
 

@@ -1,1 +1,1 @@
-"""KV events on their way from a worker's publisher into the index."""
+"""Ingestion of KV events, from a worker's publisher into the index."""

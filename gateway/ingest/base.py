@@ -1,10 +1,10 @@
-"""What reads a worker's events, whoever tells them: its engine, its agent, or another gateway by Redis."""
+"""Interface of a worker's event feed, from its engine, its agent, or another gateway through Redis."""
 
 from typing import Protocol
 
 
 class Feed(Protocol):
-    """Running until it is stopped. Where its events come from may change meanwhile."""
+    """Running feed of a worker's events. Its source may change meanwhile."""
 
     @property
     def endpoint(self) -> str: ...

@@ -1,10 +1,8 @@
-"""Who heals streams that are BLIND: told of each request that goes to their workers, and of each answer.
+"""Observer of decisions and answers that drives the blind recovery of all workers.
 
-An observer of the router's decisions (`core/decision.py`); what a request proves of a worker's cache is known
-by that worker's `index/blind_recovery.py`. Where all streams are EXACT a decision costs a look at an empty
-dict. Of
-gateways that share Redis, who reads a worker's events heals it, and tells all others
-(`replication/recovery_target.py`).
+What a request proves of a worker's cache is known by that worker's `index/blind_recovery.py`. Where all
+streams are EXACT a decision costs a look at an empty dict. Among gateways that share Redis, the leader of a
+worker recovers its stream, for all others (`replication/recovery_target.py`).
 """
 
 import asyncio
@@ -21,12 +19,12 @@ from gateway.index.blind_recovery import SETTLE_S, BlindRecovery
 
 PAUSE_S = 0.01
 MAX_ASKING = 4_096
-"""Requests that ask for an announcement: one that never ends is no longer sent with it elsewhere."""
+"""Requests kept that ask for an announcement; beyond, the oldest no longer asks."""
 
 
 class RecoveryObserver:
-    """`keep_s` is how long what an answer proved is believed in. `asking` has the ids of decisions whose
-    requests are to be sent with `core.report.asking`."""
+    """Observer for blind recovery. Blocks proven by an answer are kept for `keep_s`; `asking` has the ids of
+    decisions with requests to be sent with `core.report.asking`."""
 
     def __init__(self, index: Index, *, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.asking: OrderedDict[str, None] = OrderedDict()
@@ -38,7 +36,7 @@ class RecoveryObserver:
         self._shelved: dict[WorkerId, RecoveryTarget] = {}
 
     def __repr__(self) -> str:
-        return f"Healer({len(self._healings)} workers, {len(self._blind)} blind)"
+        return f"RecoveryObserver({len(self._healings)} workers, {len(self._blind)} blind)"
 
     def open(
         self,
@@ -47,8 +45,8 @@ class RecoveryObserver:
         can_report: bool,
         shelve: Callable[[Index], RecoveryTarget | None] = lambda index: None,
     ) -> BlindRecovery:
-        """For a worker that the index knows and whose events begin to be read; `shelve` tells where these
-        go, if not there."""
+        """Start recovery for a worker of the index when its events begin to be read; `target_of` returns
+        where they go, if not into the index."""
         assert worker.block_size, "a worker of unknown block size has no events"
         shelved = shelve(self._index)
         recovery = BlindRecovery(
@@ -68,7 +66,7 @@ class RecoveryObserver:
         return recovery
 
     def close(self, recovery: BlindRecovery) -> None:
-        """Its events are read no more."""
+        """Stop recovery when the worker's events are read no more."""
         if self._healings.get(recovery.worker) is recovery:
             del self._healings[recovery.worker]
             self._blind.pop(recovery.worker, None)
@@ -103,13 +101,13 @@ class RecoveryObserver:
             self._learn(recovery, decision.id, usage.cached_tokens)
 
     def tick(self) -> bool:
-        """A portion for each: what expired goes, what settled is placed. Whether more is due."""
+        """Do a portion of each worker's due work. Returns True if more is due."""
         return any([self._tick(recovery) for recovery in self._blind.values()])
 
     def _learn(self, recovery: BlindRecovery, id: str, cached_tokens: int | None) -> None:
         if (shelved := self._shelved.get(recovery.worker)) is None:
             recovery.answered(id, cached_tokens)
-        elif shelved.is_frozen:  # a snapshot is made: the next request will tell as much
+        elif shelved.is_frozen:  # a snapshot is being made: the next request will prove as much
             recovery.answered(id, None)
         else:
             recovery.answered(id, cached_tokens)
@@ -133,6 +131,6 @@ class RecoveryObserver:
 
 
 async def keep_healing(healer: RecoveryObserver, interval_s: float = SETTLE_S) -> None:
-    """A portion, a pause: requests come first."""
+    """Tick in portions with pauses, so that requests come first."""
     while True:  # noqa: ASYNC110
         await asyncio.sleep(PAUSE_S if healer.tick() else interval_s)

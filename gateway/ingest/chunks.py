@@ -1,4 +1,4 @@
-"""Large events in portions: a prompt of a million tokens is stored in one event of 62,500 blocks."""
+"""Splitting of large events: a prompt of a million tokens is stored in one event of 62,500 blocks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -7,11 +7,11 @@ from gateway.core.kv_events import BlocksRemoved, BlocksStored, KvEvent, num_blo
 from gateway.index.base import is_prefix_group
 
 PORTION_BLOCKS = 1024
-"""What the index takes in a millisecond or two."""
+"""Blocks that the index stores in a millisecond or two."""
 
 
 def portions(events: Iterable[KvEvent]) -> Iterator[KvEvent]:
-    """Events that come to the same as `events`, in order, none of more than PORTION_BLOCKS blocks."""
+    """Yield events with the same effect as `events`, in order, none of more than PORTION_BLOCKS blocks."""
     for event in events:
         if num_blocks(event) <= PORTION_BLOCKS:
             yield event
@@ -21,20 +21,20 @@ def portions(events: Iterable[KvEvent]) -> Iterator[KvEvent]:
         elif isinstance(event, BlocksStored) and _is_whole(event):
             yield from _stored(event)
         elif isinstance(event, BlocksStored) and not is_prefix_group(event.group_idx, event.spec_kind):
-            for first in range(0, len(event.engine_hashes), PORTION_BLOCKS):  # placed by name alone
+            for first in range(0, len(event.engine_hashes), PORTION_BLOCKS):  # placed by engine hash alone
                 names = event.engine_hashes[first : first + PORTION_BLOCKS]
                 yield replace(event, engine_hashes=names, parent=None, extra_keys=None)
         else:
-            yield event  # it cannot be placed, which takes no time; runs come in portions already
+            yield event  # cannot be placed, which takes no time; runs come in portions already
 
 
 def _is_whole(event: BlocksStored) -> bool:
-    """Tokens for each of its blocks, or for none (an offload tier's)."""
+    """Return True if the event has tokens for each of its blocks, or for none (an offload tier's)."""
     return len(event.tokens) in (0, event.block_size * len(event.engine_hashes))
 
 
 def _stored(event: BlocksStored) -> Iterator[BlocksStored]:
-    """Each portion is the child of the one before."""
+    """Yield a store in portions, each the child of the one before."""
     names, size, extra = event.engine_hashes, event.block_size, event.extra_keys
     for first in range(0, len(names), PORTION_BLOCKS):
         last = first + PORTION_BLOCKS

@@ -1,4 +1,5 @@
-"""KV-event endpoints that engines report: a worker may not have the gateway connect to any place it likes."""
+"""Validation of KV-event endpoints that engines report: a worker may not direct the gateway to any address.
+"""
 
 import re
 
@@ -11,15 +12,15 @@ _TCP = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?)\]|([A-Za-z0-9_
 
 
 def tcp_place(endpoint: str) -> tuple[str, int] | None:
-    """Host and port; None for everything else, such as libzmq's SOURCE;HOST:PORT."""
+    """Return (host, port); None for everything else, such as libzmq's SOURCE;HOST:PORT."""
     if (found := _TCP.fullmatch(endpoint)) is None:
         return None
     return found[1] or found[2], int(found[3])
 
 
 def reached(endpoint: str, host: str, ways: Ways | None) -> str:
-    """The endpoint as it is reached from here, for a worker at `host`. Without `ways` any is right. Raises
-    ValueError that says why it is refused."""
+    """Return the endpoint as reachable from here, for a worker at `host`. Raises ValueError for one that
+    `access` rejects; without it any is accepted."""
     endpoint = resolve(endpoint, host)
     if ways is None:
         return endpoint

@@ -1,7 +1,7 @@
-"""KV events that are asked for over HTTP: TensorRT-LLM, where it publishes none.
+"""Polling of KV events over HTTP, for TensorRT-LLM where it publishes none.
 
-Each answer is what happened since the last one; nobody else may ask, or each has a part of it (which
-the numbers of the events show). An answer that is lost on its way is a gap.
+Each answer has the events since the last one; no other client may poll, or each gets a part of them (which
+event numbers show). An answer that is lost on its way is a gap.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from gateway.runtime.tasks import Tasks
 from gateway.upstream.control_client import ControlSession, failure
 
 POLL_S = 0.2
-"""Between two questions: by so much the index is late, in place of milliseconds. Older engines wait up
-to 2 s themselves when they have nothing to tell."""
+"""Time between two polls, by which the index is late (instead of milliseconds). Older engines wait up to 2 s
+themselves while there are no events."""
 RETRY_S = 2.0
 MAX_ANSWER_BYTES = 16 << 20
-"""400,000 tokens as JSON: minutes of a busy engine."""
+"""Largest answer: 400,000 tokens as JSON, minutes of a busy engine."""
 
 log = logging.getLogger("kvgate.ingest")
 
@@ -77,17 +77,18 @@ class PollFeed:
         self._subscription.close()
 
     def _pause(self) -> float:
-        """Its events wait at the engine, whose buffer forgets the oldest: the next answer shows the gap."""
+        """Pause polling. Events wait at the engine, whose buffer drops the oldest: the next answer shows the
+        gap."""
         now = asyncio.get_running_loop().time()
         pause_s = self._pauses.next(now)
         self._paused_until, self.is_connected = now + pause_s, False
         return pause_s
 
     async def _wait(self) -> None:
-        """Until more may be asked for: not while the last answer is being applied."""
+        """Wait until the last answer is applied and a pause is over."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._poll_s)
-        while self._subscription.is_behind:  # noqa: ASYNC110 - a few milliseconds, in turn with others
+        while self._subscription.is_behind:  # a few milliseconds, in turn with other feeds
             await asyncio.sleep(self._poll_s)
         await asyncio.sleep(self._paused_until - loop.time())
 
@@ -121,9 +122,9 @@ class PollFeed:
             return bytes(body)
 
     def _failed(self, reason: str) -> None:
-        """Its events wait for us as long as the engine's buffer has room: no reset before a gap shows."""
+        """Log a failed poll once. Events wait in the engine's buffer: no reset before a gap shows."""
         self.is_connected = False
         if not self._is_told:
             self._is_told = True
             worker = self._subscription.worker
-            log.warning("worker %s: KV events at %s cannot be polled: %s", worker, self.endpoint, reason)
+            log.warning("worker %s: polling KV events at %s failed: %s", worker, self.endpoint, reason)

@@ -1,4 +1,4 @@
-"""ZeroMQ sockets as events are read from them: bounded in every message, and each a little at a time."""
+"""ZeroMQ sockets for reading events: bounded message sizes, a few messages at a time."""
 
 import asyncio
 import re
@@ -10,30 +10,33 @@ import zmq
 from gateway.ingest.time_slices import Turns
 
 MAX_MESSAGE_BYTES = 8 << 20
-"""Twice a prompt of a million tokens in one event. Larger ones are refused, unread."""
+"""Largest message, twice a prompt of a million tokens in one event. Larger ones are rejected unread."""
 MAX_FRAMES = 8
-"""Of one message; engines send four at most."""
+"""Frames of one message; engines send four at most."""
 MAX_WIRE_BYTES = 64 << 20
-"""From here on libzmq closes the connection; below, we see how large a message was, and can say so."""
+"""Size at which libzmq closes the connection; smaller messages are received, so that their size can be
+logged."""
 MAX_QUEUED = 8
-"""Messages of a subscription that wait in our process: what is published faster than it is applied waits at
-the publisher, in its own queue, and in the host's buffers between the two."""
+"""Messages of a subscription queued in our process: faster events wait at the publisher, in its own queue,
+and in the host's buffers between the two."""
 MAX_REPLAY_QUEUED = 10_000
-"""Of a replay, which engines send in one go (vLLM's whole buffer is 10,000): their ROUTER drops what is not
-taken quickly."""
+"""Queued messages of a replay, which engines send in one go (vLLM's whole buffer is 10,000): their ROUTER
+drops what is not received quickly."""
 MAX_BATCHES_PER_TURN = 8
-"""Few: the turns of all feeds are short, and each may have large batches."""
+"""Few, since time slices are short, and each feed may have large batches."""
 READ_S = 0.0005
-"""After it the next reader is served, also where fewer messages were read."""
+"""Time after which the next reader runs, also where fewer messages were read."""
 
 OnMessage = Callable[[list[bytes]], None]
 
 
 class Reader:
-    """Calls `on_message` for each message of a socket, in turn with other readers. While `go_on` says
-    that more of the last messages is to be done, further ones wait. `on_refused` gets the size of a message
-    that is too large to be read; `behind_s` is for how long messages have been waiting, `num_bytes` what was
-    read, as ZMTP frames."""
+    """Reader of a socket that calls `on_message` for each message, in turn with other readers.
+
+    While `continue_work` returns True (the last messages are still being processed), further ones wait.
+    `on_refused` gets the size of a message that is too large; `behind_s` is for how long messages have been
+    waiting, `num_bytes` the bytes read, as ZMTP frames.
+    """
 
     def __init__(
         self,
@@ -69,16 +72,16 @@ class Reader:
 
     @property
     def has_more(self) -> bool:
-        """Messages wait in the socket."""
+        """True if messages wait in the socket."""
         return self._is_open and bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     @property
     def behind_s(self) -> float:
-        """Since the socket was last seen empty."""
+        """Seconds since the socket was last seen empty."""
         return 0.0 if self._behind_since is None else self._loop.time() - self._behind_since
 
     def poll(self) -> None:
-        """Read what is there now, before something else that depends on its order is acted on."""
+        """Read waiting messages now, before acting on something that depends on their order."""
         self._take()
 
     def _read(self) -> None:
@@ -101,7 +104,7 @@ class Reader:
         self.wake()
 
     def _receive(self) -> None:
-        """A frame's size is known before its bytes are copied."""
+        """Receive a message, checking a frame's size before its bytes are copied."""
         frames: list[bytes] = []
         num_bytes = 0
         while True:
@@ -120,10 +123,11 @@ _HERE = re.compile(r"|\*|0\.0\.0\.0|::|localhost|127\..*|::1")
 
 
 def resolve(endpoint: str, host: str) -> str:
-    """A publisher's endpoint as it is reached from here: wildcard and loopback hosts are the worker's own.
+    """Resolve a publisher's endpoint as reachable from here: wildcard and loopback hosts are the worker's
+    own.
 
-    An engine may be told to publish at `tcp://127.0.0.1:5700*`: libzmq reads the leading digits of a
-    port, and the `*` makes the engine bind. What cannot be read is returned as it is.
+    An engine may be configured to publish at `tcp://127.0.0.1:5700*`: libzmq reads the leading digits of a
+    port, and the `*` makes the engine bind. Unparsable endpoints are returned as they are.
     """
     parts = _TCP.fullmatch(endpoint)
     if parts is None:
@@ -150,7 +154,7 @@ def opened(
 
 
 def connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, endpoint: str) -> "zmq.Socket[bytes]":
-    """For a replay. Raises ZMQError."""
+    """Open a socket for a replay. Raises ZMQError."""
     socket = opened(context, kind, endpoint, MAX_REPLAY_QUEUED)
     try:
         socket.connect(endpoint)

@@ -1,8 +1,9 @@
-"""One worker's events, applied: transport in, stream state machine, index.
+"""Subscription that applies one worker's events: from the transport through the stream state machine to the
+index.
 
 The transport (`zmq.py`, `poll.py`) calls `connected`, `disconnected`, `live`, `polled`, `replayed`,
-`replay_ended`, `replay_failed`; commands of the state machine are carried out here, in order and in
-portions: what is left of a large one waits for `go_on`, and new ones wait behind it.
+`replay_ended`, `replay_failed`; commands of the state machine are executed here, in order and in portions:
+the rest of a large one waits for `continue_work`, and new ones wait behind it.
 """
 
 import logging
@@ -24,14 +25,17 @@ log = logging.getLogger("kvgate.ingest")
 
 _SEQ_BYTES = 8
 SMALL_BYTES = 64 << 10
-"""Messages up to here are decoded in one go, in a millisecond or two."""
+"""Size up to which messages are decoded in one go, in a millisecond or two."""
 MIN_COST = 4
-"""Blocks that an event counts for in a portion, however few it has: it takes its time all the same."""
+"""Blocks that an event counts for at least in a portion, since each takes some time."""
 
 
 class Subscription:
-    """`ask_replay` starts a replay from a sequence number, in place of one under way. `behind` is called when
-    `go_on` has something to do, `on_cut` when nothing more is to be read for as many seconds as it returns.
+    """Applies one worker's events. `ask_replay` starts a replay from a sequence number, replacing one under
+    way.
+
+    `behind` is called when `continue_work` has something to do, `on_cut` when reading must pause for as many
+    seconds as it returns.
     """
 
     def __init__(
@@ -46,8 +50,8 @@ class Subscription:
         recovery: BlindRecovery | None = None,
         limits: BlockLimits | None = None,
     ) -> None:
-        """`recovery` takes the events of a stream that is or was BLIND to `index` in place of this. `limits`
-        are of the worker's blocks."""
+        """Create a subscription. `recovery` receives the events of a stream that is or was BLIND instead of
+        `index`; `limits` bound the worker's blocks."""
         self.worker = worker
         self.recovery = recovery
         self.stream = Stream(can_replay=can_replay)
@@ -60,8 +64,8 @@ class Subscription:
         self._decoding: Iterator[EventBatch | None] | None = None
         self._take: Callable[[EventBatch], list[Command]] = self.stream.live
         self._frames: Sequence[bytes] = ()
-        self._is_replay = False  # what is being decoded
-        self._unchecked = 0  # blocks applied since the limits were looked at
+        self._is_replay = False  # of the message being decoded
+        self._unchecked = 0  # blocks applied since the limits were checked
         self._todo: deque[Command] = deque()
         self._rest: Iterator[KvEvent] | None = None  # of the batch that is first in `_todo`
         self._num_bad = 0  # events that could not be placed before that batch
@@ -80,7 +84,7 @@ class Subscription:
         self._run(self.stream.connected())
 
     def disconnected(self) -> None:
-        self._decoding = None  # it may be another engine's that comes next
+        self._decoding = None  # another engine may come next
         self._run(self.stream.disconnected())
 
     def live(self, frames: Sequence[bytes]) -> None:
@@ -93,7 +97,7 @@ class Subscription:
         self._run(self.stream.live(batch))
 
     def polled(self, body: bytes, block_size: int, now: float) -> None:
-        """What a worker had to tell when it was asked at the time `now`."""
+        """Apply a worker's answer to a poll at the time `now`."""
         if len(body) > SMALL_BYTES:
             self._decoding, self._take = (
                 self._engine.decode_poll_in_steps(body, block_size, now),
@@ -109,7 +113,7 @@ class Subscription:
             self._run(self.stream.live(batch))
 
     def replayed(self, frames: Sequence[bytes]) -> bool:
-        """One answer of a replay; True if it was the last."""
+        """Apply one answer of a replay; True if it was the last."""
         if _is_large(frames):
             self._decode_in_steps(frames, is_replay=True)
             return False
@@ -125,7 +129,7 @@ class Subscription:
         return False
 
     def replay_stalled(self) -> bool:
-        """A replay ended without its end mark; True if it goes on from where it got to."""
+        """Handle a replay that ended without its end mark; True if it continues from its position."""
         commands = self.stream.replay_stalled()
         self._run(commands)
         return bool(commands)
@@ -135,34 +139,34 @@ class Subscription:
         self._run(self.stream.replay_failed())
 
     def resync(self) -> None:
-        """Try again what a failed replay did not bring; nothing to do if the stream has healed."""
+        """Retry a failed replay; does nothing if the stream has recovered."""
         if self.stream.state is StreamState.BLIND:
             self._run(self.stream.resync())
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is left to be done, for which nothing more should be read."""
+        """True while received events are still being applied, so that no more should be read."""
         return bool(self._todo) or self._decoding is not None
 
     def cut(self, reason: str) -> None:
-        """What comes is more than may be taken of one worker: nothing is read for a while."""
+        """Stop reading for a while, since the worker reports more than may be applied."""
         self._decoding, self._rest, self._wants_resync, self._unchecked = None, None, False, 0
         self._todo.clear()
         pause_s = self.on_cut()
-        text = "worker %s: KV events are not read for %g s, its stream is BLIND: %s"
+        text = "worker %s: KV events paused for %g s, stream is BLIND: %s"
         self._log.warning(text, self.worker, pause_s, reason)
         self._run(self.stream.cut(reason))
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the subscription."""
         self.on_close()
 
     def recovery_target(self, index: RecoveryIndex) -> RecoveryTarget | None:
-        """What takes the place of `index`, our own, for healing; None: that is where events go."""
+        """Return the recovery target that replaces `index`; None where events go into the index."""
         return None
 
     def go_on(self) -> bool:
-        """Carry out a portion of what is to be done; whether some is left."""
+        """Process a portion of the pending commands; True if some are left."""
         room = PORTION_BLOCKS
         self._tell_healing()
         if not self._todo and self._decoding is not None:
@@ -192,7 +196,7 @@ class Subscription:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Reset(reason):
-                self._log.info("worker %s: its blocks are forgotten: %s", self.worker, reason)
+                self._log.info("worker %s: dropping its blocks: %s", self.worker, reason)
                 self._index.reset_worker(self.worker)
                 self._assumed.reset_worker(self.worker)
                 if self.recovery:
@@ -215,7 +219,7 @@ class Subscription:
         self._run(())
 
     def _step(self) -> None:
-        """A part of a large message."""
+        """Decode a part of a large message."""
         assert self._decoding is not None
         try:
             batch = next(self._decoding)
@@ -229,7 +233,8 @@ class Subscription:
                 self._todo.extend(self._take(batch))
 
     def _apply(self, batch: EventBatch, room: int) -> int:
-        """As much of it as there is room for, in blocks; the room that is left. `_rest` is None behind it."""
+        """Apply a batch as far as there is room, in blocks; returns the room that is left. `_rest` is None at
+        its end."""
         if self._rest is None:
             self._rest, self._num_bad = portions(batch.events), self._count_bad()
         recovery = self.recovery if self.recovery and self.recovery.was_blind else None
@@ -250,7 +255,7 @@ class Subscription:
         return room
 
     def _excess(self) -> str | None:
-        """What of its blocks is more than its limits; looked at after each portion of them."""
+        """Return why the worker has too many blocks, or None; checked after each portion."""
         if self._unchecked < PORTION_BLOCKS:
             return None
         self._unchecked = 0
@@ -266,10 +271,10 @@ class Subscription:
             self.recovery.set_blind(is_blind=self.stream.blind_reason is not None)
 
     def _doubt(self, batch: EventBatch) -> None:
-        """Blocks that cannot be placed: what we know of this worker is not complete.
+        """Resync after blocks that cannot be placed: the index misses blocks of this worker.
 
-        A replay from the start may tell (an event that was lost on the way, say). It is asked for
-        once per epoch: if it does not, the engine itself speaks of what it never announced.
+        A replay from the start may bring them (an event may have been lost on the way). It is requested once
+        per epoch: if it does not help, the engine refers to blocks that it never announced.
         """
         text = "worker %s: batch %d has blocks with an unknown parent or another block size"
         self._log.warning(text, self.worker, batch.seq)
@@ -279,10 +284,10 @@ class Subscription:
             self._tell_healing()
             self.recovery.look_back(batch.events)
         if was_exact and self.stream.can_replay and self.stream.epoch != self._resynced_epoch:
-            self._wants_resync = True  # behind what is being carried out now
+            self._wants_resync = True  # after the current command
 
     def _undecodable(self, frames: Sequence[bytes], exc: DecodeError, *, is_replay: bool) -> None:
-        text = "worker %s: KV events cannot be decoded, is it another engine? %s"
+        text = "worker %s: KV events do not decode (%s); is it another engine?"
         self._log.warning(text, self.worker, exc)
         seq = _sequence(frames)
         if seq is not None:
@@ -297,7 +302,7 @@ def _is_large(frames: Sequence[bytes]) -> bool:
 
 
 def _sequence(frames: Sequence[bytes]) -> int | None:
-    """The sequence number beside the payload, where there is one to read."""
+    """Return the sequence number beside the payload, or None."""
     if len(frames) < 2 or len(frames[-2]) != _SEQ_BYTES:
         return None
     return int.from_bytes(frames[-2], "big")

@@ -1,5 +1,5 @@
-"""Time slices of all who read events: together they hold the loop for TURN_S at a time, and rest where it has
-other work. However many they are, and whatever they are sent, requests come first.
+"""Time slices of all event feeds: together they use the loop for TURN_S at a time, and rest where it has
+other work. However many feeds there are, and whatever they receive, requests come first.
 
 A replay of a large cache is thousands of messages from each worker, at once when a gateway starts.
 """
@@ -10,19 +10,20 @@ from collections import deque
 from collections.abc import Callable
 
 TURN_S = 0.002
-"""After it the requests come first. What has been begun is ended: a message, or a portion of one."""
+"""Length of a slice, after which requests come first. Work under way is finished: a message, or a portion of
+one."""
 BUSY_S = 0.0001
-"""An iteration of the loop that takes longer, without a slice, had other work: an idle one takes 30 us."""
+"""Duration of a loop iteration, without a slice, that shows other work: an idle one takes 30 us."""
 REST_S = 0.004
-"""After a slice on a loop with other work: events have a third of it, so that a request, which is several
+"""Rest after a slice on a loop with other work: events get a third of it, so that a request, which is several
 iterations, meets one or two slices and not one in each."""
 
 
 class Turns:
-    """`add` asks for a turn, `take` waits for it; the first to ask is the first to be called."""
+    """Queue of work in time slices, first in first out: `add` schedules a call, `run` waits for it."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock  # the loop's own stands still during a turn
+        self._clock = clock  # the loop's own stands still during a slice
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_running = False
         self._asked_at: float | None = None
@@ -37,7 +38,7 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._run)
 
     async def take(self, call: Callable[[], None]) -> None:
-        """Until `call` has had its turn; raises what it raises. Not called if this is cancelled before: the
+        """Run `call` in a time slice and raise what it raises. If cancelled before, `call` is not run: the
         worker may be gone."""
         done = asyncio.get_running_loop().create_future()
 
@@ -46,7 +47,7 @@ class Turns:
                 return
             try:
                 call()
-            except Exception as exc:  # noqa: BLE001 - it is whoever waits who is told
+            except Exception as exc:  # noqa: BLE001 - passed on to the waiting task
                 done.set_exception(exc)
             else:
                 done.set_result(None)
@@ -67,7 +68,8 @@ class Turns:
                 self._go_on(is_busy)
 
     def _go_on(self, is_busy: bool) -> None:
-        """At once, which shows by the time that passes whether the loop has other work; or after a rest."""
+        """Continue at once, which shows by the elapsed time whether the loop has other work; or after a rest.
+        """
         loop = asyncio.get_running_loop()
         if is_busy:
             self._is_running = True

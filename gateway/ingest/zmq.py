@@ -1,8 +1,8 @@
 """KV events over ZeroMQ: a SUB socket for live batches, a DEALER for replays, without a task.
 
-libzmq's file descriptor is edge-triggered: after each wake-up (and each send) a socket is read
-until it has nothing left, a few messages at a time and in turn with those of all other workers
-(time_slices.py), so that a replay of thousands of batches does not hold the loop.
+libzmq's file descriptor is edge-triggered: after each wake-up (and each send) a socket is read until it is
+empty, a few messages at a time and in turn with those of all other workers (time_slices.py), so that a replay
+of thousands of batches does not block the loop.
 """
 
 import asyncio
@@ -36,15 +36,17 @@ log = logging.getLogger("kvgate.ingest")
 
 @dataclass(frozen=True, slots=True)
 class ZmqTimes:
-    """replay_s      a replay that brings nothing for this long has failed
+    """Time limits of ZeroMQ feeds, in seconds.
+
+    replay_s      a replay that brings nothing for this long has failed
     quiet_s       one that has begun and brings no more: engines send it in one go, but their ROUTER
-                  drops what is not taken quickly, the end mark too
-    knock_s       between two looks whether replays are answered by now, after all tries failed
+                  drops what is not received quickly, the end mark too
+    knock_s       between two checks whether replays are answered by now, after all tries failed
     settle_s      between the handshake and the first replay: the subscription must have reached the
                   publisher, or a batch published in between would be in neither
-    unanswered_s  without a publisher for so long, a warning is due
-    behind_s      messages of a stream that is followed have been waiting for so long: it publishes more than
-                  may be applied of one worker
+    unanswered_s  without a publisher before a warning
+    behind_s      of waiting messages on a followed stream, after which the worker publishes more than may be
+                  applied
     """
 
     replay_s: float = 5.0
@@ -59,7 +61,7 @@ _TIMES = ZmqTimes()
 
 
 class ZmqFeed:
-    """Feeds one subscription from a publisher's endpoint, and its replay endpoint if it has one."""
+    """Feed of one subscription from a publisher's endpoint, and its replay endpoint if it has one."""
 
     def __init__(
         self,
@@ -75,8 +77,8 @@ class ZmqFeed:
         wires: Wires | None = None,
         refusal: Callable[[str], str | None] = lambda address: None,
     ) -> None:
-        """`turns` and `wires` are shared with the other feeds of the loop. `refusal` judges the address of
-        each connection: a name may resolve to another one than before."""
+        """Create a feed; `time_slices` and `wires` are shared with the other feeds of the loop. `refusal`
+        judges the address of each connection: a name may resolve to another one than before."""
         self._subscription = subscription
         self._turns, self._wires = turns or Turns(), wires or Wires()
         self._refusal = refusal
@@ -101,9 +103,9 @@ class ZmqFeed:
         return f"ZmqFeed({self.endpoint}, connected={self.is_connected}, {self._subscription})"
 
     def start(self) -> None:
-        """Raises ValueError for an endpoint that cannot be used."""
+        """Connect the sockets. Raises ValueError for an unusable endpoint."""
         try:
-            if self.replay_endpoint:  # a bad one must fail here, not in mid-stream
+            if self.replay_endpoint:  # fail here, not in mid-stream
                 connected(self._context, zmq.DEALER, self.replay_endpoint).close(linger=0)
             self._subscribe()
         except zmq.ZMQError as exc:
@@ -145,7 +147,7 @@ class ZmqFeed:
         self._readers, self._sockets = [], []
 
     def _pause(self) -> float:
-        """Nothing is read for a while, what waits in our process is dropped. For how many seconds."""
+        """Stop reading for a while and drop queued messages; returns the pause in seconds."""
         self._close()
         self.is_connected = False
         pause_s = self._pauses.next(self._loop.time())
@@ -165,28 +167,29 @@ class ZmqFeed:
         elif event == zmq.EVENT_DISCONNECTED:
             self.is_connected = False
             if self._replay:
-                self._replay.close()  # its silence would say nothing
+                self._replay.close()  # its silence would prove nothing
             self._subscription.disconnected()
 
     def _on_live(self, frames: list[bytes]) -> None:
-        self._monitor.poll()  # a reconnection before this batch must be known before it
+        self._monitor.poll()  # a reconnection before this batch must be handled before it
         self._subscription.live(frames)
         if self._live.behind_s > self._times.behind_s:
             self._check_backlog()
 
     def _on_refused(self, num_bytes: int) -> None:
-        self._subscription.cut(f"a message of at least {num_bytes:,} bytes, beyond {MAX_MESSAGE_BYTES:,}")
+        self._subscription.cut(f"message of at least {num_bytes:,} bytes exceeds {MAX_MESSAGE_BYTES:,}")
 
     def _on_excess(self, num_bytes: int) -> None:
         self._subscription.cut(f"{num_bytes:,} bytes of its messages wait unread")
 
     def _check_backlog(self) -> None:
-        """A replay is behind by its nature, and so is what was published meanwhile."""
+        """Pause a worker that publishes faster than events are applied, but not during a replay, which is
+        behind by nature."""
         behind_s = self._live.behind_s
         if self._replay:
             behind_s = min(behind_s, self._replay.quiet_for_s)
         if self._subscription.stream.state is not StreamState.CATCHING_UP and behind_s > self._times.behind_s:
-            reason = "it publishes more than may be applied of one worker"
+            reason = "publishes faster than events are applied"
             self._subscription.cut(f"{reason}: events have been waiting for {behind_s:.0f} s")
 
     def _settled(self) -> None:
@@ -196,7 +199,7 @@ class ZmqFeed:
     def _warn_if_unanswered(self) -> None:
         if not self._was_connected:
             log.warning(
-                "worker %s: nothing answers at %s, so its cache is not known; the publisher must bind "
+                "worker %s: no KV-event publisher at %s, cache unknown; the publisher must bind "
                 "(an endpoint with '*', as tcp://*:5557) and the port be reachable from here",
                 self._subscription.worker,
                 self.endpoint,
@@ -213,7 +216,7 @@ class ZmqFeed:
         self._try_replay(start_seq, MAX_REPLAY_TRIES)
 
     def _try_replay(self, start_seq: int, tries_left: int) -> None:
-        """A replay that brings nothing in time is tried again; after the last try it has failed."""
+        """Request a replay, trying again if it brings nothing in time; after the last try it has failed."""
 
         def on_silence() -> None:
             if not self._subscription.replay_stalled():
@@ -231,7 +234,8 @@ class ZmqFeed:
         self._knock_timer = self._later(self._times.knock_s, self._knock)
 
     def _knock(self) -> None:
-        """What is known is given up for a replay that will come, not for the hope of one."""
+        """Check for a replay endpoint that answers again, before giving up the current blocks for a replay.
+        """
         if self._subscription.stream.state is StreamState.BLIND:
             self._open_replay(_FAR_SEQ, self._on_answer, self._knock_later)
 
@@ -261,7 +265,7 @@ class ZmqFeed:
 
 
 class _Replay:
-    """One replay under way: ends when `on_message` says so, with silence, or when it is replaced.
+    """Replay under way: ends when `on_message` returns True, with silence, or when it is replaced.
 
     Where too many bytes wait unread, its connection is ended; what was received is read, and the silence that
     follows has the rest requested again."""
@@ -286,7 +290,7 @@ class _Replay:
 
     @property
     def quiet_for_s(self) -> float:
-        """Since its last message."""
+        """Seconds since its last message."""
         return self._loop.time() - self._last_message
 
     def watch(
@@ -328,7 +332,7 @@ class _Replay:
             self.close()
 
     def _on_timer(self) -> None:
-        if self._reader.has_more:  # it is we who are late
+        if self._reader.has_more:  # the delay is ours
             self._last_message = self._loop.time()
         left = self._last_message + self._timeout_s - self._loop.time()
         if left > 0:
@@ -345,7 +349,7 @@ async def reach(
     replay_endpoint: str,
     timeout_s: float,
 ) -> str | None:
-    """Whether a publisher and its replay answer: None, or which does not."""
+    """Check that a publisher and its replay endpoint answer: returns None, or which one does not."""
     sub = opened(context, zmq.SUB, endpoint)
     dealer = opened(context, zmq.DEALER, replay_endpoint)
     monitor = sub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -354,11 +358,11 @@ async def reach(
         dealer.connect(replay_endpoint)
         dealer.send_multipart(engine.replay_request(_FAR_SEQ))
         if not await _first_message(monitor, timeout_s):
-            return f"no KV-event publisher answers at {endpoint}; it must bind, with '*' in its endpoint"
+            return f"no KV-event publisher answers at {endpoint}; it must bind (an endpoint with '*')"
         if not await _first_message(dealer, timeout_s):
             return f"no replay answers at {replay_endpoint}"
     except zmq.ZMQError as exc:
-        return f"it publishes at {endpoint} and replays at {replay_endpoint}: {exc.strerror}"
+        return f"unusable endpoints {endpoint} and {replay_endpoint}: {exc.strerror}"
     finally:
         sub.disable_monitor()
         for socket in (monitor, sub, dealer):
@@ -367,7 +371,7 @@ async def reach(
 
 
 _FAR_SEQ = 1 << 62
-"""No batch has this number: a replay from here is answered by its end alone."""
+"""Number that no batch has: a replay from here is answered by its end mark alone."""
 
 
 async def _first_message(socket: "zmq.Socket[bytes]", timeout_s: float) -> bool:

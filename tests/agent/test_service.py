@@ -97,7 +97,7 @@ async def test_what_is_not_known_is_unavailable() -> None:
 async def test_requests_that_cannot_be_read() -> None:
     async with served() as s, open_channel(f"127.0.0.1:{s.port}", Agents()) as channel:
         for request, words in (
-            (encode_request(LogRequest(9, 0)), "protocol version 1 instead of 9"),
+            (encode_request(LogRequest(9, 0)), "speaks version 1, not 9"),
             (b"\xff", "Subscribe"),
         ):
             with pytest.raises(grpc.aio.AioRpcError, match=words):

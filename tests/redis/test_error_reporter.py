@@ -17,10 +17,10 @@ def failed(error_reporter: ErrorReporter, exc: Exception, *names: str) -> None:
     ("exc", "told"),
     [
         (OutOfMemoryError("OOM used memory"), "OOM used memory; it is out of memory: raise maxmemory"),
-        (ReadOnlyError("READONLY"), "READONLY; it is a replica: name its master"),
+        (ReadOnlyError("READONLY"), "READONLY; it is a replica: configure its master"),
         (AuthenticationError("WRONGPASS"), "WRONGPASS; it refuses the password or user: see"),
-        (ResponseError("BUSY"), "is done without: BUSY"),
-        (TimeoutError(), "is done without: TimeoutError"),
+        (ResponseError("BUSY"), "without it: BUSY"),
+        (TimeoutError(), "without it: TimeoutError"),
     ],
 )
 def test_it_is_said_once_and_when_it_is_over(
@@ -32,7 +32,7 @@ def test_it_is_said_once_and_when_it_is_over(
     assert not error_reporter and not caplog.records
     failed(error_reporter, exc, "w:1", "w:1", "w:2", "w:2")
     assert error_reporter and [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "redis at redis://a:1 does not do" in caplog.text and told in caplog.text
+    assert "redis redis://a:1 failing" in caplog.text and told in caplog.text
     error_reporter.recovered("w:1")
     assert error_reporter
     error_reporter.recovered("w:2")

@@ -103,7 +103,7 @@ def test_several_by_tls_and_with_a_password_from_a_file(kind: str, tmp_path: Pat
 @pytest.mark.parametrize("hosts", ["", "a,,b", "a:x,b", "a,b:99999"])
 def test_places_that_are_none_are_refused(hosts: str) -> None:
     for kind in ("sentinel", "cluster"):
-        assert "cannot be read: it wants HOST:PORT" in refused(redis=f"redis+{kind}://u:secret@{hosts}/m")
+        assert "cannot be read: expected HOST:PORT" in refused(redis=f"redis+{kind}://u:secret@{hosts}/m")
         assert "secret" not in refused(redis=f"redis+{kind}://u:secret@{hosts}/m")
 
 

@@ -314,7 +314,7 @@ async def test_what_has_drifted_from_the_agent_is_told_anew(
     world.known.index.apply(W, BlocksRemoved([7]))
     await world.until(lambda: counts.num_drifts == 1)
     await world.exact(8)
-    assert "it holds 8 blocks and the index 7" in caplog.text
+    assert "the agent holds 8 blocks and the index 7" in caplog.text
     seen = counts.num_samples
     await world.until(lambda: counts.num_samples > seen)
     assert counts.num_drifts == 1
@@ -363,5 +363,5 @@ async def test_an_agent_that_reports_too_much_is_not_read_for_a_while(
     world.agent.store(300)
     await world.until(lambda: world.states[-1] is StreamState.BLIND)
     assert (world.num_blocks, feed.stream.counts.num_cuts) == (0, 1)
-    assert "is not read for 0.2 s, its stream is BLIND: it stores" in caplog.text
+    assert "paused for 0.2 s, stream is BLIND: it stores" in caplog.text
     await world.until(lambda: feed.stream.counts.num_cuts == 2)  # read again, and still too much

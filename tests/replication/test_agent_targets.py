@@ -56,10 +56,10 @@ def test_tls_and_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"agent_cert_file": "x"}, "agent_cert_file: is given without agent_ca_file"),
-        ({"agent_ca_file": "x", "agent_cert_key_file": "y"}, "agent_cert_key_file: is given without"),
+        ({"agent_cert_file": "x"}, "agent_cert_file: needs agent_ca_file"),
+        ({"agent_ca_file": "x", "agent_cert_key_file": "y"}, "agent_cert_key_file: needs agent_cert_file"),
         ({"agent_ca_file": "/nowhere"}, "agent_ca_file: /nowhere cannot be read: No such file"),
-        ({"agent_ca_file": "/dev/null"}, "/dev/null is not in PEM form"),
+        ({"agent_ca_file": "/dev/null"}, "/dev/null is not PEM"),
         ({"agent_token_file": "/nowhere"}, "agent_token_file: /nowhere cannot be read"),
     ],
 )

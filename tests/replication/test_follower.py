@@ -133,10 +133,10 @@ def test_a_position_that_proves_nothing_is_not_handed_over(position: Position, i
         (HELLO, False, None),
         (replace(HELLO, status=Status(BLIND)), False, None),
         (replace(HELLO, start_time_s=0.0), False, None),
-        (replace(HELLO, version=2), False, "version 2 of the protocol, not 1"),
+        (replace(HELLO, version=2), False, "protocol version 2 instead of 1"),
         (replace(HELLO, root=BlockHash(1)), False, "another model than root"),
-        (replace(HELLO, dp_rank=1), False, "rank 1 with blocks of 16 tokens, not of rank 0"),
-        (replace(HELLO, block_size=32), False, "blocks of 32 tokens, not of rank 0 with blocks of 16"),
+        (replace(HELLO, dp_rank=1), False, "rank 1 with blocks of 16 tokens instead of rank 0"),
+        (replace(HELLO, block_size=32), False, "blocks of 32 tokens instead of rank 0 with blocks of 16"),
         (replace(HELLO, start_time_s=124.0), True, "another engine process, at http://127.0.0.1:8000"),
         (replace(HELLO, engine_url="http://127.0.0.1:8001"), False, "on another port"),
         (replace(HELLO, engine_url="http://127.0.0.1:8001"), True, None),
@@ -156,7 +156,7 @@ def test_an_engine_that_does_not_tell_its_start_is_known_by_its_port() -> None:
 def test_an_agent_that_names_no_url_is_not_followed(url: str) -> None:
     for is_named in (False, True):
         why = refusal(replace(HELLO, engine_url=url), WORKER, None, is_named=is_named)
-        assert why and why.startswith("it does not name the URL of its engine: ") and len(why) < 300
+        assert why and why.startswith("the URL of its engine is invalid: ") and len(why) < 300
 
 
 def test_a_cut_forgets_and_is_blind_under_its_reason() -> None:
