@@ -173,7 +173,7 @@ class FleetAdmin:
             "num_blocks": worker.num_blocks,
             "in_flight": load.num_in_flight,
             "booked_tokens": load.booked_tokens,
-            "in_flight_elsewhere": self._router.ledger.abroad(worker_id).num_in_flight,
+            "in_flight_elsewhere": self._router.ledger.remote(worker_id).num_in_flight,
             "running": member.reported.num_running,
             "waiting": member.reported.num_waiting,
             "kv_usage": member.reported.kv_usage,

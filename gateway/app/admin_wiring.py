@@ -57,7 +57,7 @@ def collectors_of(gateway: "Gateway") -> Sequence[RegistryCollector]:
         _standings_of(gateway),
         LossCollector(gateway.losses),
         VerifyCollector(gateway.verifier),
-        HealerCollector(gateway.healer),
+        RecoveryCollector(gateway.recovery_observer),
         SplitsCollector(gateway.splits, gateway.router),
         *[sharing.collector() for sharing in gateway.sharing],
         *gateway.backend.collectors,

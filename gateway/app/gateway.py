@@ -23,8 +23,8 @@ from gateway.app.front_end import routes_of, surface_of
 from gateway.app.index_backend import backend_of
 from gateway.app.reloads import Reloads
 from gateway.app.workers import limits_of, resolver_of, roster_of, standings_of, suspect
-from gateway.bookings.shared_memory import Place, place_alone
-from gateway.bookings.tenant_usage import Used
+from gateway.bookings.shared_memory import ProcessView, view_alone
+from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.config import Config
 from gateway.config.diff import Difference
 from gateway.config.models import aliases_of
@@ -50,7 +50,7 @@ from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
 from gateway.index.memory_sweep import keep_swept
 from gateway.ingest.base import Feed
-from gateway.ingest.blind_recovery import RecoveryObserver, keep_healing
+from gateway.ingest.blind_recovery import RecoveryObserver, keep_recovering
 from gateway.models.from_config import catalog_of
 from gateway.models.prompt_source import PromptSource, WorkerTokenizer
 from gateway.observability.cache_loss.observer import CacheLoss, keep_explained
@@ -113,7 +113,7 @@ class Gateway:
         self,
         config: Config,
         *,
-        place: Place | None = None,
+        place: ProcessView | None = None,
         connections: set[ClientConnection] | None = None,
         policy_source: str | None = None,
         sink: Sink | None = None,
@@ -121,7 +121,7 @@ class Gateway:
         """`sink` takes lines of the log; the rest is for one of several processes. Raises ConfigError."""
         self.config = config
         self.choosing = Choosing(config, policy_source)
-        self._place = place = place or place_alone(config)
+        self._place = place = place or view_alone(config)
         eligibility = Eligibility(ENGINES, needs_salt=config.tenant_salt)
         self.fleet = Fleet(aliases_of(config.models), eligibility)
         self.metrics = Metrics(self.fleet.knows)
@@ -150,7 +150,7 @@ class Gateway:
         self._read_workers()
         self._join(place)
 
-    def _join(self, place: Place | None) -> None:
+    def _join(self, place: ProcessView | None) -> None:
         """What other processes and gateways share with this one."""
         self.shared = self.backend.share(self.assumed)
         self.bookings = self._make_bookings(place)
@@ -208,7 +208,7 @@ class Gateway:
         self.credentials.start(self._tasks, self.router)
         self._tasks.start("sweep index", keep_swept(self.index))
         self._tasks.start("explain cache losses", keep_explained(self.losses))
-        self._tasks.start("heal streams", keep_healing(self.healer))
+        self._tasks.start("heal streams", keep_recovering(self.recovery_observer))
         self._tasks.start("let go of workers", keep_leaving(self.standings, self.roster))
         self._tasks.start("compare policies", keep_compared(self.choosing.trials))
         for url in self.worker_urls:
@@ -320,9 +320,9 @@ class Gateway:
             observers=self.observers,
         )
         self.choosing.drive(router)
-        for observer in (self.losses, self.verifier, self.healer):
-            self.observers.decided.append(observer.decided)
-            self.observers.answered.append(observer.answered)
+        for witness in (self.losses, self.verifier, self.recovery_observer):
+            self.witnesses.decided.append(witness.decided)
+            self.witnesses.answered.append(witness.answered)
         self.watch_trials()
         return router
 
@@ -340,11 +340,11 @@ class Gateway:
         return Asking(mode, usages, self.verifier.in_doubt).ask
 
     @property
-    def used_of(self) -> Callable[[str], Used | None] | None:
+    def quota_usage(self) -> Callable[[str], QuotaUsage | None] | None:
         """What other processes of this host let a tenant use."""
-        return self._place.used_of if self._place else None
+        return self._place.quota_usage if self._place else None
 
-    def _make_bookings(self, place: Place | None) -> "SharedBookings | None":
+    def _make_bookings(self, place: ProcessView | None) -> "SharedBookings | None":
         if place is None or place.far_row is None or (options := redis_of(self.config)) is None:
             return None
         from gateway.bookings.sync import SharedBookings  # and its library
@@ -360,7 +360,7 @@ class Gateway:
             headers=self.worker_headers,
             tasks=self._tasks,
             agents=AgentFeeds(self.agents, index=self.index, assumed=self.assumed, tasks=self._tasks),
-            healer=self.healer,
+            recovery_observer=self.recovery_observer,
             shared=self.shared,
             ways=self.ways,
         )

@@ -24,7 +24,9 @@ async def refusals(options: RedisOptions, *, is_atomic: bool) -> dict[str, str]:
     """Return the missing ACL rules, each with the server's error; `+multi` alone where they cannot be tried.
     Raises UnusableRedis where there is nothing to try, or one of `redis.client.LOST`."""
     refused: dict[str, str] = {}
-    async with open_client(options, max_connections=1) as client:  # one connection: a transaction belongs to one
+    async with open_client(
+        options, max_connections=1
+    ) as client:  # one connection: a transaction belongs to one
         await check(client, options)
 
         async def is_allowed(*command: Any) -> bool:

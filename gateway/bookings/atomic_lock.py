@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 from redis.asyncio import Redis
 
-from gateway.bookings.publisher import Teller
-from gateway.bookings.pubsub import Speaker
+from gateway.bookings.publisher import Publisher
+from gateway.bookings.pubsub import PublishConnection
 from gateway.bookings.shared_ledger import Table
 from gateway.redis.client import LOST, open_client
 from gateway.redis.keys import lock_keys
@@ -40,31 +40,31 @@ LOOK_S = 0.0003
 TRY_S = 1.0
 """Time between two attempts after the lock was not acquired in time; no request waits for them."""
 
-_TAKE = """
+_ACQUIRE = """
 local holder = redis.call('GET', KEYS[1])
 if holder and string.sub(holder, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
 local number = redis.call('INCR', KEYS[2])
 redis.call('SET', KEYS[1], ARGV[1] .. number, 'PX', ARGV[2])
 return number
 """
-_GIVE = """
+_RELEASE = """
 redis.call('PUBLISH', ARGV[2], ARGV[3])
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return 1
 """
 
 
-class Turns:
+class DistributedLock:
     """Distributed lock: `enter` has `act` called under this gateway's next acquisition, or at once while the
     lock is unavailable."""
 
-    def __init__(self, options: RedisOptions, table: Table, speaker: Speaker) -> None:
-        self.num_taken = self.num_late = self.num_without = 0
+    def __init__(self, options: RedisOptions, table: Table, publish_connection: PublishConnection) -> None:
+        self.num_acquired = self.num_late = self.num_without = 0
         self._table = table
-        self._speaker = speaker
+        self._publish_connection = publish_connection
         self._keys = lock_keys(options.prefix)
         self._client: Redis = open_client(options, max_connections=1)
-        self._take = self._client.register_script(_TAKE)
+        self._acquire_script = self._client.register_script(_ACQUIRE)
         self._waiting: deque[Callable[[], None]] = deque()
         self._log = RateLimitedLog(log)
         self._woken = asyncio.Event()
@@ -72,19 +72,19 @@ class Turns:
         self._is_off = False
 
     def __repr__(self) -> str:
-        return f"Turns({self.num_taken} taken, {len(self._waiting)} waiting, off={self._is_off})"
+        return f"Turns({self.num_acquired} taken, {len(self._waiting)} waiting, off={self._is_off})"
 
-    def start(self, tasks: Tasks, teller: Teller) -> None:
+    def start(self, tasks: Tasks, publisher: Publisher) -> None:
         self._loop = asyncio.get_running_loop()
-        self._teller = teller
-        self._name = f"{teller.gateway:x}:"
+        self._publisher = publisher
+        self._name = f"{publisher.gateway:x}:"
         tasks.start("decide in turn", self._run())
 
     async def close(self) -> None:
         await self._client.aclose()
 
     def enter(self, act: Callable[[], None]) -> None:
-        if self._is_off or not self._speaker.is_open:
+        if self._is_off or not self._publish_connection.is_open:
             self.num_without += 1
             return act()
         self._waiting.append(act)
@@ -97,17 +97,17 @@ class Turns:
                 await self._woken.wait()
                 self._woken.clear()
                 try:
-                    number = await self._turn()
+                    number = await self._acquire()
                 except LOST as exc:
-                    await self._do_without(exc)
+                    await self._decide_without_lock(exc)
                     continue
                 self._act()
-                self._give(number)
+                self._release(number)
         finally:  # no request waits for a task that has ended
             self._is_off = True
             self._act()
 
-    async def _do_without(self, exc: BaseException) -> None:
+    async def _decide_without_lock(self, exc: BaseException) -> None:
         """Decide without the lock until Redis grants it again."""
         self._is_off = True
         why = str(exc) or f"no answer in {ANSWER_S * 1000:g} ms"
@@ -117,7 +117,7 @@ class Turns:
         while self._is_off:
             await asyncio.sleep(TRY_S)
             with contextlib.suppress(*LOST):
-                self._give(await self._ask())
+                self._release(await self._try_acquire())
                 self._is_off = False
         self._log.info("distributed lock available again; gateways decide one at a time")
 
@@ -127,35 +127,37 @@ class Turns:
         for act in waiting:
             act()
 
-    async def _turn(self) -> int:
+    async def _acquire(self) -> int:
         """Acquire the lock and wait for the bookings before it; returns the acquisition's number. Raises one
         of LOST."""
-        number = await self._ask()
-        self.num_taken += 1
-        await self._heard(number - 1)
+        number = await self._try_acquire()
+        self.num_acquired += 1
+        await self._wait_for_bookings(number - 1)
         self._last = number
         return number
 
-    async def _ask(self) -> int:
+    async def _try_acquire(self) -> int:
         until = self._loop.time() + WAIT_S
         while self._loop.time() < until:
             async with asyncio.timeout(ANSWER_S):
-                number = int(await self._take(keys=self._keys, args=[self._name, LEASE_MS]))
+                number = int(await self._acquire_script(keys=self._keys, args=[self._name, LEASE_MS]))
             if number:
                 return number
             await asyncio.sleep(LOOK_S)
         raise TimeoutError(f"others hold it for {WAIT_S * 1000:g} ms")
 
-    async def _heard(self, number: int) -> None:
+    async def _wait_for_bookings(self, number: int) -> None:
         """Wait until that acquisition's bookings are known here; a gateway that died never sends them."""
         if number == self._last:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAR_S):
-                while self._table.turn < number:  # another process may subscribe
+                while self._table.lock_number < number:  # noqa: ASYNC110  another process may subscribe
                     await asyncio.sleep(LOOK_S)
-        self.num_late += self._table.turn < number
+        self.num_late += self._table.lock_number < number
 
-    def _give(self, number: int) -> None:
-        told, name = self._teller.news(turn=number), f"{self._name}{number}"
-        self._speaker.write("EVAL", _GIVE, 1, self._keys[0], name, self._speaker.channel, told)
+    def _release(self, number: int) -> None:
+        message, name = self._publisher.news(lock_number=number), f"{self._name}{number}"
+        self._publish_connection.write(
+            "EVAL", _RELEASE, 1, self._keys[0], name, self._publish_connection.channel, message
+        )

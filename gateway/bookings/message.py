@@ -46,7 +46,7 @@ class Promise(msgspec.Struct, frozen=True, array_like=True, gc=False):
     keep_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)]
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class BookingsMessage(msgspec.Struct, frozen=True, array_like=True):
     """Message with a gateway's bookings.
 
     `host`: processes with the same one share memory. `seq` counts a gateway's messages. `lock_number` is the
@@ -62,17 +62,17 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
     seq: _Number
     booked: list[Booked] = []
     promises: list[Promise] = []
-    turn: _Number = 0
+    lock_number: _Number = 0
     is_whole: bool = False
     is_last: bool = False
     asks: bool = False
 
 
-encode: Callable[[Told], bytes] = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Told).decode
+encode: Callable[[BookingsMessage], bytes] = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(BookingsMessage).decode
 
 
-def decode(data: bytes) -> Told | None:
+def decode(data: bytes) -> BookingsMessage | None:
     """Decode a message; None for anything else."""
     if len(data) > MAX_BYTES:
         return None

@@ -30,7 +30,7 @@ assert MAX_COLUMNS == 1 << _COLUMN_BITS and PROMISE_SLOTS & (PROMISE_SLOTS - 1) 
 
 
 @lru_cache
-def told(num_blocks: int) -> tuple[int, ...]:
+def shared_positions(num_blocks: int) -> tuple[int, ...]:
     """Return the positions of a prompt's shared blocks, from the last one back."""
     last = (num_blocks - 1,) if num_blocks % STRIDE else ()
     return *last, *reversed(range(STRIDE - 1, num_blocks, STRIDE))
@@ -94,7 +94,7 @@ class Promises:
         """Return (column, leading blocks) of others' promises for a prompt, the longest first."""
         words, others = self._words, self._others
         found: list[int] | None = None
-        for position in told(len(hashes)):
+        for position in shared_positions(len(hashes)):
             block = hashes[position]
             bucket = (block & _BUCKETS) << _BUCKET_BITS
             for region in others:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.bookings.message import KEEP_S, Booked, Promise, Told, encode
+from gateway.bookings.message import KEEP_S, Booked, BookingsMessage, Promise, encode
 from gateway.bookings.shared_assumed import IN_FLIGHT, SharedAssumedIndex
 from gateway.bookings.shared_ledger import SharedLedger
 from gateway.core.blocks import BlockHash
@@ -23,7 +23,7 @@ class Loop(Protocol):
     def call_later(self, delay: float, callback: Callable[[], None], /) -> object: ...
 
 
-class Teller:
+class Publisher:
     """Makes messages of booking changes. `send` is given each message that is due."""
 
     def __init__(
@@ -33,21 +33,21 @@ class Teller:
         *,
         host: int,
         gateway: int,
-        say: Callable[[bytes], None],
+        send: Callable[[bytes], None],
         loop: Loop,
     ) -> None:
         self.gateway = gateway
-        self.num_said = 0
+        self.num_sent = 0
         self._ledger = ledger
         self._assumed = assumed
         self._host = host
-        self._say = say
+        self._send = send
         self._loop = loop
         self._seq = 0
         self._changed: set[WorkerId] = set()
         self._promises: list[Promise] = []
         self._is_due = False
-        self._said_s = 0.0
+        self._sent_s = 0.0
         ledger.on_change = self.changed
         assumed.on_promise = self.promised
 
@@ -62,17 +62,17 @@ class Teller:
     def promised(self, worker: WorkerId, blocks: list[BlockHash], keep_ms: int) -> None:
         keep_ms = round(KEEP_S * 1000) if keep_ms == IN_FLIGHT else min(keep_ms, LONGEST_MS)
         self._promises.append(Promise(worker, blocks, keep_ms))
-        if self._loop.time() - self._said_s >= EVERY_S:  # a loop iteration may be long: others wait to know
-            self._say_news()
+        if self._loop.time() - self._sent_s >= EVERY_S:  # a loop iteration may be long: others wait to know
+            self._send_news()
         elif not self._is_due:
             self._be_due()
 
-    def news(self, turn: int = 0) -> bytes:
+    def news(self, lock_number: int = 0) -> bytes:
         """Return a message with the changes since the last one."""
         booked = [self._booked(worker) for worker in self._changed]
         promises, self._promises = self._promises, []
         self._changed.clear()
-        return self._tell(booked, promises, turn=turn)
+        return self._encode(booked, promises, lock_number=lock_number)
 
     def whole(self, *, asks: bool = False) -> bytes:
         """Return a snapshot message with all that is in flight."""
@@ -83,10 +83,10 @@ class Teller:
         in_flight = [
             Promise(worker, blocks, round(KEEP_S * 1000)) for worker, blocks in self._assumed.in_flight()
         ]
-        return self._tell(booked, ended + in_flight, is_whole=True, asks=asks)
+        return self._encode(booked, ended + in_flight, is_whole=True, asks=asks)
 
     def last(self) -> bytes:
-        return self._tell([], [], is_last=True)
+        return self._encode([], [], is_last=True)
 
     @property
     def seq(self) -> int:
@@ -95,7 +95,7 @@ class Teller:
 
     def _be_due(self) -> None:
         self._is_due = True
-        delay = self._said_s + EVERY_S - self._loop.time()
+        delay = self._sent_s + EVERY_S - self._loop.time()
         if delay > 0:
             self._loop.call_later(delay, self._on_due)
         else:
@@ -104,38 +104,38 @@ class Teller:
     def _on_due(self) -> None:
         self._is_due = False
         if self._changed or self._promises:  # else another message had them
-            self._say_news()
+            self._send_news()
 
-    def _say_news(self) -> None:
-        self._said_s = self._loop.time()
-        self._say(self.news())
+    def _send_news(self) -> None:
+        self._sent_s = self._loop.time()
+        self._send(self.news())
 
     def _booked(self, worker: WorkerId) -> Booked:
         load = self._ledger.own_at(worker)
         return Booked(worker, load.num_in_flight, load.booked_tokens)
 
-    def _tell(
+    def _encode(
         self,
         booked: list[Booked],
         promises: list[Promise],
         *,
-        turn: int = 0,
+        lock_number: int = 0,
         is_whole: bool = False,
         is_last: bool = False,
         asks: bool = False,
     ) -> bytes:
         self._seq += 1
-        self.num_said += 1
-        if self._ledger.unheard is not None:
-            self._ledger.unheard.told(self._seq, self._loop.time())
+        self.num_sent += 1
+        if self._ledger.unconfirmed is not None:
+            self._ledger.unconfirmed.published(self._seq, self._loop.time())
         return encode(
-            Told(
+            BookingsMessage(
                 self._host,
                 self.gateway,
                 self._seq,
                 booked,
                 promises,
-                turn=turn,
+                lock_number=lock_number,
                 is_whole=is_whole,
                 is_last=is_last,
                 asks=asks,

@@ -19,7 +19,7 @@ MAX_UNSENT_BYTES = 1 << 20
 _NO_ANSWER = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
 
 
-class _Line:
+class _RedisConnection:
     """Redis connection that can be opened and closed repeatedly. Raises one of `redis.client.LOST`."""
 
     def __init__(self, options: RedisOptions, channel: str, block_s: float = 0.0) -> None:
@@ -59,12 +59,12 @@ class _Line:
             raise ConnectionError(f"{exc}; for bookings it needs &{self.channel}") from exc
 
 
-class Speaker(_Line):
+class PublishConnection(_RedisConnection):
     def __init__(self, options: RedisOptions, channel: str) -> None:
         super().__init__(options, channel)
-        self.num_unsaid = 0
+        self.num_unsent = 0
 
-    def say(self, data: bytes) -> None:
+    def publish(self, data: bytes) -> None:
         """Publish to all subscribers; dropped where the connection is closed."""
         self.write("PUBLISH", self.channel, data)
 
@@ -74,18 +74,18 @@ class Speaker(_Line):
             return
         writer: asyncio.StreamWriter | None = self._connection._writer  # its own method costs a task switch
         if writer is None or writer.transport.is_closing():  # the server has just closed it
-            self.num_unsaid += 1
+            self.num_unsent += 1
             return
         if writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            self.num_unsaid += 1
+            self.num_unsent += 1
             return
         writer.write(_NO_ANSWER + b"".join(self._connection.pack_command(*command)))
 
-    async def say_answered(self, data: bytes) -> None:
+    async def publish_confirmed(self, data: bytes) -> None:
         await self.ask("PUBLISH", self.channel, data)
 
 
-class Listener(_Line):
+class SubscribeConnection(_RedisConnection):
     """Subscriber of the bookings channel. `silence_s`: the longest time between two messages."""
 
     def __init__(self, options: RedisOptions, channel: str, silence_s: float) -> None:

@@ -10,7 +10,7 @@ requests in flight end by themselves by then.
 
 from dataclasses import dataclass, field
 
-from gateway.bookings.message import KEEP_S, Booked, Promise, Told
+from gateway.bookings.message import KEEP_S, Booked, BookingsMessage, Promise
 from gateway.bookings.promises import Promises
 from gateway.bookings.shared_ledger import Columns, SharedLedger, Table
 from gateway.core.worker import WorkerId
@@ -26,11 +26,11 @@ foreign client may send any number of names."""
 @dataclass(slots=True, eq=False)
 class _Gateway:
     seq: int
-    heard_at: float
+    echo_at: float
     booked: dict[WorkerId, Booked] = field(default_factory=dict)
 
 
-class Abroad:
+class RemoteHosts:
     """Applies other hosts' messages to their row of the table. `now` is the host's shared monotonic clock, in
     seconds."""
 
@@ -56,27 +56,27 @@ class Abroad:
 
     def age_s(self, now: float) -> float:
         """Return the time since the last message of the most silent gateway; 0 without gateways."""
-        return max((now - gateway.heard_at for gateway in self._gateways.values()), default=0.0)
+        return max((now - gateway.echo_at for gateway in self._gateways.values()), default=0.0)
 
     def begin(self) -> None:
         """Take the row over, discarding its content."""
         self._table.release(self._row)
         self._ledger = SharedLedger(self._table, self._row)
         self._gateways, self._named = {}, set()
-        self._table.heard_others(0)
+        self._table.set_num_others(0)
 
-    def hear(self, told: Told, now: float) -> None:
-        if told.host == self._host:
-            self._table.heard_own(told.gateway, told.seq)
+    def receive(self, message: BookingsMessage, now: float) -> None:
+        if message.host == self._host:
+            self._table.confirm_own(message.gateway, message.seq)
         else:
-            self._note(told, now)
-        if told.turn:
-            self._table.heard_turn(told.turn)
+            self._note(message, now)
+        if message.lock_number:
+            self._table.set_lock_number(message.lock_number)
 
     def expire(self, now: float) -> None:
         """Drop the bookings of silent gateways."""
         for number, gateway in list(self._gateways.items()):
-            if now - gateway.heard_at > self._keep_s:
+            if now - gateway.echo_at > self._keep_s:
                 self.num_dropped += 1
                 self._drop(number)
         if len(self._named) >= MAX_WORKERS and now - self._forgot_at > FORGET_S:
@@ -91,29 +91,29 @@ class Abroad:
         if column is not None:
             self._promises.drop_column(column)
 
-    def _note(self, told: Told, now: float) -> None:
-        known = self._gateways.get(told.gateway)
+    def _note(self, message: BookingsMessage, now: float) -> None:
+        known = self._gateways.get(message.gateway)
         if known is None:
             if len(self._gateways) >= MAX_GATEWAYS:
                 self.num_ignored += 1
                 return None
-            known = self._gateways[told.gateway] = _Gateway(told.seq, now)
-            self._table.heard_others(len(self._gateways))
-        elif told.seq <= known.seq:
+            known = self._gateways[message.gateway] = _Gateway(message.seq, now)
+            self._table.set_num_others(len(self._gateways))
+        elif message.seq <= known.seq:
             return None  # from an earlier connection
-        known.seq, known.heard_at = told.seq, now
-        if told.is_last:
-            return self._drop(told.gateway)
-        if told.is_whole:
-            there = {booked.worker for booked in told.booked}
+        known.seq, known.echo_at = message.seq, now
+        if message.is_last:
+            return self._drop(message.gateway)
+        if message.is_whole:
+            there = {booked.worker for booked in message.booked}
             for worker in [each for each in known.booked if each not in there]:
                 self._set(known, Booked(worker, 0, 0))
-        for booked in told.booked:
+        for booked in message.booked:
             self._set(known, booked)
-        if told.promises:
+        if message.promises:
             self._renew()
             now_ms = int(now * 1000)
-            for promise in told.promises:
+            for promise in message.promises:
                 self._promise(promise, now_ms)
         return None
 
@@ -134,7 +134,7 @@ class Abroad:
 
     def _drop(self, number: int) -> None:
         gateway = self._gateways.pop(number)
-        self._table.heard_others(len(self._gateways))
+        self._table.set_num_others(len(self._gateways))
         for worker in list(gateway.booked):
             self._set(gateway, Booked(worker, 0, 0))
 

@@ -8,7 +8,7 @@ get the same list.
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gateway.bookings.promises import Promises, told
+from gateway.bookings.promises import Promises, shared_positions
 from gateway.bookings.shared_ledger import Columns, Table
 from gateway.core.blocks import BlockHash
 from gateway.core.worker import WorkerId
@@ -44,7 +44,7 @@ class SharedAssumedIndex(AssumedIndex):
         self._looked_up: Sequence[BlockHash] = ()
         self._now = 0.0
         # Keyed by the identity of the pinned run, which is kept, so that no other run has it meanwhile.
-        self._told: dict[int, tuple[Sequence[BlockHash], list[tuple[BlockHash, int]]]] = {}
+        self._promised: dict[int, tuple[Sequence[BlockHash], list[tuple[BlockHash, int]]]] = {}
 
     def add_worker(self, worker: WorkerId, *, keep_s: float, max_blocks: int) -> None:
         super().add_worker(worker, keep_s=keep_s, max_blocks=max_blocks)
@@ -64,21 +64,21 @@ class SharedAssumedIndex(AssumedIndex):
     def pin(self, worker: WorkerId, hashes: Sequence[BlockHash]) -> None:
         super().pin(worker, hashes)
         prompt, column = self._looked_up, self._column_of.get(worker)
-        if len(prompt) < MIN_BLOCKS or not hashes or column is None or id(hashes) in self._told:
+        if len(prompt) < MIN_BLOCKS or not hashes or column is None or id(hashes) in self._promised:
             return
         first = len(prompt) - len(hashes)
         if first < 0 or prompt[-1] != hashes[-1]:  # several prompts, or not looked up
             blocks = [hashes[-1]]
         else:
-            blocks = [prompt[position] for position in told(len(prompt)) if position >= first]
+            blocks = [prompt[position] for position in shared_positions(len(prompt)) if position >= first]
         put, until_ms = self._promises.put, int((self._now + LONGEST_S) * 1000)
-        self._told[id(hashes)] = hashes, [(block, put(block, column, until_ms)) for block in blocks]
+        self._promised[id(hashes)] = hashes, [(block, put(block, column, until_ms)) for block in blocks]
         if self.on_promise is not None:
             self.on_promise(worker, blocks, IN_FLIGHT)
 
     def unpin(self, worker: WorkerId, hashes: Sequence[BlockHash], now: float, *, was_run: bool) -> None:
         super().unpin(worker, hashes, now, was_run=was_run)
-        promised = self._told.pop(id(hashes), None)
+        promised = self._promised.pop(id(hashes), None)
         if promised is None or (known := self._workers.get(worker)) is None:
             return
         column, pins = self._column_of.get(worker, -1), known.pins
@@ -108,7 +108,7 @@ class SharedAssumedIndex(AssumedIndex):
 
     def in_flight(self) -> Iterator[tuple[WorkerId, list[BlockHash]]]:
         """Yield this process's promises for its requests in flight."""
-        for _, promised in self._told.values():
+        for _, promised in self._promised.values():
             block, slot = promised[0]
             if self._words[slot] == block:  # else it was overwritten
                 worker = self._columns.worker(self._promises.column_in(slot))

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from gateway.bookings.unconfirmed import Unheard
+from gateway.bookings.unconfirmed import Unconfirmed
 from gateway.core.ledger import Booking, Ledger, Load, Phase
 from gateway.core.worker import WorkerId
 
@@ -55,8 +55,8 @@ class Table:
         self._lock = lock
         self._closed_at = HEADER
         self._gateways_at = self._closed_at + num_rows
-        self.heard_at = self._gateways_at + num_rows
-        self._names_at = self.heard_at + num_rows
+        self.echo_at = self._gateways_at + num_rows
+        self._names_at = self.echo_at + num_rows
         self._cells_at = self._names_at + max_columns
         self._promises_at = self._cells_at + max_columns * 2 * num_rows
 
@@ -79,7 +79,7 @@ class Table:
         return self.words[0]
 
     @property
-    def turn(self) -> int:
+    def lock_number(self) -> int:
         return self.words[2]
 
     def host(self, proposed: int) -> int:
@@ -88,20 +88,20 @@ class Table:
             self.words[1] = self.words[1] or proposed
             return self.words[1]
 
-    def heard_turn(self, turn: int) -> None:
+    def set_lock_number(self, number: int) -> None:
         self.words[2] = turn
 
-    def tells_as(self, row: int, gateway: int) -> None:
+    def publishes_as(self, row: int, gateway: int) -> None:
         self.words[self._gateways_at + row] = gateway
 
-    def heard_own(self, gateway: int, seq: int) -> None:
+    def confirm_own(self, gateway: int, seq: int) -> None:
         """Record that a message of one of this host's processes has come back."""
-        gateways = self.words[self._gateways_at : self.heard_at].tolist()
+        gateways = self.words[self._gateways_at : self.echo_at].tolist()
         if gateway in gateways:
-            at = self.heard_at + gateways.index(gateway)
+            at = self.echo_at + gateways.index(gateway)
             self.words[at] = max(seq, self.words[at])
 
-    def heard_others(self, num_gateways: int) -> None:
+    def set_num_others(self, num_gateways: int) -> None:
         """Set the number of gateways of other hosts."""
         self.words[OTHERS] = num_gateways
 
@@ -122,7 +122,7 @@ class Table:
         """Zero the row of a process that is gone: its bookings, promises and counters."""
         self._zero(slice(self._cells_at + row, self._promises_at, self.num_rows))
         self._zero(slice(self.promises_at(row), self.promises_at(row + 1)))
-        for at in (self._closed_at, self._gateways_at, self.heard_at):
+        for at in (self._closed_at, self._gateways_at, self.echo_at):
             self.words[at + row] = 0
 
     def column(self, worker: WorkerId) -> int | None:
@@ -191,7 +191,7 @@ class _Own:
     booked_tokens: int = 0
 
 
-TURN_TOKENS = 128
+LOCK_TOKENS = 128
 """Uncached tokens above which a decision waits for the host's lock: two requests' work (`REQUEST_TOKENS`),
 the cost of a decision that misses another one."""
 
@@ -205,14 +205,14 @@ class SharedLedger(Ledger):
     """
 
     def __init__(
-        self, table: Table, row: int, take_turn: Lock = nullcontext, far_row: int | None = None
+        self, table: Table, row: int, host_lock: Lock = nullcontext, far_row: int | None = None
     ) -> None:
         super().__init__()
         self._far_row = far_row
         self.on_change: Callable[[WorkerId], None] | None = None
-        self.unheard: Unheard | None = None
-        self._heard_at = table.heard_at + row
-        self._take_turn = take_turn
+        self.unconfirmed: Unconfirmed | None = None
+        self._heard_at = table.echo_at + row
+        self._host_lock = host_lock
         self._table = table
         self._words = table.words
         self._row = row
@@ -225,16 +225,16 @@ class SharedLedger(Ledger):
         busy = {worker: own for worker, own in self._own.items() if own.num_in_flight}
         return f"SharedLedger(row={self._row}, {busy})"
 
-    def turn(self, num_tokens: int) -> AbstractContextManager[object]:
+    def lock(self, num_tokens: int) -> AbstractContextManager[object]:
         """Return the lock for a decision. Short prompts go without it: sending two of them to one worker
         costs less than the lock."""
-        return self._take_turn() if num_tokens >= TURN_TOKENS else super().turn(num_tokens)
+        return self._host_lock() if num_tokens >= LOCK_TOKENS else super().lock(num_tokens)
 
     def load(self, worker: WorkerId) -> Load:
         load = self._known(worker)
-        if self.unheard is not None and self._words[OTHERS]:
-            self.unheard.heard(self._words[self._heard_at])
-            load.num_in_flight += self.unheard.at(worker) * self._words[OTHERS]
+        if self.unconfirmed is not None and self._words[OTHERS]:
+            self.unconfirmed.confirm(self._words[self._heard_at])
+            load.num_in_flight += self.unconfirmed.at(worker) * self._words[OTHERS]
         return load
 
     def _known(self, worker: WorkerId) -> Load:
@@ -259,8 +259,8 @@ class SharedLedger(Ledger):
         own.booked_tokens += uncached_tokens
         self._words[own.requests_at] = own.num_in_flight
         self._words[own.tokens_at] = own.booked_tokens
-        if self.unheard is not None:
-            self.unheard.booked(worker)
+        if self.unconfirmed is not None:
+            self.unconfirmed.booked(worker)
         if self.on_change is not None:
             self.on_change(worker)
         return Booking(worker, uncached_tokens, num_tokens)
@@ -298,7 +298,7 @@ class SharedLedger(Ledger):
         """Return the workers seen so far."""
         return list(self._at)
 
-    def abroad(self, worker: WorkerId) -> Load:
+    def remote(self, worker: WorkerId) -> Load:
         """Return the part of a worker's load that other hosts booked."""
         self._known(worker)
         at = self._at[worker] if self._far_row is not None else -1
@@ -307,8 +307,8 @@ class SharedLedger(Ledger):
         return Load(self._words[at + self._far_row], self._words[at + self._num_rows + self._far_row])
 
     def here(self, worker: WorkerId) -> Load:
-        load, abroad = self._known(worker), self.abroad(worker)
-        return Load(load.num_in_flight - abroad.num_in_flight, load.booked_tokens - abroad.booked_tokens)
+        load, remote = self._known(worker), self.remote(worker)
+        return Load(load.num_in_flight - remote.num_in_flight, load.booked_tokens - remote.booked_tokens)
 
     def set_own(self, worker: WorkerId, num_in_flight: int, booked_tokens: int) -> None:
         """Replace this process's bookings at a worker, for a row that is counted elsewhere."""

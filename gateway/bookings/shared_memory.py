@@ -15,14 +15,14 @@ from functools import partial
 
 from gateway.bookings.shared_assumed import SharedAssumedIndex
 from gateway.bookings.shared_ledger import Lock, SharedLedger, Table
-from gateway.bookings.tenant_usage import Used, UsedTable
+from gateway.bookings.tenant_usage import QuotaTable, QuotaUsage
 from gateway.config import Config
 from gateway.core.errors import ConfigError
 
 
-class Place:
-    """One process's view of the shared table. `far_row` is that of other hosts, if they publish; `take_role`
-    returns True if this process is the host's subscriber."""
+class ProcessView:
+    """One process's view of the shared table. `far_row` is that of other hosts, if they publish;
+    `become_subscriber` returns True if this process is the host's subscriber."""
 
     def __init__(
         self,
@@ -30,25 +30,25 @@ class Place:
         row: int,
         far_row: int | None = None,
         *,
-        take_turn: Lock = nullcontext,
-        take_role: Callable[[], bool] = lambda: True,
-        used: UsedTable | None = None,
+        host_lock: Lock = nullcontext,
+        become_subscriber: Callable[[], bool] = lambda: True,
+        used: QuotaTable | None = None,
     ) -> None:
         self.table = table
         self.far_row = far_row
-        self.take_role = take_role
-        self.ledger = SharedLedger(table, row, take_turn, far_row)
+        self.become_subscriber = become_subscriber
+        self.ledger = SharedLedger(table, row, host_lock, far_row)
         self.assumed = SharedAssumedIndex(table, row)
         self._row = row
         self._used = used
 
-    def used_of(self, tenant: str) -> Used | None:
+    def quota_usage(self, tenant: str) -> QuotaUsage | None:
         """Return a tenant's quota usage, of this process and the others."""
         return self._used.of(tenant, self._row) if self._used else None
 
-    def tells_as(self, gateway: int) -> None:
+    def publishes_as(self, gateway: int) -> None:
         """Set the id under which this process publishes to other hosts."""
-        self.table.tells_as(self._row, gateway)
+        self.table.publishes_as(self._row, gateway)
 
 
 def shares_bookings(config: Config) -> bool:
@@ -63,29 +63,29 @@ def num_rows(config: Config) -> int:
     return config.processes + shares_bookings(config)
 
 
-def place_alone(config: Config) -> Place | None:
+def view_alone(config: Config) -> ProcessView | None:
     """Return the memory of a process without neighbours; None where there are no other hosts."""
     if not shares_bookings(config):
         return None
-    return Place(Table(memoryview(bytearray(Table.num_bytes(2))), 2, nullcontext), 0, 1)
+    return ProcessView(Table(memoryview(bytearray(Table.num_bytes(2))), 2, nullcontext), 0, 1)
 
 
-def place_beside(config: Config, file: int, row: int, rows: int) -> Place:
+def view_beside(config: Config, file: int, row: int, rows: int) -> ProcessView:
     """Return one process's view of the memory that several processes share."""
     far_row = rows - 1 if shares_bookings(config) else None
-    return Place(
+    return ProcessView(
         table(file, rows),
         row,
         far_row,
-        take_turn=lambda: turn(file),
-        take_role=partial(take_role, file),
-        used=used_table(file, rows),
+        host_lock=lambda: host_lock(file),
+        become_subscriber=partial(become_subscriber, file),
+        used=quota_table(file, rows),
     )
 
 
 def create(num_rows: int) -> int:
     """Create a file with empty tables; the caller closes it."""
-    size = Table.num_bytes(num_rows) + UsedTable.num_bytes(num_rows)
+    size = Table.num_bytes(num_rows) + QuotaTable.num_bytes(num_rows)
     if hasattr(os, "memfd_create"):
         file = os.memfd_create("kvgate")
     else:
@@ -101,22 +101,22 @@ def table(file: int, num_rows: int) -> Table:
     return Table(memoryview(memory), num_rows, lambda: _locked(file))
 
 
-def used_table(file: int, num_rows: int) -> UsedTable:
+def quota_table(file: int, num_rows: int) -> QuotaTable:
     """Map the quota usage of tenants, which lies behind the table."""
     begin = Table.num_bytes(num_rows)
-    memory = mmap.mmap(file, begin + UsedTable.num_bytes(num_rows))
-    return UsedTable(memoryview(memory)[begin:], num_rows, lambda: _locked(file))
+    memory = mmap.mmap(file, begin + QuotaTable.num_bytes(num_rows))
+    return QuotaTable(memoryview(memory)[begin:], num_rows, lambda: _locked(file))
 
 
-TURN_WAIT_S = 0.001
+LOCK_WAIT_S = 0.001
 """Longest wait for the host's lock. A decision takes a tenth of it; a process stopped in a decision must not
 stop the others."""
 
 
 @contextmanager
-def turn(file: int) -> Iterator[None]:
-    """Hold the host's lock, so that one process decides at a time; goes without it after TURN_WAIT_S."""
-    is_ours = take_turn(file)
+def host_lock(file: int) -> Iterator[None]:
+    """Hold the host's lock, so that one process decides at a time; goes without it after LOCK_WAIT_S."""
+    is_ours = acquire_host_lock(file)
     try:
         yield
     finally:
@@ -124,9 +124,9 @@ def turn(file: int) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_UN, 1, 1)
 
 
-def take_turn(file: int) -> bool:
-    """Acquire the host's lock; False if others hold it for longer than TURN_WAIT_S."""
-    end = time.perf_counter() + TURN_WAIT_S
+def acquire_host_lock(file: int) -> bool:
+    """Acquire the host's lock; False if others hold it for longer than LOCK_WAIT_S."""
+    end = time.perf_counter() + LOCK_WAIT_S
     while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1)  # the byte behind the table's lock
@@ -137,7 +137,7 @@ def take_turn(file: int) -> bool:
             os.sched_yield()
 
 
-def take_role(file: int) -> bool:
+def become_subscriber(file: int) -> bool:
     """Become the host's subscriber until this process ends; False while another process is."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2)

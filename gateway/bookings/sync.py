@@ -1,5 +1,4 @@
-"""Synchronization of bookings: publishes this process's, and subscribes to other hosts' for the whole host.
-"""
+"""Synchronization of bookings: publishes this process's own, subscribes to other hosts' for the host."""
 
 import asyncio
 import logging
@@ -8,14 +7,14 @@ import time
 from collections.abc import Callable
 
 from gateway.bookings.acl_check import advice, channel_of, refusals
-from gateway.bookings.atomic_lock import Turns
+from gateway.bookings.atomic_lock import DistributedLock
 from gateway.bookings.message import SNAPSHOT_S, decode
 from gateway.bookings.metrics import BookingsCollector
-from gateway.bookings.publisher import Teller
-from gateway.bookings.pubsub import Listener, Speaker
-from gateway.bookings.remote_hosts import Abroad
-from gateway.bookings.shared_memory import Place
-from gateway.bookings.unconfirmed import Unheard
+from gateway.bookings.publisher import Publisher
+from gateway.bookings.pubsub import PublishConnection, SubscribeConnection
+from gateway.bookings.remote_hosts import RemoteHosts
+from gateway.bookings.shared_memory import ProcessView
+from gateway.bookings.unconfirmed import Unconfirmed
 from gateway.core.worker import WorkerId
 from gateway.observability.metrics import Histogram
 from gateway.redis.client import LOST, UnusableRedis, check, failure, open_client
@@ -30,7 +29,7 @@ LOOK_S = 0.25
 """Time between two checks for silent gateways, and for the end of the subscribing process."""
 ANSWER_S = 0.05
 """Shortest time between two snapshots: a new subscriber requests one."""
-TURN_S = 0.001
+APPLY_S = 0.001
 """Time for which consecutive messages are applied before requests get the loop."""
 DELAY_BOUNDS_S = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.5, 1.0, 5.0)
 
@@ -41,7 +40,7 @@ class SharedBookings:
     def __init__(
         self,
         options: RedisOptions,
-        place: Place,
+        place: ProcessView,
         *,
         is_atomic: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -49,25 +48,25 @@ class SharedBookings:
         assert place.far_row is not None
         self.place = place
         self.host = place.table.host(secrets.randbits(62) | 1)
-        self.abroad = Abroad(place.table, place.far_row, self.host)
+        self.remote_hosts = RemoteHosts(place.table, place.far_row, self.host)
         self.delays_s = Histogram(DELAY_BOUNDS_S)
         self.num_undecodable = 0
-        self.hears = False
+        self.is_subscriber = False
         self.is_lost = False
         self.num_losses = 0
         self._options = options
         self._clock = clock
         channel = channel_of(options)
-        self.speaker = Speaker(options, channel)
-        self.turns = Turns(options, place.table, self.speaker) if is_atomic else None
-        self._listener = Listener(options, channel, 2 * SNAPSHOT_S)
+        self.publish_connection = PublishConnection(options, channel)
+        self.lock = DistributedLock(options, place.table, self.publish_connection) if is_atomic else None
+        self._listener = SubscribeConnection(options, channel, 2 * SNAPSHOT_S)
         self._log = RateLimitedLog(log)
         self._asked = asyncio.Event()
         self._asks = False
-        self._said = (0, 0.0)
+        self._last_snapshot = (0, 0.0)
 
     def __repr__(self) -> str:
-        return f"SharedBookings({self._options.where}, lost={self.is_lost}, {self.abroad})"
+        return f"SharedBookings({self._options.where}, lost={self.is_lost}, {self.remote_hosts})"
 
     async def start(self, tasks: Tasks) -> None:
         """Start publishing and subscribing; waits for a server that is away. Raises
@@ -80,27 +79,27 @@ class SharedBookings:
         finally:
             await client.aclose()
         place, gateway = self.place, secrets.randbits(61) | 1
-        if not self.turns:  # under the lock no other gateway decides
-            place.ledger.unheard = Unheard()
-        place.tells_as(gateway)
-        self.teller = Teller(
+        if not self.lock:  # under the lock no other gateway decides
+            place.ledger.unconfirmed = Unconfirmed()
+        place.publishes_as(gateway)
+        self.publisher = Publisher(
             place.ledger,
             place.assumed,
             host=self.host,
             gateway=gateway,
-            say=self.speaker.say,
+            send=self.publish_connection.publish,
             loop=asyncio.get_running_loop(),
         )
         place.assumed.on_forget = self._forget
-        tasks.start("publish bookings", self._speak())
-        tasks.start("receive bookings", self._hear())
-        if self.turns:
-            self.turns.start(tasks, self.teller)
+        tasks.start("publish bookings", self._publish())
+        tasks.start("receive bookings", self._receive())
+        if self.lock:
+            self.lock.start(tasks, self.publisher)
 
-    async def tell(self) -> bool:
+    async def print_check(self) -> bool:
         """Print for people what permissions are missing; returns True if none."""
         try:
-            refused = await refusals(self._options, is_atomic=self.turns is not None)
+            refused = await refusals(self._options, is_atomic=self.lock is not None)
         except (*LOST, UnusableRedis) as exc:
             print(failure(exc, self._options.where))
             return False
@@ -117,50 +116,50 @@ class SharedBookings:
         return BookingsCollector(self)
 
     @property
-    def in_turn(self) -> Callable[[Callable[[], None]], None] | None:
+    def under_lock(self) -> Callable[[Callable[[], None]], None] | None:
         """Function that calls its argument when this gateway may decide; None where it always may."""
-        return self.turns.enter if self.turns else None
+        return self.lock.enter if self.lock else None
 
     async def close(self) -> None:
         """Publish the end and close the connections; tasks have ended by now."""
-        if self.turns:
-            await self.turns.close()
+        if self.lock:
+            await self.lock.close()
         if hasattr(self, "teller"):
-            self.speaker.say(self.teller.last())
-        await self.speaker.end()
+            self.publish_connection.publish(self.publisher.last())
+        await self.publish_connection.end()
         await self._listener.end()
 
     def age_s(self) -> float:
-        return self.abroad.age_s(self._clock())
+        return self.remote_hosts.age_s(self._clock())
 
-    async def _speak(self) -> None:
+    async def _publish(self) -> None:
         while True:
             try:
-                await self.speaker.open()
+                await self.publish_connection.open()
                 while True:
-                    await self._say_all()
+                    await self._publish_snapshot()
                     await asyncio.sleep(ANSWER_S)
                     await _wait(self._asked, SNAPSHOT_S - ANSWER_S)
             except LOST as exc:
                 self._lost(exc)
-            await self.speaker.close()
+            await self.publish_connection.close()
             await asyncio.sleep(RETRY_S)
 
-    async def _say_all(self) -> None:
+    async def _publish_snapshot(self) -> None:
         self._asked.clear()
         asks, self._asks = self._asks, False
-        data = self.teller.whole(asks=asks)
-        self._said = self.teller.seq, self._clock()
-        await self.speaker.say_answered(data)
-        if self.is_lost and (self._listener.is_open or not self.hears):
+        data = self.publisher.whole(asks=asks)
+        self._last_snapshot = self.publisher.seq, self._clock()
+        await self.publish_connection.publish_confirmed(data)
+        if self.is_lost and (self._listener.is_open or not self.is_subscriber):
             self.is_lost = False
             self._log.info("redis available again; bookings are shared")
 
-    async def _hear(self) -> None:
-        while not self.place.take_role():  # the lock of a process that ends wakes nothing
+    async def _receive(self) -> None:
+        while not self.place.become_subscriber():  # noqa: ASYNC110  the lock of a process that ends wakes nothing
             await asyncio.sleep(LOOK_S)
-        self.abroad.begin()
-        self.hears = True
+        self.remote_hosts.begin()
+        self.is_subscriber = True
         async with asyncio.TaskGroup() as group:
             group.create_task(self._expire())
             group.create_task(self._listen())
@@ -168,7 +167,7 @@ class SharedBookings:
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            self.abroad.expire(self._clock())
+            self.remote_hosts.expire(self._clock())
 
     async def _listen(self) -> None:
         while True:
@@ -187,7 +186,7 @@ class SharedBookings:
         began = self._clock()
         while True:
             self._note(await self._listener.next())
-            if self._clock() - began > TURN_S:
+            if self._clock() - began > APPLY_S:
                 await asyncio.sleep(0)
                 began = self._clock()
 
@@ -197,16 +196,16 @@ class SharedBookings:
             self.num_undecodable += 1
             return
         now = self._clock()
-        self.abroad.hear(message, now)
+        self.remote_hosts.receive(message, now)
         if message.host != self.host:
             if message.asks:
                 self._asked.set()
-        elif message.seq == self._said[0] and message.gateway == self.teller.gateway:
-            self.delays_s.observe(now - self._said[1])
+        elif message.seq == self._last_snapshot[0] and message.gateway == self.publisher.gateway:
+            self.delays_s.observe(now - self._last_snapshot[1])
 
     def _forget(self, worker: WorkerId) -> None:
-        if self.hears:
-            self.abroad.forget(worker)
+        if self.is_subscriber:
+            self.remote_hosts.forget(worker)
 
     def _lost(self, exc: BaseException) -> None:
         if not self.is_lost:

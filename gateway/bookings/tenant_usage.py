@@ -19,7 +19,7 @@ FINE = 1000
 """Deficits are written in thousandths, and times in milliseconds of the host's monotonic clock."""
 
 
-class UsedTable:
+class QuotaTable:
     """Shared words of quota usage, which begin as zeros."""
 
     def __init__(
@@ -32,13 +32,13 @@ class UsedTable:
 
     def __repr__(self) -> str:
         used = sum(map(bool, self.words[: self._max_columns]))
-        return f"UsedTable(rows={self.num_rows}, columns={used} of {self._max_columns})"
+        return f"QuotaTable(rows={self.num_rows}, columns={used} of {self._max_columns})"
 
     @staticmethod
     def num_bytes(num_rows: int, max_columns: int = MAX_COLUMNS) -> int:
         return WORD_BYTES * max_columns * (1 + CELLS * num_rows)
 
-    def of(self, tenant: str, row: int) -> "Used | None":
+    def of(self, tenant: str, row: int) -> "QuotaUsage | None":
         """Return a tenant's usage as one process sees it; None where no column is left."""
         name = name_of(tenant)
         with self._lock():
@@ -48,7 +48,7 @@ class UsedTable:
                 return None
             column = names.index(wanted)
             self.words[column] = name
-        return Used(self, self._max_columns + column * CELLS * self.num_rows, row)
+        return QuotaUsage(self, self._max_columns + column * CELLS * self.num_rows, row)
 
     def release(self, row: int) -> None:
         """Zero the row of a process that is gone."""
@@ -56,12 +56,12 @@ class UsedTable:
             self.words[at] = 0
 
 
-class Used:
+class QuotaUsage:
     """One tenant's cells, and how much of the others' usage was seen."""
 
     __slots__ = ("_words", "_at", "_row", "_num_rows", "_seen")
 
-    def __init__(self, table: UsedTable, at: int, row: int) -> None:
+    def __init__(self, table: QuotaTable, at: int, row: int) -> None:
         self._words = table.words
         self._at = at
         self._row = row
@@ -74,7 +74,7 @@ class Used:
     def set_active(self, num: int) -> None:
         self._words[self._at + self._row] = num
 
-    def took(self, cell: int, num: int) -> None:
+    def add(self, cell: int, num: int) -> None:
         """Add to this process's REQUESTS, TOKENS or GIVEN."""
         self._words[self._at + cell * self._num_rows + self._row] += num
 
@@ -84,7 +84,7 @@ class Used:
         self._seen[cell] = total
         return max(total - seen, 0)  # less where a process has died
 
-    def tell_missing(self, num_requests: float, num_tokens: float, now: float) -> None:
+    def publish_deficit(self, num_requests: float, num_tokens: float, now: float) -> None:
         """Publish the deficits of this process's buckets."""
         words, num = self._words, self._num_rows
         at = self._at + self._row
@@ -92,7 +92,7 @@ class Used:
         words[at + NO_TOKENS * num] = int(num_tokens * FINE)
         words[at + AT * num] = int(now * FINE)
 
-    def missing_elsewhere(self, cell: int, rate: float, now: float) -> float:
+    def deficit_elsewhere(self, cell: int, rate: float, now: float) -> float:
         """Return the largest deficit by now in another process's bucket, NO_REQUESTS or NO_TOKENS."""
         most = 0.0
         for row in range(self._num_rows):

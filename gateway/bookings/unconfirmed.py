@@ -19,14 +19,14 @@ LOST_S = 0.25
 """Time after which an unechoed message counts as lost."""
 
 
-class Unheard:
+class Unconfirmed:
     def __init__(self) -> None:
         self._counts: dict[WorkerId, int] = {}
         self._new: dict[WorkerId, int] = {}
-        self._told: deque[tuple[int, float, dict[WorkerId, int]]] = deque()
+        self._published: deque[tuple[int, float, dict[WorkerId, int]]] = deque()
 
     def __repr__(self) -> str:
-        return f"Unheard({self._counts}, messages={len(self._told)})"
+        return f"Unheard({self._counts}, messages={len(self._published)})"
 
     def at(self, worker: WorkerId) -> int:
         return self._counts.get(worker, 0) if self._counts else 0
@@ -35,18 +35,18 @@ class Unheard:
         self._counts[worker] = self._counts.get(worker, 0) + 1
         self._new[worker] = self._new.get(worker, 0) + 1
 
-    def told(self, seq: int, now: float) -> None:
+    def published(self, seq: int, now: float) -> None:
         """Record that new bookings went out in message `seq`, at `now` in seconds of any monotonic clock."""
-        while self._told and self._told[0][1] < now - LOST_S:
-            self._forget(self._told.popleft()[2])
+        while self._published and self._published[0][1] < now - LOST_S:
+            self._forget(self._published.popleft()[2])
         if self._new:
-            self._told.append((seq, now, self._new))
+            self._published.append((seq, now, self._new))
             self._new = {}
 
-    def heard(self, seq: int) -> None:
+    def confirm(self, seq: int) -> None:
         """Confirm all bookings in messages up to `seq`."""
-        while self._told and self._told[0][0] <= seq:
-            self._forget(self._told.popleft()[2])
+        while self._published and self._published[0][0] <= seq:
+            self._forget(self._published.popleft()[2])
 
     def _forget(self, counts: dict[WorkerId, int]) -> None:
         for worker, count in counts.items():

@@ -32,7 +32,7 @@ async def check(config: Config) -> int:
             eligibility=gateway.fleet.eligibility,
         )
         findings = await check_all(checker, gateway.worker_urls)
-    redis_answers = all([await sharing.tell() for sharing in gateway.sharing])
+    redis_answers = all([await sharing.print_check() for sharing in gateway.sharing])
     gateway.close_context()
     lines = [line for finding in findings for line in finding.lines()]
     lines += pair_lines(finding.worker for finding in findings)

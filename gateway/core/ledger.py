@@ -73,7 +73,7 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({self._loads})"
 
-    def turn(self, num_tokens: int) -> AbstractContextManager[object]:
+    def lock(self, num_tokens: int) -> AbstractContextManager[object]:
         """Held from looking at the load to booking: no other decision on this host comes in between."""
         return _FREE
 
@@ -85,7 +85,7 @@ class Ledger:
         """What this host has in flight there, where others tell of theirs."""
         return self.load(worker)
 
-    def abroad(self, worker: WorkerId) -> Load:
+    def remote(self, worker: WorkerId) -> Load:
         """What others tell of."""
         return _IDLE
 

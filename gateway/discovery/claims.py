@@ -11,7 +11,7 @@ from gateway.discovery.dns import resolve
 from gateway.discovery.probed import Facts
 from gateway.http.address import Address
 from gateway.http.networks import Reachable, is_literal
-from gateway.ingest.endpoints import tcp_place
+from gateway.ingest.endpoints import tcp_address
 from gateway.ingest.sockets import resolve as as_reached
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -25,7 +25,7 @@ async def with_addresses(facts: Facts, reachable: Reachable, resolve: Resolve = 
     host = Address.of(facts.url).host
 
     async def pinned(endpoint: str | None) -> str | None:
-        place = tcp_place(as_reached(endpoint, host)) if endpoint else None
+        place = tcp_address(as_reached(endpoint, host)) if endpoint else None
         if place is None or endpoint is None or place[0].lower() == host.lower() or is_literal(place[0]):
             return endpoint
         try:

@@ -14,10 +14,10 @@ from gateway.http.cache_report import can_report
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import BlockSets
 from gateway.ingest.blind_recovery import RecoveryObserver
-from gateway.ingest.endpoints import reached
+from gateway.ingest.endpoints import reachable_endpoint
 from gateway.ingest.poll import PollFeed
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, reach
 from gateway.replication.agent_targets import AgentFeeds
@@ -46,7 +46,7 @@ class Feeds:
         tasks: Tasks,
         agents: AgentFeeds | None = None,
         subscribe: Callable[..., Subscription] = Subscription,
-        healer: RecoveryObserver | None = None,
+        recovery_observer: RecoveryObserver | None = None,
         shared: "ReplicationSession | None" = None,
         limits_of: Callable[[Worker], BlockLimits] = lambda worker: block_limits(worker.num_blocks),
         ways: Ways | None = None,
@@ -63,8 +63,8 @@ class Feeds:
         self._tasks = tasks
         self._agents = agents
         self._make_subscription = subscribe
-        self._healer = healer
-        self._turns, self._wires = Turns(), Wires()
+        self._recovery_observer = recovery_observer
+        self._time_slices, self._wires = TimeSlices(), Wires()
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
 
     def open(
@@ -133,7 +133,7 @@ class Feeds:
             on_state=on_state,
             limits=self._limits_of(worker),
         )
-        self._heal(worker, engine, subscription)
+        self._attach_recovery(worker, engine, subscription)
         feed = (
             self._poll(worker, source, session, subscription)
             if source.is_polled
@@ -142,18 +142,20 @@ class Feeds:
         feed.start()
         return feed, subscription
 
-    def _heal(self, worker: Worker, engine: Engine, subscription: Subscription) -> None:
+    def _attach_recovery(self, worker: Worker, engine: Engine, subscription: Subscription) -> None:
         """But not where an agent keeps count: it does not know what we ask its engine to announce. Nor for
         the tree in Redis, which is told of blocks whose names are known."""
-        if (healer := self._healer) is None or (self._agents and self._agents.has(worker)):
+        if (recovery_observer := self._recovery_observer) is None or (
+            self._agents and self._agents.has(worker)
+        ):
             return
         if self._shared and not self._shared.can_recover:
             return
         reports = can_report(engine.reports_from, worker.version)
-        recovery = subscription.recovery = healer.open(
-            worker, can_report=reports, shelve=subscription.recovery_target
+        recovery = subscription.recovery = recovery_observer.open(
+            worker, can_report=reports, target_of=subscription.recovery_target
         )
-        subscription.on_close = lambda: healer.close(recovery)
+        subscription.on_close = lambda: recovery_observer.close(recovery)
 
     async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:
         """Whether its events and their replay can be had from here: None, or what is in the way."""
@@ -179,7 +181,7 @@ class Feeds:
             endpoint=endpoint,
             replay_endpoint=replay,
             topic=source.topic,
-            turns=self._turns,
+            time_slices=self._time_slices,
             wires=self._wires,
             refusal=self._ways.reachable.refusal if self._ways else lambda address: None,
         )
@@ -187,7 +189,7 @@ class Feeds:
     def _reached(self, worker: Worker, source: EventSource) -> tuple[str, str | None]:
         """Both endpoints as they are reached from here. Raises ValueError for one that is refused."""
         host, replay = Address.of(worker.url).host, source.replay_endpoint
-        return reached(source.endpoint, host, self._ways), reached(
+        return reachable_endpoint(source.endpoint, host, self._ways), reachable_endpoint(
             replay, host, self._ways
         ) if replay else None
 
@@ -203,5 +205,5 @@ class Feeds:
             block_size=worker.block_size,
             headers=self._headers,
             tasks=self._tasks,
-            turns=self._turns,
+            time_slices=self._time_slices,
         )

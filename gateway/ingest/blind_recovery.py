@@ -31,27 +31,27 @@ class RecoveryObserver:
         self._index = index
         self._keep_s = keep_s
         self._clock = clock
-        self._healings: dict[WorkerId, BlindRecovery] = {}
+        self._recoveries: dict[WorkerId, BlindRecovery] = {}
         self._blind: dict[WorkerId, BlindRecovery] = {}
-        self._shelved: dict[WorkerId, RecoveryTarget] = {}
+        self._targets: dict[WorkerId, RecoveryTarget] = {}
 
     def __repr__(self) -> str:
-        return f"RecoveryObserver({len(self._healings)} workers, {len(self._blind)} blind)"
+        return f"RecoveryObserver({len(self._recoveries)} workers, {len(self._blind)} blind)"
 
     def open(
         self,
         worker: Worker,
         *,
         can_report: bool,
-        shelve: Callable[[Index], RecoveryTarget | None] = lambda index: None,
+        target_of: Callable[[Index], RecoveryTarget | None] = lambda index: None,
     ) -> BlindRecovery:
         """Start recovery for a worker of the index when its events begin to be read; `target_of` returns
         where they go, if not into the index."""
         assert worker.block_size, "a worker of unknown block size has no events"
-        shelved = shelve(self._index)
+        target = target_of(self._index)
         recovery = BlindRecovery(
             worker.id,
-            shelved or self._index,
+            target or self._index,
             root=root_hash(worker.served[0].root),
             block_size=worker.block_size,
             can_report=can_report,
@@ -59,24 +59,24 @@ class RecoveryObserver:
             clock=self._clock,
         )
         recovery.on_change = self._changed
-        self._healings[worker.id] = recovery
-        self._shelved.pop(worker.id, None)
-        if shelved:
-            self._shelved[worker.id] = shelved
+        self._recoveries[worker.id] = recovery
+        self._targets.pop(worker.id, None)
+        if target:
+            self._targets[worker.id] = target
         return recovery
 
     def close(self, recovery: BlindRecovery) -> None:
         """Stop recovery when the worker's events are read no more."""
-        if self._healings.get(recovery.worker) is recovery:
-            del self._healings[recovery.worker]
+        if self._recoveries.get(recovery.worker) is recovery:
+            del self._recoveries[recovery.worker]
             self._blind.pop(recovery.worker, None)
-            self._shelved.pop(recovery.worker, None)
+            self._targets.pop(recovery.worker, None)
 
     def get(self, worker: WorkerId) -> BlindRecovery | None:
-        return self._healings.get(worker)
+        return self._recoveries.get(worker)
 
     def items(self) -> Iterable[tuple[WorkerId, BlindRecovery]]:
-        return self._healings.items()
+        return self._recoveries.items()
 
     # requests ----------------------------------------------------------------------------------
 
@@ -105,24 +105,24 @@ class RecoveryObserver:
         return any([self._tick(recovery) for recovery in self._blind.values()])
 
     def _learn(self, recovery: BlindRecovery, id: str, cached_tokens: int | None) -> None:
-        if (shelved := self._shelved.get(recovery.worker)) is None:
+        if (target := self._targets.get(recovery.worker)) is None:
             recovery.answered(id, cached_tokens)
-        elif shelved.is_frozen:  # a snapshot is being made: the next request will prove as much
+        elif target.is_frozen:  # a snapshot is being made: the next request will prove as much
             recovery.answered(id, None)
         else:
             recovery.answered(id, cached_tokens)
-            shelved.settle()
+            target.settle()
 
     def _tick(self, recovery: BlindRecovery) -> bool:
-        if (shelved := self._shelved.get(recovery.worker)) is None:
+        if (target := self._targets.get(recovery.worker)) is None:
             return recovery.tick()
-        has_more = not shelved.is_frozen and recovery.tick()
-        if not shelved.is_frozen:
-            shelved.settle()
+        has_more = not target.is_frozen and recovery.tick()
+        if not target.is_frozen:
+            target.settle()
         return has_more
 
     def _changed(self, recovery: BlindRecovery) -> None:
-        if recovery.is_blind and self._healings.get(recovery.worker) is recovery:
+        if recovery.is_blind and self._recoveries.get(recovery.worker) is recovery:
             self._blind[recovery.worker] = recovery
         else:
             self._blind.pop(recovery.worker, None)
@@ -130,7 +130,7 @@ class RecoveryObserver:
                 self.asking.clear()
 
 
-async def keep_healing(healer: RecoveryObserver, interval_s: float = SETTLE_S) -> None:
+async def keep_recovering(recovery_observer: RecoveryObserver, interval_s: float = SETTLE_S) -> None:
     """Tick in portions with pauses, so that requests come first."""
     while True:  # noqa: ASYNC110
-        await asyncio.sleep(PAUSE_S if healer.tick() else interval_s)
+        await asyncio.sleep(PAUSE_S if recovery_observer.tick() else interval_s)

@@ -1,5 +1,4 @@
-"""Validation of KV-event endpoints that engines report: a worker may not direct the gateway to any address.
-"""
+"""Validation of KV-event endpoints that engines report: workers may not direct us to any address."""
 
 import re
 
@@ -11,14 +10,14 @@ IPC = "ipc://"
 _TCP = re.compile(r"tcp://(?:\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9]+)?)\]|([A-Za-z0-9_.-]+)):([0-9]{1,5})")
 
 
-def tcp_place(endpoint: str) -> tuple[str, int] | None:
+def tcp_address(endpoint: str) -> tuple[str, int] | None:
     """Return (host, port); None for everything else, such as libzmq's SOURCE;HOST:PORT."""
     if (found := _TCP.fullmatch(endpoint)) is None:
         return None
     return found[1] or found[2], int(found[3])
 
 
-def reached(endpoint: str, host: str, ways: Ways | None) -> str:
+def reachable_endpoint(endpoint: str, host: str, ways: Ways | None) -> str:
     """Return the endpoint as reachable from here, for a worker at `host`. Raises ValueError for one that
     `access` rejects; without it any is accepted."""
     endpoint = resolve(endpoint, host)
@@ -28,7 +27,7 @@ def reached(endpoint: str, host: str, ways: Ways | None) -> str:
         if refusal := ways.socket_refusal(endpoint.removeprefix(IPC)):
             raise ValueError(f"{endpoint}: {refusal}")
         return endpoint
-    if (place := tcp_place(endpoint)) is None:
+    if (place := tcp_address(endpoint)) is None:
         raise ValueError(f"{endpoint} is neither tcp://HOST:PORT nor ipc:///path")
     if place[0].lower() != host.lower():
         if not is_literal(place[0]):

@@ -13,7 +13,7 @@ import aiohttp
 
 from gateway.ingest.pauses import Pauses
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.runtime.tasks import Tasks
 from gateway.upstream.control_client import ControlSession, failure
 
@@ -42,7 +42,7 @@ class PollFeed:
         block_size: int,
         headers: Mapping[str, str],
         tasks: Tasks,
-        turns: Turns | None = None,
+        time_slices: TimeSlices | None = None,
         poll_s: float = POLL_S,
         retry_s: float = RETRY_S,
         clock: Callable[[], float] = time.time,
@@ -53,21 +53,21 @@ class PollFeed:
         self._block_size = block_size
         self._headers = headers
         self._tasks = tasks
-        self._turns = turns or Turns()
+        self._time_slices = time_slices or TimeSlices()
         self._poll_s, self._retry_s = poll_s, retry_s
         self._clock = clock
         self.endpoint = url + path
         self.is_connected = False
         self._pauses = Pauses()
         self._paused_until = 0.0
-        self._is_told = False
+        self._is_logged = False
         self._task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"PollFeed({self.endpoint}, connected={self.is_connected}, {self._subscription})"
 
     def start(self) -> None:
-        self._subscription.behind = lambda: self._turns.add(self._go_on)
+        self._subscription.behind = lambda: self._time_slices.add(self._continue)
         self._subscription.on_cut = self._pause
         self._task = self._tasks.start(f"poll {self.endpoint}", self._run())
 
@@ -88,13 +88,13 @@ class PollFeed:
         """Wait until the last answer is applied and a pause is over."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._poll_s)
-        while self._subscription.is_behind:  # a few milliseconds, in turn with other feeds
+        while self._subscription.is_behind:  # noqa: ASYNC110 - milliseconds, in turn with other feeds
             await asyncio.sleep(self._poll_s)
         await asyncio.sleep(self._paused_until - loop.time())
 
-    def _go_on(self) -> None:
-        if self._subscription.go_on():
-            self._turns.add(self._go_on)
+    def _continue(self) -> None:
+        if self._subscription.continue_work():
+            self._time_slices.add(self._continue)
 
     async def _run(self) -> None:
         while True:
@@ -105,7 +105,7 @@ class PollFeed:
                 await asyncio.sleep(self._retry_s)
                 continue
             if not self.is_connected:
-                self.is_connected, self._is_told = True, False
+                self.is_connected, self._is_logged = True, False
                 self._subscription.connected()
             self._subscription.polled(body, self._block_size, self._clock())
             await self._wait()
@@ -124,7 +124,7 @@ class PollFeed:
     def _failed(self, reason: str) -> None:
         """Log a failed poll once. Events wait in the engine's buffer: no reset before a gap shows."""
         self.is_connected = False
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_logged:
+            self._is_logged = True
             worker = self._subscription.worker
             log.warning("worker %s: polling KV events at %s failed: %s", worker, self.endpoint, reason)

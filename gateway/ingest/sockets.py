@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import zmq
 
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 
 MAX_MESSAGE_BYTES = 8 << 20
 """Largest message, twice a prompt of a million tokens in one event. Larger ones are rejected unread."""
@@ -42,14 +42,14 @@ class Reader:
         self,
         socket: "zmq.Socket[bytes]",
         on_message: OnMessage,
-        turns: Turns,
-        go_on: Callable[[], bool] = lambda: False,
+        time_slices: TimeSlices,
+        continue_work: Callable[[], bool] = lambda: False,
         on_refused: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
         self._socket = socket
         self._on_message = on_message
-        self._turns = turns
-        self._go_on = go_on
+        self._time_slices = time_slices
+        self._continue = continue_work
         self._on_refused = on_refused
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.getsockopt(zmq.FD))
@@ -63,7 +63,7 @@ class Reader:
     def wake(self) -> None:
         if self._is_open and not self._is_scheduled:
             self._is_scheduled = True
-            self._turns.add(self._read)
+            self._time_slices.add(self._read)
 
     def close(self) -> None:
         if self._is_open:
@@ -82,18 +82,18 @@ class Reader:
 
     def poll(self) -> None:
         """Read waiting messages now, before acting on something that depends on their order."""
-        self._take()
+        self._read_some()
 
     def _read(self) -> None:
         self._is_scheduled = False
-        self._take()
+        self._read_some()
 
-    def _take(self) -> None:
+    def _read_some(self) -> None:
         end = time.perf_counter() + READ_S
         for number in range(MAX_BATCHES_PER_TURN):
             if number and time.perf_counter() > end:
                 break
-            if self._is_open and self._go_on():
+            if self._is_open and self._continue():
                 break
             if not self.has_more:  # an attempt that finds nothing raises, at ten times the cost
                 self._behind_since = None

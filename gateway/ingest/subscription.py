@@ -62,7 +62,7 @@ class Subscription:
         self._log = RateLimitedLog(log)
         self._limits = limits or block_limits(None)
         self._decoding: Iterator[EventBatch | None] | None = None
-        self._take: Callable[[EventBatch], list[Command]] = self.stream.live
+        self._advance: Callable[[EventBatch], list[Command]] = self.stream.live
         self._frames: Sequence[bytes] = ()
         self._is_replay = False  # of the message being decoded
         self._unchecked = 0  # blocks applied since the limits were checked
@@ -99,7 +99,7 @@ class Subscription:
     def polled(self, body: bytes, block_size: int, now: float) -> None:
         """Apply a worker's answer to a poll at the time `now`."""
         if len(body) > SMALL_BYTES:
-            self._decoding, self._take = (
+            self._decoding, self._advance = (
                 self._engine.decode_poll_in_steps(body, block_size, now),
                 self.stream.live,
             )
@@ -165,10 +165,10 @@ class Subscription:
         """Return the recovery target that replaces `index`; None where events go into the index."""
         return None
 
-    def go_on(self) -> bool:
+    def continue_work(self) -> bool:
         """Process a portion of the pending commands; True if some are left."""
         room = PORTION_BLOCKS
-        self._tell_healing()
+        self._update_recovery()
         if not self._todo and self._decoding is not None:
             self._step()
         while self._todo and room > 0:
@@ -206,12 +206,12 @@ class Subscription:
 
     def _run(self, commands: Iterable[Command]) -> None:
         self._todo.extend(commands)
-        if self.go_on():
+        if self.continue_work():
             self.behind()
 
     def _decode_in_steps(self, frames: Sequence[bytes], *, is_replay: bool) -> None:
         self._frames, self._is_replay = frames, is_replay
-        self._take = self.stream.replayed if is_replay else self.stream.live
+        self._advance = self.stream.replayed if is_replay else self.stream.live
         try:
             self._decoding = self._engine.decode_in_steps(frames, is_replay=is_replay)
         except DecodeError as exc:
@@ -230,7 +230,7 @@ class Subscription:
             self._undecodable(self._frames, exc, is_replay=self._is_replay)
         else:
             if batch is not None:
-                self._todo.extend(self._take(batch))
+                self._todo.extend(self._advance(batch))
 
     def _apply(self, batch: EventBatch, room: int) -> int:
         """Apply a batch as far as there is room, in blocks; returns the room that is left. `_rest` is None at
@@ -266,7 +266,7 @@ class Subscription:
         applied = self._index.applied(self.worker)
         return applied.num_orphans + applied.num_mismatched
 
-    def _tell_healing(self) -> None:
+    def _update_recovery(self) -> None:
         if self.recovery:
             self.recovery.set_blind(is_blind=self.stream.blind_reason is not None)
 
@@ -281,7 +281,7 @@ class Subscription:
         was_exact = self.stream.state is StreamState.EXACT
         self.stream.doubt("blocks with an unknown parent or another block size")
         if self.recovery and not self.recovery.was_blind:
-            self._tell_healing()
+            self._update_recovery()
             self.recovery.look_back(batch.events)
         if was_exact and self.stream.can_replay and self.stream.epoch != self._resynced_epoch:
             self._wants_resync = True  # after the current command

@@ -1,4 +1,4 @@
-"""Time slices of all event feeds: together they use the loop for TURN_S at a time, and rest where it has
+"""Time slices of all event feeds: together they use the loop for SLICE_S at a time, and rest where it has
 other work. However many feeds there are, and whatever they receive, requests come first.
 
 A replay of a large cache is thousands of messages from each worker, at once when a gateway starts.
@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-TURN_S = 0.002
+SLICE_S = 0.002
 """Length of a slice, after which requests come first. Work under way is finished: a message, or a portion of
 one."""
 BUSY_S = 0.0001
@@ -19,7 +19,7 @@ REST_S = 0.004
 iterations, meets one or two slices and not one in each."""
 
 
-class Turns:
+class TimeSlices:
     """Queue of work in time slices, first in first out: `add` schedules a call, `run` waits for it."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -37,7 +37,7 @@ class Turns:
             self._is_running = True
             asyncio.get_running_loop().call_soon(self._run)
 
-    async def take(self, call: Callable[[], None]) -> None:
+    async def run(self, call: Callable[[], None]) -> None:
         """Run `call` in a time slice and raise what it raises. If cancelled before, `call` is not run: the
         worker may be gone."""
         done = asyncio.get_running_loop().create_future()
@@ -59,17 +59,16 @@ class Turns:
         now = self._clock()
         is_busy = self._asked_at is not None and now - self._asked_at > BUSY_S
         self._asked_at, self._is_running = None, False
-        end = now + TURN_S
+        end = now + SLICE_S
         try:
             while self._waiting and self._clock() < end:
                 self._waiting.popleft()()
         finally:
             if self._waiting:
-                self._go_on(is_busy)
+                self._continue(is_busy)
 
-    def _go_on(self, is_busy: bool) -> None:
-        """Continue at once, which shows by the elapsed time whether the loop has other work; or after a rest.
-        """
+    def _continue(self, is_busy: bool) -> None:
+        """Continue at once (the elapsed time shows whether the loop has other work), or after a rest."""
         loop = asyncio.get_running_loop()
         if is_busy:
             self._is_running = True

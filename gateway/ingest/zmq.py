@@ -26,7 +26,7 @@ from gateway.ingest.sockets import (
     opened,
 )
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import EVENTS, Wires
 
 MAX_REPLAY_TRIES = 3
@@ -73,14 +73,14 @@ class ZmqFeed:
         replay_endpoint: str | None,
         topic: str = "",
         times: ZmqTimes = _TIMES,
-        turns: Turns | None = None,
+        time_slices: TimeSlices | None = None,
         wires: Wires | None = None,
         refusal: Callable[[str], str | None] = lambda address: None,
     ) -> None:
         """Create a feed; `time_slices` and `wires` are shared with the other feeds of the loop. `refusal`
         judges the address of each connection: a name may resolve to another one than before."""
         self._subscription = subscription
-        self._turns, self._wires = turns or Turns(), wires or Wires()
+        self._time_slices, self._wires = time_slices or TimeSlices(), wires or Wires()
         self._refusal = refusal
         self._engine = engine
         self._context = context
@@ -120,9 +120,9 @@ class ZmqFeed:
         sub.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         monitor = sub.get_monitor_socket(EVENTS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CLOSED)
         self._sockets = [monitor, sub]
-        self._monitor = Reader(monitor, self._on_monitor, self._turns)
-        take, go_on = self._on_live, self._subscription.go_on
-        self._live = Reader(sub, take, self._turns, go_on, self._on_refused)
+        self._monitor = Reader(monitor, self._on_monitor, self._time_slices)
+        take, continue_work = self._on_live, self._subscription.continue_work
+        self._live = Reader(sub, take, self._time_slices, continue_work, self._on_refused)
         self._subscription.behind = self._live.wake
         self._wire = self._wires.open(self._live, self._on_excess)
         self._readers = [self._monitor, self._live]
@@ -234,8 +234,7 @@ class ZmqFeed:
         self._knock_timer = self._later(self._times.knock_s, self._knock)
 
     def _knock(self) -> None:
-        """Check for a replay endpoint that answers again, before giving up the current blocks for a replay.
-        """
+        """Check that replays are answered again, before giving up the current blocks for one."""
         if self._subscription.stream.state is StreamState.BLIND:
             self._open_replay(_FAR_SEQ, self._on_answer, self._knock_later)
 
@@ -256,12 +255,12 @@ class ZmqFeed:
             reader = partial(
                 Reader,
                 socket,
-                turns=self._turns,
-                go_on=self._subscription.go_on,
+                time_slices=self._time_slices,
+                continue_work=self._subscription.continue_work,
                 on_refused=self._on_refused,
             )
             self._replay = _Replay(socket, reader, on_message, on_silence, self._times)
-            self._replay.watch(monitor, self._turns, self._wires, self._refusal)
+            self._replay.watch(monitor, self._time_slices, self._wires, self._refusal)
 
 
 class _Replay:
@@ -296,7 +295,7 @@ class _Replay:
     def watch(
         self,
         monitor: "zmq.Socket[bytes]",
-        turns: Turns,
+        time_slices: TimeSlices,
         wires: Wires,
         refusal: Callable[[str], str | None],
     ) -> None:
@@ -309,7 +308,7 @@ class _Replay:
                 self._reader.close()
                 wire.end()
 
-        self._monitor, self._monitor_socket = Reader(monitor, on_event, turns), monitor
+        self._monitor, self._monitor_socket = Reader(monitor, on_event, time_slices), monitor
         self._wires, self._wire = wires, wire
 
     def close(self) -> None:
@@ -377,7 +376,7 @@ _FAR_SEQ = 1 << 62
 async def _first_message(socket: "zmq.Socket[bytes]", timeout_s: float) -> bool:
     loop = asyncio.get_running_loop()
     first: asyncio.Future[None] = loop.create_future()
-    reader = Reader(socket, lambda frames: None if first.done() else first.set_result(None), Turns())
+    reader = Reader(socket, lambda frames: None if first.done() else first.set_result(None), TimeSlices())
     try:
         async with asyncio.timeout(timeout_s):
             await first

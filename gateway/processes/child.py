@@ -85,7 +85,7 @@ class Child:
             return 0  # the supervisor is gone already
         begin, memory = begun
         sink = set_up(begin.config.log_level, begin.config.log_format, begin.row)
-        place = shared_memory.place_beside(begin.config, memory, begin.row, begin.num_rows)
+        place = shared_memory.view_beside(begin.config, memory, begin.row, begin.num_rows)
         connections = Connections(place.table, begin.row)
         try:
             gateway = Gateway(

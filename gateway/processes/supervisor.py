@@ -97,7 +97,7 @@ class Supervisor:
         self._num_rows = shared_memory.num_rows(config)
         self._memory = shared_memory.create(self._num_rows)
         self._table = shared_memory.table(self._memory, self._num_rows)
-        self._used = shared_memory.used_table(self._memory, self._num_rows)
+        self._used = shared_memory.quota_table(self._memory, self._num_rows)
         self._processes = [Process(row) for row in range(config.processes)]
         self._configured = [_normal(spec) for spec in specs_of(config)]
         self._workers: list[str] = []

@@ -29,7 +29,7 @@ from gateway.index.base import Index
 from gateway.ingest.base import Feed
 from gateway.ingest.pauses import Pauses
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.replication.agent_targets import Agents
 from gateway.replication.applier import Applier, LimitExceeded
 from gateway.replication.codec import (
@@ -95,7 +95,7 @@ class AgentFeed:
         refusal: Callable[[Hello], str | None],
         open_engine: OpenEngine,
         on_state: Callable[[WorkerId, StreamState], None],
-        turns: Turns,
+        time_slices: TimeSlices,
         times: AgentTimes = AgentTimes(),  # noqa: B008 - frozen
         limits: BlockLimits | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class AgentFeed:
         self._refusal = refusal
         self._open_engine = open_engine
         self._on_state = on_state
-        self._turns = turns
+        self._time_slices = time_slices
         self._times = times
         self._follower = Follower(StreamCounts())
         self._engine: tuple[Feed, Subscription] | None = None
@@ -175,7 +175,7 @@ class AgentFeed:
             while True:
                 is_waiting = self._follower.state is StreamState.CATCHING_UP
                 update = await self._read(call, self._times.patience_s if is_waiting else None)
-                await self._turns.take(partial(self._apply, update))
+                await self._time_slices.run(partial(self._apply, update))
                 self._report()
                 if self._follower.state is not StreamState.CATCHING_UP:
                     has_told = True

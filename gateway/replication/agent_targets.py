@@ -15,7 +15,7 @@ from gateway.http.address import Address
 from gateway.http.url import host_port
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.replication.follower import refusal
 from gateway.replication.messages import Hello
 from gateway.runtime.tasks import Tasks
@@ -78,7 +78,7 @@ class AgentFeeds:
         self._index = index
         self._assumed = assumed
         self._tasks = tasks
-        self._turns = Turns()
+        self._time_slices = TimeSlices()
 
     def has(self, worker: Worker) -> bool:
         return self._agents.of(worker.url) is not None
@@ -106,7 +106,7 @@ class AgentFeeds:
             refusal=lambda hello: refusal(hello, worker, start_time_s, is_named=is_named),
             open_engine=open_engine,
             on_state=on_state,
-            turns=self._turns,
+            time_slices=self._time_slices,
             limits=limits,
         )
         feed.start(self._tasks)

@@ -13,7 +13,7 @@ from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.base import Feed
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.redis.client import LOST
 from gateway.replication.codec import decode
 from gateway.replication.follower import Cursor, Follower, LogError
@@ -138,10 +138,10 @@ class Leader:
         else:  # nothing proves that the stream is the same
             self._store.reset_worker(self._worker)
 
-    def attach_index(self, take: Callable[[Update], None], turns: Turns) -> None:
+    def attach_index(self, take: Callable[[Update], None], time_slices: TimeSlices) -> None:
         """Feed our index from the journal from now on, in time slices with all other feeds."""
         assert self._rank
-        self._apply, self._turns = take, turns
+        self._apply, self._time_slices = take, time_slices
         self._rank.changed.add(self._changed)
         self._follow()
         self._changed()
@@ -155,13 +155,13 @@ class Leader:
         self._news.set()
         if not (self._is_scheduled or self._is_closed):
             self._is_scheduled = True
-            self._turns.add(self._pump)
+            self._time_slices.add(self._pump)
 
     def _pump(self) -> None:
         self._is_scheduled = False
         if self._apply_next():
             self._is_scheduled = True
-            self._turns.add(self._pump)
+            self._time_slices.add(self._pump)
 
     def _apply_next(self) -> bool:
         """Apply the next message to our index; False if there is none."""

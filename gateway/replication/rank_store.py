@@ -124,11 +124,11 @@ class RankSubscription(Subscription):
         super().__init__(worker, index=index, **options)
         self.store = index
 
-    def go_on(self) -> bool:
+    def continue_work(self) -> bool:
         rank = self.store.ranks.get(self.worker)
         if rank and rank.is_frozen:
             return True
-        has_more = super().go_on()
+        has_more = super().continue_work()
         self.store.settle(self.worker, self.stream, has_more=has_more)
         return has_more
 

@@ -28,7 +28,7 @@ from gateway.index.blind_recovery import BlindRecovery
 from gateway.ingest.base import Feed
 from gateway.ingest.pauses import Pauses
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.redis.client import LOST
 from gateway.replication.applier import Applier, LimitExceeded
 from gateway.replication.codec import decode
@@ -76,7 +76,7 @@ class ReplicaFeed:
         assumed: AssumedIndex,
         open_engine: OpenEngine,
         on_state: Callable[[WorkerId, StreamState], None],
-        turns: Turns,
+        time_slices: TimeSlices,
         limits: BlockLimits,
     ) -> None:
         assert worker.block_size, "a worker of unknown block size has no feed"
@@ -89,7 +89,7 @@ class ReplicaFeed:
         self._pauses = Pauses()
         self._open_engine = open_engine
         self._on_state = on_state
-        self._turns = turns
+        self._time_slices = time_slices
         self._follower = Follower(StreamCounts())
         self._rate_limited = RateLimitedLog(log)
         self._followed: FollowedLog | None = None
@@ -193,7 +193,7 @@ class ReplicaFeed:
                 followed.woken.clear()
                 if followed.entries:
                     entry = followed.entries.popleft()
-                    await self._turns.take(partial(self._apply_entry, entry))
+                    await self._time_slices.run(partial(self._apply_entry, entry))
                     continue
             except (LogError, DecodeError) as exc:
                 await asyncio.sleep(self._prepare_resync(exc))
@@ -214,7 +214,7 @@ class ReplicaFeed:
                 self._follower.forget()
             for data in parts:
                 update = await self._decode(data)
-                await self._turns.take(partial(self._apply, update))
+                await self._time_slices.run(partial(self._apply, update))
             self._server = server
         cursor = self._follower.cursor
         self._followed = self._shared.tail.follow(self._log.keys.log, after_id(cursor.epoch, cursor.next_seq))
@@ -331,7 +331,7 @@ class ReplicaFeed:
             except ValueError as exc:
                 self._rate_limited.warning("worker %s: events not readable from here: %s", self._worker, exc)
                 return await self._follow(self._times.refused_s)
-            leader.attach_index(lambda update: self._apply(update), self._turns)
+            leader.attach_index(lambda update: self._apply(update), self._time_slices)
             await leader.run()
         except LeaseLost:
             self._rate_limited.info("worker %s: another gateway is its leader now", self._worker)
@@ -349,7 +349,7 @@ class ReplicaFeed:
         try:
             for entry in entries:
                 if entry.epoch == self._follower.cursor.epoch:
-                    await self._turns.take(partial(self._apply_entry, entry))
+                    await self._time_slices.run(partial(self._apply_entry, entry))
         except (LogError, DecodeError):
             self._forget()
         await leader.begin(self._follower)

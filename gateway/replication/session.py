@@ -14,7 +14,7 @@ from gateway.core.event_stream import StreamState
 from gateway.core.worker import Worker, WorkerId
 from gateway.index.assumed import AssumedIndex
 from gateway.index.base import Index
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.observability.metrics import Histogram
 from gateway.redis.client import LOST, UnusableRedis, check, check_schema, failure, open_client
 from gateway.redis.error_reporter import AlreadyReported, ErrorReporter
@@ -93,7 +93,7 @@ class ReplicationSession:
         self._options = options
         self._index = index
         self._assumed = assumed
-        self._turns, self._log = Turns(), RateLimitedLog(log)
+        self._time_slices, self._log = TimeSlices(), RateLimitedLog(log)
         self._client = open_client(options)
         self._waiting = open_client(options, max_connections=1, block_s=BLOCK_S)
         self._gateway = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
@@ -120,7 +120,7 @@ class ReplicationSession:
             log.warning("redis %s unavailable, waiting for it: %s", self.where, exc)
         tasks.start("redis", self.tail.run())
 
-    async def tell(self) -> bool:
+    async def print_check(self) -> bool:
         """Print for people whether Redis is usable; returns True if it is."""
         try:
             await check(self._client, self._options)
@@ -156,7 +156,7 @@ class ReplicationSession:
             assumed=self._assumed,
             open_engine=open_engine,
             on_state=on_state,
-            turns=self._turns,
+            time_slices=self._time_slices,
             limits=limits,
         )
         feed.start(tasks)

@@ -161,7 +161,7 @@ class Router:
             eligible, prefills = self.spare(eligible), self.spare(list(prefills)) if prefills else ()
         hashed = self._lookups.hash_all(request, prompt, [*eligible, *prefills] if prefills else eligible)
         marks = began, has_prompt, time.perf_counter()
-        with self.ledger.turn(prompt.num_tokens):
+        with self.ledger.lock(prompt.num_tokens):
             return self._choose(request, prompt, eligible, prefills, hashed, attempt, now, marks, twin)
 
     def preview(self, request: InferenceRequest, prompt: Prompt | None = None) -> Decision:

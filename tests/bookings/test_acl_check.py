@@ -66,15 +66,15 @@ async def test_what_is_missing_is_what_gives_it(
 async def test_the_advice_is_a_line_to_copy(server: Server, narrow: Url) -> None:
     found = options(server, narrow("resetchannels"))
     told = advice(found, await refusals(found, is_atomic=False))
-    assert "user 'narrow' may not do what bookings need (" in told and "channel" in told
+    assert "user 'narrow' lacks permissions for bookings (" in told and "channel" in told
     assert "ACL SETUSER narrow &kvgate:*; or " in told and "secret" not in told
 
 
-async def tell(server: Server, **changes: str) -> bool:
+async def print_check(server: Server, **changes: str) -> bool:
     gateway = Gateway(server.config(index="memory", **changes))
     assert gateway.bookings
     try:
-        return await gateway.bookings.tell()
+        return await gateway.bookings.print_check()
     finally:
         gateway.close_context()
 
@@ -82,16 +82,16 @@ async def tell(server: Server, **changes: str) -> bool:
 async def test_what_cannot_be_tried_is_said_and_is_no_fault(
     server: Server, narrow: Url, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await tell(server, redis=narrow("-multi"))
+    assert await print_check(server, redis=narrow("-multi"))
     assert "were not tried: " in capsys.readouterr().out
 
 
 async def test_a_server_that_is_not_there_or_refuses_is_told(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert not await tell(server, redis=f"redis://127.0.0.1:{free_port()}")
+    assert not await print_check(server, redis=f"redis://127.0.0.1:{free_port()}")
     assert "is not reached: " in capsys.readouterr().out
-    assert not await tell(server, redis=f"redis://nobody:wr0ng@127.0.0.1:{server.port}")
+    assert not await print_check(server, redis=f"redis://nobody:wr0ng@127.0.0.1:{server.port}")
     assert "refuses the password or user" in capsys.readouterr().out
 
 

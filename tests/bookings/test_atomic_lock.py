@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gateway.bookings.atomic_lock import Turns
-from gateway.bookings.shared_memory import Place, place_alone
+from gateway.bookings.atomic_lock import DistributedLock
+from gateway.bookings.shared_memory import ProcessView, view_alone
 from gateway.bookings.sync import SharedBookings
 from gateway.core.worker import WorkerId
 from gateway.redis.keys import lock_keys
@@ -34,18 +34,20 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def deciding(server: Server, num: int = 1) -> AsyncIterator[tuple[list[Turns], list[Place]]]:
+async def deciding(
+    server: Server, num: int = 1
+) -> AsyncIterator[tuple[list[DistributedLock], list[ProcessView]]]:
     tasks, all_of_them, places = Tasks(), [], []
     for _ in range(num):
-        place = place_alone(server.config(booking="atomic"))
+        place = view_alone(server.config(booking="atomic"))
         assert place
         all_of_them.append(SharedBookings(server.options(redis_timeout_s=0.3), place, is_atomic=True))
         places.append(place)
         await all_of_them[-1].start(tasks)
     for each in all_of_them:
-        await until(lambda each=each: each.abroad.num_gateways == num - 1 and each.speaker.is_open)  # type: ignore[misc]
+        await until(lambda each=each: each.remote.num_gateways == num - 1 and each.publish_connection.is_open)  # type: ignore[misc]
     try:
-        yield [each.turns for each in all_of_them if each.turns], places
+        yield [each.lock for each in all_of_them if each.lock], places
     finally:
         await tasks.stop()
         for each in all_of_them:
@@ -57,7 +59,7 @@ async def test_each_decides_knowing_of_all_decisions_before(server: Server, pati
     async with deciding(server, 4) as (turns, places):
         taken: list[str] = []
 
-        def decide(place: Place) -> None:
+        def decide(place: ProcessView) -> None:
             first = next(
                 name for number in range(100) if not place.ledger.load(name := _name(number)).num_in_flight
             )
@@ -79,7 +81,7 @@ async def test_those_who_wait_are_decided_in_one_turn_in_their_order(server: Ser
         for number in range(20):
             turns.enter(lambda number=number: done.append(number))  # type: ignore[misc]
         await until(lambda: len(done) == 20)
-        assert (done, turns.num_taken) == (list(range(20)), 1)
+        assert (done, turns.num_acquired) == (list(range(20)), 1)
         await until(lambda: HOLDER not in server.names())
 
 
@@ -90,7 +92,7 @@ async def test_a_turn_of_one_who_died_ends_by_itself(server: Server) -> None:
         done: list[int] = []
         turns.enter(lambda: done.append(1))
         await until(lambda: done)
-        assert (turns.num_taken, turns.num_late, turns.num_without) == (1, 1, 0)  # it never told
+        assert (turns.num_acquired, turns.num_late, turns.num_without) == (1, 1, 0)  # it never told
 
 
 async def test_without_an_answer_all_decide_at_once_until_there_is_one(
@@ -104,12 +106,12 @@ async def test_without_an_answer_all_decide_at_once_until_there_is_one(
             for number in range(5):
                 turns.enter(lambda: done.append(1))
                 assert len(done) == number + 2
-        assert (turns.num_taken, turns.num_without) == (0, 6)
-        await until(lambda: "off=False" in repr(turns) and turns._speaker.is_open)
+        assert (turns.num_acquired, turns.num_without) == (0, 6)
+        await until(lambda: "off=False" in repr(turns) and turns._publish_connection.is_open)
         turns.enter(lambda: done.append(1))
-        await until(lambda: turns.num_taken)
+        await until(lambda: turns.num_acquired)
         told = [record.message for record in caplog.records if "turn" in record.message]
-        assert len(told) == 1 and told[0].startswith("redis gives no turn"), told
+        assert len(told) == 1 and told[0].startswith("distributed lock unavailable"), told
 
 
 async def test_one_that_is_held_for_long_is_not_waited_for(server: Server) -> None:
@@ -118,7 +120,7 @@ async def test_one_that_is_held_for_long_is_not_waited_for(server: Server) -> No
         done: list[int] = []
         turns.enter(lambda: done.append(1))
         await until(lambda: done)
-        assert (turns.num_taken, turns.num_without) == (0, 1)
+        assert (turns.num_acquired, turns.num_without) == (0, 1)
 
 
 async def test_redis_is_emptied(server: Server, patient: None) -> None:
@@ -129,7 +131,7 @@ async def test_redis_is_emptied(server: Server, patient: None) -> None:
             await until(lambda number=number: len(done) == number + 1)  # type: ignore[misc]
             if number == 3:
                 server.ask("FLUSHALL")
-        assert [each.num_taken for each in turns] == [4, 4]
+        assert [each.num_acquired for each in turns] == [4, 4]
 
 
 async def test_those_who_wait_when_it_ends_are_decided(server: Server) -> None:

@@ -1,11 +1,17 @@
 import msgspec
 import pytest
 
-from gateway.bookings.message import MAX_BYTES, Booked, Promise, Told, decode, encode
+from gateway.bookings.message import MAX_BYTES, Booked, BookingsMessage, Promise, decode, encode
 from gateway.core.blocks import BlockHash
 
-TOLD = Told(
-    1, 2, 3, [Booked("w:1", 4, 500)], [Promise("w:1", [BlockHash(2**64 - 1)], 3500)], turn=7, is_whole=True
+TOLD = BookingsMessage(
+    1,
+    2,
+    3,
+    [Booked("w:1", 4, 500)],
+    [Promise("w:1", [BlockHash(2**64 - 1)], 3500)],
+    lock_number=7,
+    is_whole=True,
 )
 
 
@@ -39,5 +45,5 @@ def test_what_a_later_version_says_more_is_passed_over() -> None:
 
 
 def test_a_message_is_bounded() -> None:
-    told = Told(1, 2, 3, [Booked("w" * 300, 1, 1)] * 4000)
+    told = BookingsMessage(1, 2, 3, [Booked("w" * 300, 1, 1)] * 4000)
     assert len(encode(told)) > MAX_BYTES and decode(encode(told)) is None

@@ -1,6 +1,6 @@
-from gateway.bookings.message import Booked, Told
+from gateway.bookings.message import Booked, BookingsMessage
 from gateway.bookings.metrics import BookingsCollector
-from gateway.bookings.shared_memory import place_alone
+from gateway.bookings.shared_memory import view_alone
 from gateway.bookings.sync import SharedBookings
 from gateway.config import load
 from gateway.core.worker import WorkerId
@@ -9,14 +9,14 @@ from gateway.redis.options import redis_of
 
 async def test_what_others_have_booked_is_told() -> None:
     config = load({"redis": "redis://127.0.0.1:1", "booking": "atomic"}, environ={})
-    place, options = place_alone(config), redis_of(config)
+    place, options = view_alone(config), redis_of(config)
     assert place and options
     bookings = SharedBookings(options, place, is_atomic=True, clock=lambda: 12.0)
     place.ledger.book(WorkerId("a:1"), 5, 5)
-    bookings.abroad.hear(Told(99, 1, 1, [Booked("a:1", 2, 300)]), 10.0)
-    bookings.abroad.hear(Told(99, 2, 1), 11.0)
-    assert bookings.turns
-    bookings.turns.num_taken = 7
+    bookings.remote_hosts.receive(BookingsMessage(99, 1, 1, [Booked("a:1", 2, 300)]), 10.0)
+    bookings.remote_hosts.receive(BookingsMessage(99, 2, 1), 11.0)
+    assert bookings.lock
+    bookings.lock.num_acquired = 7
     samples = {
         (sample.name, *sample.labels.values()): sample.value
         for metric in BookingsCollector(bookings).collect()

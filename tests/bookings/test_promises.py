@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from gateway.bookings.promises import BUCKET, Promises, told
+from gateway.bookings.promises import BUCKET, Promises, shared_positions
 from gateway.bookings.shared_ledger import PROMISE_SLOTS, Table
 from gateway.core.blocks import BlockHash
 
@@ -24,7 +24,7 @@ def columns(promises: Promises, block: BlockHash, now_ms: int) -> list[int]:
     [(0, ()), (1, (0,)), (5, (4,)), (32, (31,)), (33, (32, 31)), (64, (63, 31)), (70, (69, 63, 31))],
 )
 def test_the_last_block_and_every_thirty_second_are_told(num_blocks: int, positions: tuple[int]) -> None:
-    assert told(num_blocks) == positions
+    assert shared_positions(num_blocks) == positions
 
 
 def test_a_promise_is_seen_by_others_until_it_ends(pair: tuple[Promises, Promises]) -> None:

@@ -1,9 +1,9 @@
 from collections.abc import Callable
 
-from gateway.bookings.message import Booked, Promise, Told, decode
-from gateway.bookings.publisher import EVERY_S, Teller
+from gateway.bookings.message import Booked, BookingsMessage, Promise, decode
+from gateway.bookings.publisher import EVERY_S, Publisher
 from gateway.bookings.shared_assumed import IN_FLIGHT
-from gateway.bookings.shared_memory import Place
+from gateway.bookings.shared_memory import ProcessView
 from gateway.core.blocks import BlockHash
 from tests.bookings.test_shared_ledger import table
 from tests.core.ledgers import A, B
@@ -35,21 +35,21 @@ class Loop:
 
 class Speaking:
     def __init__(self) -> None:
-        self.loop, self.said = Loop(), list[Told]()
-        self.place = Place(table(2, max_columns=8), 0, 1)
+        self.loop, self.said = Loop(), list[BookingsMessage]()
+        self.place = ProcessView(table(2, max_columns=8), 0, 1)
         for worker in (A, B):
             self.place.assumed.add_worker(worker, keep_s=10, max_blocks=100)
-        self.teller = Teller(
+        self.publisher = Publisher(
             self.place.ledger,
             self.place.assumed,
             host=1,
             gateway=7,
-            say=lambda data: self.said.append(told(data)),
+            send=lambda data: self.said.append(told(data)),
             loop=self.loop,
         )
 
 
-def told(data: bytes) -> Told:
+def told(data: bytes) -> BookingsMessage:
     message = decode(data)
     assert message
     return message
@@ -87,7 +87,7 @@ def test_between_two_messages_is_a_millisecond() -> None:
 def test_promises_hold_for_as_long_as_they_are_told() -> None:
     speaking = Speaking()
     for keep_ms in (IN_FLIGHT, 1000, 10**12):
-        speaking.teller.promised(A, RUN, keep_ms)
+        speaking.publisher.promised(A, RUN, keep_ms)
         speaking.loop.go_on(speaking.loop.now + EVERY_S)
     told = [message.promises for message in speaking.said]
     assert told == [[Promise(A, RUN, keep_ms)] for keep_ms in (3500, 1000, 86_400_000)]
@@ -97,7 +97,7 @@ def test_a_promise_and_its_booking_are_said_at_once_where_nothing_was_said_latel
     speaking = Speaking()
     for _ in range(3):
         speaking.place.ledger.book(A, 100, 100)
-        speaking.teller.promised(A, RUN, IN_FLIGHT)
+        speaking.publisher.promised(A, RUN, IN_FLIGHT)
     assert [(m.booked, len(m.promises)) for m in speaking.said] == [([Booked(A, 1, 100)], 1)]
     speaking.loop.go_on(speaking.loop.now + EVERY_S)
     assert [(m.booked, len(m.promises)) for m in speaking.said[1:]] == [([Booked(A, 3, 300)], 2)]
@@ -106,14 +106,14 @@ def test_a_promise_and_its_booking_are_said_at_once_where_nothing_was_said_latel
 def test_what_went_with_another_message_is_not_said_again() -> None:
     speaking = Speaking()
     speaking.place.ledger.book(A, 100, 100)
-    assert told(speaking.teller.news(turn=5)).turn == 5
+    assert told(speaking.publisher.news(lock_number=5)).lock_number == 5
     speaking.loop.go_on(100.0)
     assert speaking.said == []
 
 
 def test_the_whole_is_all_that_is_in_flight() -> None:
     speaking = Speaking()
-    place, teller = speaking.place, speaking.teller
+    place, publisher = speaking.place, speaking.publisher
     place.assumed.extend(RUN, {}, 1.0)
     for worker in (A, B):
         run = list(RUN)
@@ -121,8 +121,8 @@ def test_the_whole_is_all_that_is_in_flight() -> None:
         booking = place.ledger.book(worker, 50, 160)
     place.assumed.unpin(B, run, 1.0, was_run=True)
     place.ledger.release(booking)
-    message = told(teller.whole(asks=True))
+    message = told(publisher.whole(asks=True))
     assert (message.is_whole, message.asks, message.booked) == (True, True, [Booked(A, 1, 50)])
     assert message.promises == [Promise(B, [RUN[9]], 10_000), Promise(A, [RUN[9]], 3500)]
-    assert told(teller.whole()).promises == [Promise(A, [RUN[9]], 3500)]
-    assert told(teller.last()).is_last
+    assert told(publisher.whole()).promises == [Promise(A, [RUN[9]], 3500)]
+    assert told(publisher.last()).is_last

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.bookings.pubsub import MAX_UNSENT_BYTES, Listener, Speaker
+from gateway.bookings.pubsub import MAX_UNSENT_BYTES, PublishConnection, SubscribeConnection
 from gateway.redis.client import LOST
 from tests.redis.serving import Server, redis_server, server
 
@@ -13,33 +13,36 @@ pytestmark = pytest.mark.process
 
 
 async def test_what_is_said_is_heard_in_order(server: Server) -> None:
-    speaker, listener = Speaker(server.options(), "ch"), Listener(server.options(), "ch", 1.0)
+    publish_connection, listener = (
+        PublishConnection(server.options(), "ch"),
+        SubscribeConnection(server.options(), "ch", 1.0),
+    )
     await listener.open()
-    speaker.say(b"to nobody: it is not open")
-    await speaker.open()
+    publish_connection.publish(b"to nobody: it is not open")
+    await publish_connection.open()
     for number in range(50):
-        speaker.say(b"%d" % number)
-    await speaker.say_answered(b"50")
+        publish_connection.publish(b"%d" % number)
+    await publish_connection.publish_confirmed(b"50")
     assert [await listener.next() for _ in range(51)] == [b"%d" % number for number in range(51)]
-    for line in (speaker, listener):
+    for line in (publish_connection, listener):
         await line.end()
         assert not line.is_open
 
 
 async def test_a_lost_line_is_known_by_the_answer_and_opened_again(server: Server) -> None:
-    speaker = Speaker(server.options(), "ch")
-    await speaker.open()
+    publish_connection = PublishConnection(server.options(), "ch")
+    await publish_connection.open()
     server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     with pytest.raises(LOST):
-        await speaker.say_answered(b"?")
-    await speaker.close()
-    await speaker.open()
-    await speaker.say_answered(b"!")
-    await speaker.end()
+        await publish_connection.publish_confirmed(b"?")
+    await publish_connection.close()
+    await publish_connection.open()
+    await publish_connection.publish_confirmed(b"!")
+    await publish_connection.end()
 
 
 async def test_silence_is_a_loss(server: Server) -> None:
-    listener = Listener(server.options(redis_timeout_s=0.05), "ch", 0.05)
+    listener = SubscribeConnection(server.options(redis_timeout_s=0.05), "ch", 0.05)
     await listener.open()
     with pytest.raises(LOST):
         await listener.next()
@@ -47,30 +50,30 @@ async def test_silence_is_a_loss(server: Server) -> None:
 
 
 async def test_what_redis_does_not_take_is_not_kept(server: Server) -> None:
-    speaker = Speaker(server.options(), "ch")
-    await speaker.open()
+    publish_connection = PublishConnection(server.options(), "ch")
+    await publish_connection.open()
     with server.paused():
         for _ in range(200):
-            speaker.say(bytes(MAX_UNSENT_BYTES // 10))
+            publish_connection.publish(bytes(MAX_UNSENT_BYTES // 10))
             await asyncio.sleep(0)
-        assert speaker.num_unsaid > 100
-    await speaker.end()
+        assert publish_connection.num_unsent > 100
+    await publish_connection.end()
 
 
 async def test_one_who_may_not_is_told_what_is_needed(server: Server) -> None:
     rights = ("~kvgate:*", "+@all", "-@dangerous", "+info")
     server.ask("ACL", "SETUSER", "narrow", "reset", "on", ">secret", "resetchannels", *rights)
     options = server.options(redis=server.url.replace("unix://", "unix://narrow:secret@"))
-    speaker = Speaker(options, "kvgate:0:bookings")
-    await speaker.open()
+    publish_connection = PublishConnection(options, "kvgate:0:bookings")
+    await publish_connection.open()
     with pytest.raises(ConnectionError, match="it needs &"):
-        await speaker.say_answered(b"!")
-    await speaker.close()
+        await publish_connection.publish_confirmed(b"!")
+    await publish_connection.close()
     server.ask("ACL", "SETUSER", "narrow", "&kvgate:*")
-    listener = Listener(options, "kvgate:0:bookings", 1.0)
+    listener = SubscribeConnection(options, "kvgate:0:bookings", 1.0)
     await listener.open()
-    await speaker.open()
-    speaker.say(b"said")
+    await publish_connection.open()
+    publish_connection.publish(b"said")
     assert await listener.next() == b"said"
-    for line in (speaker, listener):
+    for line in (publish_connection, listener):
         await line.end()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.bookings.shared_ledger import TURN_TOKENS, Columns, SharedLedger, Table, name_of
+from gateway.bookings.shared_ledger import LOCK_TOKENS, Columns, SharedLedger, Table, name_of
 from gateway.core.ledger import Ledger, Load
 from gateway.core.worker import WorkerId
 from tests.core.ledgers import A, B, LedgerContract, loads
@@ -47,15 +47,15 @@ def test_only_a_prompt_that_is_work_waits_for_its_turn() -> None:
     turns: list[str] = []
 
     @contextlib.contextmanager
-    def take_turn() -> Iterator[None]:
+    def acquire_host_lock() -> Iterator[None]:
         turns.append("taken")
         yield
         turns.append("given back")
 
-    ledger = SharedLedger(table(), 0, take_turn)
-    with ledger.turn(TURN_TOKENS - 1):
+    ledger = SharedLedger(table(), 0, acquire_host_lock)
+    with ledger.lock(LOCK_TOKENS - 1):
         assert turns == []
-    with ledger.turn(TURN_TOKENS):
+    with ledger.lock(LOCK_TOKENS):
         assert turns == ["taken"]
     assert turns == ["taken", "given back"]
 
@@ -79,7 +79,7 @@ def test_what_is_here_is_all_where_nobody_tells_of_elsewhere() -> None:
     one, two = SharedLedger(shared, 0), SharedLedger(shared, 1)
     one.book(A, 5, 5)
     two.book(A, 7, 7)
-    assert (one.here(A), one.abroad(A)) == (Load(2, 12), Load())
+    assert (one.here(A), one.remote(A)) == (Load(2, 12), Load())
     assert Ledger().here(A) == Load()
 
 

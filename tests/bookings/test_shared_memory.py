@@ -40,13 +40,13 @@ def test_another_process_sees_and_adds_to_the_load() -> None:
 HEARING = """
 import sys
 from gateway.bookings import shared_memory
-print(shared_memory.take_role(int(sys.argv[1])))
+print(shared_memory.become_subscriber(int(sys.argv[1])))
 """
 
 
 def test_one_process_of_a_host_hears_the_others() -> None:
     file = shared_memory.create(2)
-    assert shared_memory.take_role(file) and shared_memory.take_role(file)
+    assert shared_memory.become_subscriber(file) and shared_memory.become_subscriber(file)
     command = [sys.executable, "-c", HEARING, str(file)]
     done = subprocess.run(command, pass_fds=[file], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "False", done.stderr
@@ -56,13 +56,13 @@ def test_one_process_of_a_host_hears_the_others() -> None:
 def test_other_hosts_have_a_row_where_bookings_are_shared() -> None:
     alone, sharing = Config(processes=3), Config(processes=3, redis="redis://h:1")
     assert [shared_memory.num_rows(config) for config in (alone, sharing)] == [3, 4]
-    assert shared_memory.place_alone(alone) is None
-    assert shared_memory.place_alone(Config(redis="redis://h:1", booking="own")) is None
-    place = shared_memory.place_alone(sharing)
-    assert place and (place.far_row, place.table.num_rows, place.take_role()) == (1, 2, True)
+    assert shared_memory.view_alone(alone) is None
+    assert shared_memory.view_alone(Config(redis="redis://h:1", booking="own")) is None
+    place = shared_memory.view_alone(sharing)
+    assert place and (place.far_row, place.table.num_rows, place.become_subscriber()) == (1, 2, True)
     file = shared_memory.create(4)
-    assert shared_memory.place_beside(sharing, file, 0, 4).far_row == 3
-    assert shared_memory.place_beside(alone, file, 0, 4).far_row is None
+    assert shared_memory.view_beside(sharing, file, 0, 4).far_row == 3
+    assert shared_memory.view_beside(alone, file, 0, 4).far_row is None
     os.close(file)
 
 
@@ -97,23 +97,23 @@ def test_a_turn_excludes_other_processes_for_a_bounded_time() -> None:
         text=True,
     ) as other:
         assert other.stdout and other.stdout.readline() == "mine\n"
-        assert not shared_memory.take_turn(file)
-        with shared_memory.turn(file):  # who is stopped in a decision does not stop the others
+        assert not shared_memory.acquire_host_lock(file)
+        with shared_memory.host_lock(file):  # who is stopped in a decision does not stop the others
             pass
-        assert not shared_memory.take_turn(file), "a turn that was not had is not given back"
+        assert not shared_memory.acquire_host_lock(file), "a turn that was not had is not given back"
         other.communicate(timeout=60)
-    assert shared_memory.take_turn(file), "gone with its holder"
+    assert shared_memory.acquire_host_lock(file), "gone with its holder"
     os.close(file)
 
 
 def test_what_tenants_use_lies_beside_what_is_booked() -> None:
     file = shared_memory.create(2)
-    place, other = (shared_memory.place_beside(Config(processes=2), file, row, 2) for row in (0, 1))
-    used, seen = place.used_of("t"), other.used_of("t")
+    place, other = (shared_memory.view_beside(Config(processes=2), file, row, 2) for row in (0, 1))
+    used, seen = place.quota_usage("t"), other.quota_usage("t")
     assert used and seen
     used.set_active(3)
     place.ledger.book(W, 100, 100)
     assert (seen.num_active_elsewhere(), other.ledger.load(W).booked_tokens) == (3, 100)
-    shared_memory.used_table(file, 2).release(0)
+    shared_memory.quota_table(file, 2).release(0)
     assert seen.num_active_elsewhere() == 0
     os.close(file)

@@ -5,17 +5,17 @@ from contextlib import nullcontext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bookings.tenant_usage import REQUESTS, TOKENS, Used, UsedTable
+from gateway.bookings.tenant_usage import REQUESTS, TOKENS, QuotaTable, QuotaUsage
 
 ROWS = 3
 
 
-def table(max_columns: int = 8) -> UsedTable:
-    memory = memoryview(bytearray(UsedTable.num_bytes(ROWS, max_columns)))
-    return UsedTable(memory, ROWS, nullcontext, max_columns=max_columns)
+def table(max_columns: int = 8) -> QuotaTable:
+    memory = memoryview(bytearray(QuotaTable.num_bytes(ROWS, max_columns)))
+    return QuotaTable(memory, ROWS, nullcontext, max_columns=max_columns)
 
 
-def of(table: UsedTable, tenant: str, row: int) -> Used:
+def of(table: QuotaTable, tenant: str, row: int) -> QuotaUsage:
     used = table.of(tenant, row)
     assert used is not None
     return used
@@ -28,7 +28,7 @@ def test_a_tenant_has_one_column_whoever_asks_first() -> None:
     of(shared, "a", 1).set_active(4)
     assert of(shared, "a", 2).num_active_elsewhere() == 7
     assert of(shared, "a", 0).num_active_elsewhere() == 4
-    assert repr(shared) == "UsedTable(rows=3, columns=2 of 8)"
+    assert repr(shared) == "QuotaTable(rows=3, columns=2 of 8)"
 
 
 def test_where_no_column_is_left_each_counts_for_itself() -> None:
@@ -39,11 +39,11 @@ def test_where_no_column_is_left_each_counts_for_itself() -> None:
 def test_growth_is_told_once_and_what_was_before_is_not() -> None:
     shared = table()
     one = of(shared, "t", 0)
-    one.took(REQUESTS, 5)
+    one.add(REQUESTS, 5)
     other = of(shared, "t", 1)
     assert other.grown_elsewhere(REQUESTS) == 0
-    one.took(REQUESTS, 2)
-    one.took(TOKENS, 10**12)
+    one.add(REQUESTS, 2)
+    one.add(TOKENS, 10**12)
     assert (other.grown_elsewhere(REQUESTS), other.grown_elsewhere(TOKENS)) == (2, 10**12)
     assert (other.grown_elsewhere(REQUESTS), one.grown_elsewhere(REQUESTS)) == (0, 0)
 
@@ -52,14 +52,14 @@ def test_a_process_that_died_has_nothing_under_way_and_gives_nothing_back() -> N
     shared = table()
     one, other = of(shared, "t", 0), of(shared, "t", 1)
     one.set_active(7)
-    one.took(REQUESTS, 50)
+    one.add(REQUESTS, 50)
     other.set_active(2)
     assert other.grown_elsewhere(REQUESTS) == 50
     shared.release(0)
     assert (other.num_active_elsewhere(), other.grown_elsewhere(REQUESTS)) == (0, 0)
     assert of(shared, "t", 2).num_active_elsewhere() == 2
     successor = of(shared, "t", 0)
-    successor.took(REQUESTS, 1)
+    successor.add(REQUESTS, 1)
     assert other.grown_elsewhere(REQUESTS) == 1
 
 
@@ -69,7 +69,7 @@ def test_each_hears_of_all_that_the_others_took(taken: list[tuple[int, int]]) ->
     rows = [of(shared, "t", row) for row in range(ROWS)]
     heard = [0] * ROWS
     for row, num in taken:
-        rows[row].took(TOKENS, num)
+        rows[row].add(TOKENS, num)
         heard[row] += rows[row].grown_elsewhere(TOKENS)
     for row in range(ROWS):
         heard[row] += rows[row].grown_elsewhere(TOKENS)

@@ -28,11 +28,11 @@ RUN = hash_blocks(tokens_of(range(2 * BLOCK_SIZE)), BLOCK_SIZE, ROOT)
 
 
 class Opened:
-    """Feeds into an index that knows W; `healer` heals it for those that have one."""
+    """Feeds into an index that knows W; `recovery_observer` heals it for those that have one."""
 
     def __init__(self) -> None:
         self.tasks, self.known = Tasks(), Known(W.id)
-        self.healer = RecoveryObserver(self.known.index, keep_s=60.0)
+        self.recovery_observer = RecoveryObserver(self.known.index, keep_s=60.0)
         self._made: list[Feeds] = []
 
     def feeds(self, **more: Any) -> Feeds:
@@ -90,21 +90,21 @@ async def test_a_path_is_polled_at_the_workers_own_address(feeds: Feeds) -> None
 
 
 async def test_who_heals_is_told_of_each_subscription_and_of_its_end(opened: Opened) -> None:
-    healer = opened.healer
-    made = opened.feeds(healer=healer)
+    recovery_observer = opened.recovery_observer
+    made = opened.feeds(recovery_observer=recovery_observer)
     async with session() as open_session:
         for path in ("tcp://*:7", "/events"):
             feed, subscription = made.open(W, EventSource(0, path), open_session, ignore)
             assert isinstance(feed, ZmqFeed | PollFeed)
-            assert subscription.recovery is healer.get(W.id) is not None
+            assert subscription.recovery is recovery_observer.get(W.id) is not None
             feed.stop()
-            assert healer.get(W.id) is None
+            assert recovery_observer.get(W.id) is None
 
 
 @pytest.mark.parametrize("can_recover", [True, False])
 async def test_a_shelf_is_healed_in_place_of_our_own_index(opened: Opened, can_recover: bool) -> None:
     """But with the tree in Redis nothing is."""
-    known, healer, store = opened.known, opened.healer, RankStore(lambda: 1000)
+    known, recovery_observer, store = opened.known, opened.recovery_observer, RankStore(lambda: 1000)
     store.add_worker(W.id, ROOT, BLOCK_SIZE)
     shared = []
 
@@ -115,22 +115,22 @@ async def test_a_shelf_is_healed_in_place_of_our_own_index(opened: Opened, can_r
         def open(self, worker: Worker, open_engine: OpenEngine, *others: Any) -> Any:
             shared.append(open_engine(store))
 
-    made = opened.feeds(healer=healer, shared=Sharing())
+    made = opened.feeds(recovery_observer=recovery_observer, shared=Sharing())
     async with session() as open_session:
         made.open(W, EventSource(0, "tcp://*:7"), open_session, ignore)
         ((feed, subscription),) = shared
-        assert subscription.recovery is healer.get(W.id)
+        assert subscription.recovery is recovery_observer.get(W.id)
         assert (subscription.recovery is not None) is can_recover
         if can_recover:
             subscription.recovery.proofs.prove(RUN, 60.0)
             assert (store.ranks[W.id].inventory.num_blocks, known.num_blocks(W.id)) == (len(RUN), 0)
         feed.stop()
-        assert healer.get(W.id) is None
+        assert recovery_observer.get(W.id) is None
 
 
 async def test_an_address_that_is_no_workers_is_refused(opened: Opened) -> None:
     """Nothing is opened before that is known."""
-    feeds = opened.feeds(ways=Ways(), healer=opened.healer)
+    feeds = opened.feeds(ways=Ways(), recovery_observer=opened.recovery_observer)
     async with session() as open_session:
         for source in (
             EventSource(0, "tcp://169.254.169.254:80"),
@@ -139,7 +139,7 @@ async def test_an_address_that_is_no_workers_is_refused(opened: Opened) -> None:
         ):
             with pytest.raises(ValueError, match="metadata service|--worker-socket-dirs"):
                 feeds.open(W, source, open_session, ignore)
-            assert opened.healer.get(W.id) is None
+            assert opened.recovery_observer.get(W.id) is None
         refusal = await feeds.reach(W, EventSource(0, "tcp://*:1", "tcp://100.100.100.200:80"), 1.0)
         assert refusal and "metadata service" in refusal
 
@@ -164,9 +164,9 @@ async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its
     opened: Opened, endpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody is there: a publisher is tried, and nothing that the agent would miss is taken from it."""
-    known, healer = opened.known, opened.healer
+    known, recovery_observer = opened.known, opened.recovery_observer
     agents = AgentFeeds(Agents(port=9), index=known.index, assumed=known.assumed, tasks=opened.tasks)
-    made = opened.feeds(agents=agents, healer=healer)
+    made = opened.feeds(agents=agents, recovery_observer=recovery_observer)
     async with session() as open_session:
         source = EventSource(0, endpoint, "tcp://*:8")
         feed, subscription = made.open(W, source, open_session, ignore, 12.5)
@@ -178,5 +178,7 @@ async def test_a_worker_with_an_agent_is_told_of_by_it_and_what_is_polled_is_its
         refused = "they can be had once, and are its agent's" in caplog.text
         assert refused is (endpoint == "/events")
         assert feed.endpoint == ("grpc://127.0.0.1:9" if refused else "tcp://127.0.0.1:7")
-        assert not list(healer.items())  # an agent does not know what its engine is asked to announce
+        assert not list(
+            recovery_observer.items()
+        )  # an agent does not know what its engine is asked to announce
         feed.stop()

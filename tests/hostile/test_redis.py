@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from gateway.app import bundled_tokenizer
-from gateway.bookings.message import Booked, Promise, Told, encode
+from gateway.bookings.message import Booked, BookingsMessage, Promise, encode
 from gateway.redis.embedded import EmbeddedServer
 from tests.blackbox.harness import until
 from tests.hostile.harness import Siege, count, siege

@@ -11,7 +11,7 @@ from gateway.core.requests.request import InferenceRequest
 from gateway.core.usage import Usage, _Details
 from gateway.core.worker import WorkerId
 from gateway.index.blind_recovery import SETTLE_S, BlindRecovery
-from gateway.ingest.blind_recovery import MAX_ASKING, RecoveryObserver, keep_healing
+from gateway.ingest.blind_recovery import MAX_ASKING, RecoveryObserver, keep_recovering
 from gateway.runtime.tasks import Tasks
 from tests.support.fakes import BLOCK_SIZE, Known, decision, worker
 
@@ -27,19 +27,19 @@ class World:
     def __init__(self) -> None:
         self.known = Known("a", "b")
         self.now = 0.0
-        self.healer = RecoveryObserver(self.known.index, keep_s=60.0, clock=lambda: self.now)
+        self.recovery_observer = RecoveryObserver(self.known.index, keep_s=60.0, clock=lambda: self.now)
         self.a, self.b = (self.open(name) for name in "ab")
         self.decided = decision("d1", "a", "b")
 
     def open(self, name: str) -> BlindRecovery:
-        return self.healer.open(worker(name, block_size=BLOCK_SIZE), can_report=True)
+        return self.recovery_observer.open(worker(name, block_size=BLOCK_SIZE), can_report=True)
 
     def ask(self, id: str = "d1", cached: int | None = 8, request: InferenceRequest = REQUEST) -> None:
         told = decision(id, "a", "b")
         assert told.worker.id == "a"
-        self.healer.decided(Decided(told, PROMPT, [BLOCKS], request))
+        self.recovery_observer.decided(told, PROMPT, [BLOCKS], request)
         usage = Usage(10, 1, None if cached is None else _Details(cached))
-        self.healer.answered(told, BLOCKS, usage)
+        self.recovery_observer.answered(told, BLOCKS, usage)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def world() -> World:
 def test_where_all_is_known_nothing_is_done(world: World) -> None:
     world.ask()
     assert world.known.num_blocks("a") == 0
-    assert repr(world.healer) == "Healer(2 workers, 0 blind)"
+    assert repr(world.recovery_observer) == "Healer(2 workers, 0 blind)"
 
 
 def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
@@ -61,7 +61,7 @@ def test_a_blind_worker_learns_from_its_own_requests(world: World) -> None:
     world.ask()
     assert (world.known.num_blocks("a"), world.known.num_blocks("b")) == (2, 0)
     world.a.set_blind(is_blind=False)
-    assert (world.known.num_blocks("a"), repr(world.healer)) == (0, "Healer(2 workers, 1 blind)")
+    assert (world.known.num_blocks("a"), repr(world.recovery_observer)) == (0, "Healer(2 workers, 1 blind)")
 
 
 def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: World) -> None:
@@ -80,21 +80,21 @@ def test_a_request_that_computes_all_of_its_prompt_proves_nothing_gone(world: Wo
 
 def test_requests_that_ask_are_known_until_they_are_answered(world: World) -> None:
     world.a.set_blind(is_blind=True)
-    world.healer.decided(Decided(world.decided, PROMPT, [BLOCKS], REQUEST))
-    assert "d1" in world.healer.asking
-    world.healer.answered(world.decided, BLOCKS, Usage(10))
-    assert "d1" not in world.healer.asking
+    world.recovery_observer.decided(world.decided, PROMPT, [BLOCKS], REQUEST)
+    assert "d1" in world.recovery_observer.asking
+    world.recovery_observer.answered(world.decided, BLOCKS, Usage(10))
+    assert "d1" not in world.recovery_observer.asking
     for i in range(MAX_ASKING + 5):
-        world.healer.decided(Decided(decision(f"n{i}", "a"), PROMPT, [BLOCKS], REQUEST))
-    assert len(world.healer.asking) == MAX_ASKING
+        world.recovery_observer.decided(decision(f"n{i}", "a"), PROMPT, [BLOCKS], REQUEST)
+    assert len(world.recovery_observer.asking) == MAX_ASKING
     world.a.set_blind(is_blind=False)
-    assert not world.healer.asking
+    assert not world.recovery_observer.asking
 
 
 def test_a_prompt_that_is_not_known_proves_nothing(world: World) -> None:
     world.a.set_blind(is_blind=True)
-    world.healer.decided(Decided(world.decided, Prompt(), (), REQUEST))
-    world.healer.answered(world.decided, (), Usage(10, 1, _Details(8)))
+    world.recovery_observer.decided(world.decided, Prompt(), (), REQUEST)
+    world.recovery_observer.answered(world.decided, (), Usage(10, 1, _Details(8)))
     assert world.known.num_blocks("a") == 0
 
 
@@ -103,7 +103,7 @@ async def test_what_expires_is_gone_without_a_request(world: World) -> None:
     world.ask()
     world.now = 60.0 + SETTLE_S
     tasks = Tasks()
-    tasks.start("heal", keep_healing(world.healer, 0))
+    tasks.start("heal", keep_recovering(world.recovery_observer, 0))
     async with asyncio.timeout(10):
         while world.known.num_blocks("a"):  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -112,9 +112,12 @@ async def test_what_expires_is_gone_without_a_request(world: World) -> None:
 
 def test_one_whose_events_are_read_no_more_is_left_alone(world: World) -> None:
     world.a.set_blind(is_blind=True)
-    world.healer.close(world.a)
-    world.healer.close(world.a)
+    world.recovery_observer.close(world.a)
+    world.recovery_observer.close(world.a)
     world.known.index.drop_worker(WorkerId("a"))
     world.ask()
     world.a.set_blind(is_blind=False)
-    assert (world.healer.get(WorkerId("a")), [name for name, _ in world.healer.items()]) == (None, ["b"])
+    assert (
+        world.recovery_observer.get(WorkerId("a")),
+        [name for name, _ in world.recovery_observer.items()],
+    ) == (None, ["b"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.http.networks import Reachable
-from gateway.ingest.endpoints import reached, tcp_place
+from gateway.ingest.endpoints import reachable_endpoint, tcp_address
 from gateway.upstream.access import Ways
 
 
@@ -20,7 +20,7 @@ from gateway.upstream.access import Ways
     ],
 )
 def test_where_an_engine_may_publish(endpoint: str, where: str) -> None:
-    assert reached(endpoint, "engine", Ways()) == where
+    assert reachable_endpoint(endpoint, "engine", Ways()) == where
 
 
 @pytest.mark.parametrize(
@@ -40,24 +40,24 @@ def test_where_an_engine_may_publish(endpoint: str, where: str) -> None:
 )
 def test_where_it_may_not(endpoint: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        reached(endpoint, "engine", Ways())
+        reachable_endpoint(endpoint, "engine", Ways())
 
 
 def test_networks_and_directories_of_the_operator(tmp_path: Path) -> None:
     ways = Ways(reachable=Reachable(["10.0.0.0/8"]), socket_dirs=[str(tmp_path)])
-    assert reached("tcp://10.1.1.1:1", "w", ways) == "tcp://10.1.1.1:1"
-    assert reached(f"ipc://{tmp_path}/kv", "w", ways) == f"ipc://{tmp_path}/kv"
+    assert reachable_endpoint("tcp://10.1.1.1:1", "w", ways) == "tcp://10.1.1.1:1"
+    assert reachable_endpoint(f"ipc://{tmp_path}/kv", "w", ways) == f"ipc://{tmp_path}/kv"
     with pytest.raises(ValueError, match="in none of --worker-networks"):
-        reached("tcp://11.0.0.1:1", "w", ways)
+        reachable_endpoint("tcp://11.0.0.1:1", "w", ways)
     with pytest.raises(ValueError, match="none of --worker-socket-dirs"):
-        reached(f"ipc://{tmp_path}/../kv", "w", ways)
+        reachable_endpoint(f"ipc://{tmp_path}/../kv", "w", ways)
 
 
 def test_an_agent_believes_its_own_engine() -> None:
-    assert reached("ipc://kv", "w", None) == "ipc://kv"
+    assert reachable_endpoint("ipc://kv", "w", None) == "ipc://kv"
 
 
 def test_the_place_of_an_endpoint() -> None:
-    assert tcp_place("tcp://[::1]:5") == ("::1", 5)
-    assert tcp_place("tcp://w:5") == ("w", 5)
-    assert tcp_place("ipc://w") is None
+    assert tcp_address("tcp://[::1]:5") == ("::1", 5)
+    assert tcp_address("tcp://w:5") == ("w", 5)
+    assert tcp_address("ipc://w") is None

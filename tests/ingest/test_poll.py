@@ -136,7 +136,7 @@ async def test_a_failure_is_told_once_and_its_events_wait(
     feed.start()
     await world.until(lambda: len(world.asked) > 3)
     assert [record.getMessage() for record in caplog.records] == [
-        f"worker w:1: KV events at {feed.endpoint} cannot be polled: answered 503"
+        f"worker w:1: polling KV events at {feed.endpoint} failed: answered 503"
     ]
     assert not feed.is_connected
     world.status = 200

@@ -8,7 +8,7 @@ import zmq
 
 from gateway.ingest import sockets
 from gateway.ingest.sockets import MAX_FRAMES, Reader, connected, opened, resolve
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def pair() -> Iterator[Pair]:
 async def test_messages_wait_while_more_of_the_last_is_to_be_done(pair: Pair) -> None:
     read: list[list[bytes]] = []
     left = iter([False, True, True, True, False])
-    reader = Reader(pair.socket, read.append, Turns(), go_on=lambda: next(left, False))
+    reader = Reader(pair.socket, read.append, TimeSlices(), continue_work=lambda: next(left, False))
     for number in range(3):
         pair.sender.send(b"%d" % number)
     async with asyncio.timeout(10):
@@ -86,7 +86,9 @@ async def test_a_message_beyond_the_bounds_is_refused(
     monkeypatch.setattr(sockets, "MAX_MESSAGE_BYTES", 2_000)
     read: list[list[bytes]] = []
     refused: list[int] = []
-    reader = Reader(pair.socket, read.append, Turns(), on_refused=lambda size: _close(refused, size, reader))
+    reader = Reader(
+        pair.socket, read.append, TimeSlices(), on_refused=lambda size: _close(refused, size, reader)
+    )
     pair.sender.send_multipart(frames)
     async with asyncio.timeout(10):
         while not refused:  # noqa: ASYNC110

@@ -210,11 +210,11 @@ def test_a_large_batch_is_applied_in_portions_and_the_state_told_behind_it() -> 
     assert asked == [PORTION_BLOCKS]
     assert world.subscription.replayed([b"", END, b""])
     assert world.states == [StreamState.CATCHING_UP]
-    while world.subscription.go_on():
+    while world.subscription.continue_work():
         assert world.states == [StreamState.CATCHING_UP]
     assert world.num_blocks == 3 * PORTION_BLOCKS
     assert world.states == [StreamState.CATCHING_UP, StreamState.EXACT]
-    assert not world.subscription.go_on()
+    assert not world.subscription.continue_work()
 
 
 def test_what_comes_meanwhile_waits_behind_it() -> None:
@@ -222,7 +222,7 @@ def test_what_comes_meanwhile_waits_behind_it() -> None:
     world.live(1, many(2))
     world.live(2, payload(clear=True, ts=2))
     world.live(3, payload(9, ts=3))
-    while world.subscription.go_on():
+    while world.subscription.continue_work():
         assert world.num_blocks > 1
     assert world.num_blocks == 1
 
@@ -232,7 +232,7 @@ def test_a_doubt_in_the_last_portion_is_one_of_its_batch() -> None:
     world.live(1, many(2))
     world.live(2, payload(99_999, parent=77_777, ts=2))  # nobody knows that parent
     assert world.asked == [0]
-    while world.subscription.go_on():
+    while world.subscription.continue_work():
         pass
     assert world.asked == [0, 0]  # everything, once more
     assert world.states[-1] is StreamState.CATCHING_UP
@@ -298,7 +298,7 @@ def test_blocks_beyond_the_limit_are_forgotten_and_the_worker_named(
     for number in range(4):  # roots of their own, and none removed
         first = number * PORTION_BLOCKS + 1
         world.live(number, payload(*range(first, first + PORTION_BLOCKS), ts=number + 1))
-        while world.subscription.go_on():
+        while world.subscription.continue_work():
             pass
         if number < 2:
             assert world.num_blocks == (number + 1) * PORTION_BLOCKS
@@ -307,7 +307,7 @@ def test_blocks_beyond_the_limit_are_forgotten_and_the_worker_named(
             break
     assert next(pauses, None) is None
     line = (
-        "worker w:1: KV events are not read for 30 s, its stream is BLIND: "
+        "worker w:1: KV events paused for 30 s, stream is BLIND: "
         "it stores 3,088 blocks without removing them, beyond 2,500; it declares 7 on its GPU"
     )
     assert line in caplog.messages
@@ -317,7 +317,7 @@ def test_blocks_beyond_the_limit_are_forgotten_and_the_worker_named(
 def test_what_is_left_of_a_batch_that_was_too_much_is_dropped() -> None:
     world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
     world.live(0, many(10))
-    while world.subscription.go_on():
+    while world.subscription.continue_work():
         pass
     assert (world.num_blocks, world.subscription.is_behind) == (0, False)
     assert world.subscription.stream.counts.num_cuts == 1
@@ -327,7 +327,7 @@ def test_a_worker_that_removes_what_it_stores_is_never_too_much() -> None:
     world = World(can_replay=False, limits=BlockLimits(on_gpu=LIMIT, offloaded=10))
     for number in range(20):
         world.live(number, payload(*range(1, PORTION_BLOCKS + 1), ts=number + 1, clear=True))
-        while world.subscription.go_on():
+        while world.subscription.continue_work():
             pass
     assert world.states[-1] is StreamState.EXACT
     assert world.subscription.stream.counts.num_cuts == 0
@@ -340,7 +340,7 @@ def test_a_large_message_is_decoded_in_steps_before_what_comes_next() -> None:
     body = payload(*range(1, PORTION_BLOCKS + 1))
     world.live(0, body + b" " * SMALL_BYTES)
     assert (behind, world.num_blocks, world.subscription.is_behind) == ([True], 0, True)
-    while world.subscription.go_on():
+    while world.subscription.continue_work():
         pass
     assert (world.num_blocks, world.states[-1]) == (PORTION_BLOCKS, StreamState.EXACT)
 
@@ -348,7 +348,7 @@ def test_a_large_message_is_decoded_in_steps_before_what_comes_next() -> None:
 def test_a_large_message_that_cannot_be_read_costs_what_was_known() -> None:
     world = exact(payload(1))
     world.live(1, b"x" * (SMALL_BYTES + 1))
-    while world.subscription.go_on():
+    while world.subscription.continue_work():
         pass
     assert (world.num_blocks, world.states[-1]) == (0, StreamState.BLIND)
     assert world.subscription.stream.counts.num_undecodable == 1

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from gateway.ingest.time_slices import TURN_S, Turns
+from gateway.ingest.time_slices import SLICE_S, TimeSlices
 
 
 async def until(claim: Callable[[], bool]) -> None:
@@ -17,10 +17,10 @@ async def until(claim: Callable[[], bool]) -> None:
 
 async def test_together_they_hold_the_loop_for_one_turn() -> None:
     """The clock goes on by half a turn each time it is asked: two calls each."""
-    turns, called = Turns(clock=count(0, TURN_S / 2).__next__), list[int]()
+    time_slices, called = TimeSlices(clock=count(0, SLICE_S / 2).__next__), list[int]()
     for i in range(5):
-        turns.add(lambda i=i: called.append(i))  # type: ignore[misc]
-    assert repr(turns) == "Turns(5 waiting)"
+        time_slices.add(lambda i=i: called.append(i))  # type: ignore[misc]
+    assert repr(time_slices) == "Turns(5 waiting)"
     seen = []
     while len(called) < 5:
         await asyncio.sleep(0)
@@ -30,66 +30,66 @@ async def test_together_they_hold_the_loop_for_one_turn() -> None:
 
 
 async def test_one_that_asks_again_waits_behind_the_others() -> None:
-    turns, called = Turns(), list[str]()
+    time_slices, called = TimeSlices(), list[str]()
 
     def greedy() -> None:
         called.append("greedy")
         if len(called) < 5:
-            turns.add(greedy)
+            time_slices.add(greedy)
 
-    turns.add(greedy)
-    turns.add(lambda: called.append("other"))
+    time_slices.add(greedy)
+    time_slices.add(lambda: called.append("other"))
     await until(lambda: len(called) == 5)
     assert called == ["greedy", "other", "greedy", "greedy", "greedy"]
 
 
 async def test_a_call_that_fails_does_not_cost_the_others_theirs() -> None:
-    turns, called, errors = Turns(), list[str](), list[str]()
+    time_slices, called, errors = TimeSlices(), list[str](), list[str]()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: errors.append(str(context["exception"])))
 
     def fail() -> None:
         raise ValueError("a bug")
 
-    turns.add(fail)
-    turns.add(lambda: called.append("other"))
+    time_slices.add(fail)
+    time_slices.add(lambda: called.append("other"))
     await until(lambda: bool(called))
     assert errors == ["a bug"]
 
 
 async def test_what_is_added_later_has_its_turn_too() -> None:
-    turns, called = Turns(), list[int]()
+    time_slices, called = TimeSlices(), list[int]()
     for i in range(3):
-        turns.add(lambda i=i: called.append(i))  # type: ignore[misc]
+        time_slices.add(lambda i=i: called.append(i))  # type: ignore[misc]
         await until(lambda i=i: called[-1:] == [i])  # type: ignore[misc]
     assert called == [0, 1, 2]
 
 
 async def test_whoever_takes_a_turn_waits_for_it() -> None:
-    turns, called = Turns(), list[str]()
-    turns.add(lambda: called.append("before"))
-    await turns.take(lambda: called.append("taken"))
+    time_slices, called = TimeSlices(), list[str]()
+    time_slices.add(lambda: called.append("before"))
+    await time_slices.run(lambda: called.append("taken"))
     assert called == ["before", "taken"]
 
 
 async def test_what_a_taken_turn_raises_is_raised_where_it_was_taken() -> None:
-    turns, called = Turns(), list[str]()
+    time_slices, called = TimeSlices(), list[str]()
 
     def fail() -> None:
         raise ValueError("a bug")
 
     with pytest.raises(ValueError, match="a bug"):
-        await turns.take(fail)
-    await turns.take(lambda: called.append("other"))
+        await time_slices.run(fail)
+    await time_slices.run(lambda: called.append("other"))
     assert called == ["other"]
 
 
 async def test_who_is_cancelled_takes_no_turn() -> None:
-    turns, called = Turns(), list[str]()
-    taking = asyncio.get_running_loop().create_task(turns.take(lambda: called.append("cancelled")))
+    time_slices, called = TimeSlices(), list[str]()
+    taking = asyncio.get_running_loop().create_task(time_slices.run(lambda: called.append("cancelled")))
     await asyncio.sleep(0)  # it has asked
     taking.cancel()
-    turns.add(lambda: called.append("last"))
+    time_slices.add(lambda: called.append("last"))
     with pytest.raises(asyncio.CancelledError):
         await taking
     await until(lambda: "last" in called)

@@ -9,7 +9,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from gateway.ingest.sockets import Reader, opened
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.ingest.unread_bytes import EVENTS, Wires
 from tests.support.zmtp import EndlessPeer
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 MOST = 64 << 20
 
 
-class Held(Turns):
+class Held(TimeSlices):
     """Nobody has a turn: nothing is read."""
 
     def add(self, call: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class Connection:
         self.excess: list[int] = []
         self.peers: list[str] = []
         self.wire = wires.open(self.reader, self._on_excess)
-        self.monitor = Reader(monitor, self._on_event, Turns())
+        self.monitor = Reader(monitor, self._on_event, TimeSlices())
         self.socket.connect(endpoint)
 
     def _on_event(self, frames: list[bytes]) -> None:

@@ -13,7 +13,7 @@ from gateway.ingest import sockets
 from gateway.ingest.pauses import Pauses
 from gateway.ingest.sockets import MAX_BATCHES_PER_TURN, resolve
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import TURN_S, Turns
+from gateway.ingest.time_slices import SLICE_S, TimeSlices
 from gateway.ingest.unread_bytes import Wires
 from gateway.ingest.zmq import ZmqFeed, ZmqTimes, reach
 from tests.support.fakes import END, FakeEngine, Known, payload, seq_frame
@@ -90,7 +90,7 @@ class World:
         self.known = Known("w:1")
         self.publisher = Publisher()
         self.states: list[StreamState] = []
-        self.turns = Turns()
+        self.time_slices = TimeSlices()
         self.wires = Wires()
         self.refused: str | None = None
         self._changed = asyncio.Event()
@@ -112,7 +112,7 @@ class World:
             replay_endpoint=self.publisher.replay_endpoint if can_replay else None,
             topic=topic,
             times=times,
-            turns=self.turns,
+            time_slices=self.time_slices,
             wires=self.wires,
             refusal=lambda address: self.refused,
         )
@@ -221,10 +221,10 @@ async def test_a_whole_buffer_is_replayed(world: World) -> None:
 
 @pytest.mark.process
 async def test_a_long_burst_leaves_the_loop_to_others(world: World) -> None:
-    world.turns = Turns(clock=count(0, TURN_S / 2).__next__)  # two reads each
+    world.time_slices = TimeSlices(clock=count(0, SLICE_S / 2).__next__)  # two reads each
     world.open()
     await world.exact(0)
-    turns = 0
+    time_slices = 0
     num = 20 * MAX_BATCHES_PER_TURN
     follow(world, 1, num)
     async with asyncio.timeout(10):
@@ -232,8 +232,8 @@ async def test_a_long_burst_leaves_the_loop_to_others(world: World) -> None:
             before = world.num_blocks
             await asyncio.sleep(0)
             assert world.num_blocks - before <= 2 * MAX_BATCHES_PER_TURN
-            turns += 1
-    assert turns > 10
+            time_slices += 1
+    assert time_slices > 10
 
 
 @pytest.mark.process
@@ -358,7 +358,7 @@ async def test_nobody_publishes(world: World, caplog: pytest.LogCaptureFixture) 
     world.publisher.close()
     world.open()
     await world.until(lambda: bool(caplog.records))
-    assert f"worker w:1: nothing answers at {world.publisher.endpoint}" in caplog.text
+    assert f"worker w:1: no KV-event publisher at {world.publisher.endpoint}" in caplog.text
     assert not world.feed.is_connected
 
 
@@ -377,7 +377,7 @@ async def test_a_message_that_is_too_large_is_not_read_and_all_is_read_again_aft
     world.publisher.pub.send_multipart([b"kv", seq_frame(2), b"x" * 3_000])
     await world.until(lambda: world.state is StreamState.BLIND)
     assert (world.num_blocks, feed.is_connected, world.subscription.stream.counts.num_cuts) == (0, False, 1)
-    assert "a message of at least 3,010 bytes, beyond " in caplog.text
+    assert "message of at least 3,010 bytes exceeds " in caplog.text
     await world.exact(2)
     follow(world, 3, 4)
     await world.exact(4)
@@ -394,7 +394,7 @@ async def test_one_that_publishes_more_than_is_applied_is_not_read_for_a_while(w
     counts = world.subscription.stream.counts
     assert counts.num_cuts == 1
     assert world.subscription.stream.blind_reason is not None
-    assert "publishes more than may be applied" in world.subscription.stream.blind_reason
+    assert "publishes faster than events are applied" in world.subscription.stream.blind_reason
     await world.exact(20 * MAX_BATCHES_PER_TURN)
 
 
@@ -512,7 +512,7 @@ async def test_which_is_not_reached_is_told(world: World) -> None:
         f"no replay answers at {publisher.replay_endpoint}"
     )
     told = await reached(world, "tcp://*:*", publisher.replay_endpoint)
-    assert told is not None and told.startswith("it publishes at tcp://*:*") and "Invalid argument" in told
+    assert told is not None and told.startswith("unusable endpoints tcp://*:*") and "Invalid argument" in told
 
 
 @pytest.fixture

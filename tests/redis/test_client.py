@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from gateway.bookings.pubsub import Speaker
+from gateway.bookings.pubsub import PublishConnection
 from gateway.redis.client import LOST, open_client
 from gateway.redis.keys import SCHEMA
 from loadtest.ports import free_port
@@ -46,7 +46,7 @@ async def test_a_password_that_is_missing_or_wrong(tmp_path: Path) -> None:
         host = f"127.0.0.1:{server.port}"
         for url in (f"redis://{host}", f"redis://:wr0ng@{host}", f"redis://nobody:wr0ng@{host}"):
             told = await refused(server.options(redis=url))
-            assert "refuses the password or user" in told and host in told and "wr0ng" not in told
+            assert "rejects the password or user" in told and host in told and "wr0ng" not in told
         assert "refuses the password or user" in await refused(server.options())  # by its Unix socket
         await checked(server.options(redis=f"redis://:secret@{host}"))
         await checked(server.options(redis=f"redis://{host}", redis_password_file=str(file)))
@@ -114,7 +114,7 @@ def test_a_connection_that_the_server_has_closed_is_lost_on_the_gateways_own_loo
 
 def test_what_is_said_on_a_line_that_the_server_has_closed_is_counted(server: Server) -> None:
     async def say() -> None:
-        speaker = Speaker(server.options(), "kvgate:0:bookings")
+        speaker = PublishConnection(server.options(), "kvgate:0:bookings")
         await speaker.open()
         speaker._connection._writer.transport.abort()
         await asyncio.sleep(0.01)

@@ -145,7 +145,7 @@ async def test_one_sentinel_that_refuses_is_no_reason_not_to_wait(server: Server
     """For the others, which may know it; what the one says is told."""
     with watching(server.port, "requirepass s3cret") as sentinel:
         url = f"redis+sentinel://127.0.0.1:{sentinel.port},127.0.0.1:{free_port()}/m"
-        with pytest.raises(RedisConnectionError, match="wants one; see sentinel_username"):
+        with pytest.raises(RedisConnectionError, match="missing or rejected; see sentinel_username"):
             await checked(server.options(redis=url))
 
 

@@ -15,7 +15,7 @@ from gateway.core.worker import Served as Model
 from gateway.core.worker import Worker, WorkerId
 from gateway.ingest.pauses import Pauses
 from gateway.ingest.subscription import Subscription
-from gateway.ingest.time_slices import Turns
+from gateway.ingest.time_slices import TimeSlices
 from gateway.replication.agent_feed import AgentFeed, AgentTimes, reach
 from gateway.replication.agent_targets import Agents
 from gateway.replication.messages import Hello, Status
@@ -101,7 +101,7 @@ class World:
             refusal=lambda hello: self.refused,
             open_engine=open_engine,
             on_state=self.on_state,
-            turns=Turns(),
+            time_slices=TimeSlices(),
             times=QUICK,
             limits=self.limits,
         )

@@ -73,7 +73,7 @@ def test_a_batch_of_the_engine_is_a_batch_of_the_log() -> None:
     assert (batch.seq, batch.position.next_seq, batch.position.ts) == (1, 2, 2.0)
     assert batch.position.digest == world.subscription.stream.position.digest
     assert world.num_wakes == wakes + 1
-    assert not world.subscription.go_on()  # nothing happened: nothing is told
+    assert not world.subscription.continue_work()  # nothing happened: nothing is told
     assert (world.told(), world.num_wakes) == ([], wakes + 1)
 
 
@@ -87,7 +87,7 @@ def test_a_batch_that_changes_nothing_moves_the_position() -> None:
 def test_a_large_batch_comes_in_parts_and_only_its_end_is_a_position() -> None:
     world = exact(payload(1))
     world.live(1, payload(*range(10, 10 + 3 * PORTION_BLOCKS), ts=2))
-    while world.subscription.go_on():
+    while world.subscription.continue_work():
         pass
     *parts, last = world.told()
     assert len(parts) >= 2 and all(part.position is None for part in parts)
@@ -129,7 +129,7 @@ def test_a_worker_that_is_gone_wakes_its_readers_and_is_told_no_more() -> None:
     wakes, rank = world.num_wakes, world.rank
     world.store.drop_worker(W)
     assert (rank.is_gone, world.num_wakes, world.store.ranks) == (True, wakes + 1, {})
-    assert not world.subscription.go_on()
+    assert not world.subscription.continue_work()
     world.store.drop_worker(W)
 
 

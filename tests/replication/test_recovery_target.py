@@ -57,7 +57,7 @@ class World(ShelfWorld):
         self.own, self.time = self.follows(), 0.0
         self.healer = RecoveryObserver(self.own.known.index, keep_s=KEEP_S, clock=lambda: self.time)
         self.recovery = self.healer.open(
-            worker(W, block_size=BLOCK_SIZE), can_report=False, shelve=self.subscription.recovery_target
+            worker(W, block_size=BLOCK_SIZE), can_report=False, target_of=self.subscription.recovery_target
         )
         self.subscription.recovery = self.recovery
         self.live(5, payload(3, parent=2))
@@ -93,7 +93,7 @@ def test_what_an_answer_proves_all_know_at_once(world: World) -> None:
     wakes = world.num_wakes
     world.ask(2)
     assert (world.num_wakes, world.own.num_known(), early.num_known()) == (wakes + 1, 2, 2)
-    assert repr(world.healer._shelved[W]) == "RankRecoveryTarget(w:1, frozen=False)"
+    assert repr(world.healer._targets[W]) == "RankRecoveryTarget(w:1, frozen=False)"
 
 
 def test_who_comes_late_knows_it_too_and_loses_it_when_it_ends(world: World) -> None:
@@ -118,7 +118,7 @@ def test_a_run_finds_its_place_in_all_and_goes_by_its_own_name(world: World) -> 
     assert (world.own.num_known(), early.num_known()) == (4, 4)
     assert world.own.known.index.find(W, 4) == BLOCKS[3]
     world.store.apply(W, BlocksRemoved([4]))
-    world.subscription.go_on()
+    world.subscription.continue_work()
     assert (early.num_known(), world.follows().num_known()) == (3, 3)
 
 
@@ -143,7 +143,7 @@ def test_in_the_middle_of_a_batch_of_the_engines_nobody_could_go_on(world: World
     world.ask(2)
     (batch,) = world.told()
     assert isinstance(batch, LogBatch) and batch.changes and batch.position is None
-    while world.subscription.go_on():
+    while world.subscription.continue_work():
         pass
     assert world.told()[-1].position.next_seq == 7
 
@@ -164,7 +164,7 @@ def test_one_whose_lease_is_lost_heals_no_more(world: World) -> None:
     world.healer.close(world.recovery)
     world.ask(2)
     world.settle()
-    assert (world.own.num_known(), world.healer._shelved) == (0, {})
+    assert (world.own.num_known(), world.healer._targets) == (0, {})
 
 
 def test_groups_beside_full_attention_bound_what_is_known(world: World) -> None:
@@ -172,13 +172,13 @@ def test_groups_beside_full_attention_bound_what_is_known(world: World) -> None:
     window = BlocksStored(
         [7], None, tokens_of([]), BLOCK_SIZE, None, "GPU", 1, "sliding_window", 2 * BLOCK_SIZE
     )
-    shelved = world.healer._shelved[W]
+    shelved = world.healer._targets[W]
     world.ask(2)
     assert shelved.overlap(BLOCKS) == {W: 2}
     world.live(6, payload(1, ts=2))
     assert (shelved.overlap(BLOCKS), world.own.num_known()) == ({W: 2}, 2)
     world.store.apply(W, window)
-    world.subscription.go_on()
+    world.subscription.continue_work()
     assert (world.own.num_known(), world.rank.inventory.leading(BLOCKS)) == (0, 2)
     assert shelved.overlap(BLOCKS) == {}
     assert shelved.find(WorkerId(W), 1) == BLOCKS[0]

@@ -69,7 +69,7 @@ class Several:
     def loads(self, number: int) -> tuple[int, int]:
         """Requests and tokens that a gateway counts in all, own and others'."""
         ledger = self.gateways[number].router.ledger
-        loads = [each(worker_id(sim)) for sim in self.sims for each in (ledger.here, ledger.abroad)]
+        loads = [each(worker_id(sim)) for sim in self.sims for each in (ledger.here, ledger.remote)]
         return sum(load.num_in_flight for load in loads), sum(load.booked_tokens for load in loads)
 
     def own(self, number: int) -> int:
@@ -86,7 +86,7 @@ class Several:
         for gateway in self.gateways:
             bookings = gateway.bookings
             assert bookings
-            await until(lambda b=bookings: b.abroad.num_gateways == len(self.gateways) - 1)
+            await until(lambda b=bookings: b.remote.num_gateways == len(self.gateways) - 1)
 
 
 @asynccontextmanager
@@ -224,7 +224,7 @@ async def test_a_gateway_that_is_killed_has_nothing_booked(server: Server) -> No
         assert {type(each).__name__ for each in await lost} == {"ServerDisconnectedError"}
         await until(lambda: told.loads(0) == (0, 0))
         bookings = told.gateways[0].bookings
-        assert bookings and (bookings.abroad.num_dropped, bookings.abroad.num_gateways) == (1, 0)
+        assert bookings and (bookings.remote_hosts.num_dropped, bookings.remote_hosts.num_gateways) == (1, 0)
         await asyncio.to_thread(dies.stop)
         dies._log.close()
 
@@ -233,8 +233,8 @@ async def test_one_that_stops_says_so(server: Server) -> None:
     async with several(server) as told:
         await told.gateways[1].stop(0)
         bookings = told.gateways[0].bookings
-        await until(lambda: bookings and bookings.abroad.num_gateways == 0)
-        assert bookings and bookings.abroad.num_dropped == 0
+        await until(lambda: bookings and bookings.remote_hosts.num_gateways == 0)
+        assert bookings and bookings.remote_hosts.num_dropped == 0
 
 
 @pytest.mark.parametrize("booking", ["shared", "atomic"])
@@ -245,7 +245,7 @@ async def test_redis_is_paused(server: Server, booking: str) -> None:
             first = told.start(0, 4)
             await until(lambda: told.own(0) == 4)
             await until(lambda: all(g.bookings and g.bookings.is_lost for g in told.gateways))
-            await until(lambda: told.gateways[1].bookings.abroad.num_gateways == 0)  # type: ignore[union-attr]
+            await until(lambda: told.gateways[1].bookings.remote_hosts.num_gateways == 0)  # type: ignore[union-attr]
             assert told.loads(1) == (0, 0)
             await first
             second = told.start(0, 4)
@@ -291,7 +291,7 @@ async def test_processes_of_one_host_are_one_host(server: Server) -> None:
         try:
             bookings = told.gateways[0].bookings
             assert bookings
-            await until(lambda: bookings.abroad.num_gateways == 2)
+            await until(lambda: bookings.remote_hosts.num_gateways == 2)
             mine = told.start(0, 5)
             await until(lambda: told.own(0) == 5)
             async with asyncio.timeout(DEADLINE_S):
@@ -317,7 +317,7 @@ async def test_clocks_that_differ_by_a_minute_do_not_matter(server: Server) -> N
         bookings = told.gateways[1].bookings
         assert bookings
         bookings._clock = lambda: time.monotonic() - 60.0
-        bookings.abroad.begin()
+        bookings.remote_hosts.begin()
         asked = told.start(0, 3)
         await until(lambda: told.loads(1)[0] == 3)
         await asked

@@ -120,7 +120,7 @@ class Story:
                     await asyncio.sleep(0.1)
 
     def named(self, sim: Sim) -> set[int]:
-        recovery = self.gateway.healer.get(worker_id(sim))
+        recovery = self.gateway.recovery_observer.get(worker_id(sim))
         assert recovery is not None
         return {b for b in self.gateway.index.blocks(worker_id(sim)) if b not in recovery.proofs}
 

@@ -81,12 +81,14 @@ async def learn(reads: Story, follows: Story) -> None:
     """What was stored behind a proven prefix is placed too, before anything else is done."""
     await reads.chat(HOT)
     await asyncio.sleep(2 * SETTLE_S)
-    await reads.until(lambda: not any(recovery._awaiting for _, recovery in reads.gateway.healer.items()))
+    await reads.until(
+        lambda: not any(recovery._awaiting for _, recovery in reads.gateway.recovery_observer.items())
+    )
     await agree(reads, follows)
 
 
 def num_proven(told: Story) -> int:
-    return sum(len(recovery.proofs) for _, recovery in told.gateway.healer.items())
+    return sum(len(recovery.proofs) for _, recovery in told.gateway.recovery_observer.items())
 
 
 @pytest.mark.parametrize("flags", [{}, {"hash": "bytes"}, {"kv_blocks": 80}, CANNOT_REPORT])
@@ -101,7 +103,9 @@ async def test_what_one_learns_all_know(server: Server, flags: dict[str, Any]) -
             held = await first.held(sim)
             assert len(credited(follows, sim) & held) > max(len(held) // 2, len(before[sim.url] & held))
         assert all(feed.recovery for feed in feeds(reads))  # and so in its /admin/workers
-        assert not any(feed.recovery for feed in feeds(follows)) and not list(follows.gateway.healer.items())
+        assert not any(feed.recovery for feed in feeds(follows)) and not list(
+            follows.gateway.recovery_observer.items()
+        )
         await reads.emptied()
         await follows.settled()
 
@@ -151,7 +155,7 @@ async def test_who_reads_goes_and_nothing_is_believed_that_nobody_can_end(server
         await reads.gateway.stop(0)
         await holds(follows)
         await follows.until(lambda: [credited(follows, sim) for sim in first.sims] == named)
-        assert not list(reads.gateway.healer.items())
+        assert not list(reads.gateway.recovery_observer.items())
         await blind(follows)
         await follows.chat(HOT)  # who holds them now learns
         assert num_proven(follows) > 0

@@ -91,7 +91,7 @@ async def test_what_hangs_on_an_old_prefix_is_known_under_its_own_name(short: Vl
         assert predicted == cached == 256
         await gateway.until(lambda: gateway.known(second) == 320)
         assert await index_is_true(gateway, [first, second]) == [320, 256]
-        recovery = gateway.gateway.healer.get(gateway.id)
+        recovery = gateway.gateway.recovery_observer.get(gateway.id)
         assert recovery is not None
         assert (recovery.counts.num_placed > 0) is (kind == "older")
         child = gateway.hashes(second)[5:]

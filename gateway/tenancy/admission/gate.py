@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.apis.response_ids import STORED
-from gateway.bookings.tenant_usage import Used
+from gateway.bookings.tenant_usage import QuotaUsage
 from gateway.config import Config
 from gateway.core.decision import Prompt
 from gateway.core.errors import GatewayError, TooManyRequests
@@ -244,7 +244,7 @@ def follow(router: Router, queues: ModelQueues) -> None:
 
 
 def gate_of(
-    config: Config, router: Router, used_of: Callable[[str], Used | None] | None = None
+    config: Config, router: Router, used_of: Callable[[str], QuotaUsage | None] | None = None
 ) -> Gate | None:
     """Admission gate of a configuration, or None where nothing that it does is configured. `used_of` returns
     a tenant's usage in the other processes of this host. Raises ConfigError."""

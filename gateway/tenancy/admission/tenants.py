@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from mypy_extensions import mypyc_attr
 
-from gateway.bookings.tenant_usage import GIVEN, NO_REQUESTS, NO_TOKENS, REQUESTS, TOKENS, Used
+from gateway.bookings.tenant_usage import GIVEN, NO_REQUESTS, NO_TOKENS, REQUESTS, TOKENS, QuotaUsage
 from gateway.config.tenant_limits import NO_LIMITS, Limits, is_limited
 from gateway.core.errors import TooManyRequests
 from gateway.http.messages import Header, HttpRequest
@@ -37,7 +37,9 @@ class Tenant:
 
     __slots__ = ("name", "label", "limits", "requests", "tokens", "num_active", "_used")
 
-    def __init__(self, name: str, label: str, limits: Limits, now: float, used: Used | None = None) -> None:
+    def __init__(
+        self, name: str, label: str, limits: Limits, now: float, used: QuotaUsage | None = None
+    ) -> None:
         self.name = name
         self.label = label
         self.limits = limits
@@ -47,12 +49,12 @@ class Tenant:
         if used is not None:
             for cell, bucket in ((NO_REQUESTS, self.requests), (NO_TOKENS, self.tokens)):
                 if bucket is not None:
-                    bucket.take(used.missing_elsewhere(cell, bucket.rate, now), now)
+                    bucket.take(used.deficit_elsewhere(cell, bucket.rate, now), now)
 
     def __repr__(self) -> str:
         return f"Tenant({self.name!r}, active={self.num_active}, {self.requests}, {self.tokens})"
 
-    def limit(self, limits: Limits, now: float, used: Used | None) -> None:
+    def limit(self, limits: Limits, now: float, used: QuotaUsage | None) -> None:
         """Change the limits. The share of quota that was left of the old limits is left of the new ones."""
         shares = [
             1.0 if each is None else each.level(now) / each.capacity for each in (self.requests, self.tokens)
@@ -83,7 +85,7 @@ class Tenant:
             self.requests.take(1, now)
         self.num_active += 1
         if self._used is not None:
-            self._used.took(REQUESTS, 1)
+            self._used.add(REQUESTS, 1)
             self._used.set_active(self.num_active)
             self._publish_missing(self._used, now)
 
@@ -103,7 +105,7 @@ class Tenant:
         if self.tokens is not None:
             self.tokens.take(num_tokens, now)
             if self._used is not None:
-                self._used.took(TOKENS if num_tokens > 0 else GIVEN, abs(num_tokens))
+                self._used.add(TOKENS if num_tokens > 0 else GIVEN, abs(num_tokens))
                 self._publish_missing(self._used, now)
 
     @property
@@ -128,7 +130,7 @@ class Tenant:
                 result.append((b"x-ratelimit-reset-" + name, duration(bucket.full_in_s(now)).encode()))
         return result
 
-    def _take_remote_usage(self, used: Used, now: float) -> int:
+    def _take_remote_usage(self, used: QuotaUsage, now: float) -> int:
         """Take the usage in other processes from the quota. Returns their requests in flight."""
         if self.requests is not None:
             self.requests.take(used.grown_elsewhere(REQUESTS), now)
@@ -136,11 +138,11 @@ class Tenant:
             self.tokens.take(used.grown_elsewhere(TOKENS) - used.grown_elsewhere(GIVEN), now)
         return used.num_active_elsewhere()
 
-    def _publish_missing(self, used: Used, now: float) -> None:
+    def _publish_missing(self, used: QuotaUsage, now: float) -> None:
         """Publish the quota used so far, for a process that meets the tenant later."""
         num_requests = self.requests.capacity - self.requests.level(now) if self.requests else 0.0
         num_tokens = self.tokens.capacity - self.tokens.level(now) if self.tokens else 0.0
-        used.tell_missing(num_requests, num_tokens, now)
+        used.publish_deficit(num_requests, num_tokens, now)
 
     def _check_tokens(self, num_tokens: int, now: float) -> None:
         assert self.tokens is not None
@@ -186,7 +188,7 @@ class Tenants:
         limits: Mapping[str, Limits],
         *,
         max_tenants: int = MAX_TENANTS,
-        used_of: Callable[[str], Used | None] | None = None,
+        used_of: Callable[[str], QuotaUsage | None] | None = None,
     ) -> None:
         self._limits = limits
         self._others = limits.get(DEFAULT, NO_LIMITS)
@@ -226,7 +228,7 @@ class Tenants:
         self._tenants[name] = tenant
         return tenant
 
-    def _used(self, name: str, limits: Limits) -> Used | None:
+    def _used(self, name: str, limits: Limits) -> QuotaUsage | None:
         return self._used_of(name) if self._used_of and is_limited(limits) else None
 
     def _label(self, name: str) -> str:

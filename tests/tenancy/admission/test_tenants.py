@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from gateway.bookings.tenant_usage import UsedTable
+from gateway.bookings.tenant_usage import QuotaTable
 from gateway.config.tenant_limits import Limits
 from gateway.core.errors import TooManyRequests
 from gateway.tenancy.admission.tenants import MAX_LABELS, OTHERS, Tenant, Tenants
@@ -144,8 +144,8 @@ def test_labels_of_metrics_are_bounded() -> None:
 
 def beside(**limits: float) -> tuple[Tenant, Tenant]:
     """The same tenant in two processes."""
-    memory = memoryview(bytearray(UsedTable.num_bytes(2)))
-    table = UsedTable(memory, 2, nullcontext)
+    memory = memoryview(bytearray(QuotaTable.num_bytes(2)))
+    table = QuotaTable(memory, 2, nullcontext)
     every = {"*": Limits(**limits)}  # type: ignore[arg-type]
     one, other = (Tenants(every, used_of=lambda name, row=row: table.of(name, row)) for row in (0, 1))  # type: ignore[misc]
     return one.of("t", 0.0), other.of("t", 0.0)
@@ -185,8 +185,8 @@ def test_tokens_are_counted_together_and_given_back() -> None:
 
 
 def test_a_process_that_meets_a_tenant_begins_with_what_is_left() -> None:
-    memory = memoryview(bytearray(UsedTable.num_bytes(2)))
-    table = UsedTable(memory, 2, nullcontext)
+    memory = memoryview(bytearray(QuotaTable.num_bytes(2)))
+    table = QuotaTable(memory, 2, nullcontext)
     every = {"*": Limits(requests_per_s=1, requests_at_once=4, tokens_per_min=60)}
     first = Tenants(every, used_of=lambda name: table.of(name, 0)).of("t", 100.0)
     for _ in range(4):

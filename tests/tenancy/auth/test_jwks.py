@@ -17,7 +17,7 @@ from tests.tenancy.auth.issuers import jwks, public
 from tests.tenancy.auth.test_jwt import made
 
 
-class Used:
+class QuotaUsage:
     """Fake consumer of JWKS: takes any text except a broken one."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_a_file_is_read_at_once_or_refused(path: Path, tmp_path: Path) -> None:
-    used = Used()
+    used = QuotaUsage()
     Jwks(str(path), used, refresh_s=1.0)
     assert used.texts == [b"one"]
     path.write_bytes(b"broken")
@@ -49,14 +49,14 @@ async def test_a_file_is_read_at_once_or_refused(path: Path, tmp_path: Path) -> 
 
 async def test_keys_without_tls_are_rejected() -> None:
     with pytest.raises(ConfigError, match="use https"):
-        Jwks("http://10.0.0.1/jwks", Used(), refresh_s=1.0)
-    Jwks("https://10.0.0.1/jwks", Used(), refresh_s=1.0)
+        Jwks("http://10.0.0.1/jwks", QuotaUsage(), refresh_s=1.0)
+    Jwks("https://10.0.0.1/jwks", QuotaUsage(), refresh_s=1.0)
 
 
 async def test_a_failed_fetch_keeps_the_previous_keys_and_logs_once(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    used = Used()
+    used = QuotaUsage()
     jwks = Jwks(str(path), used, refresh_s=1.0)
     with caplog.at_level(logging.INFO):
         for text in (b"broken", b"broken", b"two"):
@@ -83,7 +83,7 @@ async def issuer(answers: list[web.Response]) -> AsyncIterator[str]:
 @pytest.mark.process
 async def test_a_url_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 100)
-    used = Used()
+    used = QuotaUsage()
     answers = [web.Response(body=b"one"), web.Response(status=500), web.Response(body=b"x" * 101)]
     async with issuer(answers) as url:
         jwks = Jwks(url, used, refresh_s=1.0)
@@ -97,14 +97,14 @@ async def test_a_url_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("url", ["https://w/\r\nX: y", "https://w\\@evil/", "https://2852039166/jwks"])
 def test_a_url_that_could_be_read_in_two_ways(url: str) -> None:
     with pytest.raises(ConfigError, match="jwt_keys: "):
-        Jwks(url, Used(), refresh_s=1.0)
+        Jwks(url, QuotaUsage(), refresh_s=1.0)
 
 
 async def test_it_is_kept_new_and_sooner_where_it_is_wanted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MIN_INTERVAL_S", 0.0)
-    used = Used()
+    used = QuotaUsage()
     jwks = Jwks(str(path), used, refresh_s=3600.0)
     task = asyncio.get_running_loop().create_task(jwks.keep())
     try:
@@ -140,7 +140,7 @@ async def test_nonsense_of_any_kind_leaves_the_keys_before(path: Path, nonsense:
 @pytest.mark.process
 async def test_a_redirect_is_not_followed(caplog: pytest.LogCaptureFixture) -> None:
     """The last address might be without TLS, where an attacker can put in other keys."""
-    used = Used()
+    used = QuotaUsage()
     answers = [web.Response(body=b"theirs")]
     async with issuer(answers) as other:
         answers.insert(0, web.Response(status=302, headers={"Location": other}))
