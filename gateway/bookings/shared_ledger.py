@@ -89,7 +89,7 @@ class Table:
             return self.words[1]
 
     def set_lock_number(self, number: int) -> None:
-        self.words[2] = turn
+        self.words[2] = number
 
     def publishes_as(self, row: int, gateway: int) -> None:
         self.words[self._gateways_at + row] = gateway

@@ -118,10 +118,10 @@ def test_what_is_said_on_a_line_that_the_server_has_closed_is_counted(server: Se
         await speaker.open()
         speaker._connection._writer.transport.abort()
         await asyncio.sleep(0.01)
-        speaker.say(b"lost")
-        assert speaker.num_unsaid == 1
+        speaker.publish(b"lost")
+        assert speaker.num_unsent == 1
         with pytest.raises(LOST):
-            await speaker.say_answered(b"lost")
+            await speaker.publish_confirmed(b"lost")
         await speaker.end()
 
     uvloop.run(say())
