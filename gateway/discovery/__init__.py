@@ -1,1 +1,1 @@
-"""Where workers come from: what an endpoint tells of itself, whether it is up, who is in the fleet."""
+"""Discovery of workers: declared by the operator, probed, and joined to the fleet; their lifecycle."""

@@ -1,6 +1,6 @@
-"""Names that engines have for each other, asked of the server that a prefill worker's connector has for that.
+"""Engine ids that prefill workers' KV connectors report on a bootstrap server.
 
-They are new with each start of an engine, and so asked whenever its facts are.
+They are new with each start of an engine, and so requested whenever the worker is probed anew.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from gateway.http.address import Address
 
 
 async def with_engine_ids(facts: Facts, said: Said, handoffs: Mapping[str, Handoff], probe: Probe) -> Facts:
-    """Raises ProbeError while its connector is not ready."""
+    """Add the engine ids of a prefill worker. Raises ProbeError while its connector is not ready."""
     worker = said.workers_of(facts)[0]
     transfer = worker.transfer
     handoff = handoffs.get(transfer.connector) if transfer else None
@@ -29,5 +29,5 @@ async def with_engine_ids(facts: Facts, said: Said, handoffs: Mapping[str, Hando
     except DecodeError as exc:
         raise ProbeError(f"http://{address}{bootstrap.path}: {exc}") from exc
     if not ids:
-        raise ProbeError(f"http://{address}{bootstrap.path}: the engine has not told its name there yet")
+        raise ProbeError(f"http://{address}{bootstrap.path}: the engine has not registered its id there yet")
     return replace(facts, transfer=replace(transfer, address=address), engine_ids=ids)

@@ -1,8 +1,8 @@
-"""Bounds on what an endpoint declares of itself: names of models, and ranks. Pure.
+"""Bounds on what an endpoint reports about itself: names of models, and ranks. Pure.
 
 A worker is not trusted with the log, the metrics page or the event loop of its gateway: names appear in all
-of them, and each rank is a worker. Names that cannot be used are ignored; more ranks than any engine has mean
-that the answer is wrong as a whole.
+of them, and each rank is a worker. Unusable names are ignored; more ranks than any engine has mean that the
+answer is wrong as a whole.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from gateway.core.engine import ModelInfo
 
 MAX_MODELS = 4096
-"""Names of one endpoint, adapters among them. vLLM's own pages of adapters have hundreds."""
+"""Names per endpoint, adapters included. vLLM's own pages of adapters have hundreds."""
 MAX_NAME_CHARS = 1024
-"""A name, a root or a parent: paths are among them."""
+"""Characters of a name, a root or a parent, which may be paths."""
 MAX_RANKS = 1024
-"""Data-parallel ranks of one endpoint; the largest deployments have some hundred."""
+"""Data-parallel ranks per endpoint; the largest deployments have some hundred."""
 MAX_SERVED = 1 << 16
-"""Names times ranks: so many entries are indexed by model when the endpoint joins, in some 0.1 s."""
+"""Names times ranks: entries that are indexed by model when the endpoint joins, in some 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """The models that can be used; `refusal` says why the others cannot, and is empty if all can."""
+    """Usable models of an endpoint; `refusal` explains why others are ignored, and is empty if none are."""
 
     models: tuple[ModelInfo, ...]
     refusal: str = ""
@@ -53,7 +53,7 @@ def usable(models: Sequence[ModelInfo], num_ranks: int = 1) -> Usable:
 
 
 def ranks_refusal(num_ranks: int) -> str | None:
-    """Why an endpoint with so many ranks is not used; None if it is."""
+    """Explain why an endpoint with so many ranks is rejected; None if it is not."""
     if num_ranks <= MAX_RANKS:
         return None
     return f"declares {num_ranks} data-parallel ranks, at most {MAX_RANKS} are used of one endpoint"

@@ -1,6 +1,7 @@
-"""Hosts that an engine reports beside its own: names are resolved once, and the addresses are judged.
+"""Pinning of hosts that an engine reports for its events: names are resolved once, and the addresses are
+checked.
 
-libzmq would resolve a name at each connection, and connect to whatever it stands for by then.
+libzmq would resolve a name at each connection, and connect to its address of that time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,8 +19,8 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def with_addresses(facts: Facts, reachable: Reachable, resolve: Resolve = resolve) -> Facts:
-    """The facts, with an address in place of each foreign name. Of several addresses a refused one is taken,
-    so that the feed is refused with the reason."""
+    """Return the facts with an address in place of each foreign name. If one of several addresses is
+    rejected, that one is used, so that the feed fails with the reason."""
     if not facts.sources:
         return facts
     host = Address.of(facts.url).host
@@ -39,7 +40,7 @@ async def with_addresses(facts: Facts, reachable: Reachable, resolve: Resolve = 
         if source.is_polled:
             return source
         endpoint = await pinned(source.endpoint)
-        assert endpoint is not None, "what is given comes back"
+        assert endpoint is not None, "a given endpoint stays one"
         return replace(source, endpoint=endpoint, replay_endpoint=await pinned(source.replay_endpoint))
 
     return replace(facts, sources=tuple([await judged(source) for source in facts.sources]))

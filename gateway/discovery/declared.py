@@ -1,7 +1,7 @@
-"""What the operator says of workers beside what they tell themselves: role, connector, place. Pure.
+"""Settings that the operator declares for workers: role, connector, topology. Pure.
 
-A worker's own word goes before ours where it has one; where they contradict each other it does not join: it
-was put where it does not belong.
+A worker's own report takes precedence over a default; a worker that contradicts its declared role does not
+join: it was configured in the wrong place.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,13 +15,13 @@ from gateway.discovery.probed import Facts, worker_urls, workers_of
 
 
 class WrongRole(ProbeError):
-    """It is another one than it was said to be."""
+    """The worker reports another role than the declared one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """`connectors` by URL, `connector` for all others; `defaults` by engine, where nobody says. `topology` by
-    URL. Roles are changed when workers are added."""
+    """Declared settings of workers: `connectors` by URL, `connector` for all others, `defaults` by engine;
+    `topology` by URL. Roles change when workers are added."""
 
     roles: dict[str, Role] = field(default_factory=dict)
     connectors: dict[str, str] = field(default_factory=dict)
@@ -30,16 +30,16 @@ class Said:
     topology: dict[str, str] = field(default_factory=dict)
 
     def inherit(self, url: str, source: str) -> None:
-        """What is said of a name is said of each of its addresses."""
+        """Copy the settings of a DNS name to one of its addresses."""
         for table in (self.connectors, self.topology):
             if source in table:
                 table[url] = table[source]
 
     def workers_of(self, facts: Facts) -> tuple[Worker, ...]:
-        """Raises WrongRole."""
+        """Return the workers of an endpoint with their declared settings. Raises WrongRole."""
         said = self.roles.get(facts.url)
         if said and facts.role and facts.role != said.value:
-            raise WrongRole(f"{facts.url} is a {facts.role} worker, and was given as --{said.value}")
+            raise WrongRole(f"{facts.url} is a {facts.role} worker, but was declared as --{said.value}")
         return tuple(self._said_of(worker, said) for worker in workers_of(facts))
 
     def _said_of(self, worker: Worker, said: Role | None) -> Worker:
@@ -55,16 +55,17 @@ class Said:
 
 
 def said_of(config: Config, known: Collection[str] = (), defaults: Mapping[str, str] | None = None) -> Said:
-    """`known` are connectors, `defaults` those of engines. Raises ConfigError."""
+    """Return the declared settings. `known` are connectors, `defaults` those of engines. Raises
+    ConfigError."""
     roles = dict.fromkeys(worker_urls(config.prefill), Role.PREFILL)
     for url in worker_urls(config.decode):
         if url in roles:
-            raise ConfigError(f"decode: {url} is given as --prefill too; one that does both is a --worker")
+            raise ConfigError(f"decode: {url} is a --prefill worker too; for both roles use --worker")
         roles[url] = Role.DECODE
     named = dict(_by_url("connector", spec) for spec in config.connector)
     for name in named.values():
         if name not in known:
-            raise ConfigError(f"connector: '{name}' is none; known: {', '.join(known)}")
+            raise ConfigError(f"connector: unknown connector '{name}'; known: {', '.join(known)}")
     places = dict(_by_url("topology", spec) for spec in config.topology)
     if "" in places:
         raise ConfigError(f"topology: '{places['']}' names no worker; give URL=LABEL")
@@ -72,7 +73,7 @@ def said_of(config: Config, known: Collection[str] = (), defaults: Mapping[str, 
 
 
 def _by_url(option: str, spec: str) -> tuple[str, str]:
-    """URL and what is said of it; no URL means all."""
+    """Split URL=VALUE; an empty URL stands for all workers."""
     url, _, name = spec.rpartition("=")
     if not url:
         return "", name

@@ -1,7 +1,7 @@
-"""Names with several addresses: each address is a worker, and they are looked up again and again.
+"""DNS names with several addresses: each address is a worker, and names are resolved periodically.
 
     dns+http://engines:8000 ──► http://10.0.0.1:8000   joins as any other
-                            └─► http://10.0.0.2:8000   is named no longer: it drains, and is gone
+                            └─► http://10.0.0.2:8000   no longer in DNS: it drains, and is dropped
 
 A name that cannot be resolved changes nothing: its workers are probed as all are.
 """
@@ -22,21 +22,21 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.roster")
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""The addresses of a name. Raises OSError."""
+"""Resolves a name to addresses. Raises OSError."""
 
 MAX_ADDRESSES = 1024
-"""Workers of a name: each is probed, whoever answers for the name."""
-NO_LONGER_NAMED = "its name no longer has this address"
+"""Workers per name, each of which is probed."""
+NO_LONGER_NAMED = "its address is no longer in DNS"
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """By the system, in a thread."""
+    """Resolve a name by the system, in a thread."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def member_url(source: str, ip: str) -> str:
-    """Of one address of a name, as any worker's."""
+    """Return the worker URL of one address of a name."""
     address = Address.of(source.removeprefix(DNS))
     host = f"[{ip}]" if ":" in ip else ip
     scheme = "https" if address.is_tls else "http"
@@ -45,7 +45,7 @@ def member_url(source: str, ip: str) -> str:
 
 @dataclass(slots=True)
 class Name:
-    """`members` are the URLs of its addresses."""
+    """DNS name with its state. `members` are the URLs of its addresses."""
 
     url: str
     role: Role | None
@@ -54,7 +54,8 @@ class Name:
 
 
 class Resolver:
-    """`inherit` has what is said of a name be said of a member: its URL, the name's, the bare host name."""
+    """Keeps the roster in step with DNS names. `inherit` copies a name's settings to a member; arguments: its
+    URL, the name's URL, the bare host name."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Resolver:
         return f"Resolver({sorted(self.names)})"
 
     def add(self, url: str, role: Role | None = None) -> bool:
-        """Begin to look a name up; False if that is so already."""
+        """Start resolving a name; False if it is known already."""
         if url in self.names:
             return False
         self.names[url] = Name(url, role)
@@ -89,7 +90,7 @@ class Resolver:
         return True
 
     def drop(self, url: str) -> bool:
-        """Forget a name, and drop its workers."""
+        """Drop a name and its workers."""
         if (name := self.names.pop(url, None)) is None:
             return False
         for member in name.members:
@@ -111,7 +112,7 @@ class Resolver:
                 pass
 
     async def look(self) -> None:
-        """At all names, each by itself: one that takes its time holds up no other."""
+        """Resolve all names at once: a slow one delays no other."""
         await asyncio.gather(*map(self._look, list(self.names.values())))
 
     async def _look(self, name: Name) -> None:
@@ -121,10 +122,10 @@ class Resolver:
         except (OSError, UnicodeError) as exc:
             return self._failed(name, f"cannot be resolved: {getattr(exc, 'strerror', None) or exc}")
         if name.url not in self.names:
-            return None  # it was dropped meanwhile
+            return None  # dropped meanwhile
         if (num_found := len(found)) > MAX_ADDRESSES:
             found = sorted(found)[:MAX_ADDRESSES]  # the same ones the next time
-            self._failed(name, f"has {num_found} addresses, {MAX_ADDRESSES} of them are used")
+            self._failed(name, f"has {num_found} addresses, using {MAX_ADDRESSES}")
         good = []
         for ip in found:
             if refusal := self._reachable.refusal(ip):
@@ -152,5 +153,5 @@ class Resolver:
 
     def _failed(self, name: Name, why: str) -> None:
         if name.last_error != why:
-            self._log.warning("the name %s: %s", name.url, why)
+            self._log.warning("DNS name %s: %s", name.url, why)
         name.last_error = why

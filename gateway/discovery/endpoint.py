@@ -1,4 +1,4 @@
-"""One URL of the fleet, and what came of it; what its answers say of the process behind it. No I/O."""
+"""State of one endpoint URL, and checks of the process behind it. No I/O."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -15,17 +15,18 @@ from gateway.ingest.base import Feed
 
 FAILURES_TO_DOWN = 2
 LOOKS_TO_JOIN = 3
-"""Over a connection each: a balancer may send each to another engine."""
+"""Probes before joining, each over a connection of its own: a load balancer may route each to another engine.
+"""
 FRESH_EVERY = 8
-"""Looks over a connection of their own are so rare: with TLS each costs a handshake."""
+"""Every which probe uses a fresh connection: with TLS each costs a handshake."""
 
 
 class SeveralEngines(ProbeError):
-    """Behind one address: what they hold cannot be told apart."""
+    """Several engines answer at one address, with caches that cannot be distinguished."""
 
 
 class Read(Protocol):
-    """What is known of a stream."""
+    """State of an event stream."""
 
     counts: StreamCounts
     blind_reason: str | None
@@ -41,9 +42,11 @@ class Subscribed(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """One URL and what came of it. `wake` asks for a probe now. `num_resets` are those of its streams when
-    its engine process became known, `last` are the metrics of the last look. `is_misplaced`: it says that it
-    is not what it was given as."""
+    """State of one endpoint URL.
+
+    `wake` triggers a probe now. `num_resets` are those of its streams when its engine process became known,
+    `last` the metrics of the last probe. `is_misplaced`: it contradicts its declared role.
+    """
 
     url: str
     probe: Probe
@@ -68,19 +71,20 @@ def num_resets(endpoint: Endpoint) -> dict[WorkerId, int]:
 
 
 def streams(endpoint: Endpoint) -> Iterator[tuple[Feed, int]]:
-    """Each with how often it has begun anew since its engine process became known."""
+    """Yield each feed with its number of resets since the engine process became known."""
     for worker, num in num_resets(endpoint).items():
         yield endpoint.feeds[worker][0], num - endpoint.num_resets[worker]
 
 
 def has_begun_anew(stream: tuple[Feed, int]) -> bool:
-    """An agent is told apart by its engine's start time: it is followed anew."""
+    """Return True if a stream was reset with its engine. Agent feeds do not count: they are followed again
+    after a restart, which their engine's start time shows."""
     feed, num = stream
     return num > 0 and feed.is_connected and not hasattr(feed, "agent")
 
 
 def has_gone_back(endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> bool:
-    """Counters only grow: without a start time they are a process's identity."""
+    """Return True if a counter fell: without a start time, counters identify a process."""
     if endpoint.facts is None or endpoint.facts.start_time_s is not None:
         return False
     for rank, metrics in ranks.items():
@@ -92,7 +96,7 @@ def has_gone_back(endpoint: Endpoint, ranks: Mapping[int, EngineMetrics]) -> boo
 
 
 def is_doubtful(endpoint: Endpoint) -> bool:
-    """Whether it is worth asking what else may have changed: a restart may have gone by between two looks."""
+    """Return True if other facts may have changed: a restart may have happened between two probes."""
     assert endpoint.facts is not None
     if endpoint.num_failures >= FAILURES_TO_DOWN and endpoint.facts.start_time_s is None:
         return True
@@ -102,7 +106,7 @@ def is_doubtful(endpoint: Endpoint) -> bool:
 
 
 def see(endpoint: Endpoint, *looks: Mapping[int, EngineMetrics]) -> None:
-    """What was told, one after the other. Raises SeveralEngines."""
+    """Check the engine's identity in consecutive answers. Raises SeveralEngines."""
     for ranks in looks:
         began_s = next((metrics.start_time_s for metrics in ranks.values() if metrics.start_time_s), None)
         has_fallen = began_s is None and has_gone_back(endpoint, ranks)

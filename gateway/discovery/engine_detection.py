@@ -1,7 +1,7 @@
-"""Which engine an endpoint is: as it is configured, else as its own answers say. Pure.
+"""Detection of an endpoint's engine: as configured, else by its own answers. Pure.
 
-Every engine answers `/v1/models`, where most name themselves as the owner of their models; names of
-metrics tell where a proxy in between, or the operator, changed that. What is left speaks OpenAI.
+Every engine answers `/v1/models`, where most name themselves as the owner of their models; names of metrics
+identify it where a proxy, or the operator, changed that. All others count as OpenAI-compatible.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gateway.core.errors import ConfigError
 from gateway.discovery.probed import endpoint_url
 
 MODELS, METRICS, HEALTH = "/v1/models", ("/metrics", "/prometheus/metrics"), "/health"
-"""Paths that are asked before the engine is known."""
+"""Paths that are requested before the engine is known."""
 
 
 class _Card(msgspec.Struct):
@@ -29,7 +29,7 @@ _models = msgspec.json.Decoder(_Models).decode
 
 
 class Engines:
-    """The known engines; the last is taken where no other's marks are found.
+    """Known engines; the last one is used if no other's marks are found.
 
     `said` are "NAME" for all endpoints or "URL=NAME" for one. Raises ConfigError.
     """
@@ -41,7 +41,7 @@ class Engines:
         for spec in said:
             url, _, name = spec.rpartition("=")
             if name not in self._table:
-                raise ConfigError(f"engine: '{name}' is no engine; known: {', '.join(self._table)}")
+                raise ConfigError(f"engine: unknown engine '{name}'; known: {', '.join(self._table)}")
             if url:
                 self._by_url[_endpoint(url)] = self._table[name]
             else:
@@ -51,7 +51,7 @@ class Engines:
         return f"Engines({', '.join(self._table)})"
 
     def inherit(self, url: str, source: str) -> None:
-        """What is said of a name is said of each of its addresses."""
+        """Copy a DNS name's engine to one of its addresses."""
         if source in self._by_url:
             self._by_url[url] = self._by_url[source]
 
@@ -62,7 +62,7 @@ class Engines:
         return self._by_url.get(url, self._default)
 
     def by_models(self, body: bytes) -> Engine | None:
-        """By who owns the models that it lists; None if that is nobody we know."""
+        """Return the engine that owns the listed models; None if unknown."""
         try:
             owners = {card.owned_by for card in _models(body).data}
         except UNREADABLE:
@@ -72,7 +72,7 @@ class Engines:
         )
 
     def by_metrics(self, page: bytes) -> Engine | None:
-        """By how the names of its metrics begin; None if none is known."""
+        """Return the engine by the prefix of its metrics' names; None if unknown."""
         for engine in self._table.values():
             mark = engine.marks.metrics.encode()
             if mark and (page.startswith(mark) or b"\n" + mark in page):
@@ -81,7 +81,7 @@ class Engines:
 
     @property
     def other(self) -> Engine:
-        """The engine of whoever answers, and is none of those with marks."""
+        """Engine for endpoints without the marks of any other."""
         return list(self._table.values())[-1]
 
 

@@ -1,4 +1,4 @@
-"""Opens a worker's feed by what its event source is: an address over ZeroMQ, or a path to be polled."""
+"""Factory of workers' event feeds, by event source: ZeroMQ, polling, an agent, or Redis."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class Feeds:
-    """`engine_of` finds an adapter by its name; `headers` go with each poll; `subscribe` makes what takes
-    the events."""
+    """Opens the event feeds of workers. `engine_of` returns an adapter by its name; `headers` go with each
+    poll; `subscribe` creates the subscription."""
 
     def __init__(
         self,
@@ -51,8 +51,9 @@ class Feeds:
         limits_of: Callable[[Worker], BlockLimits] = lambda worker: block_limits(worker.num_blocks),
         ways: Ways | None = None,
     ) -> None:
-        """`limits_of` bounds what is kept of a worker. `shared` is Redis: workers without an agent are read
-        by one gateway for all. `ways` judge the endpoints that engines report; without them all are right."""
+        """Create a factory. `limits_of` bounds a worker's blocks. `shared` is Redis: one gateway leads each
+        worker without an agent. `ways` check the endpoints that engines report; without them all are
+        accepted."""
         self._ways = ways
         self._shared = shared
         self._limits_of = limits_of
@@ -78,8 +79,8 @@ class Feeds:
         "tuple[ZmqFeed | PollFeed, Subscription] | tuple[AgentFeed, AgentFeed] | "
         "tuple[ReplicaFeed, ReplicaFeed]"
     ):
-        """Started: by its agent where it has one, which must be beside the engine process that began at
-        `start_time_s`. Raises ValueError for an endpoint that cannot be used."""
+        """Start a worker's feed, from its agent where it has one, which must be beside the engine process
+        that began at `start_time_s`. Raises ValueError for an unusable endpoint."""
         if self._shared and not (self._agents and self._agents.has(worker)):
             return self._open_replica(self._shared, worker, source, session, on_state)
         if self._agents is None or not self._agents.has(worker):
@@ -87,7 +88,7 @@ class Feeds:
 
         def open_events() -> tuple[ZmqFeed | PollFeed, Subscription]:
             if source.is_polled:
-                raise ValueError("they can be had once, and are its agent's")
+                raise ValueError("polled events can be consumed once; the worker's agent consumes them")
             return self._open_events(worker, source, session, on_state)
 
         feed = self._agents.open(worker, open_events, on_state, start_time_s, self._limits_of(worker))
@@ -105,7 +106,7 @@ class Feeds:
             if store is not None:
                 return self._open_events(worker, source, session, lambda worker, state: None, store)
             if source.is_polled:
-                raise ValueError("they can be had once")
+                raise ValueError("polled events can be consumed once")
             return self._open_events(worker, source, session, on_state)
 
         feed = shared.open(worker, open_events, on_state, self._tasks, self._limits_of(worker))
@@ -143,8 +144,8 @@ class Feeds:
         return feed, subscription
 
     def _attach_recovery(self, worker: Worker, engine: Engine, subscription: Subscription) -> None:
-        """But not where an agent keeps count: it does not know what we ask its engine to announce. Nor for
-        the tree in Redis, which is told of blocks whose names are known."""
+        """Attach blind recovery, except with an agent (unaware of the announcements that we request) or with
+        the tree in Redis, which needs engine hashes."""
         if (recovery_observer := self._recovery_observer) is None or (
             self._agents and self._agents.has(worker)
         ):
@@ -158,7 +159,8 @@ class Feeds:
         subscription.on_close = lambda: recovery_observer.close(recovery)
 
     async def reach(self, worker: Worker, source: EventSource, timeout_s: float) -> str | None:
-        """Whether its events and their replay can be had from here: None, or what is in the way."""
+        """Check that a worker's events and their replay are reachable from here; returns None or the
+        obstacle."""
         assert source.replay_endpoint is not None
         try:
             endpoint, replay = self._reached(worker, source)
@@ -187,7 +189,7 @@ class Feeds:
         )
 
     def _reached(self, worker: Worker, source: EventSource) -> tuple[str, str | None]:
-        """Both endpoints as they are reached from here. Raises ValueError for one that is refused."""
+        """Return both endpoints as reachable from here. Raises ValueError for a rejected one."""
         host, replay = Address.of(worker.url).host, source.replay_endpoint
         return reachable_endpoint(source.endpoint, host, self._ways), reachable_endpoint(
             replay, host, self._ways

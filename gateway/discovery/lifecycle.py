@@ -1,12 +1,12 @@
-"""How each worker stands with the fleet: joining, warm-up, active, draining, ejected, gone.
+"""Lifecycle of workers: joining, warm-up, active, draining, ejected, gone.
 
     joining ─► warm_up ─► active ─► draining ─► gone
                   ▲          │  ▲       │ undone
-                  │ let in   │  └───────┘
+                  │ readmit  │  └───────┘
                   └─ ejected ◄┘ fails (discovery/outlier_detection.py)
 
-It is told of requests that failed and of what probes found, and says it to the fleet, of which decisions are
-made. Looked at while something is under way only: a fleet that is well costs a decision nothing.
+Failed requests and probe results come in; the fleet, which decisions read, gets the states. Runs only while
+something changes: a healthy fleet costs a decision nothing.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.roster")
 
 MAX_GONE = 50
-"""Of those that are gone, how many are remembered for /admin/workers."""
+"""Dropped endpoints remembered for /admin/workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a worker still has: its requests, those of other processes of this host too, and how many that
-    others answer have yet to fetch what it computed."""
+    """Work that a worker still has: requests of all processes of this host, and transfers that other workers
+    have yet to fetch from it."""
 
     in_flight: Callable[[WorkerId], int]
     unstarted_tokens: Callable[[WorkerId], int]
@@ -50,7 +50,7 @@ class Left:
 
 @dataclass(slots=True)
 class _Drain:
-    """`is_last`: when it has nothing left it is dropped."""
+    """Draining endpoint; `is_last`: dropped when nothing is left."""
 
     why: str
     is_last: bool
@@ -76,8 +76,8 @@ class Standings:
         warm_up_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`num_answered` counts the requests that a worker answered well, `on_ejected` is told of one
-        whose requests are better off elsewhere."""
+        """Create the lifecycle states. `num_answered` counts a worker's successful requests, `on_ejected` is
+        called for a worker with requests that should go elsewhere."""
         self._fleet = fleet
         self._left = left
         self._num_answered = num_answered
@@ -99,10 +99,11 @@ class Standings:
     def __repr__(self) -> str:
         return f"Standings(draining={sorted(self._drains)}, warming={sorted(self._warming)})"
 
-    # what the roster tells ----------------------------------------------------------------------
+    # events of the roster ----------------------------------------------------------------------
 
     def joined(self, workers: Sequence[Worker]) -> None:
-        """Those found in our own first moments may have been there for long: they do not warm up."""
+        """Start the lifecycle of workers that joined. Those found when the gateway starts may be warm
+        already: they skip warm-up."""
         is_new = self._clock() - self._began_s >= self._warm_up_s
         for worker in workers:
             self._conducts[worker.id] = Conduct(self._rules)
@@ -125,7 +126,7 @@ class Standings:
             del self.ejections[key]
 
     def looked(self, worker: WorkerId, metrics: EngineMetrics | None) -> None:
-        """It answered its probes."""
+        """Handle a successful probe: eject, readmit or warm up the worker."""
         if (conduct := self._conducts.get(worker)) is None:
             return
         now = self._clock()
@@ -133,64 +134,64 @@ class Standings:
             self._eject(worker, conduct, ejection, now)
         if conduct.may_return(now):
             conduct.returned(now)
-            self._log.info("worker %s is let in again", worker)
+            self._log.info("worker %s readmitted", worker)
             self._fleet.eject(worker, None)
             self._warm_up(worker)
         if worker in self._warming:
             self._look_at_ramp(worker, now)
 
     def failed(self, worker: WorkerId, reason: str) -> None:
-        """A request failed there. Whoever unloaded an adapter has nothing against its other requests."""
+        """Handle a failed request. An unloaded adapter is no failure of the worker."""
         if reason == UNLOADED or (conduct := self._conducts.get(worker)) is None:
             return
         if ejection := conduct.failed(reason, self._num_answered(worker)):
             self._eject(worker, conduct, ejection, self._clock())
 
-    # what people tell ---------------------------------------------------------------------------
+    # operators' requests -----------------------------------------------------------------------
 
     @property
     def draining(self) -> Mapping[str, bool]:
-        """The URLs of those that are, and whether they are to be dropped then."""
+        """URLs of draining endpoints, and whether they are to be dropped then."""
         return {url: drain.is_last for url, drain in self._drains.items()}
 
     def why(self, url: str) -> str | None:
-        """It drains; None where it does not."""
+        """Return why an endpoint drains; None where it does not."""
         drain = self._drains.get(url)
         return drain.why if drain else None
 
     @property
     def specs(self) -> list[str]:
-        """The same for another gateway, see `config.worker_specs.drains_of`."""
+        """Draining endpoints as specs for another gateway, see `config.worker_specs.drains_of`."""
         return [(LEAVING if is_last else DRAINING) + url for url, is_last in self.draining.items()]
 
     def drain(self, url: str, workers: Iterable[Worker], why: str, *, is_last: bool = False) -> bool:
-        """Nothing new for an endpoint; with `is_last` it is to be dropped when it has nothing left. False if
-        that was so before."""
+        """Stop sending requests to an endpoint; with `is_last` drop it when nothing is left. False if that
+        was so before."""
         before = self._drains.get(url)
         self._drains[url] = _Drain(why, is_last)
         for worker in workers:
             self._fleet.drain(worker.id, True)
         if before is None:
-            log.info("worker %s drains: %s", url, why)
+            log.info("worker %s draining: %s", url, why)
         return before is None or before.is_last is not is_last
 
     def resume(self, drains: Iterable[tuple[str, bool]], roster: Roster) -> None:
-        """What another gateway, or this one before, was asked for."""
+        """Continue the drains of an earlier gateway."""
         for url, is_last in drains:
             endpoint = roster.find(url)
-            self.drain(url, endpoint.workers if endpoint else (), "asked for", is_last=is_last)
+            self.drain(url, endpoint.workers if endpoint else (), "requested", is_last=is_last)
 
     def undo(self, url: str, workers: Iterable[Worker]) -> bool:
-        """Requests for it again; False if it was not draining."""
+        """Stop draining an endpoint; False if it was not draining."""
         if self._drains.pop(url, None) is None:
             return False
         for worker in workers:
             self._fleet.drain(worker.id, False)
-        log.info("worker %s drains no longer", url)
+        log.info("worker %s no longer draining", url)
         return True
 
     def to_drop(self, workers_of: Callable[[str], Iterable[Worker]]) -> list[str]:
-        """URLs of those that were to be dropped when they have nothing left, and have nothing left."""
+        """Return the URLs of endpoints to be dropped that have nothing left."""
         return [
             url
             for url, drain in self._drains.items()
@@ -198,12 +199,12 @@ class Standings:
         ]
 
     def num_left(self, worker: WorkerId) -> int:
-        """Requests that still need it."""
+        """Return the number of requests that still need the worker."""
         return self._left.of(worker)
 
     def describe(self, worker: WorkerId) -> dict[str, Any]:
         member, ramp = self._fleet.get(worker), self._warming.get(worker)
-        assert member is not None, "who is asked for is in the fleet"
+        assert member is not None, "the worker is in the fleet"
         drain = self._drains.get(member.worker.url)
         return {
             "state": member.state,
@@ -212,7 +213,7 @@ class Standings:
             "left": self.num_left(worker),
         }
 
-    # who warms up sees decisions ----------------------------------------------------------------
+    # observer of decisions, during warm-up -----------------------------------------------------
 
     def decided(self, decided: Decided) -> None:
         decision = decided.decision
@@ -247,17 +248,17 @@ class Standings:
         if model := self._fleet.is_last(worker):
             if worker not in self._kept:
                 self._log.warning(
-                    "worker %s stays, as the last one for '%s'; else it were ejected: %s",
+                    "worker %s not ejected: last worker for '%s' (%s)",
                     worker, model, ejection.reason,
                 )  # fmt: skip
-            self._kept[worker] = f"not ejected, as the last one for '{model}': {ejection.reason}"
+            self._kept[worker] = f"not ejected: last worker for '{model}' ({ejection.reason})"
             return
         seconds = conduct.eject(ejection, now)
         self._kept.pop(worker, None)
         self._stop_ramp(worker)
         self._fleet.eject(worker, ejection.reason)
         self.ejections[worker, ejection.cause] += 1
-        self._log.warning("worker %s is ejected for %g s: %s", worker, seconds, ejection.reason)
+        self._log.warning("worker %s ejected for %g s: %s", worker, seconds, ejection.reason)
         if ejection.cause == "stalled":
             self._on_ejected(worker)
 
@@ -281,11 +282,11 @@ class Standings:
 
 
 LOOK_INTERVAL_S = 0.5
-"""Between two looks at whether a worker that is to go has anything left."""
+"""Time between two checks of draining workers."""
 
 
 async def keep_leaving(standings: Standings, roster: Roster, interval_s: float = LOOK_INTERVAL_S) -> None:
-    """Drop those that were to be dropped when they have nothing left."""
+    """Drop endpoints that were to be dropped when nothing is left."""
 
     def workers_of(url: str) -> Iterable[Worker]:
         endpoint = roster.find(url)
@@ -295,4 +296,4 @@ async def keep_leaving(standings: Standings, roster: Roster, interval_s: float =
         await asyncio.sleep(interval_s)
         for url in standings.to_drop(workers_of):
             if not roster.drop(url):
-                standings.undo(url, ())  # it was another process's
+                standings.undo(url, ())  # of another process

@@ -1,8 +1,8 @@
-"""Has workers load and unload adapters, and learns at once what they answer to since.
+"""Loading and unloading of adapters (LoRA) on workers.
 
-What is asked for is checked against the whole fleet before any worker hears of it; then each is asked, all
-at once, and what each said is told. Nothing is taken back where some did and others did not: who asks
-sees which, and asks again. One that has it already is no failure.
+A request is checked against the whole fleet before any worker is asked; then all are asked at once, and each
+result is returned. Nothing is rolled back if only some succeed: the client sees which, and repeats. A worker
+that has the adapter already counts as success.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ DOUBTS = {
 
 
 class Refused(Exception):
-    """What is asked for cannot be; no worker has heard of it."""
+    """Request that cannot be executed; no worker was asked."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An endpoint, what came of asking it, and whether it lists the adapter now."""
+    """Result at one endpoint, and whether it lists the adapter now."""
 
     url: str
     is_done: bool
@@ -66,7 +66,8 @@ class Loading:
         self._turn = asyncio.Lock()
 
     def describe(self) -> list[dict[str, object]]:
-        """Every adapter, its base's root, who lists it, and of these who gets no requests for it."""
+        """Return every adapter with its base's root, the endpoints that list it, and those that get no
+        requests for it."""
         listed: dict[tuple[str, str], list[str]] = {}
         not_used: dict[tuple[str, str], list[str]] = {}
         for endpoint in self._roster:
@@ -83,8 +84,8 @@ class Loading:
         ]
 
     async def load(self, name: str, path: str, model: str | None, workers: Sequence[str]) -> list[Asked]:
-        """On those that are named, or all that serve the model; no model is needed where there is one.
-        Raises Refused."""
+        """Load an adapter on the named workers, or on all that serve the model (which may be omitted if there
+        is only one). Raises Refused."""
         try:
             check_name(name), check_name(path, "path")
         except ValueError as exc:
@@ -97,15 +98,15 @@ class Loading:
             async def ask(endpoint: Endpoint) -> Outcome:
                 known = _found(endpoint, name)
                 if known == path:
-                    return Outcome(True, "it has it already")
+                    return Outcome(True, "already loaded")
                 if known is not None:
-                    return Outcome(False, f"it has one of this name from {known}: unload that first")
+                    return Outcome(False, f"another adapter has this name (from {known}); unload it first")
                 return await self._call(endpoint, name, load_body(name, path))
 
             return await self._ask_all("load", name, chosen, ask)
 
     async def unload(self, name: str, model: str | None, workers: Sequence[str]) -> list[Asked]:
-        """From those that are named, or all that list it. Raises Refused."""
+        """Unload an adapter from the named workers, or from all that list it. Raises Refused."""
         async with self._turn:
             await self.refresh()
             some = self._named(workers) if workers else list(self._roster)
@@ -115,23 +116,23 @@ class Loading:
                 chosen = [each for each in chosen if any(s.root == root for s in _served(each))]
             if not chosen:
                 where = ", ".join(each.url for each in some) if workers else "any worker"
-                raise Refused(404, f"there is no adapter '{name}' at {where}")
+                raise Refused(404, f"no adapter '{name}' at {where}")
             return await self._ask_all(
                 "unload", name, chosen, lambda each: self._call(each, name, unload_body(name))
             )
 
     async def refresh(self) -> None:
-        """Ask all that have joined for their names."""
+        """Request the model names of all endpoints that have joined."""
         await asyncio.gather(*(self._roster.ask_names(each) for each in self._roster))
 
-    # whom ----------------------------------------------------------------------------------------
+    # choice of workers -------------------------------------------------------------------------
 
     def _chosen(self, model: str | None, workers: Sequence[str]) -> list[Endpoint]:
         some = self._named(workers) if workers else [each for each in self._roster if each.workers]
         if model is None:
             roots = sorted({served.root for each in some for served in _bases(each)})
             if len(roots) > 1:
-                raise Refused(400, f"model: say for which: {', '.join(roots)}")
+                raise Refused(400, f"model: required, one of: {', '.join(roots)}")
             if not some:
                 raise Refused(404, "no worker has joined")
             return some
@@ -151,9 +152,9 @@ class Loading:
                 unknown.append(name)
         if unknown:
             names = ", ".join(f"'{name}'" for name in unknown)
-            raise Refused(404, f"no worker {names}; name it by its URL or its id. Nobody was asked")
+            raise Refused(404, f"no worker {names}; use its URL or its id. No worker was asked")
         if waiting := [each.url for each in found.values() if not each.workers]:
-            raise Refused(409, f"{', '.join(waiting)} has not joined yet. Nobody was asked")
+            raise Refused(409, f"{', '.join(waiting)} has not joined yet. No worker was asked")
         return list(found.values())
 
     def _root_of(self, model: str) -> str:
@@ -166,7 +167,8 @@ class Loading:
         raise Refused(404, f"model: no worker serves '{model}'; known: {', '.join(known) or 'none'}")
 
     def _check_free(self, name: str, roots: set[str]) -> None:
-        """Requests for a name go to all who list it: it must mean one thing in the fleet."""
+        """Check that a name has one meaning in the fleet, since its requests go to all workers that
+        list it."""
         if name in self._fleet.aliases:
             raise Refused(409, f"adapter: '{name}' is an alias of a model here")
         for endpoint in self._roster:
@@ -176,7 +178,7 @@ class Loading:
                 if served.name == name and served.root not in roots:
                     raise Refused(409, f"adapter: '{name}' is one of {served.root} at {endpoint.url}")
 
-    # what ----------------------------------------------------------------------------------------
+    # calls -------------------------------------------------------------------------------------
 
     async def _ask_all(
         self,
@@ -186,13 +188,13 @@ class Loading:
         ask: Callable[[Endpoint], Awaitable[Outcome]],
     ) -> list[Asked]:
         async def one(endpoint: Endpoint) -> Asked:
-            came = await ask(endpoint)
+            result = await ask(endpoint)
             await self._roster.ask_names(endpoint)
             is_listed = any(served.adapter == name for served in _served(endpoint))
-            doubt = DOUBTS[is_listed] if came.is_done and is_listed is not (what == "load") else ""
-            level = logging.INFO if came.is_done and not doubt else logging.WARNING
-            log.log(level, "%s adapter %s at %s: %s", what, name, endpoint.url, came.message + doubt)
-            return Asked(endpoint.url, came.is_done, is_listed, came.message + doubt)
+            doubt = DOUBTS[is_listed] if result.is_done and is_listed is not (what == "load") else ""
+            level = logging.INFO if result.is_done and not doubt else logging.WARNING
+            log.log(level, "%s adapter %s at %s: %s", what, name, endpoint.url, result.message + doubt)
+            return Asked(endpoint.url, result.is_done, is_listed, result.message + doubt)
 
         return list(await asyncio.gather(*map(one, chosen)))
 
@@ -201,10 +203,10 @@ class Loading:
         engine = self._engine_of(endpoint.facts.engine)
         calls = engine.adapters
         if calls is None:
-            return Outcome(False, f"{engine.name} takes no adapters while it runs")
+            return Outcome(False, f"{engine.name} loads no adapters at run time")
         if "lora_path" in body and not engine.names_adapters:
-            why = f"{engine.name} answers a request for an adapter from its base model"
-            return Outcome(False, f"{why}: it was not asked to load it")
+            why = f"{engine.name} ignores adapters in requests"
+            return Outcome(False, f"{why}; not loaded")
         path = calls.load if "lora_path" in body else calls.unload
         try:
             async with self._session.call(
@@ -217,7 +219,7 @@ class Loading:
             ) as answer:
                 return outcome(answer.status, await read_all(answer), path, calls)
         except TimeoutError:
-            return Outcome(False, f"it did not answer {path} within {self._timeout.total:g} s")
+            return Outcome(False, f"no answer to {path} within {self._timeout.total:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             return Outcome(False, f"{path}: {failure(exc)}")
 
@@ -231,6 +233,6 @@ def _bases(endpoint: Endpoint) -> list[Served]:
 
 
 def _found(endpoint: Endpoint, name: str) -> str | None:
-    """From where it has loaded an adapter of this name, if it has one and tells."""
+    """Return the source of a loaded adapter of this name, if reported."""
     models = endpoint.facts.models if endpoint.facts else ()
     return next((model.root for model in models if model.id == name and model.parent), None)

@@ -1,4 +1,4 @@
-"""What an engine is asked to load or unload an adapter (LoRA) with, and what its answer means."""
+"""Request bodies and answers of engines' adapter (LoRA) endpoints."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,8 @@ class Outcome:
 
 
 def load_body(name: str, path: str) -> dict[str, str]:
-    """The same for vLLM and SGLang. The weights under a name are never replaced in place: what was computed
-    with those before would stay in the engine's cache."""
+    """Return the load request of vLLM and SGLang. Weights under a name are never replaced in place: results
+    computed with the old ones would stay in the engine's cache."""
     return {"lora_name": name, "lora_path": path}
 
 
@@ -30,37 +30,38 @@ def unload_body(name: str) -> dict[str, str]:
 
 
 def check_name(name: str, what: str = "adapter") -> str:
-    """Raises ValueError."""
+    """Return the name if valid. Raises ValueError."""
     if not name or name != name.strip() or not name.isprintable() or len(name) > MAX_NAME_CHARS:
         raise ValueError(f"{what}: give 1 to {MAX_NAME_CHARS} printable characters")
     return name
 
 
 def outcome(status: int, body: bytes, path: str, calls: AdapterCalls) -> Outcome:
-    """vLLM answers a text, or an error as OpenAI's; SGLang an object either way, with `error_message`."""
-    said = _said(body)
+    """Interpret an answer: vLLM sends text, or an error as OpenAI's; SGLang an object either way, with
+    `error_message`."""
+    message = _message(body)
     if status == 200:
-        return Outcome(True, said or "done")
-    if status in (404, 405) and said in ("", *_NO_ROUTE):
-        return Outcome(False, f"it has no {path}: it takes adapters if it is started with {calls.needs}")
-    return Outcome(False, f"it answered {status}: {said}" if said else f"it answered {status}")
+        return Outcome(True, message or "done")
+    if status in (404, 405) and message in ("", *_NO_ROUTE):
+        return Outcome(False, f"no {path}: start the engine with {calls.needs} to load adapters")
+    return Outcome(False, f"answered {status}: {message}" if message else f"answered {status}")
 
 
-def _said(body: bytes) -> str:
+def _message(body: bytes) -> str:
     text = body.decode("utf-8", "replace").strip()
     try:
-        told = msgspec.json.decode(body)
+        content = msgspec.json.decode(body)
     except UNREADABLE:
         return text[:MAX_MESSAGE_CHARS]
-    return _message_of(told)[:MAX_MESSAGE_CHARS]
+    return _message_of(content)[:MAX_MESSAGE_CHARS]
 
 
-def _message_of(told: Any) -> str:
-    if isinstance(told, str):
-        return told
-    if not isinstance(told, dict):
+def _message_of(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
         return ""
     for field in ("message", "error_message", "detail", "error"):
-        if message := _message_of(told.get(field)):
+        if message := _message_of(value.get(field)):
             return message
     return ""

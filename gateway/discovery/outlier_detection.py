@@ -1,23 +1,23 @@
-"""How a worker that answers its probes does with requests, and whether it is left out for that. Pure.
+"""Outlier detection: ejection of workers that answer probes but fail requests. Pure.
 
-    failures in a row ──► ejected for a while, the longer the more often; then one request may try
+    failures in a row ──► ejected for a while, longer each time; then one request may try
     no step though requests wait ──► ejected until steps move, or, where nothing waits there any more,
                                      until one request may try
 
-A worker that failed, and has been let in again, is ejected with its next failure, unless it answered before.
+A worker that failed and was readmitted is ejected with its next failure, unless it answered before.
 """
 
 from dataclasses import dataclass
 
 LONGEST_S = 300.0
-"""Ejected for at most so long at a time: what was mended should not have to wait for longer."""
+"""Longest ejection: a repaired worker should not have to wait for longer."""
 WELL_AFTER = 5
-"""Answers behind an ejection after which it is forgotten."""
+"""Successful answers after which an ejection is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """0 means never."""
+    """Thresholds of outlier detection; 0 means never."""
 
     num_failures: int = 5
     eject_s: float = 10.0
@@ -26,7 +26,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Ejection:
-    """`cause` is for metrics, `reason` for people."""
+    """Ejection of a worker: `cause` for metrics, `reason` for people."""
 
     cause: str
     reason: str
@@ -34,8 +34,8 @@ class Ejection:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a worker told of its engine's work: `tokens` and `kv_usage` move with its steps. `num_here` are
-    requests that it said it has, running or waiting, or that it was sent and has not begun to answer."""
+    """Progress of an engine: `tokens` and `kv_usage` move with its steps; `num_here` requests run or wait
+    there, as reported, or were sent and have no answer yet."""
 
     tokens: float
     kv_usage: float
@@ -43,7 +43,8 @@ class Progress:
 
 
 class Conduct:
-    """One worker's. `ejection` is why it is left out, None where it is not. Seconds on the caller's clock."""
+    """Outlier state of one worker. `ejection` is set while it is ejected. Times are seconds on the caller's
+    clock."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -59,8 +60,8 @@ class Conduct:
         return f"Conduct({self.ejection.reason if self.ejection else 'well'})"
 
     def failed(self, reason: str, num_answered: int) -> Ejection | None:
-        """A request failed there, after it had answered so many since it joined. Why it is to be left out, if
-        it is: `eject` does it."""
+        """Count a failed request of a worker with `num_answered` successes since it joined. Returns the
+        ejection that is due (see `eject`), or None."""
         if num_answered != self._answered:
             self._num_failures = 0
         if num_answered >= self._answered + WELL_AFTER:
@@ -70,13 +71,12 @@ class Conduct:
         limit = 1 if self.num_ejections else self._rules.num_failures
         if self.ejection or not limit or self._num_failures < limit or not self._rules.num_failures:
             return None
-        times = (
-            "its first since it was let in again" if self.num_ejections else f"{self._num_failures} in a row"
-        )
-        return Ejection("failures", f"requests failed there, {times}: {reason}")
+        times = "the first since readmission" if self.num_ejections else f"{self._num_failures} in a row"
+        return Ejection("failures", f"failed requests ({times}): {reason}")
 
     def looked(self, progress: Progress | None, now: float) -> Ejection | None:
-        """It answered its probes, and perhaps told of its work. Why it is to be left out, if it is."""
+        """Check the progress of a worker that answered its probe. Returns the ejection that is due,
+        or None."""
         if progress is None:
             return None
         last = self._last
@@ -90,10 +90,10 @@ class Conduct:
         still_s = now - self._moved_s
         if not self._rules.stalled_s or self.ejection or still_s < self._rules.stalled_s:
             return None
-        return Ejection("stalled", f"no step in {still_s:.0f} s, with {progress.num_here} requests there")
+        return Ejection("stalled", f"no step in {still_s:.0f} s, with {progress.num_here} requests")
 
     def eject(self, ejection: Ejection, now: float) -> float:
-        """Leave it out; for how many seconds."""
+        """Eject the worker; returns for how many seconds."""
         seconds = min(self._rules.eject_s * 2.0**self.num_ejections, LONGEST_S)
         self.ejection, self._until_s = ejection, now + seconds
         self.num_ejections += 1
@@ -101,7 +101,7 @@ class Conduct:
         return seconds
 
     def may_return(self, now: float) -> bool:
-        """Whether it is let in again: its time is over, and no request of before is still stuck there."""
+        """Return True if the ejection is over, and no earlier request is still stuck there."""
         if self.ejection is None or now < self._until_s:
             return False
         is_stuck = self._is_stalled and self._last is not None and self._last.num_here and now > self._moved_s

@@ -1,4 +1,4 @@
-"""Asks an endpoint: which engine it is, what it serves, whether it is up, how loaded it is."""
+"""Probes of an endpoint: engine, models, health, load."""
 
 import asyncio
 import errno
@@ -25,25 +25,26 @@ Parsed = TypeVar("Parsed")
 UNREACHABLE = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
 CLOSE = {"Connection": "close"}
 MAX_BYTES = 1 << 20
-"""Of an answer that is neither of the two below: what an engine says of itself has some 50 KB."""
+"""Largest answer other than metrics and the list of models: engine facts have some 50 KB."""
 MAX_PAGE_BYTES = 8 << 20
-"""Of metrics: 60 KB for each rank."""
+"""Largest page of metrics, which have 60 KB per rank."""
 MAX_MODELS_BYTES = 3 << 20
-"""Of the list of models: vLLM's has 700 bytes for each, and 4,096 of them are used."""
+"""Largest list of models: vLLM's has 700 bytes for each, and 4,096 of them are used."""
 MAX_CARDS = 10_000
-"""Objects in the list of models; vLLM's has two for each. So many are decoded, in one go, in some 10 ms."""
+"""Objects in a list of models; vLLM's has two for each. They decode in some 10 ms."""
 LARGE_PAGE_BYTES = 64 << 10
 """Answers from here on are parsed in a thread, which leaves the event loop its turns."""
 CONNECT_TIMEOUT_S = 1.0
-"""A publisher is in the worker's own network, and it listens before the worker is healthy."""
+"""Connect timeout of a publisher, which is in the worker's own network and listens before the worker is
+healthy."""
 
 
 class ProbeError(Exception):
-    """An endpoint that does not answer as an engine does: says which path and how."""
+    """The endpoint does not answer as an engine; the message has the path and the failure."""
 
 
 class Silence(ProbeError):
-    """Nobody answers there at all, not even with a refusal: it hangs, or is gone with its host."""
+    """No answer at all, not even a refusal: the endpoint hangs, or its host is gone."""
 
 
 async def _parsed(num_bytes: int, parse: Callable[[], Parsed]) -> Parsed:
@@ -51,7 +52,7 @@ async def _parsed(num_bytes: int, parse: Callable[[], Parsed]) -> Parsed:
 
 
 class Probe:
-    """Control calls to one endpoint. `headers` go with each, such as an Authorization."""
+    """Probe of one endpoint. `headers` go with each call, such as an Authorization."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Probe:
         headers: Mapping[str, str],
         events_port: int = 5557,
     ) -> None:
-        """`events_port` is where an engine publishes that does not tell, if it does."""
+        """Create a probe; `events_port` is the publisher's port of an engine that reports none."""
         self.url = url
         self._engines = engines
         self._engine = engines.configured(url)
@@ -73,7 +74,7 @@ class Probe:
         self._num_ranks = 1
 
     async def facts(self) -> Facts:
-        """Everything the endpoint tells of itself, and which engine that makes it. Raises ProbeError."""
+        """Return everything the endpoint reports, and its engine. Raises ProbeError."""
         models = await self._listed()
         engine = self._engine = await self._identify(models)
         ranks = await self.metrics()
@@ -81,14 +82,14 @@ class Probe:
         version = await self._optional(engine.paths.version)
         info = await self._optional(engine.paths.info)
         with self._reading():
-            told = engine.parse_info(info)
+            info_found = engine.parse_info(info)
             if sources:
-                told = replace(told, sources=engine.parse_event_sources(sources))
+                info_found = replace(info_found, sources=engine.parse_event_sources(sources))
             if version:
-                told = replace(told, version=engine.parse_version(version))
-        if engine.paths.poll and told.sources is None and not await self._publishes():
-            told = replace(told, sources=(EventSource(0, engine.paths.poll),))
-        every = known_ranks(told.ranks, ranks)
+                info_found = replace(info_found, version=engine.parse_version(version))
+        if engine.paths.poll and info_found.sources is None and not await self._publishes():
+            info_found = replace(info_found, sources=(EventSource(0, engine.paths.poll),))
+        every = known_ranks(info_found.ranks, ranks)
         self._check_ranks(every)
         self._num_ranks = len(every)
         return Facts(
@@ -96,30 +97,30 @@ class Probe:
             engine=engine.name,
             models=await self._parse_models(engine, models),
             ranks=every,
-            sources=told.sources,
-            version=told.version,
-            role=told.role,
-            transfer=told.transfer,
+            sources=info_found.sources,
+            version=info_found.version,
+            role=info_found.role,
+            transfer=info_found.transfer,
         )
 
     async def models(self) -> tuple[ModelInfo, ...]:
-        """Every name that it answers to now. Raises ProbeError."""
-        assert self._engine is not None, "it has told its facts before"
+        """Return the model names that the endpoint answers to now. Raises ProbeError."""
+        assert self._engine is not None, "facts() comes first"
         return await self._parse_models(self._engine, await self._listed())
 
     async def check_health(self) -> None:
-        """Raises ProbeError where the endpoint does not take requests."""
+        """Raise ProbeError where the endpoint does not accept requests."""
         path = self._engine.paths.health if self._engine else HEALTH
         status, _ = await self._get(path)
-        if status == 404:  # an engine without such a path (Ollama): it is well if it lists its models
+        if status == 404:  # an engine without such a path (Ollama) is healthy if it lists its models
             path = MODELS
             status, _ = await self._get(path, max_bytes=MAX_MODELS_BYTES)
         if status != 200:
             raise ProbeError(f"{self.url}{path} answered {status}{self._advice(status)}")
 
     async def metrics(self, *, is_last: bool = False) -> dict[int, EngineMetrics]:
-        """Per rank; empty where the endpoint has no metrics. `is_last`: the connection is closed then, so
-        that a balancer in between may choose anew for the next one."""
+        """Return metrics per rank; empty where the endpoint has none. `is_last` closes the connection, so
+        that a load balancer may route the next one elsewhere."""
         if self._engine is None:
             return {}
         path = self._engine.paths.metrics
@@ -133,7 +134,7 @@ class Probe:
         return ranks
 
     async def elsewhere(self, url: str, path: str) -> bytes:
-        """What another server of the worker's answers. Raises ProbeError."""
+        """Return the answer of another server of the worker. Raises ProbeError."""
         status, body = await self._get(path, url)
         if status != 200:
             raise ProbeError(f"{url}{path} answered {status}")
@@ -141,8 +142,8 @@ class Probe:
 
     @contextmanager
     def _reading(self, path: str = "") -> Iterator[None]:
-        """Whatever makes an answer unreadable is this endpoint's failure, and ends no task of ours: numbers
-        of thousands of digits and deep nesting are errors of other kinds than DecodeError."""
+        """Raise ProbeError for anything that makes an answer unreadable: numbers of thousands of digits and
+        deep nesting raise other errors than DecodeError."""
         try:
             yield
         except (ValueError, ArithmeticError, RecursionError) as exc:
@@ -156,7 +157,7 @@ class Probe:
         with self._reading(MODELS):
             found = await _parsed(len(body), lambda: usable(engine.parse_models(body), self._num_ranks))
         if found.refusal and found.refusal != self._refused_models:
-            self._log.warning("worker %s: some of its models are ignored: %s", self.url, found.refusal)
+            self._log.warning("worker %s: ignoring some of its models: %s", self.url, found.refusal)
         self._refused_models = found.refusal
         return found.models
 
@@ -168,7 +169,7 @@ class Probe:
         return known or self._engines.other
 
     async def _publishes(self) -> bool:
-        """Whether somebody listens where events would be published; they can be polled where not."""
+        """Return True if a publisher listens at the events port; otherwise events can be polled."""
         address = Address.of(self.url)
         if address.unix_path:
             return False
@@ -195,9 +196,9 @@ class Probe:
         return body
 
     def _advice(self, status: int) -> str:
-        if status == 404 and self.url.endswith("/v1"):  # as clients are given it
+        if status == 404 and self.url.endswith("/v1"):  # clients' base URL
             return "; give the worker's address without /v1"
-        return "; --worker-key-file FILE gives it the key that it wants" if status == 401 else ""
+        return "; give the worker's key with --worker-key-file" if status == 401 else ""
 
     async def _optional(
         self, path: str | None, more: Mapping[str, str] | None = None, max_bytes: int = MAX_BYTES
@@ -210,7 +211,7 @@ class Probe:
     async def _get(
         self, path: str, url: str = "", more: Mapping[str, str] | None = None, max_bytes: int = MAX_BYTES
     ) -> tuple[int, bytes]:
-        """The key that workers were started with goes to workers only."""
+        """GET a path. The key of workers goes to workers only, not to `url`."""
         headers = {**({} if url else self._headers), **(more or {})}
         try:
             async with self._session.call("GET", url or self.url, path, headers=headers) as answer:

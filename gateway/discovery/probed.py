@@ -1,4 +1,4 @@
-"""What an endpoint told of itself, and the workers and event feeds that follow from it. Pure."""
+"""Facts that an endpoint reported, and the workers and event sources that follow from them. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,8 +12,8 @@ from gateway.http.address import Address, worker_url
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One endpoint's answers. `sources` is None where it cannot tell where it publishes; `role` is
-    "prefill" or "decode" where these are apart, `engine_ids` names by rank for others' transfers."""
+    """Facts of one endpoint. `sources` is None where it does not report its publisher; `role` is "prefill" or
+    "decode" for disaggregated workers; `engine_ids` are names by rank for others' transfers."""
 
     url: str
     engine: str
@@ -26,13 +26,15 @@ class Facts:
     engine_ids: Mapping[int, str] = field(default_factory=dict)
 
     def is_like(self, other: "Facts") -> bool:
-        """Whether both tell of the same engine with the same settings, however loaded."""
+        """Return True if both describe the same engine with the same settings, whatever the load."""
         return self._settings == other._settings
 
     @property
     def _settings(self) -> object:
         sizes = {rank: (m.block_size, m.num_gpu_blocks) for rank, m in self.ranks.items()}
-        bases = tuple(model for model in self.models if not model.parent)  # adapters come and go
+        bases = tuple(
+            model for model in self.models if not model.parent
+        )  # without adapters, which are loaded and unloaded
         return self.engine, self.version, bases, self.sources, self.role, self.transfer, sizes
 
     @property
@@ -41,7 +43,7 @@ class Facts:
 
 
 class Mode(IntEnum):
-    """How well a worker's cache is known; each stands on the one before."""
+    """Precision of the knowledge of a worker's cache; each level includes the one before."""
 
     LOAD_ONLY = 0
     APPROXIMATE = 1
@@ -56,10 +58,8 @@ class Mode(IntEnum):
 def known_ranks(
     told: Mapping[int, EngineMetrics], metrics: Mapping[int, EngineMetrics]
 ) -> dict[int, EngineMetrics]:
-    """Ranks by all that is known of them: their metrics, and what the engine told apart from these.
-
-    Where it told of ranks at all, there are no others.
-    """
+    """Combine the metrics of ranks with facts the engine reported otherwise; if those name ranks, there are
+    no others."""
     ranks = {}
     for rank in sorted(told or metrics):
         more, ours = asdict(told.get(rank, EngineMetrics())), metrics.get(rank, EngineMetrics())
@@ -70,12 +70,12 @@ def known_ranks(
 
 
 def endpoint_url(url: str) -> str:
-    """The base URL as it is kept, or a name with dns+. Raises ValueError that says what is wrong with it."""
+    """Normalize a base URL, or a dns+ name. Raises ValueError with the reason."""
     return worker_url(url)
 
 
 def worker_urls(urls: Sequence[str]) -> list[str]:
-    """Checked and without repeats. Raises ConfigError."""
+    """Normalize worker URLs, without duplicates. Raises ConfigError."""
     try:
         return list(dict.fromkeys(endpoint_url(url) for url in urls))
     except ValueError as exc:
@@ -83,7 +83,7 @@ def worker_urls(urls: Sequence[str]) -> list[str]:
 
 
 def workers_of(facts: Facts) -> tuple[Worker, ...]:
-    """One worker per data-parallel rank."""
+    """Return one worker per data-parallel rank."""
     ranks = sorted(facts.ranks) or [0]
     name = Address.of(facts.url).name
     served = served_models(facts.models)
@@ -91,9 +91,9 @@ def workers_of(facts: Facts) -> tuple[Worker, ...]:
 
 
 def served_models(models: tuple[ModelInfo, ...]) -> tuple[Served, ...]:
-    """Adapters share the root of their base, and keep their own name as the adapter. The base is the first
-    with the name or root that an adapter declares (it may declare what it was trained on, as somebody called
-    that); else the only one that there is."""
+    """Return the served names: adapters share the root of their base, and keep their own name as the adapter.
+    The base is the first with the name or root that an adapter declares (it may declare the model it was
+    trained on by another name); else the only one there is."""
     named: dict[str | None, ModelInfo] = {}
     bases = [model for model in models if not model.parent]
     for base in bases:
@@ -123,7 +123,7 @@ def reported(metrics: EngineMetrics) -> Reported:
 
 
 def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) -> EventSource | None:
-    """Where a rank publishes: as it says itself, else the configured or default ports."""
+    """Return where a rank publishes: as it reports, else at the configured or default ports."""
     if facts.sources is not None:
         return next((source for source in facts.sources if source.dp_rank == rank), None)
     replay = f"tcp://*:{replay_port + rank}" if replay_port else None
@@ -131,8 +131,8 @@ def event_source(facts: Facts, rank: int, events_port: int, replay_port: int) ->
 
 
 def has_changed(facts: Facts, ranks: Mapping[int, EngineMetrics]) -> bool:
-    """The start time of the process that answers is its identity; so is the block size of its ranks,
-    which an engine whose metrics were not ready when it joined tells only now."""
+    """Return True if another process answers: its start time differs, or the block size of a rank, which an
+    engine with late metrics reports only now."""
     for rank, metrics in ranks.items():
         known = facts.ranks.get(rank)
         if metrics.block_size and metrics.block_size != (known.block_size if known else None):
@@ -160,7 +160,8 @@ def _worker(facts: Facts, name: str, served: tuple[Served, ...], rank: int, num_
 
 
 def _reachable(facts: Facts, rank: int) -> Transfer | None:
-    """Its address by the host that we know: the one that it tells is its own."""
+    """Replace the host of a transfer address, which the worker reports as it sees itself, by the
+    one we know."""
     transfer = facts.transfer
     if transfer is None or transfer.address is None:
         return transfer

@@ -1,4 +1,4 @@
-"""Logs what a worker reports and nothing is done with: names that no request may use, impossible figures."""
+"""Log of reported values that are ignored: names that no request may use, impossible figures."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,13 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 
 
 def log_unusable(log: RateLimitedLog, fleet: Fleet, worker: Worker) -> None:
-    """Names the models of a worker that no request may use; the ranks of an endpoint list the same."""
+    """Log the models of a worker that no request may use; the ranks of an endpoint list the same."""
     if unusable := fleet.unusable(worker.id):
         log.warning("worker %s: not used for %s; it gets no such requests", worker.url, summary(unusable))
 
 
 def log_figures(log: RateLimitedLog, url: str, ranks: Mapping[int, EngineMetrics]) -> None:
-    """Names the figures of a metrics page that are beyond their bounds (`core/bounds.py`)."""
+    """Log the figures of a metrics page that are beyond their bounds (`core/bounds.py`)."""
     if refused := sorted({name for metrics in ranks.values() for name in metrics.refused}):
         text = "worker %s: figures ignored (%s impossible); they count as not reported"
         log.warning(text, url, ", ".join(refused))

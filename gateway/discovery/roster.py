@@ -1,8 +1,8 @@
-"""The endpoints of the fleet: each is waited for, asked, watched, and let go.
+"""Roster of the fleet's endpoints: awaited, probed, watched, dropped.
 
 waiting ──answers──► joined: its workers are in fleet and index, their events subscribed
-   ▲                    │ health fails: workers down (what they hold is kept)
-   │                    │ answers again: up; as another process: asked anew
+   ▲                    │ health fails: workers down (their blocks are kept)
+   │                    │ answers again: up; as another process: probed again
    └──── dropped: forgotten altogether
 """
 
@@ -46,13 +46,14 @@ from gateway.runtime.tasks import Tasks
 log = logging.getLogger("kvgate.roster")
 
 EVENT_GRACE_S = 1.0
-"""How long our own decision stands for a worker with events after its request: the event comes within."""
+"""Time that assumed blocks stand for a worker with events after its request: the event comes within."""
 DEFAULT_CACHE_BLOCKS = 16_384
-"""Assumed cache size of a worker that does not tell its own."""
+"""Assumed cache size of a worker that does not report its own."""
 
 
 OpenFeed = Callable[[Worker, EventSource], tuple[Feed, Subscribed]]
-"""Starts a feed; the caller of the roster knows transports and engines. ValueError for a bad endpoint."""
+"""Starts a feed; the caller of the roster knows transports and engines. Raises ValueError for a bad endpoint.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,13 @@ class Roster:
         names: Names | None = None,
         on_look: Callable[[WorkerId, EngineMetrics | None], None] = lambda worker, metrics: None,
     ) -> None:
-        """`on_gone` is told the URL of an endpoint that was dropped, and who was there, `on_down` a worker
-        that says nothing, `on_look` what a worker that answers told of itself, None where its metrics did not
-        come. `complete` asks elsewhere for what an endpoint does not tell itself. `on_joined` are told of the
-        workers of one, `on_left` of a worker whose process is another one, or that was dropped."""
+        """Create a roster.
+
+        `on_gone` gets the URL and the workers of a dropped endpoint, `on_down` a silent worker, `on_look` the
+        metrics of an answering worker (None if they failed). `complete` adds facts that an endpoint does not
+        report itself. `on_joined` get an endpoint's workers, `on_left` a worker that was dropped or has
+        another process.
+        """
         self._fleet = fleet
         self._index = index
         self._assumed = assumed
@@ -114,7 +118,7 @@ class Roster:
         return iter(list(self._endpoints.values()))
 
     def add(self, url: str, role: Role | None = None) -> bool:
-        """Begin to wait for an endpoint, for this role if one is said; False if it is known already."""
+        """Start waiting for an endpoint, with a declared role if given; False if it is known already."""
         if url in self._endpoints:
             return False
         if role:
@@ -122,11 +126,11 @@ class Roster:
         endpoint = Endpoint(url, self._make_probe(url))
         self._endpoints[url] = endpoint
         endpoint.task = self._tasks.start(f"probe {url}", self._watch(endpoint))
-        endpoint.task.add_done_callback(lambda task: endpoint.has_looked.set())  # dropped: wait no more
+        endpoint.task.add_done_callback(lambda task: endpoint.has_looked.set())  # dropped: stop waiting
         return True
 
     def drop(self, name: str) -> bool:
-        """Forget an endpoint, named by its URL or by one of its workers' ids."""
+        """Drop an endpoint, given by its URL or one of its workers' ids."""
         url = self._url_of(name)
         if url is None:
             return False
@@ -146,17 +150,17 @@ class Roster:
         self._options = replace(self._options, probe_interval_s=seconds)
 
     def find(self, name: str) -> Endpoint | None:
-        """Named as for `drop`."""
+        """Return an endpoint by URL or worker id."""
         url = self._url_of(name)
         return self._endpoints[url] if url is not None else None
 
     async def ask_names(self, endpoint: Endpoint) -> None:
-        """At once: somebody has changed what it answers to."""
+        """Request the model names now, after a change."""
         self._names.doubt(endpoint.url)
         await self._names.ask(endpoint)
 
     async def first_look(self) -> None:
-        """Until each endpoint has been asked once, whether it answered or not."""
+        """Wait until each endpoint has been probed once, whether it answered or not."""
         for endpoint in self:
             await endpoint.has_looked.wait()
 
@@ -166,7 +170,7 @@ class Roster:
             self._close_feeds(endpoint)
 
     def suspect(self, worker: WorkerId, reason: str, *, is_refused: bool) -> None:
-        """A request failed there: look at once; one that refuses connections is down until then."""
+        """Probe a worker at once after a failed request; one that refuses connections is down until then."""
         member = self._fleet.get(worker)
         if member is None:
             return
@@ -180,7 +184,7 @@ class Roster:
         endpoint.wake.set()
 
     def start_time_s(self, url: str) -> float | None:
-        """Of the engine process behind an endpoint, as far as it is known."""
+        """Return the start time of the engine process behind an endpoint, if known."""
         endpoint = self._endpoints.get(url)
         return endpoint.facts.start_time_s if endpoint and endpoint.facts else None
 
@@ -190,18 +194,18 @@ class Roster:
                 yield worker, subscription.stream.counts
 
     def stream_changed(self, worker: WorkerId, state: StreamState) -> None:
-        """A worker that is not EXACT holds more than its events tell (they may never come, where the
-        publisher cannot be reached): our own decisions are kept longer for it."""
+        """Set a worker's stream state. Without an EXACT stream events may be missing, so assumed blocks are
+        kept longer."""
         if member := self._fleet.get(worker):
             member.stream = state
             keep_s = EVENT_GRACE_S if state is StreamState.EXACT else self._options.assumed_keep_s
             self._assumed.set_keep(worker, keep_s)
 
-    # one endpoint's life -----------------------------------------------------------------------
+    # life of one endpoint ----------------------------------------------------------------------
 
     async def _watch(self, endpoint: Endpoint) -> None:
         while True:
-            endpoint.wake.clear()  # before the look: who wakes during it wants another
+            endpoint.wake.clear()  # before the probe: a wake-up during it wants another
             try:
                 await self._look(endpoint)
             except ProbeError as exc:
@@ -240,39 +244,39 @@ class Roster:
         return None
 
     async def _ask_anew(self, endpoint: Endpoint, known: Facts) -> None:
-        """Another process. Where its events told so first, they have begun anew with it, and are kept: they
-        may know its cache from the start, which a new subscription without replays would not."""
+        """Handle another engine process. Event streams that were reset with it are kept: they may know its
+        cache from the start, which a new subscription without replays would not."""
         facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
         if facts.is_like(known) and endpoint.feeds and all(map(has_begun_anew, streams(endpoint))):
-            self._log.info("worker %s: another engine process answers, as its events have told", endpoint.url)
+            self._log.info("worker %s: engine restarted, its event streams already reset", endpoint.url)
             endpoint.facts, endpoint.num_resets = facts, num_resets(endpoint)
             return
-        self._log.info("worker %s: another engine process answers, asking it anew", endpoint.url)
+        self._log.info("worker %s: engine restarted, probing again", endpoint.url)
         self._rejoin(endpoint, facts)
 
     async def _ask_again(self, endpoint: Endpoint, known: Facts) -> None:
-        """It was down, and no start time tells whether it is the same process (events would); or its events
-        cannot be had, and may by now be published elsewhere."""
+        """Probe again after an outage without a known start time (events would show a restart), or while
+        events are unavailable, which may be published elsewhere by now."""
         facts = await self._complete(endpoint.probe, await endpoint.probe.facts())
         was_down = endpoint.num_failures >= FAILURES_TO_DOWN
         if (was_down and not endpoint.feeds) or not facts.is_like(known):
-            self._log.info("worker %s: it is not what it was, asking it anew", endpoint.url)
+            self._log.info("worker %s: configuration changed, probing again", endpoint.url)
             self._rejoin(endpoint, facts)
 
     async def _see_one(self, endpoint: Endpoint, facts: Facts) -> None:
-        """Look again, and over other connections. Raises SeveralEngines."""
+        """Probe repeatedly over other connections. Raises SeveralEngines."""
         seen = [facts.ranks]
         if facts.start_time_s is not None:
             seen += [await endpoint.probe.metrics(is_last=True) for _ in range(LOOKS_TO_JOIN - 1)]
         see(endpoint, *seen)
 
     async def _load(self, endpoint: Endpoint) -> Mapping[int, EngineMetrics]:
-        """A busy engine may be late with its metrics and healthy all the same."""
+        """Return the metrics; a busy engine may be late with them and healthy all the same."""
         try:
             endpoint.num_looks += 1
             ranks = await endpoint.probe.metrics(is_last=endpoint.num_looks % FRESH_EVERY == 0)
         except ProbeError as exc:
-            log.debug("load of %s stays as it was: %s", endpoint.url, exc)
+            log.debug("worker %s: metrics failed, keeping the last: %s", endpoint.url, exc)
             return {}
         log_figures(self._log, endpoint.url, ranks)
         return ranks
@@ -295,7 +299,7 @@ class Roster:
             joined(workers)
 
     def _rejoin(self, endpoint: Endpoint, facts: Facts) -> None:
-        """Another process behind the address: its cache is empty, its settings may differ."""
+        """Join again as another process: its cache is empty, its settings may differ."""
         self._leave(endpoint)
         self._join(endpoint, facts)
 
@@ -313,7 +317,7 @@ class Roster:
             try:
                 feed, subscription = self._open_feed(worker, source)
             except ValueError as exc:
-                self._log.warning("worker %s: no events, its cache is assumed only: %s", worker.id, exc)
+                self._log.warning("worker %s: no KV events, cache only assumed: %s", worker.id, exc)
                 return
             endpoint.feeds[worker.id] = feed, subscription
             endpoint.num_resets[worker.id] = subscription.stream.counts.num_resets
@@ -337,8 +341,8 @@ class Roster:
         endpoint.num_resets.clear()
 
     def _failed(self, endpoint: Endpoint, reason: str, *, is_silent: bool) -> None:
-        """One that says no, or refuses connections, may finish what it has (it was told to stop): its
-        requests stay there. Where nobody says anything they would wait for long."""
+        """Count a failed probe. Requests stay with a worker that refuses (it may be finishing them), but not
+        with a silent one, where they would wait for long."""
         endpoint.num_failures += 1
         endpoint.num_silences = endpoint.num_silences + 1 if is_silent else 0
         if endpoint.facts is None and endpoint.last_error != reason:

@@ -1,4 +1,4 @@
-"""Which names an endpoint answers to: adapters are loaded and unloaded while it runs."""
+"""Model names that an endpoint answers to: adapters are loaded and unloaded at run time."""
 
 import logging
 import time
@@ -18,13 +18,14 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 log = logging.getLogger("kvgate.roster")
 
 MAX_NAMED = 20
-"""Names in a line of the log."""
+"""Names in a log line."""
 ASK_EVERY_S = 5.0
-"""With a probe's interval and a busy engine's answer, what is loaded anywhere is known within 10 s."""
+"""Time between two requests for names: with the probe interval and a busy engine's answer, a loaded adapter
+is known within 10 s."""
 
 
 class Endpoint(Protocol):
-    """As much of one (`roster.Endpoint`) as is asked and changed."""
+    """Part of `roster.Endpoint` that is read and changed here."""
 
     url: str
     probe: Probe
@@ -33,7 +34,8 @@ class Endpoint(Protocol):
 
 
 class Names:
-    """`on_renamed` is called when some have come or gone. `clock` is monotonic seconds."""
+    """Keeps the served names of endpoints current. `on_renamed` is called after changes. `clock` is monotonic
+    seconds."""
 
     def __init__(
         self,
@@ -50,18 +52,19 @@ class Names:
         self._newest: dict[str, int] = {}
 
     def doubt(self, url: str) -> None:
-        """A request failed there: it may have unloaded what it was asked for."""
+        """Request the names again after a failed request: the worker may have unloaded its adapter."""
         self._due_s.pop(url, None)
 
     async def ask(self, endpoint: Endpoint) -> None:
-        """Where it was not asked lately. One that does not answer is down soon, or answers the next time."""
+        """Request an endpoint's names unless done lately. One that does not answer is down soon, or answers
+        the next time."""
         if endpoint.facts is None or self._clock() < self._due_s.get(endpoint.url, 0.0):
             return
         self._num_asked = number = self._num_asked + 1
         with suppress(ProbeError):
             models = await endpoint.probe.models()
             if number < self._newest.get(endpoint.url, 0):
-                return  # one that was asked later has answered
+                return  # a later request was answered before
             self._newest[endpoint.url] = number
             self._due_s[endpoint.url] = self._clock() + ASK_EVERY_S
             if endpoint.workers and _is_another_list(endpoint.workers, models):
@@ -71,7 +74,7 @@ class Names:
         before = {served.name for served in endpoint.workers[0].served}
         after = {model.id for model in models}
         self._log.info(
-            "worker %s answers to other names: new %s, gone %s",
+            "worker %s: model names changed: added %s, removed %s",
             endpoint.url,
             shortened(sorted(after - before)) or "none",
             shortened(sorted(before - after)) or "none",
@@ -87,14 +90,15 @@ class Names:
 
 
 def shortened(names: Iterable[str]) -> str:
-    """No more names than can be read in a line of the log."""
+    """Join names, but no more than fit a log line."""
     given = list(names)
     more = f" and {len(given) - MAX_NAMED} more" if len(given) > MAX_NAMED else ""
     return ", ".join(given[:MAX_NAMED]) + more
 
 
 def _is_another_list(workers: tuple[Worker, ...], models: tuple[ModelInfo, ...]) -> bool:
-    """One without the models themselves is not one of their adapters: an engine that begins or ends."""
+    """Return True if the adapters changed. A list with other base models means a starting or ending
+    engine."""
     known, told = workers[0].served, served_models(models)
     if told == known:
         return False

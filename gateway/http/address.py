@@ -1,4 +1,4 @@
-"""An endpoint's base URL, taken apart: http://host:port/base, https://… or unix:/path/of/socket."""
+"""Parsing of an endpoint's base URL: http://host:port/base, https://… or unix:/path/of/socket."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,17 @@ from gateway.http.url import Url, check_base_path, check_characters, shown
 UNIX = "unix:"
 _PORTS = {"http": 80, "https": 443}
 MAX_SOCKET_CHARS = 107
-"""Of a Unix socket's path: what the kernel's sockaddr_un has room for."""
+"""Characters of a Unix socket's path: the size of the kernel's sockaddr_un."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`url` is the form that is kept, `name` the one that people read. `netloc` is for the Host header,
-    `prefix` goes before each path. `unix_path` is set where a socket's file takes the place of host and
-    port; `host` is then where the worker's events are."""
+    """Parsed base URL of an endpoint.
+
+    `url` is the normalized form, `name` the one for people. `netloc` is for the Host header, `prefix` goes
+    before each path. `unix_path` replaces host and port for a Unix socket; `host` is then where the worker's
+    events are.
+    """
 
     url: str
     name: str
@@ -27,7 +30,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> "Address":
-        """Raises ValueError that says what is wrong with it."""
+        """Parse a URL. Raises ValueError with the reason."""
         if url[: len(UNIX)].lower() == UNIX:
             return _unix(url)
         check_characters(url)
@@ -45,7 +48,7 @@ class Address:
             raise ValueError(f"'{shown(url)}': {exc}") from exc
         return cls(
             url=f"{parts.scheme}://{parts.netloc}{prefix}",
-            name=parts.netloc + prefix,  # with the path: endpoints may share a host by path
+            name=parts.netloc + prefix,  # with the path: endpoints may share a host
             netloc=parts.netloc,
             host=parts.host,
             port=parts.port or _PORTS[parts.scheme],
@@ -55,21 +58,21 @@ class Address:
 
 
 DNS = "dns+"
-"""Before the URL of a name whose addresses are a worker each."""
+"""Prefix of a URL with a DNS name of which each address is a worker."""
 
 
 def worker_url(url: str) -> str:
-    """A worker's URL, or that of a name, as it is kept. Raises ValueError that says what is wrong with it."""
+    """Normalize a worker's URL, or that of a DNS name. Raises ValueError with the reason."""
     if url[: len(DNS)].lower() != DNS:
         return Address.of(url).url
     address = Address.of(url[len(DNS) :])
     if address.unix_path is not None:
-        raise ValueError(f"'{shown(url)}' has no name whose addresses could be looked up")
+        raise ValueError(f"'{shown(url)}' has no DNS name to resolve")
     return DNS + address.url
 
 
 def _unix(url: str) -> Address:
-    """The path is taken as it is: nothing in it is decoded."""
+    """Parse a Unix socket's URL; nothing in its path is decoded."""
     check_characters(url)
     path = url[len(UNIX) :]
     path = path[2:] if path.startswith("///") else path

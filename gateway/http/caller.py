@@ -1,4 +1,4 @@
-"""The caller of a request, once its credentials were checked: tenant, models it may use, cache salt."""
+"""Caller of a request after authentication: tenant, allowed models, cache salt."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,8 +10,8 @@ from gateway.core.worker import Served
 
 @mypyc_attr(acyclic=True)
 class Who:
-    """Who has shown who they are: `name` is of the key or token and may be logged. No `models`: all. `salt`
-    keeps this tenant's cache apart (`tenancy/auth/tenant_salt.py`); None where it is not."""
+    """Authenticated caller: `name` of the key or token, which may be logged; no `models` means all. `salt`
+    separates this tenant's cache (`tenancy/auth/tenant_salt.py`); None where it is shared."""
 
     __slots__ = ("tenant", "name", "models", "expires_s", "is_admin", "salt")
 
@@ -24,7 +24,7 @@ class Who:
         is_admin: bool = False,
         salt: str | None = None,
     ) -> None:
-        """`expires_s` is in seconds since 1970; 0: never."""
+        """Create a caller; `expires_s` is in seconds since 1970, 0: never."""
         self.tenant = tenant
         self.name = name
         self.models = frozenset(models) if models else None
@@ -39,7 +39,7 @@ class Who:
         return self.models is None or model in self.models
 
     def check(self, model: str) -> None:
-        """Raises Forbidden, which does not say whether there is such a model."""
+        """Raise Forbidden for a model that is not allowed, without revealing whether it exists."""
         if self.models is not None and model not in self.models:
             allowed = ", ".join(sorted(self.models))
             raise Forbidden(
@@ -50,7 +50,7 @@ class Who:
 
 
 def usable(who: Who | None, served: Mapping[str, Served]) -> Mapping[str, Served]:
-    """What of it somebody may use; all where it does not matter who asks."""
+    """Return the served models that a caller may use; all without authentication."""
     if who is None or who.models is None:
         return served
     return {name: one for name, one in served.items() if who.may_use(name)}

@@ -1,10 +1,10 @@
-"""Who a request comes from, where proxies stand in between: by what those say that are trusted.
+"""Client addresses behind proxies, from the forwarding headers of trusted proxies.
 
     client ─► proxy ─► proxy ─► peer ─► here
-    X-Forwarded-For: client, proxy, proxy         each wrote down who it had before it
+    X-Forwarded-For: client, proxy, proxy         each appended its own peer
 
-Read from the right: as long as who wrote is trusted, what it wrote is true. The first one that is not is the
-client; what stands before it, anybody may have written.
+Read from the right: entries of trusted proxies are true. The first untrusted address is the client; entries
+before it may be forged.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,10 +26,10 @@ FORWARDED = frozenset(
         b"x-real-ip",
     }
 )
-"""What proxies say of requests: of none that is not trusted it goes on to workers."""
+"""Headers that proxies add to requests; those of untrusted peers are not passed on to workers."""
 MAX_HOPS = 32
 MAX_CHARS = 2048
-"""Read from the end: what is longer was written by those who are not believed."""
+"""Characters read, from the end: the rest comes from untrusted peers."""
 SCHEMES = ("http", "https")
 
 Trusts = Callable[[str], bool]
@@ -37,8 +37,8 @@ Trusts = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """`client` is an address, or what a proxy says instead ("unknown", "_hidden"); "" over a Unix socket.
-    `hops` are those behind it, up to us. `scheme` and `host` are as the client wrote them."""
+    """Origin of a request. `client` is an address, or a proxy's substitute ("unknown", "_hidden"); "" over a
+    Unix socket. `hops` are the proxies behind it, up to us. `scheme` and `host` are the client's."""
 
     client: str
     hops: tuple[str, ...]
@@ -46,37 +46,38 @@ class Origin:
     host: bytes
 
     def headers(self) -> list[Header]:
-        """As workers get it."""
-        told = ", ".join(each for each in (self.client, *self.hops) if each)
-        headers = [(b"x-forwarded-for", told.encode())] if told else []
+        """Return the forwarding headers for workers."""
+        chain = ", ".join(each for each in (self.client, *self.hops) if each)
+        headers = [(b"x-forwarded-for", chain.encode())] if chain else []
         return [*headers, (b"x-forwarded-proto", self.scheme.encode()), (b"x-forwarded-host", self.host)]
 
 
 def origin(
     headers: Iterable[Header], peer: str, trusts: Trusts, *, scheme: str, prefers: str = "auto"
 ) -> Origin:
-    """`peer` is whose connection it is, `scheme` what it speaks. `prefers` is the header that is read:
-    "x-forwarded-for", "forwarded", or the first of them that is there."""
-    told: dict[bytes, list[str]] = {}
+    """Find the origin of a request. `peer` is the other end of its connection, `scheme` the connection's.
+    `prefers` is the header to read: "x-forwarded-for", "forwarded", or "auto" for the first of them that is
+    there."""
+    values: dict[bytes, list[str]] = {}
     host = b""
     for name, value in headers:
         if name in FORWARDED:
-            told.setdefault(name, []).append(value.decode("latin-1"))
+            values.setdefault(name, []).append(value.decode("latin-1"))
         elif name == b"host":
             host = value
-    if not trusts(peer) or not told:
+    if not trusts(peer) or not values:
         return Origin(peer, (), scheme, host)
-    if prefers == "forwarded" or (prefers == "auto" and b"x-forwarded-for" not in told):
-        return _by_forwarded(told.get(b"forwarded", []), peer, trusts, scheme, host)
-    hops = [_address(each) for each in _items(told.get(b"x-forwarded-for", []))]
-    proto = _last(told.get(b"x-forwarded-proto", [])).lower()
-    said_host = _last(told.get(b"x-forwarded-host", [])).encode("latin-1")
+    if prefers == "forwarded" or (prefers == "auto" and b"x-forwarded-for" not in values):
+        return _by_forwarded(values.get(b"forwarded", []), peer, trusts, scheme, host)
+    hops = [_address(each) for each in _items(values.get(b"x-forwarded-for", []))]
+    proto = _last(values.get(b"x-forwarded-proto", [])).lower()
+    said_host = _last(values.get(b"x-forwarded-host", [])).encode("latin-1")
     client, behind = _walk(hops, peer, trusts)
     return Origin(client, behind, proto if proto in SCHEMES else scheme, said_host or host)
 
 
 def _by_forwarded(values: list[str], peer: str, trusts: Trusts, scheme: str, host: bytes) -> Origin:
-    """RFC 7239."""
+    """Find the origin by RFC 7239."""
     elements = [_pairs(each) for each in _items(values)]
     client, behind = _walk([_address(pairs.get("for", "unknown")) for pairs in elements], peer, trusts)
     last = elements[-1] if elements else {}
@@ -90,7 +91,7 @@ def _by_forwarded(values: list[str], peer: str, trusts: Trusts, scheme: str, hos
 
 
 def _walk(hops: list[str], peer: str, trusts: Trusts) -> tuple[str, tuple[str, ...]]:
-    """The client, and those behind it."""
+    """Return the client, and the hops behind it."""
     behind = [peer]
     for hop in reversed(hops[-MAX_HOPS:]):
         behind.insert(0, hop)
@@ -100,7 +101,7 @@ def _walk(hops: list[str], peer: str, trusts: Trusts) -> tuple[str, tuple[str, .
 
 
 def _items(values: list[str]) -> list[str]:
-    """Of a list in one or several headers; commas in quotes are none."""
+    """Split a list in one or several headers; commas in quotes do not separate."""
     text = (values[0] if len(values) == 1 else ",".join(values))[-MAX_CHARS:]
     if '"' not in text:
         return [stripped for each in text.split(",") if (stripped := each.strip())]
@@ -126,7 +127,7 @@ def _pairs(element: str) -> dict[str, str]:
 
 @lru_cache(4096)
 def _address(text: str) -> str:
-    """Without its port; what is no address stays as it is, as far as it is a word."""
+    """Remove the port of an address; a word that is no address stays, anything else is "unknown"."""
     bare = text.strip().strip('"')
     if bare.startswith("["):
         bare = bare[1:].partition("]")[0]

@@ -1,4 +1,4 @@
-"""The heads that a proxy sends on: to a worker, and back to a client (RFC 9110, section 7.6)."""
+"""Heads of proxied messages: to a worker, and back to a client (RFC 9110, section 7.6)."""
 
 from collections.abc import Mapping
 
@@ -35,14 +35,14 @@ STEERING: Mapping[bytes, str] = {
     b"x-gateway-destination-endpoint": "Envoy before workers: a worker",
     b"x-worker-instance-id": "Dynamo: a worker",
 }
-"""Headers by which a client could steer an engine, as the fields that `core/requests/field_judgement.py`
-judges: none goes on."""
+"""Headers by which a client could steer an engine, like the fields that `core/requests/field_judgement.py`
+judges: none is passed on."""
 
 _NOT_TO_WORKER = HOP_BY_HOP | {
     *STEERING,
     b"host",
     b"content-length",
-    b"content_length",  # the same name to servers that make environment variables of headers
+    b"content_length",  # the same name to servers that turn headers into environment variables
     b"transfer_encoding",
     b"expect",
     b"x-request-id",
@@ -52,7 +52,7 @@ _NOT_TO_WORKER_WITH_KEY = _NOT_TO_WORKER | {b"authorization", b"x-api-key"}
 _NOT_TO_CLIENT = HOP_BY_HOP | {b"content-length"}
 _NOT_TO_CLIENT_OF_STREAM = _NOT_TO_CLIENT | {b"x-accel-buffering"}
 _UNBUFFERED: Header = (b"x-accel-buffering", b"no")
-"""Tells nginx to pass on each event as it comes, whatever it does with other answers."""
+"""Header that makes nginx pass on each event as it comes."""
 _OFFER = b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
 
 
@@ -67,8 +67,8 @@ def head_to_worker(
     target: bytes = b"",
     key: bytes | None = None,
 ) -> bytes:
-    """Request line and headers for a body of `num_bytes`; `prefix` is the endpoint's base path, `target` and
-    `key` go in place of the client's own."""
+    """Return request line and headers for a body of `num_bytes`; `prefix` is the endpoint's base path,
+    `target` and `key` replace the client's own."""
     if key is None:
         headers = end_to_end(http.headers, _NOT_TO_WORKER)
     else:
@@ -97,7 +97,7 @@ def upgrade_to_worker(
     target: bytes = b"",
     key: bytes | None = None,
 ) -> bytes:
-    """The same for an offer to go on as a WebSocket, which has no body."""
+    """Return the head of a WebSocket upgrade request, which has no body."""
     head = head_to_worker(
         http,
         worker,
@@ -112,7 +112,7 @@ def upgrade_to_worker(
 
 
 def upgrade_to_client(head: ResponseHead, request_id: bytes, exposed: Decision | None) -> bytes:
-    """The worker's consent, with what it consents to."""
+    """Return the head of a worker's accepted upgrade."""
     agreed = [header for header in head.headers if header[0] == b"upgrade"]
     headers = head_to_client(head, request_id, exposed, is_stream=False).headers
     return encode_head(status_line(head.status), [*headers, (b"connection", b"Upgrade"), *agreed])
@@ -121,7 +121,8 @@ def upgrade_to_client(head: ResponseHead, request_id: bytes, exposed: Decision |
 def head_to_client(
     head: ResponseHead, request_id: bytes, exposed: Decision | None, *, is_stream: bool
 ) -> ResponseHead:
-    """The worker's head without what concerns its connection; with the decision where it may be shown.
+    """Return the worker's head without its connection's headers, and with the decision where it may be
+    exposed.
 
     A stream has no length: an error event may end it elsewhere.
     """
@@ -139,7 +140,7 @@ def head_to_client(
 
 
 def is_event_stream(head: ResponseHead) -> bool:
-    """Whether the body is events that can be read: a compressed one shows no borders."""
+    """Return True if the body is a readable event stream, which a compressed one is not."""
     is_events = False
     for name, value in head.headers:
         if name == b"content-type":

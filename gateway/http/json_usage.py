@@ -1,20 +1,20 @@
-"""What an unstreamed answer says of itself: its usage, read from the bytes on their way through.
+"""Usage of unstreamed answers, read from the bytes on their way through.
 
-A short one is kept and parsed. Of a long one (log probabilities, many choices) only the object behind its
-last `"usage":` is kept: clients may take minutes to read such an answer, and thousands of them may.
+A short answer is kept and parsed. Of a long one (log probabilities, many choices) only the object behind its
+last `"usage":` is kept: thousands of clients may each take minutes to read such an answer.
 """
 
 from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit, read_usage
 
 MAX_KEPT_BYTES = 16 << 10
-"""Answers up to this size are parsed as a whole, however they are written."""
+"""Size up to which answers are parsed as a whole, however they are formatted."""
 MAX_USAGE_BYTES = 2048
 MARKS = (b'"usage":{', b'"usage": {')
 LONGEST_MARK = max(map(len, MARKS))
 
 
 class PlainScanner:
-    """Fed with a body in any splits; keeps MAX_KEPT_BYTES of it at most."""
+    """Scanner of a body fed in any splits; keeps at most MAX_KEPT_BYTES of it."""
 
     __slots__ = ("_parts", "_num_bytes", "_found", "_carry")
 
@@ -22,7 +22,7 @@ class PlainScanner:
         self._parts: list[bytes] = []
         self._num_bytes = 0
         self._found: bytes | None = None  # from the last mark on
-        self._carry = b""  # what may be the beginning of a mark
+        self._carry = b""  # possible beginning of a mark
 
     def __repr__(self) -> str:
         return f"PlainScanner({self._num_bytes} bytes, {self.num_kept_bytes} kept)"
@@ -43,7 +43,7 @@ class PlainScanner:
             self._parts = []
 
     def usage(self, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage | None:
-        """Of the whole body, where it has ended."""
+        """Return the usage of the whole body, after its end."""
         if self._num_bytes <= MAX_KEPT_BYTES:
             return read_usage(b"".join(self._parts), limit)
         if self._found is None or not (end := _end_of_object(self._found)):
@@ -61,7 +61,8 @@ class PlainScanner:
 
 
 def _end_of_object(text: bytes) -> int:
-    """Where the first object of `text` is closed, 0 if it is not. Usage has numbers in it, no texts."""
+    """Return the end of the first object in `text`, 0 if it is not complete. Usage has numbers in it, no
+    texts."""
     depth = 0
     for at, byte in enumerate(text):
         if byte == ord("{"):

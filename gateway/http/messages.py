@@ -1,4 +1,4 @@
-"""HTTP/1.1 as values: requests, response heads, and which headers cross a proxy (RFC 9110, 9112)."""
+"""HTTP/1.1 messages as values: requests, response heads, and which headers cross a proxy (RFC 9110, 9112)."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -11,7 +11,7 @@ from mypy_extensions import mypyc_attr
 from gateway.http.caller import Who
 
 Header: TypeAlias = tuple[bytes, bytes]
-"""Name in lower case, value as it came."""
+"""Name in lower case, value as received."""
 
 HOP_BY_HOP = frozenset(
     {
@@ -28,17 +28,19 @@ HOP_BY_HOP = frozenset(
 )
 
 OURS = b"x-kvgate-"
-"""Headers by which the gateway speaks begin so; from anybody else they are dropped."""
+"""Prefix of the gateway's own headers, which are dropped from clients and workers."""
 
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 @mypyc_attr(acyclic=True)
 class HttpRequest:
-    """One request as it came from a client, its body complete and de-chunked. `is_upgrade`: the client
-    wants to go on as a WebSocket. `client` and `forwarded` are for where proxies are believed (`behind.py`):
-    whose request it is, and what workers are told of that. `who` is filled in where it is known who asks
-    (`tenancy/auth/authenticator.py`)."""
+    """Request of a client, with its body complete and de-chunked.
+
+    `is_upgrade`: the client requests a WebSocket. `client` and `forwarded` are set behind trusted proxies
+    (`server/reverse_proxy.py`): the client's address, and the forwarding headers for workers. `who` is the
+    authenticated caller, if any (`tenancy/auth/authenticator.py`).
+    """
 
     __slots__ = (
         "method",
@@ -89,7 +91,8 @@ _AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 
 
 def _origin_form(target: bytes) -> bytes:
-    """Clients that take us for a forward proxy send whole URLs; a server must take them (RFC 9112, 3.2.2)."""
+    """Convert the absolute URLs that clients send to forward proxies; servers must accept them (RFC 9112,
+    3.2.2)."""
     if target[:1] == b"/" or not (authority := _AUTHORITY.match(target)):
         return target
     rest = target[authority.end() :]
@@ -98,7 +101,7 @@ def _origin_form(target: bytes) -> bytes:
 
 @mypyc_attr(acyclic=True)
 class ResponseHead:
-    """A response's status and headers; `length` is None where the body's end is not known before."""
+    """Response's status and headers; `length` is None where the body's end is not known before."""
 
     __slots__ = ("status", "headers", "length")
 
@@ -109,8 +112,8 @@ class ResponseHead:
 
 
 def end_to_end(headers: Iterable[Header], drop: Collection[bytes] = HOP_BY_HOP) -> list[Header]:
-    """The headers that cross a proxy: not in `drop` (HOP_BY_HOP, and more where that is asked), not named
-    by Connection, and not ours to say."""
+    """Return the headers that cross a proxy: not in `drop`, not named by Connection, and not with our own
+    prefix."""
     crossing: list[Header] = []
     connection = b""
     for header in headers:

@@ -1,8 +1,7 @@
-"""Networks as options name them, and which addresses are in them. The only place where they are read.
+"""Networks in options, and the addresses in them; all parsing of both is here.
 
-Workers' addresses also come from the admin API, from DNS and from engines. Some are never a worker's:
-those of metadata services, which hand out the machine's credentials; link-local ones; those of no single
-host.
+Workers' addresses also come from the admin API, from DNS and from engines. Some are never a worker's: those
+of metadata services, which hand out the machine's credentials; link-local ones; those of no single host.
 """
 
 import ipaddress
@@ -47,13 +46,13 @@ METADATA_NAMES = frozenset(
         "instance-data.ec2.internal",
     }
 )
-"""Names of such services; their addresses are refused anyway, once they are known."""
+"""Names of metadata services; their addresses are rejected anyway, once they are known."""
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""NAT64: a router makes the IPv4 address of the last four bytes of it (RFC 6052)."""
+"""NAT64 prefix: routers translate its last four bytes to an IPv4 address (RFC 6052)."""
 
 
 def network(text: str) -> Network:
-    """Of one address, too. Raises ValueError in words."""
+    """Parse a network or a single address. Raises ValueError with the reason."""
     try:
         return ipaddress.ip_network(text)
     except ValueError as exc:
@@ -61,7 +60,7 @@ def network(text: str) -> Network:
 
 
 def address(text: str) -> Address | None:
-    """None where it is none. One of IPv4 that is dressed as IPv6 is what it is."""
+    """Parse an address; None if it is none. IPv4-mapped IPv6 addresses become IPv4."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -70,7 +69,7 @@ def address(text: str) -> Address | None:
 
 
 class Networks:
-    """Raises ValueError for what is none."""
+    """Set of networks. Raises ValueError for an invalid one."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._networks = [network(text) for text in texts]
@@ -88,7 +87,7 @@ UNIX = "unix"
 
 
 def check_peers(option: str, texts: Iterable[str]) -> None:
-    """Networks, or UNIX. Raises ValueError that names the option."""
+    """Check a list of networks or UNIX. Raises ValueError that names the option."""
     try:
         for text in texts:
             if text != UNIX:
@@ -98,10 +97,10 @@ def check_peers(option: str, texts: Iterable[str]) -> None:
 
 
 class Trusted:
-    """Peers who are believed: networks, and with "unix" those who may connect to our Unix socket."""
+    """Trusted peers: networks, and with "unix" all clients of our Unix socket."""
 
     def __init__(self, texts: Iterable[str], option: str) -> None:
-        """Raises ConfigError that names the option."""
+        """Parse the list. Raises ConfigError that names the option."""
         texts = list(texts)
         try:
             check_peers(option, texts)
@@ -114,7 +113,7 @@ class Trusted:
         return self._trusts_unix or bool(self._networks)
 
     def trusts(self, peer: str | None) -> bool:
-        """`peer` is an address, "" over a Unix socket, None if it is gone."""
+        """Return True if a peer is trusted: an address, "" over a Unix socket, None if it is gone."""
         return False if peer is None else self._networks.has(peer) if peer else self._trusts_unix
 
 
@@ -122,15 +121,15 @@ _NOBODYS = [(network(text), why) for text, why in NOBODYS]
 
 
 class Reachable:
-    """Which addresses workers may have: those in `networks`, any where there are none. Nobody's are among
-    them only where a network that lies in them is named. Raises ValueError."""
+    """Allowed addresses of workers: those in `networks`, any where there are none. Reserved ones are allowed
+    only by a network that lies within them. Raises ValueError."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
         self._networks = [network(text) for text in networks]
         self.refusal = lru_cache(4096)(self._refusal)
 
     def _refusal(self, text: str) -> str | None:
-        """Why an address is none of a worker; None where it is one."""
+        """Explain why an address is not allowed for a worker; None where it is."""
         if (found := address(text)) is None:
             return f"{text} is no address"
         named = [each for each in self._networks if found in each]
@@ -144,7 +143,7 @@ class Reachable:
 
 
 def _inner(found: Address) -> list[ipaddress.IPv4Address]:
-    """The IPv4 address that an address of IPv6 leads to, through a router or a tunnel, where it does."""
+    """Return the IPv4 address embedded in an IPv6 address (NAT64, 6to4, Teredo), if any."""
     if not isinstance(found, ipaddress.IPv6Address):
         return []
     if found in _TRANSLATED or (int(found) >> 8 > 0 and int(found) >> 32 == 0):  # "::10.0.0.1" too
@@ -153,12 +152,12 @@ def _inner(found: Address) -> list[ipaddress.IPv4Address]:
 
 
 def is_literal(host: str) -> bool:
-    """Whether a host is an address, and no name."""
+    """Return True if a host is an address, not a name."""
     return address(host) is not None
 
 
 def name_refusal(host: str) -> str | None:
-    """Why a name is none of a worker; None where it may be."""
+    """Explain why a name is not allowed for a worker; None where it is."""
     if host.lower().removesuffix(".") in METADATA_NAMES:
         return f"{host} is no name for a worker: {_METADATA}"
     return None

@@ -1,9 +1,9 @@
-"""DNS rebinding and cross-site requests: which Host and Origin an admin port answers. Pure.
+"""DNS rebinding and cross-site protection: the Hosts and Origins that an admin port answers. Pure.
 
-A page on evil.example may have its name resolve to the address of an admin port, and then asks it with the
-browser of somebody who can reach it. The Host is then that name. Addresses cannot be rebound.
+A page on evil.example may have its name resolve to the address of an admin port, and then request it with the
+browser of a user who can reach it. The Host is then that name. Addresses cannot be rebound.
 
-    /health, /ready   any Host, or none: they reveal nothing, and load balancers send what they like
+    /health, /ready   any Host, or none: they reveal nothing, and load balancers send any Host
     /metrics          those below, and names that public DNS cannot have (one label, .svc, .local, .internal)
     all else          addresses, localhost, the name that the port is bound to, the allowed names
 """
@@ -23,7 +23,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Misdirected(Exception):
-    """A request that was not meant for this port, or not made by its user; `status` is the answer's."""
+    """Request that was not meant for this port, or not made by its user; `status` is the answer's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -31,7 +31,8 @@ class Misdirected(Exception):
 
 
 class AllowedHosts:
-    """`names` are the operator's, "*.example.com" for all below one. Raises ValueError for what is none."""
+    """Allowed Hosts: `names` are the operator's, "*.example.com" for all below one. Raises ValueError for an
+    invalid name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names: set[str] = {"localhost"}
@@ -47,14 +48,14 @@ class AllowedHosts:
         return f"AllowedHosts({sorted(self._names)}, {self._suffixes})"
 
     def check(self, path: str, headers: Mapping[str, Sequence[str]]) -> None:
-        """`headers` has all values of each of JUDGED. Raises Misdirected."""
+        """Check a request; `headers` has all values of each of JUDGED. Raises Misdirected."""
         for name in JUDGED:
             if len(headers[name]) > 1:
                 raise Misdirected(400, f"the request has {len(headers[name])} {name} headers; send one")
         if path in PROBES:
             return
         if not headers[HOST] or not headers[HOST][0]:
-            raise Misdirected(400, "the request has no Host; send one, as HTTP/1.1 asks")
+            raise Misdirected(400, "the request has no Host; send one, as HTTP/1.1 requires")
         host, port = _host(headers[HOST][0])
         if not self._allows(host, path):
             raise Misdirected(
@@ -64,12 +65,12 @@ class AllowedHosts:
             )
         if headers[SITE] and headers[SITE][0] not in _OWN_SITES:
             raise Misdirected(
-                403, f"this is a {shown(headers[SITE][0])} request of a browser; they are refused"
+                403, f"this is a {shown(headers[SITE][0])} request of a browser, which is not allowed"
             )
         if headers[ORIGIN] and not _is_same(headers[ORIGIN][0], host, port):
             raise Misdirected(
                 403,
-                f"the Origin '{shown(headers[ORIGIN][0])}' is another one; cross-origin requests are refused",
+                f"the Origin '{shown(headers[ORIGIN][0])}' differs from the Host; cross-origin requests are refused",
             )
 
     def _allows(self, host: str, path: str) -> bool:
@@ -95,10 +96,11 @@ def _is_address(host: str) -> bool:
 
 
 def _is_same(origin: str, host: str, port: int | None) -> bool:
-    """As seen by a browser: a proxy before us may speak TLS."""
+    """Return True if the origin is this host, as seen by a browser: a proxy in front of us may
+    terminate TLS."""
     try:
         url = Url.of(origin)
-    except ValueError:  # "null" too: a sandboxed page, a file, a redirect between sites
+    except ValueError:  # also "null": a sandboxed page, a file, a redirect between sites
         return False
     default = _PORTS.get(url.scheme)
     return url.host.removesuffix(".") == host and (url.port or default) == (port or default)

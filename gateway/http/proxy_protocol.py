@@ -1,5 +1,5 @@
-"""The PROXY protocol, versions 1 and 2: what a balancer writes before the first byte of a connection, to say
-whose it is (haproxy.org/download/3.0/doc/proxy-protocol.txt). Pure."""
+"""PROXY protocol, versions 1 and 2: the header by which a load balancer passes on the client's address at the
+start of a connection (haproxy.org/download/3.0/doc/proxy-protocol.txt). Pure."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -8,22 +8,23 @@ V1, V2 = b"PROXY ", b"\r\n\r\n\x00\r\nQUIT\n"
 MAX_V1 = 107
 HEAD_V2 = 16
 MAX_BYTES = 2048
-"""Of a header of version 2, with what a balancer adds: certificates are not read from it."""
+"""Size of a version 2 header with a load balancer's additions: certificates in it are not read."""
 _LENGTHS = {0x1: 12, 0x2: 36}
-"""Of two addresses and ports, by family."""
+"""Bytes of two addresses and ports, by family."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proxied:
-    """`num_bytes` are the header's. `source` is None where it says of none: the balancer's own check."""
+    """Parsed header of `num_bytes`. `source` is None where it names no client: the load balancer's
+    own check."""
 
     num_bytes: int
     source: tuple[str, int] | None = None
 
 
 def read(data: bytes) -> Proxied | None:
-    """The header at the beginning of a connection; None while it may become one. One of 0 bytes: there is
-    none. Raises ValueError for one that is broken."""
+    """Parse the header at the beginning of a connection; None while it is incomplete, a header of 0 bytes
+    where there is none. Raises ValueError for a broken one."""
     for mark, parse in ((V2, _v2), (V1, _v1)):
         if data.startswith(mark):
             return parse(data)
@@ -62,7 +63,7 @@ def _v2(data: bytes) -> Proxied | None:
     if len(data) < size:
         return None
     length = _LENGTHS.get(family)
-    if command == 0 or length is None:  # the balancer itself, or through a Unix socket of its own
+    if command == 0 or length is None:  # the load balancer itself, or a Unix socket of its own
         return Proxied(size)
     if size < HEAD_V2 + length:
         raise ValueError("its addresses are cut")

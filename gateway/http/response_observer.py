@@ -1,6 +1,6 @@
-"""What is watched of one answer on its way through: first token, pieces, usage.
+"""Observer of one response on its way through: first token, pieces, usage.
 
-Fed with heads and body bytes and the time; tells what happened, decides nothing.
+Fed with heads, body bytes and the time; reports what happened, decides nothing.
 """
 
 from enum import Enum
@@ -14,7 +14,7 @@ from gateway.http.usage_redaction import Masker
 
 
 class Piece(Enum):
-    """What a part of a streamed answer was."""
+    """Kind of a part of a streamed answer."""
 
     FIRST_TOKEN = "first token"
     TOKEN = "token"
@@ -22,7 +22,7 @@ class Piece(Enum):
 
 
 class Answer:
-    """One answer. `first_token_s` is the time of the first token on the caller's clock."""
+    """Observer of one response. `first_token_s` is the time of the first token on the caller's clock."""
 
     # fmt: off
     __slots__ = (
@@ -38,10 +38,10 @@ class Answer:
         masks: bool = False,
         limit: UsageLimit = WIDEST,
     ) -> None:
-        """`unasked` changes the stream: what its client is not to see is taken out, or named otherwise.
-        `masks`: it is not to see how much of its prompt was cached. `limit`: what its usage can be."""
+        """Create an observer. `unasked` filters injected usage from the stream. `masks` hides the number of
+        cached prompt tokens. `limit` bounds plausible usage."""
         self.status = head.status
-        self.refused: str | None = None  # why its usage is not believed, once that was read
+        self.refused: str | None = None  # why the usage is rejected, once it was read
         self._limit = limit
         self.first_token_s: float | None = None
         self.last_token_s = 0.0
@@ -57,40 +57,41 @@ class Answer:
 
     @property
     def can_be_ended(self) -> bool:
-        """Whether an error event can follow what was passed on: a stream, and not in mid-event."""
+        """True if an error event can follow the bytes passed on: a stream, and not in mid-event."""
         return self._scanner is not None and self._scanner.is_whole
 
     @property
     def is_stream(self) -> bool:
-        """A good answer that comes as events."""
+        """True for a successful answer that comes as events."""
         return self._scanner is not None
 
     @property
     def is_reframed(self) -> bool:
-        """It may become longer or shorter than the worker's."""
+        """True if the body may become longer or shorter than the worker's."""
         return self._scanner is not None or self._masker is not None
 
     @property
     def is_plain(self) -> bool:
-        """An unstreamed good answer: its head comes with its last token, so it has no first."""
+        """True for an unstreamed successful answer: its head comes with its last token, so it has no first
+        token."""
         return self.status == 200 and self._scanner is None
 
     @property
     def num_pieces(self) -> int:
-        """In which a stream has come so far: about its tokens, at least."""
+        """Number of pieces of a stream so far: about its tokens, at least."""
         return self._scanner.num_events_fed if self._scanner else 0
 
     def ttft_s(self, started: float) -> float | None:
-        """Since then to its first token; None where it has none that could be seen."""
+        """Return the time from `started` to the first token; None where none was seen."""
         return self.first_token_s - started if self.first_token_s is not None else None
 
     @property
     def lasted_s(self) -> float:
-        """From its first token to its last so far."""
+        """Time from the first token to the last so far."""
         return self.last_token_s - self.first_token_s if self.first_token_s is not None else 0.0
 
     def feed(self, data: bytes, now: float) -> tuple[bytes, Piece, float]:
-        """The bytes to pass on now, what they were, and the seconds since the token before."""
+        """Return the bytes to pass on now, their kind, and the seconds since the token before."""
         if self._scanner is None:
             if self._plain:
                 self._plain.feed(data)
@@ -105,11 +106,11 @@ class Answer:
         return data, Piece.FIRST_TOKEN, 0.0
 
     def held(self) -> bytes:
-        """Whole events that waited for what follows them."""
+        """Return whole events that waited for the next one."""
         return self._masked(self._scanner.held()) if self._scanner else b""
 
     def flush(self) -> bytes:
-        """What is left of a body at its end, as of a stream without the end of its last event."""
+        """Return the rest of a body at its end, or of an incomplete last event."""
         rest = self._scanner.flush() if self._scanner else b""
         return self._masked(rest) + self._masker.flush() if self._masker else rest
 
@@ -117,7 +118,7 @@ class Answer:
         return self._masker.feed(data) if self._masker and data else data
 
     def usage(self) -> Usage | None:
-        """As the engine reported it, where that is possible; only a complete answer tells."""
+        """Return the usage as reported by the engine, if plausible; only complete answers have it."""
         found: Usage | RefusedUsage | None = None
         if self._scanner is not None:
             found = self._scanner.usage(self._limit)

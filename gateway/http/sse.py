@@ -1,8 +1,7 @@
-"""What an answer says of itself: first token, usage, end; read from the bytes on their way through.
+"""Scanner of streamed answers: first token, usage, end; read from the bytes on their way through.
 
-A streamed answer is cut at event borders: a client never sees half an event, even if the worker
-dies in the middle of one. Events are parsed only until the first token was seen, and where the
-bytes say that they carry usage.
+A streamed answer is cut at event borders: a client never sees half an event, even if the worker dies in the
+middle of one. Events are parsed only until the first token was seen, and where their bytes contain usage.
 """
 
 import msgspec
@@ -13,7 +12,7 @@ from gateway.core.usage import WIDEST, RefusedUsage, Usage, UsageLimit, read_usa
 _USAGE = b'"usage":{'
 _USAGE_SPACED = b'"usage": {'
 MAX_HELD_BYTES = 1 << 20
-"""An event longer than this is passed on in parts."""
+"""Size above which an event is passed on in parts."""
 
 
 class _Delta(msgspec.Struct):
@@ -31,7 +30,7 @@ class _Piece(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """`type` is told by the other routes: their events of content end in "delta"."""
+    """Event of a stream. `type` is in other routes' events: those with content end in "delta"."""
 
     choices: list[_Piece] = []
     type: object = None
@@ -41,7 +40,7 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 class SseScanner:
-    """Fed with a streamed body in any splits; forwards whole events."""
+    """Scanner of a streamed body fed in any splits; forwards whole events."""
 
     __slots__ = ("_tail", "_told", "_usage_event", "has_token", "is_whole", "num_events_fed")
 
@@ -50,11 +49,11 @@ class SseScanner:
         self._told: Usage | RefusedUsage | None = None
         self._usage_event: bytes | None = None  # not read yet
         self.has_token = False
-        self.is_whole = True  # what was forwarded ends with an event's end
+        self.is_whole = True  # the forwarded bytes end with an event's end
         self.num_events_fed = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes to forward now; the rest is kept until its event is complete."""
+        """Return the bytes to forward now; the rest is kept until its event is complete."""
         if self._tail:
             data = self._tail + data
             self._tail = b""
@@ -74,16 +73,16 @@ class SseScanner:
         return data
 
     def held(self) -> bytes:
-        """Whole events that wait for what follows them: none."""
+        """Return whole events that wait for the next one: none here."""
         return b""
 
     def flush(self) -> bytes:
-        """What is left of an event that never ended."""
+        """Return the rest of an event that never ended."""
         tail, self._tail = self._tail, b""
         return tail
 
     def usage(self, limit: UsageLimit = WIDEST) -> Usage | RefusedUsage | None:
-        """The last usage that passed; it is read once."""
+        """Return the last usage that passed; parsed once."""
         unread, self._usage_event = self._usage_event, None
         if unread is not None:
             self._told = None
@@ -99,12 +98,12 @@ def _last_border(data: bytes) -> int:
 
 
 def _events(data: bytes) -> list[bytes]:
-    """The data of each one-line event, as OpenAI streams are made."""
+    """Return the data of each one-line event, as OpenAI streams have them."""
     return [line[5:].strip() for line in data.splitlines() if line.startswith(b"data:")]
 
 
 def _has_token(event: bytes) -> bool:
-    """Whether an event carries generated content: the first chat chunk has the role only."""
+    """Return True if an event has generated content: the first chat chunk has the role only."""
     try:
         found = _decode_event(event)
     except UNREADABLE:

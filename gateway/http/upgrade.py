@@ -1,4 +1,4 @@
-"""What clients ask of a connection beside HTTP/1.1: another protocol, or HTTP/2 from the first byte."""
+"""Upgrade requests and HTTP/2 prefaces on an HTTP/1.1 connection."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ WEBSOCKET = b"websocket"
 
 
 def _frame(kind: int, payload: bytes) -> bytes:
-    """On the connection itself, without flags (RFC 9113, 4.1)."""
+    """Return an HTTP/2 frame on stream 0, without flags (RFC 9113, 4.1)."""
     return len(payload).to_bytes(3, "big") + bytes((kind, 0, 0, 0, 0, 0)) + payload
 
 
@@ -16,7 +16,7 @@ _SETTINGS, _GOAWAY, _HTTP_1_1_REQUIRED = 4, 7, 0xD
 HTTP2_REFUSAL = _frame(_SETTINGS, b"") + _frame(
     _GOAWAY, bytes(4) + _HTTP_1_1_REQUIRED.to_bytes(4, "big") + b"this gateway speaks HTTP/1.1 only"
 )
-"""For a client that begins in HTTP/2: our (empty) preface, and that no stream of its was looked at."""
+"""Answer to a client that begins in HTTP/2: our (empty) preface, and GOAWAY without processed streams."""
 
 
 def offers_websocket(headers: Sequence[Header]) -> bool:
@@ -33,6 +33,6 @@ def has_body(headers: Sequence[Header]) -> bool:
 
 
 def without_offer(method: bytes, target: bytes, version: str, headers: Sequence[Header]) -> bytes:
-    """The head as it would be had nothing been offered."""
+    """Return the head without its upgrade offer."""
     line = b"%b %b HTTP/%b" % (method, target, version.encode())
     return encode_head(line, [header for header in headers if header[0] != b"upgrade"])

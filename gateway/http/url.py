@@ -1,7 +1,7 @@
-"""A URL or HOST:PORT taken apart. Text that could be read in two ways is refused with the reason.
+"""Strict parsing of URLs and HOST:PORT. Text that parsers could read in two ways is rejected with the reason.
 
 Parsers disagree about control characters (stripped or kept), backslashes, percent-encoded hosts and numbers
-that stand for IPv4 addresses. A URL that one parser judges and another one connects to leads somewhere else,
+that stand for IPv4 addresses. A URL that one parser checks and another one connects to leads somewhere else,
 so every URL of a worker, an agent, a key set or a Redis is read here.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 MAX_CHARS = 2048
 MAX_NAME_CHARS, MAX_LABEL_CHARS = 253, 63
-"""Of a DNS name (RFC 1035)."""
+"""Characters of a DNS name and of its labels (RFC 1035)."""
 _SHOWN_CHARS = 120
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?")
@@ -25,8 +25,8 @@ _BASE_PATH = re.compile(r"[A-Za-z0-9_.~!$&'()*+,;=:@/-]*")
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """`host` is in lower case and without the brackets of IPv6; `port` is None where there is none;
-    `query` has no question mark."""
+    """Parsed URL: `host` in lower case and without the brackets of IPv6; `port` None where there is none;
+    `query` without question mark."""
 
     scheme: str
     host: str
@@ -37,7 +37,7 @@ class Url:
 
     @classmethod
     def of(cls, text: str) -> "Url":
-        """Raises ValueError that says what is wrong, without credentials."""
+        """Parse a URL. Raises ValueError with the reason, without credentials."""
         check_characters(text)
         if (found := _URL.fullmatch(text)) is None:
             raise ValueError(f"'{shown(text)}' is no URL such as http://10.0.0.1:8000")
@@ -53,13 +53,13 @@ class Url:
 
     @property
     def netloc(self) -> str:
-        """Host and port as they are written in a URL."""
+        """Host and port as written in a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """HOST:PORT, where IPv6 addresses are in brackets. Raises ValueError."""
+    """Parse HOST:PORT, with IPv6 addresses in brackets. Raises ValueError."""
     host, port = place(text)
     if port is None:
         raise ValueError(f"'{shown(text)}' names no port; write HOST:PORT")
@@ -67,7 +67,7 @@ def host_port(text: str) -> tuple[str, int]:
 
 
 def place(text: str) -> tuple[str, int | None]:
-    """A host, and its port where there is one. Raises ValueError."""
+    """Parse a host and an optional port. Raises ValueError."""
     check_characters(text)
     if text.startswith("["):
         inner, bracket, rest = text[1:].partition("]")
@@ -81,7 +81,7 @@ def place(text: str) -> tuple[str, int | None]:
 
 
 def check_characters(text: str) -> None:
-    """Raises ValueError for what parsers strip, fold or take for a slash."""
+    """Raise ValueError for characters that parsers strip, fold or take for a slash."""
     if len(text) > MAX_CHARS:
         raise ValueError(f"'{shown(text)}' is over {MAX_CHARS} characters")
     if _PLAIN.fullmatch(text):
@@ -100,7 +100,7 @@ def check_characters(text: str) -> None:
 
 
 def check_base_path(path: str) -> None:
-    """Raises ValueError for a path that a client library would write in another way."""
+    """Raise ValueError for a path that a client library would normalize."""
     if "%" in path:
         raise ValueError("percent-encoding in a base path is not supported; use a path without it")
     if not _BASE_PATH.fullmatch(path):
@@ -112,7 +112,7 @@ def check_base_path(path: str) -> None:
 def check_host(host: str) -> str:
     """A name or an IPv4 address in lower case. Raises ValueError."""
     host = host.lower()
-    labels = host.removesuffix(".").split(".")  # with its last dot a name is absolute, and no other one
+    labels = host.removesuffix(".").split(".")  # a last dot makes a name absolute, and no different
     if not host:
         raise ValueError("it names no host")
     if "%" in host:
@@ -132,7 +132,7 @@ def check_host(host: str) -> str:
 
 
 def shown(text: str) -> str:
-    """For a message: without credentials, control characters, or an end where it is long."""
+    """Abbreviate a text for messages: without credentials, control characters, or excess length."""
     text = re.sub(r"(?<=//)[^/?#]*@", "...@", text)
     text = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
@@ -145,7 +145,7 @@ def _port(text: str) -> int:
 
 
 def _ipv4(host: str) -> str:
-    """Resolvers read 2852039166, 0xa9.0xfea9fe and 0251.254.43518 as addresses too."""
+    """Parse an IPv4 address strictly: resolvers also accept 2852039166, 0xa9.0xfea9fe and 0251.254.43518."""
     try:
         return str(ipaddress.IPv4Address(host))
     except ValueError as exc:

@@ -1,15 +1,14 @@
-"""Usage that we asked for in a stream and the client did not: asked for, and taken out again.
+"""Usage injection: usage requested on a stream for the gateway, and stripped before the client sees it.
 
-What an engine changes in its stream when it is asked, and what becomes of it here, so that the client's
-bytes are those that it would have had:
+The engine's stream changes with the request; this restores the bytes that the client would have had:
 
     a last chunk with `"choices":[]` and the usage      is not passed on
     `"usage":null` in the other chunks                  is cut out, but for engines that always write it
-    vLLM puts `system_fingerprint` into the last chunk  goes back into the chunk that tells a finish reason,
-      in place of the one that tells a finish reason      which waits for the event behind it
+    vLLM puts `system_fingerprint` into the last chunk  goes back into the chunk with a finish reason,
+      in place of the one with a finish reason            which waits for the event behind it
 
-An engine that tells usage beside choices does so unasked (`--enable-force-include-usage`): its stream passes
-as it is. Keys are searched for with their quotes: within a JSON string those are escaped.
+An engine that sends usage beside choices does so unrequested (`--enable-force-include-usage`): its stream
+passes as it is. Keys are searched for with their quotes: within a JSON string those are escaped.
 """
 
 import re
@@ -29,7 +28,7 @@ _NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*')
 
 
 def with_usage(body: bytes) -> bytes:
-    """A body that asks for usage, of one with fields that does not have `stream_options`."""
+    """Add the request for usage to a non-empty JSON body without `stream_options`."""
     at = body.index(b"{") + 1
     view = memoryview(body)
     return b"".join((view[:at], _ASK, view[at:]))
@@ -45,12 +44,13 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class UnaskedScanner(SseScanner):
-    """As an SseScanner; what it passes on is the stream of a client that asked for no usage."""
+    """Scanner that strips injected usage: passes on the stream as for a client without the request."""
 
     __slots__ = ("_held", "_keeps_null", "_key", "_usage", "_finish", "_is_forced")
 
     def __init__(self, *, keeps_null: bool = False) -> None:
-        """`keeps_null`: the engine writes `"usage":null` whether it is asked or not."""
+        """Create a scanner; `keeps_null`: the engine writes `"usage":null` whether usage is
+        requested or not."""
         super().__init__()
         self._keeps_null = keeps_null
         self._finish = self._usage = self._key = b""
@@ -67,7 +67,7 @@ class UnaskedScanner(SseScanner):
         return data
 
     def _read_style(self, data: bytes) -> bool:
-        """How this engine writes JSON, the same in all of its events; False before the first chunk."""
+        """Detect this engine's JSON style, the same in all of its events; False before the first chunk."""
         if _CHOICES not in data:
             return False
         is_spaced = _SPACED in data
@@ -77,7 +77,7 @@ class UnaskedScanner(SseScanner):
         return True
 
     def held(self) -> bytes:
-        """The whole event that waits for the one behind it."""
+        """Return the whole event that waits for the next one."""
         held, self._held = self._held, b""
         return held
 
@@ -85,7 +85,7 @@ class UnaskedScanner(SseScanner):
         return self.held() + super().flush()
 
     def _passed(self, event: bytes) -> bytes:
-        """What goes on at this event: it, and the one that waited for it."""
+        """Return what is passed on at this event: it, and the one that waited for it."""
         if self._is_forced:
             return event
         if self._usage in event:
@@ -104,7 +104,7 @@ class UnaskedScanner(SseScanner):
 
 
 def _read(event: bytes) -> _Chunk | None:
-    """The chunk of a one-line event."""
+    """Parse the chunk of a one-line event; None if it is unreadable."""
     for line in event.splitlines():
         if line.startswith(b"data:"):
             try:
@@ -115,7 +115,7 @@ def _read(event: bytes) -> _Chunk | None:
 
 
 def _stamped(event: bytes, fingerprint: bytes) -> bytes:
-    """With the fingerprint where it would have been."""
+    """Insert the fingerprint where it would have been."""
     end = event.rfind(b"}")
     if end < 0 or fingerprint == b"null" or _FINGERPRINT in event:
         return event

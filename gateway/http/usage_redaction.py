@@ -1,6 +1,6 @@
-"""Answers that do not tell how much of their prompt was cached: 0 in place of each count.
+"""Usage redaction: hides the number of cached prompt tokens in answers, with 0 in place of each count.
 
-What tells it, in the APIs of OpenAI and Anthropic as vLLM has them, stands in an object named `usage`:
+In the APIs of OpenAI and Anthropic as vLLM has them, the counts are in an object named `usage`:
 
     cached_tokens, cached_tokens_per_turn, cache_read_input_tokens         were cached
     created_cache_tokens, cache_write_tokens, cache_creation_input_tokens  were not, so the rest was
@@ -18,10 +18,10 @@ import msgspec
 from gateway.core.decoding import UNREADABLE
 
 MAX_USAGE_BYTES = 8192
-"""No usage is as long; a schema named so, which an answer repeats, may be, and is passed on as it is."""
+"""Size that no usage reaches; a longer object of that name (an echoed schema) is passed on as it is."""
 _MARK = re.compile(rb'"usage"\s*:\s*\{')
 _MAYBE = re.compile(rb'"(?:u(?:s(?:a(?:g(?:e(?:"\s*(?::\s*)?)?)?)?)?)?)?\Z')
-"""What may be the beginning of a mark, at the end of what has come."""
+"""Possible beginning of a mark, at the end of the bytes so far."""
 _MASKED = frozenset(
     {"cached_tokens", "cache_read_input_tokens", "created_cache_tokens"}
     | {"cache_write_tokens", "cache_creation_input_tokens"}
@@ -31,8 +31,7 @@ _OF_INPUT = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 class Masker:
-    """Fed with an answer's body in any splits; passes it on masked, and keeps what may
-    be an unfinished `usage`."""
+    """Redacts an answer's body fed in any splits, holding back what may be an unfinished `usage`."""
 
     __slots__ = ("_carry",)
 
@@ -45,7 +44,7 @@ class Masker:
         for mark in _MARK.finditer(data):
             begin = mark.end() - 1
             if begin < max(at, checked):
-                continue  # within the one before, or within one that is too long: looked at once
+                continue  # within the one before, or within one that is too long: scanned once
             size = _end_of_object(data[begin : begin + MAX_USAGE_BYTES])
             if not size:
                 if len(data) - begin >= MAX_USAGE_BYTES:
@@ -62,13 +61,13 @@ class Masker:
         return b"".join([*out, rest])
 
     def flush(self) -> bytes:
-        """What was kept at the end of a body."""
+        """Return the held-back bytes at the end of a body."""
         carry, self._carry = self._carry, b""
         return carry
 
 
 def masked(usage: bytes) -> bytes:
-    """Of one whole object; unchanged where it tells nothing, or is none."""
+    """Redact one whole object; unchanged where it has no counts, or is invalid."""
     try:
         fields = msgspec.json.decode(usage)
         return msgspec.json.encode(fields) if _mask(fields) else usage
@@ -77,7 +76,7 @@ def masked(usage: bytes) -> bytes:
 
 
 def _mask(value: Any) -> bool:
-    """Whether there was something."""
+    """Redact in place; returns True if there was something to redact."""
     if isinstance(value, list):
         return any([_mask(item) for item in value])
     if not isinstance(value, dict):
@@ -85,9 +84,9 @@ def _mask(value: Any) -> bool:
     is_masked = any([_mask(item) for item in value.values()])
     if type(value.get("input_tokens")) is int and "input_tokens_details" not in value:
         value["input_tokens"] += sum(n for name in _OF_INPUT if type(n := value.get(name)) is int)
-    # Not `_MASKED & value.keys()`: that is a set, and mypyc wants the frozenset that it was typed as.
+    # Not `_MASKED & value.keys()`: that is a set, and mypyc requires the frozenset of the annotation.
     for name in [each for each in value if each in _MASKED]:
-        if value[name] is not None and type(value[name]) is not dict:  # a number, however it is written
+        if value[name] is not None and type(value[name]) is not dict:  # a number, in any notation
             value[name], is_masked = 0, True
     if isinstance(value.get(_PER_TURN), list):
         value[_PER_TURN], is_masked = [0] * len(value[_PER_TURN]), True
@@ -95,7 +94,7 @@ def _mask(value: Any) -> bool:
 
 
 def _end_of_object(text: bytes) -> int:
-    """Where the first object of `text` is closed, 0 if it is not."""
+    """Return the end of the first object in `text`, 0 if it is not complete."""
     depth, is_text, is_escaped = 0, False, False
     for at, byte in enumerate(text):
         if is_text:

@@ -1,10 +1,10 @@
-"""WebSocket messages from a client (RFC 6455), read for the models that they name.
+"""WebSocket messages of clients (RFC 6455), checked for the models that they name.
 
-    bytes ─► frames ─► a whole message ─► names no other model ─► goes on as it came
+    bytes ─► frames ─► a whole message ─► names no other model ─► passed on as it came
                                      └─► names another one, or cannot be read: FrameRefused
 
 The sessions of /v1/realtime name models in their messages (`session.update`), at any depth. Only connections
-of keys that are limited to some models are read; their offer is sent on without extensions, so that no
+of keys limited to some models are read; their upgrade request is sent on without extensions, so that no
 message is compressed.
 """
 
@@ -16,10 +16,10 @@ from gateway.http.messages import Header
 
 PROTOCOL_ERROR, POLICY_VIOLATION, TOO_BIG = 1002, 1008, 1009
 MAX_MESSAGE_BYTES = 2 << 20
-"""Most of a minute of sound in one message, and some 15 ms to read."""
+"""Largest message: most of a minute of sound, and some 15 ms to read."""
 
 MAX_READ_BYTES = 256 << 10
-"""Of a message that may name a model: what is said about a session, not its sound."""
+"""Largest message that may name a model: session settings, not sound."""
 
 _TEXT, _CONTROL = 0x1, 0x8
 _PIECE_BYTES = 16 << 10
@@ -27,7 +27,7 @@ _EXTENSIONS = b"sec-websocket-extensions"
 
 
 class FrameRefused(Exception):
-    """`code` is the status of the close frame that answers it."""
+    """Rejected frame; `code` is the status of the close frame that answers it."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -36,7 +36,7 @@ class FrameRefused(Exception):
 
 
 class ModelFrames:
-    """What a client sends once its connection has become a WebSocket; `models` are those that it may name."""
+    """Checks the frames of a client after its upgrade; `models` are those that it may name."""
 
     def __init__(self, models: Container[str]) -> None:
         self._models = models
@@ -48,7 +48,7 @@ class ModelFrames:
         return f"ModelFrames({len(self._buffer) + len(self._held)} bytes wait)"
 
     def feed(self, data: bytes) -> bytes:
-        """What may go on to the worker now: whole messages. Raises FrameRefused."""
+        """Return the bytes that may be passed on now: whole messages. Raises FrameRefused."""
         buffer = self._buffer
         buffer += data
         passed, at = [], 0
@@ -61,7 +61,7 @@ class ModelFrames:
         return b"".join(passed)
 
     def _end(self, buffer: bytearray, at: int) -> int:
-        """Of the frame that begins there; 0 where it is not whole."""
+        """Return the end of the frame at `at`; 0 where it is incomplete."""
         if len(buffer) < at + 2:
             return 0
         if buffer[at] & 0x70 or not buffer[at + 1] & 0x80:
@@ -95,13 +95,13 @@ class ModelFrames:
 
 
 def _payload_at(second: int) -> int:
-    """Where a frame's payload begins, behind its mask, by its second byte."""
+    """Return the offset of a frame's payload, behind its mask, by its second byte."""
     size = second & 0x7F
     return 6 if size < 126 else 8 if size == 126 else 14
 
 
 def check_message(message: bytes, models: Container[str]) -> None:
-    """Raises FrameRefused for a message that names a model beside `models`, or cannot be read."""
+    """Raise FrameRefused for a message that names a model beside `models`, or cannot be read."""
     if b"\\u" not in message and b'"model"' not in message.lower():
         return
     if len(message) > MAX_READ_BYTES:
@@ -117,11 +117,11 @@ def check_message(message: bytes, models: Container[str]) -> None:
     try:
         json.loads(message, object_pairs_hook=check)
     except (ValueError, RecursionError) as exc:
-        raise FrameRefused(POLICY_VIOLATION, "a message is no JSON that could be read") from exc
+        raise FrameRefused(POLICY_VIOLATION, "a message is not readable JSON") from exc
 
 
 def unmasked(payload: bytes, mask: bytes) -> bytes:
-    """By pieces: long integers are slow to make."""
+    """Unmask a payload in pieces, since long integers are slow to make."""
     pieces = []
     for at in range(0, len(payload), _PIECE_BYTES):
         piece = payload[at : at + _PIECE_BYTES]
@@ -132,7 +132,7 @@ def unmasked(payload: bytes, mask: bytes) -> bytes:
 
 
 def close_frame(code: int, reason: str) -> bytes:
-    """From a server, which masks nothing."""
+    """Return a close frame of a server, unmasked."""
     payload = code.to_bytes(2, "big") + reason.encode()[:123]
     return bytes((0x88, len(payload))) + payload
 

@@ -1,12 +1,12 @@
-"""A timer for a deadline that is put off with every read: it looks at the deadline when it fires."""
+"""Timer for deadlines that every read postpones: it compares the deadline only when it fires."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class LazyTimer:
-    """`on_due` is called once a deadline has passed. One timer of the loop serves many deadlines, since to
-    make and to cancel one for each read would cost more than the read."""
+    """Calls `on_due` once a deadline has passed. One timer of the loop serves many deadlines, since creating
+    and cancelling one for each read would cost more than the read."""
 
     __slots__ = ("_loop", "_on_due", "_deadline", "_handle", "_fires_at")
 
@@ -21,7 +21,7 @@ class LazyTimer:
         return f"LazyTimer({left})"
 
     def set(self, seconds: float) -> None:
-        """Due in so many seconds, whatever was set before; 0: never."""
+        """Set the deadline in so many seconds, replacing an earlier one; 0: never."""
         if not seconds:
             self._deadline = 0.0
             return
@@ -30,7 +30,7 @@ class LazyTimer:
             self._arm(seconds)
 
     def close(self) -> None:
-        """For ever; lets go of `on_due`, which may hold this timer."""
+        """Cancel the timer for ever and drop `on_due`, which may refer to this timer."""
         self._deadline, self._on_due = 0.0, None
         if self._handle:
             self._handle.cancel()

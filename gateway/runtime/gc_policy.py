@@ -1,18 +1,17 @@
-"""When the garbage collector runs, and over what: no pause may grow with what the gateway knows.
+"""Garbage-collection policy: no pause may grow with the gateway's state.
 
 Reference counts free nearly everything here: neither a request nor a connection leaves a cycle behind
-(tests/runtime/test_gc_policy.py). What is left to the collector are rare cycles, in exceptions and
-libraries, and
-they die young. So
+(tests/runtime/test_gc_policy.py). The collector is left with rare cycles, in exceptions and libraries, which
+die young. So
 
-- what is there when the gateway has started (modules, tokenizers, templates) is never looked at again;
-- what has survived two collections is held by something that lives long (an index, a ring of decisions,
-  a connection), and is not looked at again either: a full collection over it would stop all requests,
+- objects that exist when the gateway has started (modules, tokenizers, templates) are never scanned again;
+- objects that survived two collections belong to something that lives long (an index, a ring of decisions,
+  a connection), and are not scanned again either: a full collection over them would stop all requests,
   74 ms for the 300,000 objects of a large index, to find nothing;
-- the young are looked at every INTERVAL_S. Python's own measure, objects made less objects freed, would
+- young objects are scanned every INTERVAL_S. Python's own measure, objects made less objects freed, would
   let their number grow without end where each request takes the place of an older one.
 
-A cycle that dies after it was set aside stays until the process ends: a leak bounded by how few there are.
+A cycle that dies after it was frozen stays until the process ends: a leak bounded by how few there are.
 """
 
 import asyncio
@@ -22,15 +21,15 @@ from collections.abc import Callable
 from typing import Any
 
 INTERVAL_S = 0.1
-"""What a busy gateway makes in so long is looked at in a millisecond or two."""
+"""Collection interval: the objects of a busy gateway in it are scanned in a millisecond or two."""
 PORTIONS = 4
-"""Collections of the youngest before their survivors are looked at once more, all together."""
+"""Collections of the youngest generation before their survivors are scanned once more, all together."""
 YOUNG = 5_000
-"""Objects made and not freed at which Python does not wait for the next interval."""
+"""Objects made and not freed at which Python collects before the next interval."""
 
 
 class Garbage:
-    """The garbage collector of this process. `observe` gets how long each collection took, in seconds."""
+    """Garbage collector of this process. `observe` gets the duration of each collection, in seconds."""
 
     def __init__(
         self, observe: Callable[[float], None], clock: Callable[[], float] = time.perf_counter
@@ -43,7 +42,7 @@ class Garbage:
         self._before = gc.get_threshold()
 
     def settle(self) -> None:
-        """All that is there now stays: begin with the policy, in the running loop."""
+        """Freeze all current objects and start the policy, in the running loop."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG, PORTIONS, PORTIONS)
@@ -51,7 +50,7 @@ class Garbage:
         self._arm()
 
     def release(self) -> None:
-        """As it was before; for a process that goes on to something else."""
+        """Restore the earlier settings, for a process that goes on to something else."""
         if self._timer:
             self._timer.cancel()
         gc.callbacks.remove(self._on_collection)

@@ -1,7 +1,7 @@
-"""Ids that nobody can guess: of decisions, and of requests whose client gave none.
+"""Unguessable ids of decisions, and of requests without an id from their client.
 
-The system's randomness is drawn a page at a time: a system call per id is a twentieth of a small
-request's cost.
+The system's randomness is drawn a page at a time: a system call per id is a twentieth of a small request's
+cost.
 """
 
 import os
@@ -12,7 +12,7 @@ _at = 0
 
 
 def new_id(num_bytes: int = 16) -> str:
-    """`num_bytes` of the system's randomness as hex digits; no byte is used twice."""
+    """Return `num_bytes` of the system's randomness as hex digits; no byte is used twice."""
     global _page, _at
     if _at + num_bytes > len(_page):
         _page, _at = os.urandom(_PAGE_BYTES), 0
@@ -22,7 +22,7 @@ def new_id(num_bytes: int = 16) -> str:
 
 
 def forget() -> None:
-    """A forked process must draw its own page."""
+    """Discard the page, since a forked process must draw its own."""
     global _page, _at
     _page, _at = b"", 0
 

@@ -1,7 +1,7 @@
-"""How late the event loop comes to what is due: nobody is served while it is held.
+"""Event-loop lag: how late the loop runs what is due; no client is served meanwhile.
 
-Part of it is the loop's own work, which is the gateway's to mend; the rest is waiting, for a core of a
-crowded host above all.
+Part of it is the loop's own work, which the gateway can reduce; the rest is waiting, above all for a core of
+a crowded host.
 """
 
 import asyncio
@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 
 INTERVAL_S = 0.025
-"""A hold that begins between two looks is told shorter by what was left until the next, as a request that
-came then would have waited. Forty looks a second wake an idle host at 0.2 % of a core."""
+"""Time between two readings. A hold that begins between them is measured shorter by the time until the next,
+as a request arriving then would have waited. Forty readings a second wake an idle host at 0.2 % of a core."""
 
 
 class Lag:
-    """Reads the clock in equal intervals of the running loop. `observe_late` gets how late each reading
-    came, in seconds; `observe_work` how much of that the loop's own thread computed at most."""
+    """Reads the clock in equal intervals of the running loop. `observe_late` gets how late each reading came,
+    in seconds; `observe_work` the part of it that the loop's own thread computed at most."""
 
     def __init__(
         self,

@@ -24,7 +24,8 @@ SLACK_S = 0.001
 
 @dataclass(slots=True, eq=False)
 class _Kind:
-    """`values` are those of the last line that was not logged; `num` such lines wait for their sum."""
+    """Lines of one kind: `values` of the last line that was not logged; `num` such lines wait for
+    their sum."""
 
     level: int
     since: float
@@ -33,8 +34,8 @@ class _Kind:
 
 
 class RateLimitedLog:
-    """`clock` is monotonic seconds. Where a loop runs, a sum is logged when `every_s` is over; else with the
-    next line of its kind."""
+    """Logs repeated lines once per `every_s`, with their number. `clock` is monotonic seconds. Where a loop
+    runs, a sum is logged when `every_s` is over; else with the next line of its kind."""
 
     def __init__(
         self, log: logging.Logger, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
@@ -72,7 +73,7 @@ class RateLimitedLog:
         kind.num, kind.values = kind.num + 1, values
 
     def _sum_due(self) -> None:
-        """Log what was counted of each kind whose time is over; kinds are in the order of their times."""
+        """Log the sums of all kinds with `every_s` over; kinds are in the order of their times."""
         now = self._clock()
         while self._kinds:
             key, kind = next(iter(self._kinds.items()))

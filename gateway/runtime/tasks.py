@@ -1,4 +1,4 @@
-"""Background tasks start here: named, kept alive, loud when they die."""
+"""Background tasks: named, kept alive, and logged when they die."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ log = logging.getLogger("kvgate.tasks")
 
 
 class Tasks:
-    """The tasks of one owner, which stops them."""
+    """Tasks of one owner, which stops them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -25,7 +25,7 @@ class Tasks:
         return task
 
     async def stop(self) -> None:
-        """Cancel all and wait until they have ended."""
+        """Cancel all tasks and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -38,7 +38,7 @@ class Tasks:
 
 
 def stop_event() -> asyncio.Event:
-    """Set by SIGINT or SIGTERM."""
+    """Return an event that SIGINT or SIGTERM sets."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -46,5 +46,5 @@ def stop_event() -> asyncio.Event:
 
 
 def on_hangup(do: Callable[[], object]) -> None:
-    """At each SIGHUP, which ends a process that does nothing about it."""
+    """Call `do` at each SIGHUP, which would otherwise end the process."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, do)

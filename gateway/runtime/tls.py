@@ -1,8 +1,8 @@
-"""TLS on both sides: contexts made of files, and kept as new as the files are.
+"""TLS contexts for both sides, made from files and reloaded when these change.
 
     files ──make──► context ──► handshakes that begin now
-      ▲ looked at every few seconds; a pair is written file by file, so a change counts once it was
-      │ seen twice; what does not load leaves the old context in use, and is logged once
+      ▲ checked every few seconds; a pair is written file by file, so a change counts once it was
+      │ seen twice; files that do not load leave the old context in use, which is logged once
 
 A context is never changed once it is in use: another one takes its place.
 """
@@ -21,14 +21,15 @@ from gateway.core.errors import ConfigError
 log = logging.getLogger("kvgate.tls")
 
 LOOK_INTERVAL_S = 1.0
-"""Between two looks at the files: short beside the hour or more by which certificates are renewed early."""
+"""Time between two checks of the files: short beside the hour or more by which certificates are renewed
+early."""
 _ALPN = ["http/1.1"]
 
 _Fingerprint = tuple[tuple[int, int, int] | None, ...]
 
 
 class Tls:
-    """A context that follows its files. `make` raises ConfigError where they cannot be used."""
+    """Context that follows its files. `make` raises ConfigError for unusable files."""
 
     def __init__(self, name: str, files: Sequence[str], make: Callable[[], ssl.SSLContext]) -> None:
         self._name = name
@@ -41,8 +42,8 @@ class Tls:
         return f"Tls({self._name}, {', '.join(self.files)})"
 
     def look(self) -> str | None:
-        """Load the files anew if they have changed, and were the same at the last look: "loaded" or
-        "refused"; None where there was nothing to do."""
+        """Reload the files if they have changed, and were the same at the last check. Returns "loaded",
+        "refused", or None if unchanged."""
         before, self._seen = self._seen, _fingerprint(self.files)
         if self._seen == self._loaded or self._seen != before:
             return None
@@ -50,14 +51,14 @@ class Tls:
         try:
             self.context = self._make()
         except ConfigError as exc:
-            log.error("%s changed and cannot be used, the one before stays: %s", self._name, exc)
+            log.error("%s: reload rejected, keeping the current one: %s", self._name, exc)
             return "refused"
-        log.info("%s changed and is in use: %s", self._name, ", ".join(self.files))
+        log.info("%s reloaded: %s", self._name, ", ".join(self.files))
         return "loaded"
 
 
 async def follow(every: Sequence[Tls], counts: Counter[str], interval_s: float = LOOK_INTERVAL_S) -> None:
-    """Look at the files for ever, and count what came of it. In a thread: they may lie on a network."""
+    """Check the files for ever, and count the results. In a thread, since files may lie on a network."""
     while True:
         await asyncio.sleep(interval_s)
         for tls in every:
@@ -66,10 +67,10 @@ async def follow(every: Sequence[Tls], counts: Counter[str], interval_s: float =
 
 
 def listening_tls(cert_file: str, key_file: str) -> Tls | None:
-    """What the gateway shows to clients; None where it is to speak plainly. Raises ConfigError."""
+    """Return the gateway's certificate for clients; None without TLS. Raises ConfigError."""
     if not cert_file:
         if key_file:
-            raise ConfigError("tls_key_file: is given without tls_cert_file")
+            raise ConfigError("tls_key_file: needs tls_cert_file")
         return None
 
     def make() -> ssl.SSLContext:
@@ -82,7 +83,7 @@ def listening_tls(cert_file: str, key_file: str) -> Tls | None:
 
 
 def listening_context(tls: Tls) -> ssl.SSLContext:
-    """The one context of a server's life: each handshake is given the newest certificate."""
+    """Return one context for a server's whole life, which gives each handshake the newest certificate."""
     outer = tls.context
 
     def choose(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
@@ -94,9 +95,10 @@ def listening_context(tls: Tls) -> ssl.SSLContext:
 
 
 def worker_tls(ca_file: str = "", cert_file: str = "", key_file: str = "") -> Tls:
-    """How workers with https URLs are verified, and what is shown to them. Raises ConfigError."""
+    """Return the context for workers with https URLs: trusted CAs, and our client certificate. Raises
+    ConfigError."""
     if key_file and not cert_file:
-        raise ConfigError("worker_cert_key_file: is given without worker_cert_file")
+        raise ConfigError("worker_cert_key_file: needs worker_cert_file")
 
     def make() -> ssl.SSLContext:
         _check_pem("worker_ca_file", ca_file, b"CERTIFICATE-----")
@@ -112,7 +114,7 @@ def worker_tls(ca_file: str = "", cert_file: str = "", key_file: str = "") -> Tl
 
 
 def reason(exc: BaseException) -> str | None:
-    """A TLS failure in words, also one that a client library has wrapped; None where it is none."""
+    """Describe a TLS failure, also one that a client library has wrapped; None for other exceptions."""
     while wrapped := getattr(exc, "os_error", None) or getattr(exc, "certificate_error", None):
         exc = wrapped
     if isinstance(exc, ssl.SSLCertVerificationError):
@@ -123,10 +125,10 @@ def reason(exc: BaseException) -> str | None:
 
 
 _OPENSSL = re.compile(r"\[SSL: (\w+)\]")
-"""OpenSSL's name for a failure, in an exception's text: aiohttp keeps no more of an alert that comes late."""
+"""OpenSSL's name for a failure, in an exception's text: aiohttp keeps no more of a late alert."""
 _SAID = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS on this port",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a client certificate, see --worker-cert-file",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it requires a client certificate, see --worker-cert-file",
     "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the client certificate of --worker-cert-file",
     "UNEXPECTED_EOF_WHILE_READING": "it closed the connection during the handshake",
 }
@@ -150,13 +152,13 @@ def _common(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def _load_chain(context: ssl.SSLContext, cert: str, cert_file: str, key: str, key_file: str) -> None:
-    """`cert` and `key` are the options' names. The key may be in the certificate's file."""
+    """Load a certificate and its key, which may be in one file. `cert` and `key` are the options' names."""
     key, key_file = (key, key_file) if key_file else (cert, cert_file)
     _check_pem(cert, cert_file, b"CERTIFICATE-----")
     _check_pem(key, key_file, b"PRIVATE KEY-----")
 
     def no_password() -> str:
-        raise ConfigError(f"{key}: {key_file} is encrypted; there is nobody to ask for its password")
+        raise ConfigError(f"{key}: {key_file} is encrypted; give an unencrypted key")
 
     try:
         context.load_cert_chain(cert_file, key_file, password=no_password)
@@ -169,7 +171,7 @@ def _load_chain(context: ssl.SSLContext, cert: str, cert_file: str, key: str, ke
 
 
 def _check_pem(option: str, file: str, mark: bytes) -> None:
-    """OpenSSL does not say which file it could not read, nor that one holds something else."""
+    """Check a file's PEM marks, since OpenSSL names neither the file nor its wrong contents."""
     if not file:
         return
     try:
@@ -179,11 +181,11 @@ def _check_pem(option: str, file: str, mark: bytes) -> None:
         raise ConfigError(f"{option}: {file} cannot be read: {reason}") from exc
     if mark not in content:
         what = mark.strip(b"-").decode().lower()
-        raise ConfigError(f"{option}: {file} holds no {what} in PEM form")
+        raise ConfigError(f"{option}: {file} has no {what} in PEM format")
 
 
 def _fingerprint(files: Sequence[str]) -> _Fingerprint:
-    """What changes with a file's content, behind any symbolic links; None for one that is missing."""
+    """Return file states that change with the content, behind any symbolic links; None for a missing file."""
     return tuple(map(_stat, files))
 
 

@@ -1,1 +1,2 @@
-"""Where clients come in: sockets, TLS, proxies before us, and the next gateway that takes over."""
+"""Listening side: sockets, TLS, proxies in front of us, client connections, and take-overs by the next
+gateway."""

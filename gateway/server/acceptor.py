@@ -1,4 +1,4 @@
-"""Accepts the connections of one listening socket, for whoever serves them."""
+"""Acceptor of the connections of one listening socket."""
 
 import asyncio
 import errno
@@ -13,15 +13,15 @@ log = logging.getLogger("kvgate.processes")
 
 ACCEPTS_AT_ONCE = 64
 FULL_PAUSE_S = 0.05
-"""How long clients wait where there is no room for them, until it is looked again."""
+"""Pause when there is no room for clients."""
 PAUSE_S = 0.5
-"""How long nothing is accepted when this host has no more open files to give."""
+"""Pause of accepting when the host is out of open files."""
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Acceptor:
-    """`taker` says who takes the next connection, or None: then clients wait in the queue of the socket
-    until `start` is called again. Without `room` there is no bound."""
+    """Accepts connections and hands each to the function that `taker` returns; while that is None, clients
+    wait in the socket's queue until `start` is called again. Without `room` there is no bound."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Acceptor:
             self._loop.remove_reader(self._listening.fileno())
 
     def close(self) -> None:
-        """What nobody has accepted stays in the queue, if another process has the socket too."""
+        """Stop accepting; waiting connections stay in the queue, if another process has the socket too."""
         self.pause()
         self._listening.close()
 
@@ -67,7 +67,7 @@ class Acceptor:
             except OSError as exc:
                 if exc.errno not in _EXHAUSTED:
                     raise
-                text = "no connection can be accepted (%s), tried again each %g s"
+                text = "cannot accept connections (%s), retrying every %g s"
                 self._log.error(text, exc.strerror, PAUSE_S)
                 return self._pause(PAUSE_S)
             file = connection.detach()

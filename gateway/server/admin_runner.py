@@ -1,7 +1,7 @@
-"""The server of the admin API, in a gateway and in a supervisor: time limits, and what it logs.
+"""Server of the admin API, in a gateway and in a supervisor: time limits and logging.
 
-Its library (aiohttp) logs a traceback for each request that is no HTTP and each connection that ends within a
-body: whoever reaches the port would write into the log as much as they like.
+aiohttp logs a traceback for each request that is not HTTP and each connection that ends within a body: any
+client of the port could fill the log.
 """
 
 import logging
@@ -18,21 +18,21 @@ from gateway.server.slow_admin_clients import SlowAdmins
 log = logging.getLogger("kvgate.admin")
 
 IDLE_S = 75.0
-"""How long an idle connection to the admin API is kept; a scraper comes more often."""
+"""Time that an idle connection to the admin API is kept; a scraper comes more often."""
 SHUTDOWN_S = 5.0
-"""For admins' requests under way when the gateway ends, after its clients' had their time."""
+"""Time for admin requests under way when the gateway ends, after clients had theirs."""
 OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
-"""Failures that a client brings about."""
+"""Exceptions caused by clients."""
 
 
 class _Quiet(logging.Filter):
-    """What clients do wrong is answered, and for debugging only in the log."""
+    """Log filter that moves clients' errors to the debug level."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         exc = record.exc_info[1] if record.exc_info else None
         if not isinstance(exc, OF_CLIENTS):
             return True
-        log.debug("a request to the admin API could not be read: %s", exc)
+        log.debug("unreadable admin API request: %s", exc)
         return False
 
 
@@ -45,7 +45,7 @@ async def _readable(request: web.Request, handler: Handler) -> web.StreamRespons
     try:
         return await handler(request)
     except web.RequestPayloadError as exc:
-        message = f"the body cannot be read: {exc}; send it as it is, with its Content-Length"
+        message = f"unreadable body: {exc}; send it uncompressed, with its Content-Length"
         error = {
             "message": message,
             "type": "invalid_request_error",
@@ -57,7 +57,8 @@ async def _readable(request: web.Request, handler: Handler) -> web.StreamRespons
 
 
 class AdminRunner(web.AppRunner):
-    """`head_s` and `body_s` are for a request's head and body. Set up, it cuts whoever is slower."""
+    """Runner of the admin API that aborts slow clients. `head_s` and `body_s` are the limits for a request's
+    head and body."""
 
     def __init__(self, app: web.Application, head_s: float, body_s: float) -> None:
         slow = SlowAdmins(head_s, body_s)

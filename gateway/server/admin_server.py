@@ -1,4 +1,4 @@
-"""The admin port's first question: is a request meant for it, and made by its user?"""
+"""Host and Origin checks in front of the admin API."""
 
 import logging
 
@@ -13,17 +13,15 @@ from gateway.runtime.rate_limited_log import RateLimitedLog
 
 log = logging.getLogger("kvgate.admin")
 
-"""Different refusals that are logged; a page may make up as many as it likes."""
-
 
 def allowed_hosts(config: Config) -> AllowedHosts:
-    """The name that the port is bound to is among them, where it is one."""
+    """Return the allowed hosts, including the name that the port is bound to, if it is one."""
     bound = [] if is_literal(config.admin_host) else [config.admin_host]
     return AllowedHosts([*bound, *config.admin_allowed_hosts])
 
 
 def add_judge(app: web.Application, config: Config) -> None:
-    """Before all other middlewares."""
+    """Add the check before all other middlewares."""
     app.middlewares.insert(0, judging(allowed_hosts(config)))
 
 

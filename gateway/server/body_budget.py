@@ -1,7 +1,7 @@
-"""Request bodies that are held now, of all requests of a process: what there is no room for is refused.
+"""Budget of request bodies held in memory, over all requests of a process; bodies over budget are rejected.
 
-arriving ─► queued behind others ─► at work, until its worker begins to answer ─► let go
-   └─ refused, client gone, failed, too late: let go
+arriving ─► queued behind others ─► at work, until its worker begins to answer ─► freed
+   └─ rejected, client disconnected, failed, timed out: freed
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from gateway.core.errors import BodyTooLarge, GatewayError, NoRoomForBody
 from gateway.http.messages import Header, HttpRequest
 
 RETRY_AFTER_S = 1
-"""Bodies are let go when answers begin: seconds, as a rule."""
+"""Bodies are freed when answers begin: seconds, as a rule."""
 
 
 class Bodies:
-    """How many bytes are held; what a request holds is in its `num_held`."""
+    """Counts the bytes held; each request has its share in `num_held`."""
 
     def __init__(self, max_bytes: int = 1 << 30) -> None:
         self.max_bytes = max_bytes
@@ -27,20 +27,20 @@ class Bodies:
         return f"Bodies({self.num_bytes} of {self.max_bytes} bytes, {self.num_refused} refused)"
 
     def let_go(self, http: HttpRequest) -> None:
-        """At its end, however that came; the first call counts."""
+        """Free a request's share when it ends; only the first call counts."""
         self.num_bytes -= http.num_held
         http.num_held = 0
 
     def refusal(self) -> NoRoomForBody:
         self.num_refused += 1
         return NoRoomForBody(
-            f"request bodies of {self.max_bytes} bytes are held already (--max-bodies-bytes)",
+            "the gateway is at its limit of request body memory; retry later",
             retry_after_s=RETRY_AFTER_S,
         )
 
 
 class Intake:
-    """The body that arrives on a connection now."""
+    """Body that arrives on a connection now."""
 
     __slots__ = ("num_bytes", "_pieces", "_bodies", "_num_held", "_max_bytes", "_whole")
 
@@ -53,7 +53,7 @@ class Intake:
         self._whole: BytesIO | None = None
 
     def expect(self, headers: Iterable[Header]) -> None:
-        """Nothing is taken for it yet. Raises NoRoomForBody for one that says that it is too long."""
+        """Check an announced body before it arrives. Raises NoRoomForBody for one that is too long now."""
         left = self._bodies.max_bytes - self._bodies.num_bytes
         if left < self._max_bytes:
             for name, value in headers:
@@ -61,12 +61,12 @@ class Intake:
                     raise self._bodies.refusal()
 
     def add(self, piece: bytes) -> GatewayError | None:
-        """Keep it, or why not: then nothing is kept."""
+        """Add a piece; returns an error, with nothing kept, if the body is too large."""
         bodies, size = self._bodies, len(piece)
         self.num_bytes += size
         if self.num_bytes > self._max_bytes:
             self.drop()
-            return BodyTooLarge(f"the body is over {self._max_bytes} bytes, the gateway's --max-body-bytes")
+            return BodyTooLarge(f"the body is over {self._max_bytes} bytes; send a smaller one")
         if bodies.num_bytes + size > bodies.max_bytes:
             self.drop()
             return bodies.refusal()
@@ -83,19 +83,19 @@ class Intake:
         return None
 
     def hand_to(self, http: HttpRequest) -> None:
-        """It is complete: the request holds it from now on."""
+        """Hand the complete body and its share over to the request."""
         http.body = b"".join(self._pieces) if self._whole is None else self._whole.getvalue()
         self._whole = None
         http.num_held, self._num_held = self._num_held, 0
         self._pieces = []
 
     def drop(self) -> None:
-        """What was kept of it."""
+        """Drop the pieces and free their share."""
         self._bodies.num_bytes -= self._num_held
         self._num_held = 0
         self._pieces, self._whole = [], None
 
     def begin(self) -> None:
-        """The next one."""
+        """Start the next body."""
         self.drop()
         self.num_bytes = 0

@@ -1,4 +1,4 @@
-"""Room for client connections: a process without free files can neither be asked nor ask its workers."""
+"""Limit of client connections: a process without free files can serve neither clients nor the admin port."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ log = logging.getLogger("kvgate")
 
 
 class Room:
-    """`num_open` counts the clients that are served, `clock` is in seconds."""
+    """Client limit. `num_open` counts connected clients, `clock` is in seconds."""
 
     def __init__(
         self, descriptors: Descriptors, num_open: Callable[[], int], clock: Callable[[], float]
@@ -25,7 +25,7 @@ class Room:
         return f"Room({self._num_open()} of {self._descriptors.max_clients}, tight={self._is_tight})"
 
     def has_one(self) -> bool:
-        """Whether one more client may be accepted now; logs when that is not so."""
+        """Return True if one more client may be accepted now; logs if not."""
         if self._is_tight:
             self._is_tight = not self._can_open()
         if not self._is_tight and self._num_open() < self._descriptors.max_clients:
@@ -34,7 +34,7 @@ class Room:
         return False
 
     def took(self, file: int) -> None:
-        """The number of a connection that was accepted says how many files are open."""
+        """Record an accepted connection's file number, which shows how many files are open."""
         self._is_tight = file >= self._descriptors.clients_end
 
     def _can_open(self) -> bool:
@@ -47,7 +47,7 @@ class Room:
 
     def _log(self) -> None:
         self._rate_limited.warning(
-            "new clients wait: the rest of %d open files is kept for workers, probes and the admin port "
+            "new clients wait: the rest of %d open files is reserved for workers, probes and the admin port "
             "(%d connections are open); raise the limit (ulimit -n, LimitNOFILE=, nofile)",
             self._descriptors.limit,
             self._num_open(),

@@ -1,11 +1,11 @@
-"""The listening side: HTTP/1.1 connections as protocols on the event loop.
+"""Client connections: HTTP/1.1 as protocols on the event loop.
 
-A connection parses requests (body complete, up to a limit), answers them in order, and hands each
-to `handle` with a Responder. Whoever answers is told when the client's socket is full, free again,
-or gone. Limits and deadlines apply before anything is handed on.
+A connection parses requests (body complete, up to a limit), answers them in order, and hands each to `handle`
+with a Responder. Exchanges are notified when the client's socket is full, free again, or gone. Limits and
+deadlines apply before anything is handed on.
 
     head ──► body ──► queued ──► answering ──► head (kept alive) or closed
-      │ 408 431 400     │ 413 400    │ client gone: the exchange is cancelled
+      │ 408 431 400     │ 413 400    │ client disconnected: the exchange is cancelled
 """
 
 import asyncio
@@ -33,22 +33,22 @@ from gateway.server.sockets import reset_at_close
 from gateway.server.upgrade_buffer import Beyond
 
 MAX_QUEUED_BYTES = 1 << 20
-"""Bodies of pipelined requests that a connection may hold before it is read no further."""
+"""Bodies of pipelined requests that a connection may hold before reading pauses."""
 LINGER_S = 2.0
-"""How long a refused client's bytes are read and dropped before its connection is closed."""
+"""Time for which a rejected client's bytes are read and dropped before its connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """A request that is not handed on; `request` is what was understood of it."""
+    """Rejected request with its error; `request` is as much of it as was parsed."""
 
     error: GatewayError
     request: HttpRequest
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client's connection, in `registry` while it is open (any set, also one that counts); `on_refused`
-    is told the status of each request that was answered here and not handed on."""
+    """Connection of one client, in `registry` while it is open (any set, also a counting one); `on_refused`
+    gets the status of each request that was answered here and not handed on."""
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class ClientConnection(asyncio.Protocol):
         self._queue: deque[HttpRequest | _Refusal] = deque()
         self._exchange: Exchange | None = None
         self._is_answering = self._is_starting = False
-        self.source: object = None  # whose it is, where a proxy before us says so
+        self.source: object = None  # the client's address, where a proxy in front of us sends it
         self._is_refusing = False  # a broken request was queued: nothing behind it is read
-        self._beyond: Beyond | None = None  # where an offer to leave HTTP was queued
+        self._beyond: Beyond | None = None  # set where an upgrade request was queued
         self._is_closing = False
         self._is_reading_paused = False
-        self._has_spoken = False  # HTTP/1.1, so it is not HTTP/2 that comes
+        self._has_spoken = False  # HTTP/1.1, so that no HTTP/2 preface follows
         self._has_body_in_read = False
         self._is_stopping = self._is_leaving = False
         self.is_full = False
@@ -93,15 +93,17 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # What one read from the worker brought (up to 250 KB) and the client's socket did not take is all
-        # that a slow reader costs. Not 0: a TLS transport would be full when it holds nothing.
+        # A slow reader costs only what one read from the worker brought (up to 250 KB) and the client's
+        # socket did not take. Not 0: a TLS transport would be full while empty.
         self._transport.set_write_buffer_limits(high=1, low=0)
         self._registry.add(self)
         self._set_deadline(self._limits.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._beyond = None
-        self._parser = None  # it holds our methods: a cycle, which nobody looks for (runtime/gc_policy.py)
+        self._parser = (
+            None  # it refers to our methods: a cycle that is never collected (runtime/gc_policy.py)
+        )
         self._registry.discard(self)
         self._intake.drop()
         for item in self._queue:
@@ -135,7 +137,7 @@ class ClientConnection(asyncio.Protocol):
         return None
 
     def eof_received(self) -> bool:
-        return False  # a client that closes its side is gone: the transport closes, and tells us
+        return False  # a client that closes its side is gone: the transport closes and notifies us
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -146,14 +148,16 @@ class ClientConnection(asyncio.Protocol):
                 data = self._without_upgrade(data[exc.args[0] :])
 
     def _without_upgrade(self, rest: bytes) -> bytes:
-        """Offers of another protocol are ignored (RFC 9110, 7.8). The parser takes what is behind such
-        a head for that protocol, so a new one reads the head without the offer, then the rest. A
-        WebSocket cannot go on in HTTP: it is the last request, whoever handles it takes or refuses it."""
+        """Ignore offers of another protocol (RFC 9110, 7.8), except WebSockets.
+
+        The parser takes the bytes behind such a head for that protocol, so a new one reads the head without
+        the offer, then the rest. A WebSocket request is the last one on its connection.
+        """
         method, version, headers = self._parser.get_method(), self._parser.get_http_version(), self._headers
         if offers_websocket(headers):
             self._beyond, rest = Beyond(self, rest), b""
         if method == b"CONNECT" or (self._beyond and has_body(headers)):
-            self._refuse(NotSupported("neither tunnels nor WebSockets with a body are supported"))
+            self._refuse(NotSupported("CONNECT and WebSocket requests with a body are not supported"))
             return b""
         self._parser = httptools.HttpRequestParser(self)
         return without_offer(method, self._target, version, headers) + rest
@@ -179,7 +183,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
-        if self._in_head:  # else it is a trailer, which must not pass for a header (RFC 9110, 6.5.1)
+        if self._in_head:  # else it is a trailer, which must not count as a header (RFC 9110, 6.5.1)
             self._headers.append((name.lower(), value))
         elif self._head_bytes > self._limits.max_head_bytes:
             self._refuse(self._head_too_large())
@@ -199,7 +203,7 @@ class ClientConnection(asyncio.Protocol):
         except GatewayError as exc:
             return self._refuse(exc)
         if expects:
-            self._owes_continue = True  # behind the answers to what came before
+            self._owes_continue = True  # after the answers to earlier requests
             self._answer_next()
         return None
 
@@ -265,13 +269,13 @@ class ClientConnection(asyncio.Protocol):
         return None
 
     def drain(self) -> None:
-        """Close once what is being answered is; at once if nothing is."""
+        """Close once the current answer is complete; at once if there is none."""
         self._is_stopping = True
         if not self._is_busy():
             self._close()
 
     def leave(self) -> None:
-        """Close with the next answer that is the last, and say so in it, or when idle for its time."""
+        """Close with the next last answer, announcing it there, or after the idle timeout."""
         self._is_leaving = True
 
     @property
@@ -283,7 +287,7 @@ class ClientConnection(asyncio.Protocol):
         return self._is_stopping or (self._is_leaving and not self._queue and not self._is_receiving)
 
     def _answer_next(self) -> None:
-        """Answer queued requests one after the other; a loop, since an answer may come at once."""
+        """Answer queued requests one after the other; a loop, since an answer may complete at once."""
         self._is_starting = True
         while self._queue and not self._is_answering and not self._is_closing and self._transport:
             self._is_answering = True
@@ -309,21 +313,24 @@ class ClientConnection(asyncio.Protocol):
             self._exchange = exchange
 
     def _refuse(self, error: GatewayError) -> None:
-        """Answer what came before, then this, then close; read nothing more."""
+        """Answer earlier requests, then this error, then close; read nothing more."""
         if self._is_refusing:
             return
         self._is_refusing, self._owes_continue = True, False
         self._intake.drop()
         self._set_deadline(0)
-        method = self._parser.get_method().decode()  # an answer to HEAD has no body, nor has a refusal
+        method = self._parser.get_method().decode()  # an answer to HEAD has no body, nor has a rejection
         request = HttpRequest(method, self._target, self._headers, keep_alive=False)
         self._queue.append(_Refusal(error, request))
         self._answer_next()
 
     def _close(self) -> None:
-        """After a last request what the client still sends is read and dropped for a moment: closing on
-        unread bytes would reset the connection and take the answer away from the client. Otherwise
-        the client has as long as an idle one to read what is written."""
+        """Close the connection.
+
+        After a rejection the client's remaining bytes are read and dropped for a moment: closing on unread
+        bytes would reset the connection and lose the answer. Otherwise the client has the idle timeout to
+        read what is written.
+        """
         if not self._transport or self._is_closing:
             return
         if self._is_refusing and self._transport.can_write_eof():
@@ -350,15 +357,15 @@ class ClientConnection(asyncio.Protocol):
         return self._is_answering or bool(self._queue) or self._is_receiving
 
     def _has_too_much_queued(self) -> bool:
-        """Requests that wait behind the one being answered: a few, or a few bytes of them."""
+        """Return True if too many requests, or bytes of bodies, wait behind the one being answered."""
         if len(self._queue) < 2:
             return False
         bodies = (len(item.body) for item in self._queue if isinstance(item, HttpRequest))
         return len(self._queue) > self._limits.max_pipelined or sum(bodies) > MAX_QUEUED_BYTES
 
     def _check_framing_size(self, num_bytes: int) -> None:
-        """A head, chunk extension or trailer that never ends is not seen by the parser's callbacks. A
-        read with a body or its end does not count: most of it may have been that body."""
+        """Limit heads, chunk extensions and trailers without an end, which the parser's callbacks do not see.
+        Reads with a body or its end do not count: most of them may have been that body."""
         if self._is_receiving and not self._has_body_in_read:
             self._fed_between += num_bytes
             if self._fed_between > self._limits.max_head_bytes:
@@ -393,7 +400,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_closing:
             self._transport.abort()
         elif self._is_reading_paused or self._owes_continue:
-            self._restart_body_clock()  # it is us whom the rest of the request waits for
+            self._restart_body_clock()  # the delay is ours
         elif self._is_receiving:
             self._refuse(RequestTimeout("the request did not arrive in time"))
         else:

@@ -1,7 +1,7 @@
-"""A process that leaves: another one accepts from now on, what is open here is finished.
+"""Draining of a process that is replaced: another one accepts from now on, open connections finish.
 
-Idle connections are not closed at once, since their client may be sending just now and would be reset:
-each ends with its next answer, or when it has been idle for its time.
+Idle connections are not closed at once, since their client may be sending just now and would be reset: each
+ends with its next answer, or with its idle timeout.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ class Leaving(Protocol):
 async def all_left(
     connections: Collection[Leaving], seconds: float, stop: asyncio.Event, opening: Sized = ()
 ) -> bool:
-    """Until no connection is open or opening, False if the time is over before or `stop` is set. Those that
-    were accepted at the last moment are told too, so all are told again and again."""
+    """Wait until no connection is open or opening; False if the time is over or `stop` is set before. Asks
+    repeatedly, to reach connections accepted at the last moment."""
     deadline = asyncio.get_running_loop().time() + seconds
     while connections or len(opening):
         if asyncio.get_running_loop().time() >= deadline or stop.is_set():
@@ -34,7 +34,7 @@ async def all_left(
 
 
 def closing(is_leaving: Callable[[], bool]) -> Middleware:
-    """For the admin API: the next answer on a kept connection is its last."""
+    """Return a middleware for the admin API that makes the next answer on a kept connection its last."""
 
     @web.middleware
     async def close(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -1,10 +1,11 @@
-"""Messages between two processes of one host, with open files in them, in order, until one of them ends.
+"""Message channel between two processes of one host that can carry open files, in order, until one of them
+ends.
 
     frame = length of the message, number of files │ message
 
-A stream of frames rather than datagrams: a queue of datagrams may be as short as ten. The kernel hands
-files over with the first byte of the write that carried them, so they arrive in the order of the frames
-that they belong to. Nothing blocks: what does not fit waits here, with its files.
+A stream of frames rather than datagrams: a queue of datagrams may be as short as ten. The kernel hands files
+over with the first byte of the write that carried them, so they arrive in the order of their frames. Nothing
+blocks: frames that do not fit wait here, with their files.
 """
 
 import array
@@ -25,9 +26,9 @@ _HEAD = struct.Struct("=IB")
 _FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 MAX_FILES = 16
 LOST = -1
-"""In place of a file that could not be taken over."""
+"""Placeholder of a file that could not be received."""
 READS_AT_ONCE = 64
-"""Reads before other work gets its turn."""
+"""Reads before other work gets the loop."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,8 +38,8 @@ class _Frame:
 
 
 class Channel:
-    """One end. `on_message` is given each message and its files, which it must close; `on_end` is told
-    once that the other end is closed, or its process dead."""
+    """One end of a channel. `on_message` gets each message and its files, which it must close; `on_end` is
+    called once the other end is closed, or its process dead."""
 
     def __init__(
         self,
@@ -65,11 +66,11 @@ class Channel:
 
     @property
     def is_full(self) -> bool:
-        """The other end is slow: what is sent now waits."""
+        """True if the other end is slow, so that messages wait."""
         return bool(self._waiting)
 
     def send(self, message: bytes, files: Sequence[int] = ()) -> None:
-        """The files are ours from here on: closed when they are sent, or cannot be."""
+        """Send a message. The channel owns the files: it closes them when they are sent, or cannot be."""
         frame = _Frame(memoryview(_HEAD.pack(len(message), len(files)) + message), files)
         if self.is_closed:
             return _close(files)
@@ -79,7 +80,7 @@ class Channel:
         return None
 
     def close(self) -> None:
-        """Also ends what still waits to be sent."""
+        """Close the channel and drop waiting messages."""
         if self.is_closed:
             return
         self._loop.remove_reader(self._sock.fileno())
@@ -102,7 +103,7 @@ class Channel:
             except OSError as exc:
                 if exc.errno != errno.ETOOMANYREFS:
                     return self._end()
-                log.error("a connection is dropped: too many open files are under way between processes")
+                log.error("connection dropped: too many open files in transit between processes")
                 num = len(frame.data)
             _close(frame.files)
             if num < len(frame.data):
@@ -131,8 +132,8 @@ class Channel:
                 return self._end()
             self._read_bytes += data
             self._read_files.extend(files)
-            if flags & socket.MSG_CTRUNC:  # this process has no number left for a file that came
-                log.error("a connection is dropped: this process is out of open files")
+            if flags & socket.MSG_CTRUNC:  # this process has no number left for a received file
+                log.error("connection dropped: this process is out of open files")
                 self._read_files.append(LOST)
             self._deliver()
         return
@@ -143,7 +144,9 @@ class Channel:
             end = _HEAD.size + length
             if len(self._read_bytes) < end:
                 return
-            if num_files > len(self._read_files):  # they come with a frame's first byte: it is none of ours
+            if num_files > len(
+                self._read_files
+            ):  # files come with a frame's first byte: this frame is not ours
                 return self._end()
             message = bytes(self._read_bytes[_HEAD.size : end])
             del self._read_bytes[:end]

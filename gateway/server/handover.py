@@ -3,15 +3,15 @@
     new                                           old, which listens at the takeover socket
     Hello ───────────────────────────────────────►
           ◄──────────────── Offer, and its listening sockets: for clients, for admins, for takeovers
-    starts, asks the workers, catches up          goes on accepting
-    accepts; Accepting ──────────────────────────► accepts no more, finishes what it has begun
+    starts, probes the workers, catches up        keeps accepting
+    accepts; Accepting ──────────────────────────► stops accepting, finishes open requests
           ◄──────────────────────────────── Left: workers that joined it at run time
 
-The sockets are never closed while one of the two has them, so a connection that nobody has accepted yet
-waits for whoever accepts next. If the new one ends before it accepts, the old one goes on as before; if
-the old one ends, the new one has the sockets all the same. Files of Unix sockets stay where they are; the
-old one removes those that the new one has not kept. The takeover socket changes hands like the
-others, so that the next upgrade finds the new one while the old one still finishes its streams.
+The sockets are never closed while one of the two has them, so connections not accepted yet wait in the queue.
+If the new one ends before it accepts, the old one goes on as before; if the old one ends, the new one has the
+sockets all the same. Files of Unix sockets stay where they are; the old one removes those that the new one
+has not kept. The takeover socket is handed over like the others, so that the next upgrade finds the new one
+while the old one still finishes its streams.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from gateway.server.socket_set import Asked
 log = logging.getLogger("kvgate.takeover")
 
 ANSWER_TIMEOUT_S = 10.0
-"""For the other side to answer; it does so between two requests."""
+"""Timeout of the other side's answer, which comes between two requests."""
 
 
 class Hello(msgspec.Struct, tag=True):
@@ -37,7 +37,8 @@ class Hello(msgspec.Struct, tag=True):
 
 
 class Offer(msgspec.Struct, tag=True):
-    """`sockets` says what each of the files is. `workers` joined at run time."""
+    """Listening sockets offered for a take-over: `sockets` describes each of the files; `workers` joined at
+    run time."""
 
     pid: int
     sockets: list[Asked]
@@ -45,13 +46,14 @@ class Offer(msgspec.Struct, tag=True):
 
 
 class Busy(msgspec.Struct, tag=True):
-    """Another one is taking over just now."""
+    """Answer while another gateway is taking over."""
 
     pid: int
 
 
 class Accepting(msgspec.Struct, tag=True):
-    """`kept` are those of the offered sockets that the new one goes on listening at."""
+    """Announcement that the new gateway accepts; `kept` are the offered sockets that it keeps
+    listening at."""
 
     kept: list[Asked]
 
@@ -65,7 +67,7 @@ _decode = msgspec.msgpack.Decoder(Hello | Offer | Busy | Accepting | Left).decod
 
 
 class Predecessor:
-    """The running gateway, for the new one: what it offers, and how it is told to leave."""
+    """Running gateway as the new one sees it: its offer, and the end of its accepting."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sockets: dict[Asked, socket.socket] = {}
@@ -76,10 +78,10 @@ class Predecessor:
 
     @classmethod
     async def reach(cls, path: str) -> "Predecessor | None":
-        """None if nobody listens there. Raises ConfigError for somebody who does not answer as it should."""
+        """Connect to the running gateway; None if there is none. Raises ConfigError for an invalid answer."""
         sock = socket.socket(socket.AF_UNIX)
         try:
-            sock.connect(path)  # it is a socket of this host: there at once, or not
+            sock.connect(path)  # a socket of this host: there at once, or not
         except (FileNotFoundError, ConnectionRefusedError):
             sock.close()
             return None
@@ -92,7 +94,7 @@ class Predecessor:
                 await asyncio.shield(predecessor._offer)
         except TimeoutError:
             predecessor.close()
-            raise ConfigError(f"takeover_socket: who listens at {path} does not answer") from None
+            raise ConfigError(f"takeover_socket: no answer from the process at {path}") from None
         return predecessor
 
     @property
@@ -104,14 +106,14 @@ class Predecessor:
         return self._offer.result().workers
 
     async def take_over(self, kept: Collection[Asked]) -> list[str]:
-        """Tell it that connections are accepted here from now on. The workers that it had by then; none
-        if it has ended meanwhile."""
+        """Announce that this gateway accepts from now on. Returns the old gateway's workers by then; none if
+        it has ended meanwhile."""
         self._channel.send(_encode(Accepting(list(kept))))
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 left = await self._left
         except TimeoutError:
-            log.warning("process %d does not say that it accepts no more", self.pid)
+            log.warning("process %d did not confirm that it stopped accepting", self.pid)
             left = None
         self.close()
         return left.workers if left else []
@@ -143,7 +145,7 @@ class Predecessor:
 
 
 class TakeoverPoint:
-    """Where the next gateway finds this one. `taken` is set when it accepts in this one's place."""
+    """Takeover socket of a running gateway. `taken` is set when the next one accepts in its place."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class TakeoverPoint:
         sockets: Mapping[Asked, socket.socket],
         workers: Callable[[], list[str]],
     ) -> None:
-        """`sockets` are those to hand over, `listening` among them."""
+        """Listen for the next gateway; `sockets` are those to hand over, `listening` among them."""
         self.taken = asyncio.Event()
         self.successor = 0
         self.kept: Collection[Asked] = ()
@@ -165,7 +167,7 @@ class TakeoverPoint:
 
     @property
     def has_heir(self) -> bool:
-        """Another gateway has the sockets too, and may accept even if this one ends now."""
+        """True if another gateway has the sockets too, and may accept even if this one ends now."""
         return self._channel is not None
 
     def close(self) -> None:
@@ -179,7 +181,7 @@ class TakeoverPoint:
         try:
             sock, _ = self._listening.accept()
         except OSError:
-            return  # it is gone again
+            return  # the connection is gone again
         self._newcomers.add(_Newcomer(sock, self).channel)
 
     def hello(self, channel: Channel, pid: int) -> None:
@@ -188,7 +190,7 @@ class TakeoverPoint:
             self._newcomers.discard(channel)
             return channel.close()
         self._channel, self.successor = channel, pid
-        log.info("process %d begins to take over", pid)
+        log.info("process %d starts taking over", pid)
         files = [os.dup(sock.fileno()) for sock in self._sockets.values()]
         return channel.send(_encode(Offer(os.getpid(), list(self._sockets), self._workers())), files)
 
@@ -202,11 +204,11 @@ class TakeoverPoint:
         self._newcomers.discard(channel)
         if channel is self._channel and not self.taken.is_set():
             self._channel = None
-            log.warning("process %d ended before it had taken over; this one goes on", self.successor)
+            log.warning("process %d ended before taking over; continuing", self.successor)
 
 
 class _Newcomer:
-    """A gateway that has connected to the takeover point."""
+    """Gateway that has connected to the takeover socket."""
 
     def __init__(self, sock: socket.socket, point: TakeoverPoint) -> None:
         self._point = point
@@ -214,12 +216,12 @@ class _Newcomer:
 
     def _on_message(self, message: bytes, files: list[int]) -> None:
         try:
-            told = _decode(message)
+            message_in = _decode(message)
         except msgspec.DecodeError as exc:
-            log.warning("takeover socket: a connection is closed, it sent no message of ours: %s", exc)
+            log.warning("takeover socket: closing a connection with an invalid message: %s", exc)
             self.channel.close()
             return self._point.ended(self.channel)
-        match told:
+        match message_in:
             case Hello(pid):
                 self._point.hello(self.channel, pid)
             case Accepting(kept):

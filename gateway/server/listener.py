@@ -1,11 +1,11 @@
-"""Where clients and admins come in, and how they are seen off.
+"""Entry of clients and admins: listening, accepting, handshakes, draining.
 
     traffic sockets ─► Acceptor, while there is room ─┬─► adopt, with handshake ─► ClientConnection
     a supervisor ──── accepted connections ───────────┘
     admin socket, or the supervisor ────────────────────────────────► aiohttp
 
-A handshake that is under way is no connection yet, and the loop's own servers would lose it when they are
-closed; so each is a task here, and who leaves waits for it as for a connection.
+A handshake under way is not a connection yet, and the loop's own servers would lose it when they are closed;
+so each is a task here, and draining waits for it as for a connection.
 """
 
 import asyncio
@@ -49,7 +49,8 @@ def limits_of(config: Config) -> Limits:
 
 
 class Front:
-    """`open`, `listen` or `take`, then `leave` or `drain`, then `close`. `connections` holds the clients."""
+    """Front end of a gateway: call `open`, `listen` or `take_client`, then `leave` or `drain`, then `close`.
+    `connections` has the clients."""
 
     def __init__(
         self,
@@ -79,14 +80,14 @@ class Front:
         return f"Front(open={len(self._connections)}, opening={len(self._opening)})"
 
     def take(self, config: Config) -> None:
-        """For connections that come from now on."""
+        """Apply new limits to connections from now on."""
         self._limits, self._handshake_timeout_s = limits_of(config), config.tls_handshake_timeout_s
 
     async def open(self) -> None:
         await self._admin_runner.setup()
 
     async def listen(self, traffic: Sequence[socket.socket], admin: socket.socket) -> None:
-        """Begin to accept from listening sockets, which are closed by `leave` and `close`."""
+        """Start accepting from listening sockets, which are closed by `leave` and `close`."""
         room = Room(process_limits.descriptors(), self._num_clients, asyncio.get_running_loop().time)
         for listening in traffic:
             acceptor = Acceptor(listening, lambda: self.take_client, room)
@@ -96,8 +97,8 @@ class Front:
         await self._admin_site.start()
 
     def take_client(self, file: int, on_lost: Callable[[], None] = lambda: None) -> None:
-        """Serve a client's connection that was accepted; `connections` has it until its end. `on_lost` is
-        called if it never comes there."""
+        """Serve an accepted client connection; `connections` has it until its end. `on_lost` is called if it
+        fails before."""
         taking = self._take if self._proxied is None else self._take_proxied
         self._opening.start("take a client", taking(self._connection, self._tls, file, on_lost))
 
@@ -107,8 +108,8 @@ class Front:
         self._opening.start("take an admin", self._take(server, None, file, lambda: None))
 
     async def leave(self, seconds: float, stop: asyncio.Event) -> bool:
-        """Another process accepts from now on: finish what is open here, for so long or until `stop`.
-        False if something is left, for `drain` to end."""
+        """Stop accepting and finish open connections, for so long or until `stop`. False if some are left,
+        for `drain`."""
         self._is_leaving = True
         self.stop_listening()
         if self._admin_site:
@@ -117,17 +118,18 @@ class Front:
         return await all_left(self._connections, seconds, stop, self._opening)
 
     def stop_listening(self) -> None:
-        """Connections that nobody has accepted stay in the queue of the socket, if another has it too."""
+        """Stop accepting; waiting connections stay in the queue of the socket, if another process
+        has it too."""
         for acceptor in self._acceptors:
             acceptor.close()
 
     async def drain(self, seconds: float, cut: Callable[[], None]) -> None:
-        """Let requests finish until the deadline, then `cut` them, and close what is left."""
+        """Let requests finish until the deadline, then call `cut`, and close what is left."""
         self.stop_listening()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self._connections or self._opening:
-            # Again and again: a handshake may end meanwhile.
+            # Repeated, since a handshake may end meanwhile.
             for connection in list(self._connections):
                 connection.drain()
             if loop.time() >= deadline:
@@ -155,13 +157,13 @@ class Front:
         file: int,
         on_lost: Callable[[], None],
     ) -> None:
-        """Through a balancer, perhaps, that says whose it is."""
-        assert self._proxied is not None, "asked by `take_client`"
+        """Serve a connection after reading its PROXY header, if its peer is trusted."""
+        assert self._proxied is not None, "called by `take_client`"
         connection = socket.socket(fileno=file)
         try:
             source = await source_of(connection, self._proxied, self._head_timeout_s)
         except OSError as exc:
-            log.info("a connection was closed before it was served: %s", exc)
+            log.info("connection closed before its first request: %s", exc)
             connection.close()
             return on_lost()
 
@@ -181,8 +183,8 @@ class Front:
     ) -> None:
         try:
             await adopt(socket.socket(fileno=file), make_protocol, tls, self._handshake_timeout_s)
-        except OSError as exc:  # TLS errors and timeouts are among them
-            log.debug("a connection was gone before it was served: %s", exc)
+        except OSError as exc:  # including TLS errors and timeouts
+            log.debug("connection lost before its first request: %s", exc)
             on_lost()
         if self._is_leaving:
             for connection in self._connections:

@@ -1,4 +1,4 @@
-"""Connections that come through a balancer that says whose they are, before their first byte."""
+"""Reading of PROXY protocol headers from accepted connections."""
 
 import asyncio
 import socket
@@ -7,18 +7,20 @@ from gateway.http.networks import Trusted
 from gateway.http.proxy_protocol import MAX_BYTES, read
 
 AGAIN_S = 0.005
-"""Until the rest of a header is looked for: it comes in one piece, mostly."""
+"""Time until the rest of a header is looked for: it comes in one piece, mostly."""
 
 
 def peer_of(connection: socket.socket) -> str:
-    """Its address; "" through a Unix socket."""
+    """Return the peer's address; "" for a Unix socket."""
     name = connection.getpeername()
     return str(name[0]) if isinstance(name, tuple) else ""
 
 
 async def source_of(connection: socket.socket, trusted: Trusted, timeout_s: float) -> tuple[str, int] | None:
-    """Whose connection it is, as a trusted peer says, whose header is then taken from its beginning; None
-    where it says nothing. Raises OSError (TimeoutError is one) for what is none or does not come."""
+    """Read the PROXY header of a trusted peer and return the client's address; None where it names none.
+
+    Raises OSError (TimeoutError is one) for a broken or missing header.
+    """
     if not trusted.trusts(peer_of(connection)):
         return None
     connection.setblocking(False)
@@ -29,13 +31,13 @@ async def source_of(connection: socket.socket, trusted: Trusted, timeout_s: floa
             try:
                 found = read(data) if data else None
             except ValueError as exc:
-                raise ConnectionAbortedError(f"its PROXY header is broken: {exc}") from exc
+                raise ConnectionAbortedError(f"broken PROXY header: {exc}") from exc
             if found is not None:
                 if found.num_bytes:
                     connection.recv(found.num_bytes)
                 return found.source
             if not data:
-                raise ConnectionAbortedError("it ended before it began")
+                raise ConnectionAbortedError("closed before the PROXY header")
             await asyncio.sleep(AGAIN_S)
 
 

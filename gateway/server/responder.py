@@ -1,4 +1,4 @@
-"""The way back to a client: answers, framed for the request that they belong to."""
+"""Responses to a client, framed for the request that they belong to."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -18,17 +18,17 @@ from gateway.runtime.ids import new_id
 
 
 class Connection(Protocol):
-    """The client's connection, as far as an answer needs it."""
+    """Client connection, as far as a response needs it."""
 
     is_full: bool
 
     @property
     def peername(self) -> object:
-        """As the transport has it; None where it is closed."""
+        """Peer name of the transport; None where it is closed."""
 
     @property
     def is_draining(self) -> bool:
-        """An answer that begins now is the last one here."""
+        """True if an answer that begins now is the last one here."""
 
     def write(self, data: bytes) -> None: ...
     def answered(self, keep_alive: bool) -> None: ...
@@ -39,7 +39,7 @@ class Connection(Protocol):
 
 
 class Exchange(Protocol):
-    """Whoever answers a request; told what happens to the client meanwhile."""
+    """Exchange that answers a request, and is notified of its client's socket."""
 
     def client_gone(self) -> None: ...
     def client_full(self) -> None: ...
@@ -47,8 +47,8 @@ class Exchange(Protocol):
 
 
 class Responder:
-    """The way back for one request. `send` for a whole answer, else `head`, `data` ..., `end`. Whatever it is
-    has `more_headers` too."""
+    """Response to one request: `send` for a whole answer, else `head`, `data` ..., `end`. `more_headers` are
+    added to either."""
 
     __slots__ = (
         "_connection",
@@ -73,13 +73,13 @@ class Responder:
 
     @property
     def peer(self) -> str | None:
-        """The client's address as its connection has it; "" over a Unix socket, None if it is gone."""
+        """Client's address of the connection; "" over a Unix socket, None if it is gone."""
         name = self._connection.peername
         return str(name[0]) if isinstance(name, tuple) else "" if name is not None else None
 
     @property
     def client_is_full(self) -> bool:
-        """Also with what was answered before."""
+        """True while the client's socket is full, also with earlier answers."""
         return self._connection.is_full
 
     def send(self, status: int, headers: list[Header], body: bytes) -> None:
@@ -87,7 +87,7 @@ class Responder:
         self.end(body)
 
     def fail(self, error: GatewayError, headers: list[Header] | None = None) -> None:
-        """Answer with an error object, in the form of the route. Headers have the request's id, if any."""
+        """Answer with an error object in the format of the route. `headers` have the request's id, if any."""
         all_headers = [(b"content-type", b"application/json"), *(headers or [])]
         path = self._request.path
         id = next((value for name, value in all_headers if name == b"x-request-id"), b"")
@@ -101,7 +101,7 @@ class Responder:
         self.send(error.status, all_headers, body_of(error, path, id.decode("latin-1")))
 
     def head(self, head: ResponseHead) -> None:
-        """Begin the answer; it goes out with what follows, be it nothing yet: `data(b"")`."""
+        """Begin the answer; it goes out with the next data, be it empty: `data(b"")`."""
         self.has_begun = True
         if self._connection.is_draining:
             self._request.keep_alive = False
@@ -126,33 +126,33 @@ class Responder:
         self._write(self._frame(data))
 
     def end(self, data: bytes = b"") -> None:
-        """The answer is complete; the connection goes on with the next request or closes."""
+        """Complete the answer; the connection continues with the next request or closes."""
         data = self._frame(data)
         self._write(data + LAST_CHUNK if self._is_chunked else data)
         self._connection.answered(self._request.keep_alive)
 
     def end_in_error(self, held: bytes, error: GatewayError, request_id: bytes) -> None:
-        """The end of a stream that cannot go on, behind what was held of it."""
+        """End a stream with an error event, behind the bytes held back of it."""
         event = event_of(error, self._request.path, request_id.decode("latin-1"))
         self.end(held + event)
 
     def switch(self, head: bytes, receive: Callable[[bytes], None]) -> None:
-        """Answer with this 101. From now on `receive` is given what the client sends, and what it has sent
-        behind its head already; `data` goes to the client as it is, and `end` closes."""
+        """Answer with this 101. From now on `receive` gets the client's bytes, including those it has sent
+        already; `data` goes to the client as it is, and `end` closes."""
         self.has_begun = True
         self._connection.write(head)
         self._connection.leave_http(receive)
 
     def hold_client(self, is_held: bool) -> None:
-        """Read no more of what the client sends, or go on; of a connection that has left HTTP."""
+        """Pause or resume reading from the client, on a connection that has left HTTP."""
         if is_held:
             self._connection.pause_reading()
         else:
             self._connection.resume_reading()
 
     def abort(self) -> None:
-        """The answer cannot be completed: the client must see that it is cut. Where the end of the
-        connection is the end of the body, only a reset tells it."""
+        """Abort an answer that cannot be completed, so that the client notices. Where the end of the
+        connection is the end of the body, only a reset shows it."""
         self._connection.abort(with_reset=self._ends_at_close)
 
     def _write(self, out: bytes) -> None:
@@ -168,9 +168,9 @@ class Responder:
 
 
 Handle = Callable[[HttpRequest, Responder], Exchange | None]
-"""Answers a request at once (None) or later, through the Responder."""
+"""Answers a request at once (returns None) or later, through the Responder."""
 
 
 def request_id(http: HttpRequest) -> Header:
-    """The client's own, so that its log and ours meet, or a new one."""
+    """Return the client's own request id, so that its log and ours match, or a new one."""
     return b"x-request-id", http.header(b"x-request-id") or new_id().encode()

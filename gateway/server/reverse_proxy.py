@@ -1,6 +1,6 @@
-"""Behind others: requests under a base path, and from whom they really come.
+"""Serving behind reverse proxies: requests under a base path, and clients' addresses from trusted proxies.
 
-Made only where something of that is configured; what is not costs nothing.
+Used only where that is configured; it costs nothing otherwise.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,11 @@ Refuse = Callable[[HttpRequest, Responder, GatewayError], None]
 
 
 class Behind:
-    """Hands each request on to `handle`, as if nobody stood in between; `refuse` answers those elsewhere."""
+    """Strips the base path and finds the client's address before `handle`; `refuse` answers requests outside
+    the base path."""
 
     def __init__(self, config: Config, handle: Handle, refuse: Refuse) -> None:
-        """Raises ConfigError."""
+        """Create the wrapper. Raises ConfigError."""
         self._handle = handle
         self._refuse = refuse
         self._base = config.base_path
@@ -31,12 +32,12 @@ class Behind:
 
     def handle(self, http: HttpRequest, responder: Responder) -> Exchange | None:
         if self._base and not self._strip(http):
-            error = UnknownRoute(f"there is no route {http.path}; all are under {self._base}")
+            error = UnknownRoute(f"no route {http.path}; all routes are under {self._base}")
             self._refuse(http, responder, error)
             return None
         if self._tells:
             peer = responder.peer
-            scheme = "http" if peer == "" else self._scheme  # TLS is not spoken through a Unix socket
+            scheme = "http" if peer == "" else self._scheme  # a Unix socket has no TLS
             found = origin(
                 http.headers, peer or "", self._trusted.trusts, scheme=scheme, prefers=self._prefers
             )
@@ -46,7 +47,7 @@ class Behind:
     def _strip(self, http: HttpRequest) -> bool:
         base = self._base
         if http.path != base and not http.path.startswith(base + "/"):
-            return http.path in PROBES  # asked by the load balancer, whatever path clients see
+            return http.path in PROBES  # load balancers probe any path
         rest = http.target[len(base) :]
         http.target = rest if rest[:1] == b"/" else b"/" + rest
         http.path = http.path[len(base) :] or "/"
@@ -54,14 +55,14 @@ class Behind:
 
 
 def trusted_of(config: Config) -> Trusted:
-    """Raises ConfigError."""
+    """Return the trusted proxies. Raises ConfigError."""
     if config.proxy_protocol and not config.trusted_proxies:
-        raise ConfigError("proxy_protocol: is given without trusted_proxies: nobody would be believed")
+        raise ConfigError("proxy_protocol: needs trusted_proxies")
     return Trusted(config.trusted_proxies, "--trusted-proxies")
 
 
 def behind(config: Config, handle: Handle, refuse: Refuse) -> Handle:
-    """`handle` itself where nothing is configured."""
+    """Wrap `handle` where a base path or proxies are configured; else return it."""
     if config.base_path or config.trusted_proxies or config.proxy_protocol:
         return Behind(config, handle, refuse).handle
     return handle

@@ -1,10 +1,10 @@
-"""Deadlines for connections to the admin API, which its server (aiohttp) has for idle ones only.
+"""Deadlines for connections to the admin API; its server (aiohttp) has them for idle ones only.
 
     connected ──► head of a request ──► its body ──► answer written
         └─ head_s ─┘        └──── body_s ────┘   └─ body_s ─┘
 
-Whoever takes longer is cut: connections that say nothing, drip, or do not read would hold a descriptor each
-for ever. An answer that takes its time to be made (loading an adapter) is nobody's slowness.
+Slower connections are aborted: silent, dripping or non-reading clients would hold a descriptor each for ever.
+The time to make an answer (loading an adapter) does not count.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ LOOK_INTERVAL_S = 0.5
 
 @dataclass(slots=True)
 class _Seen:
-    """A connection since `since_s`: without a request, with a body under way (`request`), or answered."""
+    """State of a connection since `since_s`: without a request, with a body under way (`request`), or
+    answered."""
 
     since_s: float
     request: web.BaseRequest | None = None
@@ -30,7 +31,8 @@ class _Seen:
 
 
 class SlowAdmins:
-    """`middleware` goes to the application, `run` to a task, with the server that has the connections."""
+    """Aborts slow admin clients: `middleware` is for the application, `run` for a task, with the server of
+    the connections."""
 
     def __init__(self, head_s: float, body_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._head_s, self._body_s = head_s, body_s
@@ -59,7 +61,7 @@ class SlowAdmins:
             self.look(server.connections)
 
     def look(self, connections: Iterable[Any]) -> None:
-        """Cut those whose time is over."""
+        """Abort connections with their deadline over."""
         now, before = self._clock(), self._seen
         self._seen = {each: before.get(each) or _Seen(now) for each in connections}
         for connection, seen in self._seen.items():

@@ -1,7 +1,7 @@
-"""The sockets that a gateway listens on: bound by it, or taken over from the one before it.
+"""Listening sockets of a gateway: bound by it, or taken over from the one before it.
 
-A socket is known by what was asked for it (role, host or path, port as configured), so that one that was
-bound to "any free port" is taken over by who asks for any free port.
+A socket is identified by its configuration (role, host or path, port as configured), so that one bound to
+"any free port" is taken over by a gateway configured for any free port.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ OWN_USER_ONLY = 0o600
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What a listening socket was bound for; `host` is the path of a Unix socket. The role is the option
-    that asks for it."""
+    """Configuration of a listening socket; `host` is the path of a Unix socket. The role is the option that
+    configures it."""
 
     role: str
     host: str
@@ -30,7 +30,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def asked(config: Config) -> dict[Asked, int]:
-    """All that a configuration asks for, each with the permissions of its file, 0 where it has none."""
+    """Return all sockets of a configuration, each with the permissions of its file, 0 where it has none."""
     wanted = {
         Asked("port", config.host, config.port): 0,
         Asked("admin_port", config.admin_host, config.admin_port): 0,
@@ -43,15 +43,15 @@ def asked(config: Config) -> dict[Asked, int]:
 
 
 class Sockets:
-    """Open and listening, `all` in the order in which they are asked for.
+    """Open listening sockets, `all` in the order of the configuration.
 
     The file of a Unix socket goes with the last gateway that listens there: at first this one removes those
-    that it has bound itself, with `own_files` the others too, and none that it has left to its heir.
+    that it has bound itself, with `own_files` the others too, and none that its successor keeps.
     """
 
     def __init__(self, config: Config, inherited: Mapping[Asked, socket.socket] | None = None) -> None:
-        """Those that were taken over, and new ones for the rest; what is no longer asked for is closed.
-        Raises ConfigError, with all closed."""
+        """Take sockets over and bind the rest; sockets that are no longer configured are closed. Raises
+        ConfigError, with all closed."""
         self._modes = asked(config)
         self.all: dict[Asked, socket.socket] = {}
         self._files: dict[Asked, SocketFile] = {}
@@ -75,7 +75,7 @@ class Sockets:
 
     @property
     def traffic(self) -> list[socket.socket]:
-        """Where clients come in: the port first, then the Unix socket."""
+        """Sockets for clients: the port first, then the Unix socket."""
         return [sock for one, sock in self.all.items() if one.role in TRAFFIC]
 
     @property
@@ -87,19 +87,20 @@ class Sockets:
         return next((sock for one, sock in self.all.items() if one.role == TAKEOVER), None)
 
     def own_files(self) -> None:
-        """This gateway is the one that listens now: files are as its configuration says, and go with it."""
+        """Own all socket files, now that this gateway listens: set their configured permissions, and remove
+        them at its end."""
         for one, mode in self._modes.items():
             if one not in self._files and self._note_file(one):
-                with contextlib.suppress(OSError):  # somebody has removed it just now
+                with contextlib.suppress(OSError):  # removed just now
                     os.chmod(self._files[one].path, mode)
 
     def hand_over(self, kept: Collection[Asked]) -> None:
-        """Another gateway goes on listening at these."""
+        """Leave the files of these sockets to the gateway that keeps them."""
         for one in kept:
             self._files.pop(one, None)
 
     def remove_files(self) -> None:
-        """Before the sockets are closed."""
+        """Remove owned socket files, before the sockets are closed."""
         for file in self._files.values():
             file.remove()
         self._files.clear()

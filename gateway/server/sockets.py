@@ -1,12 +1,12 @@
-"""The sockets that the gateway listens on: bound here, accepted from elsewhere.
+"""Binding of listening sockets, and adoption of accepted connections.
 
     host, port ──► bind_tcp  ─┐
                               ├─► listening sockets ─► Acceptor ─► adopt: a connection, here or in
     path, mode ──► bind_unix ─┘                                    another process
 
-A socket listens as soon as it is bound, so that a taken address is known before anything else is
-started, and clients that come early wait instead of being refused. A socket file belongs to whoever
-listens on it last: `SocketFile` removes it only as long as that is still the socket it was made for.
+A socket listens as soon as it is bound, so that a taken address is known before anything else is started, and
+early clients wait instead of being refused. A socket file belongs to the process that listens on it last:
+`SocketFile` removes it only as long as that is still the socket it was made for.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from dataclasses import dataclass
 from gateway.core.errors import ConfigError
 
 BACKLOG = 2048
-"""Clients that may wait to be accepted: a burst of a whole fleet's clients that connect anew."""
+"""Clients that may wait to be accepted: a burst when a whole fleet's clients reconnect."""
 SHUTDOWN_TIMEOUT_S = 5.0
-"""For a client to say farewell in TLS too; then its connection is closed all the same."""
+"""Time for a client's TLS close; then its connection is closed all the same."""
 PROBE_TIMEOUT_S = 1.0
-"""For an existing socket file to show whether somebody listens there; the kernel answers at once."""
+"""Time to check for a listener on an existing socket file; the kernel answers at once."""
 
 
 def bind_tcp(host: str, port: int, option: str) -> socket.socket:
-    """A listening TCP socket. Raises ConfigError that names the option and the address."""
+    """Bind a listening TCP socket. Raises ConfigError that names the option and the address."""
     listening = None
     try:
         family, kind, _, _, address = socket.getaddrinfo(
@@ -50,15 +50,15 @@ def bind_tcp(host: str, port: int, option: str) -> socket.socket:
 
 
 def bind_unix(path: str, mode: int, option: str = "unix_socket") -> socket.socket:
-    """A listening Unix socket whose file has the permissions `mode` from its first moment on.
+    """Bind a listening Unix socket with a file that has the permissions `mode` from its first moment on.
 
-    A file that a dead process left is replaced. Raises ConfigError where somebody listens there,
-    where something else is in the way, and where the path cannot be used.
+    The file of a dead process is replaced. Raises ConfigError where another process listens there, where
+    something else is in the way, and where the path cannot be used.
     """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _make_way(path, option)
-        before = os.umask(0o777 & ~mode)  # nobody can connect between bind and a later chmod
+        before = os.umask(0o777 & ~mode)  # no client can connect between bind and a later chmod
         try:
             listening.bind(path)
         finally:
@@ -67,7 +67,7 @@ def bind_unix(path: str, mode: int, option: str = "unix_socket") -> socket.socke
     except ConfigError:
         listening.close()
         raise
-    except (OSError, ValueError) as exc:  # a path with a NUL is a ValueError
+    except (OSError, ValueError) as exc:  # ValueError: a path with a NUL
         listening.close()
         reason = (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
         raise ConfigError(f"{option}: cannot listen on {path}: {reason}") from exc
@@ -81,9 +81,9 @@ async def adopt(
     tls: ssl.SSLContext | None,
     handshake_timeout_s: float,
 ) -> None:
-    """Serve one connection that was accepted, here or in another process; the socket is ours from here on.
-    Raises OSError where it ended, or its handshake failed, before it was served. What comes through a
-    Unix socket is plain: it does not leave the host."""
+    """Serve an accepted connection, of this or another process; it owns the socket. Unix sockets are plain:
+    their traffic does not leave the host. Raises OSError where the connection or its handshake fails before
+    it is served."""
     loop = asyncio.get_running_loop()
     connection.setblocking(False)
     try:
@@ -103,14 +103,14 @@ async def adopt(
 
 
 def reset_at_close(transport: asyncio.Transport) -> None:
-    """The other end is to see that not all was said: its connection ends by a reset."""
+    """Make the connection end with a reset, so that the other end notices an incomplete transfer."""
     if sock := transport.get_extra_info("socket"):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class SocketFile:
-    """The file of a Unix socket, told from one that another process put in its place."""
+    """File of a Unix socket, distinguished from a later one at the same path."""
 
     path: str
     device: int
@@ -118,7 +118,7 @@ class SocketFile:
 
     @classmethod
     def of(cls, listening: socket.socket) -> "SocketFile | None":
-        """None for a TCP socket, and where the file is gone."""
+        """Return a socket's file; None for a TCP socket, and where the file is gone."""
         if listening.family != socket.AF_UNIX:
             return None
         path = os.fsdecode(listening.getsockname())
@@ -129,8 +129,8 @@ class SocketFile:
         return cls(path, found.st_dev, found.st_ino)
 
     def remove(self) -> None:
-        """Take the file away, if it is still this one: call it before the last listener is closed, and
-        not at all where another process goes on listening."""
+        """Remove the file, if it is still this one. Call before the last listener is closed, and not at all
+        where another process keeps listening."""
         try:
             found = os.lstat(self.path)
             if (found.st_dev, found.st_ino) == (self.device, self.inode):
@@ -140,19 +140,19 @@ class SocketFile:
 
 
 def _make_way(path: str, option: str) -> None:
-    """Remove the file of a socket on which nobody listens. Raises ConfigError where that is not so."""
+    """Remove the file of a dead socket. Raises ConfigError for anything else."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise ConfigError(f"{option}: {path} is there and is no socket; move it away or choose another")
+        raise ConfigError(f"{option}: {path} exists and is not a socket; move it away or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         failure = probe.connect_ex(path)
     if failure == errno.ECONNREFUSED:
         os.unlink(path)
     elif failure == errno.EACCES:
-        raise ConfigError(f"{option}: {path} is there, and this user may not connect to see whose it is")
+        raise ConfigError(f"{option}: {path} exists, and this user may not connect to it")
     elif failure != errno.ENOENT:
-        raise ConfigError(f"{option}: another process listens on {path}; stop it or choose another")
+        raise ConfigError(f"{option}: another process listens on {path}; stop it or choose another path")

@@ -1,5 +1,5 @@
-"""What systemd is told of the service's state (sd_notify), and the sockets that it opened for us (socket
-activation). Nothing where nobody asks: NOTIFY_SOCKET and LISTEN_PID are its."""
+"""systemd integration: state notifications (sd_notify), and socket activation. Does nothing without
+NOTIFY_SOCKET and LISTEN_PID."""
 
 import logging
 import os
@@ -17,12 +17,12 @@ READY, STOPPING = "READY=1", "STOPPING=1"
 
 
 def reloading() -> str:
-    """With the time that `Type=notify-reload` wants."""
+    """Return the reload state, with the time that `Type=notify-reload` requires."""
     return f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Who does not hear it kills us when its time is over, and says so: no error of ours."""
+    """Notify systemd of a state. A failure is only logged: systemd acts on a missing notification itself."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path:
         return
@@ -31,15 +31,15 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
         try:
             sock.sendto(f"{state}\nMAINPID={os.getpid()}".encode(), address)
         except OSError as exc:
-            log.warning("systemd at %s does not hear %s: %s", path, state.partition("=")[0], exc.strerror)
+            log.warning("systemd at %s not notified of %s: %s", path, state.partition("=")[0], exc.strerror)
 
 
 def activated(
     wanted: Sequence[Asked], environ: MutableMapping[str, str] = os.environ
 ) -> dict[Asked, socket.socket]:
-    """The listening sockets that were passed, by the option each is for: its FileDescriptorName=, and of
-    unnamed ones the first is the port, the second the admin port. Raises ConfigError for one that is for
-    nothing."""
+    """Return the listening sockets that systemd passed, by their option: the FileDescriptorName=; of unnamed
+    ones the first is the port, the second the admin port. Raises ConfigError for a socket without an option.
+    """
     names = environ.pop("LISTEN_FDNAMES", "").split(":")
     num, pid = environ.pop("LISTEN_FDS", "0"), environ.pop("LISTEN_PID", "")
     if pid != str(os.getpid()):

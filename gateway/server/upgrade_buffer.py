@@ -1,18 +1,18 @@
-"""What a client sends behind the last request of its connection, where that asked to leave HTTP.
+"""Upgrade buffer: bytes that a client sends behind an upgrade request, until it is answered.
 
 offered ──► bytes wait, a few ──► agreed: they and all that follow go to the new protocol
-                             └──► refused: they are dropped with the connection
+                             └──► rejected: they are dropped with the connection
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 MAX_WAITING_BYTES = 64 << 10
-"""A client may send before its offer is answered; beyond this it is read no further until then."""
+"""Bytes that a client may send before its upgrade request is answered; beyond, reading pauses."""
 
 
 class Reading(Protocol):
-    """The connection, as far as it is read."""
+    """Connection, as far as reading is concerned."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -20,7 +20,7 @@ class Reading(Protocol):
 
 class Beyond:
     def __init__(self, connection: Reading, early: bytes) -> None:
-        """`early` is what came in the same read as the offer."""
+        """Create a buffer; `early` came in the same read as the upgrade request."""
         self._connection = connection
         self._waiting = bytearray()
         self._receive: Callable[[bytes], None] | None = None
@@ -38,7 +38,7 @@ class Beyond:
         return None
 
     def agreed(self, receive: Callable[[bytes], None]) -> None:
-        """From now on `receive` gets what comes, and first what has waited."""
+        """Hand the buffered bytes, and all that follow, to `receive`."""
         self._receive = receive
         waiting, self._waiting = bytes(self._waiting), bytearray()
         self._connection.resume_reading()

@@ -1,6 +1,6 @@
-"""How each worker is reached, beside its URL: with which key, verified by which name, at which addresses.
+"""Access to each worker beside its URL: credentials, server name (SNI), allowed networks.
 
-Both sides that speak to workers ask here: requests (`upstream.Pool`) and control calls (`control`).
+Used on both ways to workers: requests (`upstream.connection.Pool`) and control calls (`control_client`).
 """
 
 import os
@@ -19,14 +19,14 @@ from gateway.http.networks import Reachable, is_literal, name_refusal
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One worker's. `authorization` goes in place of what a client sent; `server_name` is verified, and named
-    in the handshake and as the Host, in place of the URL's."""
+    """Access to one worker. `authorization` replaces a client's own; `server_name` is verified, and used in
+    the handshake and as the Host, instead of the URL's."""
 
     authorization: str | None = field(default=None, repr=False)
     server_name: str | None = None
 
     def host(self, address: Address) -> str:
-        """For the Host header."""
+        """Return the Host header's value."""
         if not self.server_name:
             return address.netloc
         _, colon, port = address.netloc.rpartition(":")
@@ -37,8 +37,8 @@ PLAIN = Way()
 
 
 class Ways:
-    """`by_url` are the workers of which something is said; `sockets` are the Unix sockets that the
-    configuration names, `socket_dirs` the directories below which there may be others."""
+    """Access to all workers: `by_url` for those with settings; `sockets` are the Unix sockets in the
+    configuration, `socket_dirs` directories in which there may be others."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class Ways:
         return self._by_url.get(url, PLAIN)
 
     def inherit(self, url: str, source: str, server_name: str) -> None:
-        """What is said of a name is said of each of its addresses, which are verified by that name."""
+        """Copy a DNS name's access to one of its addresses, which is verified by that name."""
         way = self.of(source)
         self._by_url[url] = Way(way.authorization, way.server_name or server_name)
 
     def refusal(self, url: str) -> str | None:
-        """Why there may be no worker at a URL, as far as that can be told without asking anybody."""
+        """Explain why no worker may be at a URL, as far as known without resolving it; None where one may."""
         address = Address.of(url)
         if address.unix_path is not None:
             return None
@@ -71,7 +71,7 @@ class Ways:
         return self.reachable.refusal(address.host)
 
     def socket_refusal(self, path: str) -> str | None:
-        """Why nothing that was named at run time may be reached at a Unix socket; None where it may."""
+        """Explain why a Unix socket given at run time may not be used; None where it may."""
         if path in self._sockets:
             return None
         real = os.path.realpath(path)
@@ -82,17 +82,17 @@ class Ways:
 
 
 def with_tables(config: Config) -> Config:
-    """What tables say of workers as if it were said by the options of that name; flags go before them."""
-    told = {
+    """Copy the settings of worker tables to the options of that name; flags take precedence."""
+    specs_of = {
         name: [f"{url}={value}" for url, table in config.workers.items() if (value := getattr(table, name))]
         for name in ("engine", "connector", "topology", "agent")
     }
-    more = {name: [*specs, *getattr(config, name)] for name, specs in told.items() if specs}
+    more = {name: [*specs, *getattr(config, name)] for name, specs in specs_of.items() if specs}
     return msgspec.structs.replace(config, **more) if more else config
 
 
 def ways_of(config: Config, environ: Mapping[str, str] = os.environ) -> Ways:
-    """Raises ConfigError."""
+    """Return the access of all workers. Raises ConfigError."""
     by_url = {url: _way(url, table, environ) for url, table in config.workers.items()}
     try:
         reachable = Reachable(config.worker_networks)
@@ -106,12 +106,12 @@ def ways_of(config: Config, environ: Mapping[str, str] = os.environ) -> Ways:
 def _way(url: str, table: WorkerTable, environ: Mapping[str, str]) -> Way:
     where = f'workers."{url}"'
     if table.key_file and table.key_env:
-        raise ConfigError(f"{where}: has a key_file and a key_env; give one of them")
+        raise ConfigError(f"{where}: has key_file and key_env; give one of them")
     key = read_key(table.key_file, f"{where}.key_file") if table.key_file else ""
     if table.key_env:
         key = environ.get(table.key_env, "").strip()
         if not key or not key.isascii() or not key.isprintable():
             raise ConfigError(f"{where}.key_env: the variable {table.key_env} holds no key")
     if table.server_name and not url.startswith(("https:", "dns+https:")):
-        raise ConfigError(f"{where}.server_name: only what speaks https is verified by a name")
+        raise ConfigError(f"{where}.server_name: needs an https URL")
     return Way(f"Bearer {key}" if key else None, table.server_name or None)

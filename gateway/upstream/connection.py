@@ -1,8 +1,8 @@
 """Connections to workers: pooled, parsed, spliced.
 
-A connection carries one exchange at a time and reports to its sink. Idle connections rest at most
-`idle_s`: engines behind uvicorn close theirs after 5 s, and a request sent into a closing
-connection would be lost. One that the worker closed while it rested is seen at once and dropped.
+A connection carries one exchange at a time and reports to its sink. Idle connections are kept at most
+`idle_s`: engines behind uvicorn close theirs after 5 s, and a request sent into a closing connection would be
+lost. A connection that the worker closed while idle is noticed at once and dropped.
 """
 
 import asyncio
@@ -22,16 +22,19 @@ from gateway.runtime import process_limits, tls
 from gateway.upstream.access import PLAIN, Way
 
 OUR_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""Failures to connect that are this host's and no worker's."""
+"""Connect failures of this host, not of the worker."""
 MAX_HEAD_BYTES = 256 << 10
-"""Of one answer: its heads, interim ones and trailers too, and all that comes between two pieces of its
-body. Several times what any engine sends; a worker without measure must not fill our memory."""
+"""Limit of an answer's heads (interim ones and trailers included) and of all bytes between two pieces of its
+body. Several times what any engine sends; an unbounded worker must not fill our memory."""
 
 
 class Sink(Protocol):
-    """Whoever sent a request on a connection; gets the answer in order, then exactly one of
-    `upstream_ended`, with the last of the body, and `upstream_lost`. After each read from the worker
-    one of the three behind `upstream_head` is called: what was begun can be written in one go."""
+    """Receiver of a worker's answer: gets it in order, then exactly one of `upstream_ended`, with the last of
+    the body, and `upstream_lost`.
+
+    After each read from the worker one of the three behind `upstream_head` is called: buffered output can be
+    written in one go.
+    """
 
     def upstream_head(self, head: ResponseHead) -> None: ...
     def upstream_data(self, data: bytes) -> None: ...
@@ -80,24 +83,24 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """The address at which it ends."""
+        """Address of the other end."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return str(name[0]) if isinstance(name, tuple) else ""
 
     @property
     def file(self) -> int:
-        """The number of its open file, -1 where it has none any more."""
+        """Number of the connection's open file, -1 if it is closed."""
         sock = self._transport.get_extra_info("socket") if self._transport else None
         return int(sock.fileno()) if sock else -1
 
     def _leave_http(self) -> Callable[[ResponseHead, bytes], None] | None:
-        """What a sink that offered it has for a worker that agrees: it gets the head and what came behind
-        it, and has to take the connection over. None: it did not offer it."""
+        """Return the sink's handler of an accepted upgrade, which gets the head and the bytes behind it and
+        takes the connection over; None if the sink offered none."""
         leave: Callable[[ResponseHead, bytes], None] | None = getattr(self._sink, "upstream_switched", None)
         return leave
 
     def hand_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
-        """The connection goes on in another protocol, and is the pool's no more."""
+        """Hand the connection over to another protocol, and remove it from the pool."""
         assert self._transport is not None, "hand over a closed connection"
         self.resume()
         transport, self._transport, self._sink = self._transport, None, None
@@ -107,7 +110,7 @@ class UpstreamConnection(asyncio.Protocol):
         return transport
 
     def abort(self) -> None:
-        """End the exchange from our side; the worker sees the disconnect and stops computing."""
+        """End the exchange; the worker sees the disconnect and stops computing."""
         self._sink = None
         if self._transport:
             self._transport.abort()
@@ -130,7 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._parser = None  # as in server/connection.py
+        self._parser = None  # see server/connection.py
         self._pool.closed(self)
         if self._sink:
             if self._ends_at_close and exc is None:
@@ -140,7 +143,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
-            return self.abort()  # nobody asked: what follows cannot be trusted
+            return self.abort()  # unsolicited bytes: what follows cannot be trusted
         self._fed_between += len(data)
         try:
             self._parser.feed_data(data)
@@ -216,8 +219,8 @@ class UpstreamConnection(asyncio.Protocol):
             sink.upstream_ended(self._take_body())
 
     def _has_sent_all(self) -> bool:
-        """A worker may answer before it has the whole request; what it then takes the rest for is its
-        own affair, and must not be the next client's."""
+        """Return True if the whole request was sent. A worker may answer before; the rest of the request must
+        not reach it as the next client's."""
         return self._transport is not None and self.is_open and not self._transport.get_write_buffer_size()
 
     def _fail(self, reason: str) -> None:
@@ -235,11 +238,11 @@ def _too_large() -> BadAnswer:
 ANYWHERE = Reachable()
 
 TlsContext = Callable[[], ssl.SSLContext | None]
-"""How an https endpoint is verified now; None: as the system does it."""
+"""Returns the current verification of an https endpoint; None: the system's."""
 
 
 class Pool:
-    """The connections to one endpoint. `connect_timeout_s` and `idle_s` are seconds."""
+    """Connections to one endpoint. `connect_timeout_s` and `idle_s` are seconds."""
 
     def __init__(
         self,
@@ -260,7 +263,9 @@ class Pool:
         self._tls_context = tls_context
         self.connect_timeout_s = connect_timeout_s
         self.idle_s = idle_s
-        self._loop = asyncio.get_running_loop()  # kept: asking again costs a system call (Python < 3.12)
+        self._loop = (
+            asyncio.get_running_loop()
+        )  # cached: get_running_loop costs a system call (Python < 3.12)
         self._idle: deque[UpstreamConnection] = deque()
         self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -269,7 +274,7 @@ class Pool:
         return f"Pool({self._address.name}, open={len(self._open)}, idle={len(self._idle)})"
 
     def take(self) -> UpstreamConnection | None:
-        """A resting connection that is still open; the last used first, so that the others age."""
+        """Return an idle connection that is still open; the last used first, so that the others age."""
         oldest = self._loop.time() - self.idle_s
         while self._idle:
             connection = self._idle.pop()
@@ -279,7 +284,7 @@ class Pool:
         return None
 
     async def connect(self) -> UpstreamConnection:
-        """A new connection. Raises OSError (TimeoutError is one), in words where TLS failed."""
+        """Open a connection. Raises OSError (TimeoutError is one), with a description where TLS failed."""
         loop, address = self._loop, self._address
         try:
             async with asyncio.timeout(self.connect_timeout_s):
@@ -301,17 +306,17 @@ class Pool:
         return self._checked(protocol)
 
     def _checked(self, connection: UpstreamConnection) -> UpstreamConnection:
-        """Raises OSError, with the connection ended, where it may not be used."""
+        """Check a new connection's file number and peer. Raises OSError, with the connection aborted."""
         if connection.file >= process_limits.descriptors().workers_end:
             connection.abort()
-            raise OSError(errno.EMFILE, "the last open files are kept for probes and the admin port")
+            raise OSError(errno.EMFILE, "the last open files are reserved for probes and the admin port")
         if connection.peer and (refusal := self._reachable.refusal(connection.peer)):
             connection.abort()
             raise ConnectionError(refusal)
         return connection
 
     def close(self) -> None:
-        """Close the resting connections; those in use close when their exchange ends."""
+        """Close idle connections; those in use close when their exchange ends."""
         self.idle_s = 0.0
         while self._idle:
             self._idle.pop().abort()
@@ -334,7 +339,7 @@ class Pool:
         return None
 
     def _sweep(self) -> None:
-        """Close what has rested too long; the oldest are in front."""
+        """Close connections that were idle too long; the oldest are in front."""
         self._sweeper = None
         while self._idle and self._idle[0].rested_since <= self._loop.time() - self.idle_s:
             self._idle.popleft().abort()

@@ -1,6 +1,6 @@
 """Control calls to workers: probes, `/tokenize`, `kvgate check`.
 
-One session for all that is TCP, one for each Unix socket; https is verified as on the data path.
+One session for all TCP endpoints, one for each Unix socket; https is verified as on the data path.
 """
 
 import socket
@@ -24,7 +24,8 @@ MAX_ANSWER_BYTES = 8 << 20
 
 
 class ControlSession:
-    """`timeout_s` bounds a whole call, None leaves that to the caller; `headers` go with each call."""
+    """Session for control calls. `timeout_s` bounds a whole call, None leaves that to the caller; `headers`
+    go with each call."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class ControlSession:
     def call(
         self, method: str, endpoint: str, path: str, **options: Any
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """An answer of an endpoint, named by its base URL. Raises what aiohttp raises; see `failure`."""
+        """Request a path of an endpoint, given by its base URL. Raises what aiohttp raises; see `failure`."""
         address = Address.of(endpoint)
         base = f"http://{address.netloc}" if address.unix_path else address.url
         if address.is_tls and self._tls:
@@ -68,13 +69,13 @@ class ControlSession:
         return session.request(method, base + path, allow_redirects=False, **options)
 
     def address_refusal(self, address: str) -> str | None:
-        """Why nothing may be asked at an address; None where it may."""
+        """Explain why an address is not allowed; None where it is."""
         return self._ways.reachable.refusal(address)
 
     async def post(
         self, endpoint: str, path: str, body: object, headers: Mapping[str, str] | None = None
     ) -> bytes | None:
-        """What an endpoint answers to a body in JSON; None where that is no 200, or does not end."""
+        """Post a JSON body and return the answer; None if it is not a complete 200."""
         data, headers = msgspec.json.encode(body), {"content-type": "application/json", **(headers or {})}
         try:
             async with self.call("POST", endpoint, path, data=data, headers=headers) as answer:
@@ -102,11 +103,11 @@ class ControlSession:
 
 
 class Refused(ValueError):
-    """An address at which there may be no worker."""
+    """Address at which no worker may be."""
 
 
 class _Resolver(ThreadedResolver):
-    """Of a name's addresses only those that may be a worker's."""
+    """DNS resolver that returns only addresses allowed for workers."""
 
     def __init__(self, reachable: Reachable) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ def _with_key(headers: Mapping[str, str], authorization: str) -> dict[str, str]:
 
 
 async def read_all(answer: aiohttp.ClientResponse, max_bytes: int | None = None) -> bytes:
-    """Raises ValueError for an answer without end, and what aiohttp raises."""
+    """Read a whole answer. Raises ValueError for one that is too long, and what aiohttp raises."""
     body, max_bytes = bytearray(), MAX_ANSWER_BYTES if max_bytes is None else max_bytes
     async for piece in answer.content.iter_any():
         body += piece
@@ -141,5 +142,5 @@ async def read_all(answer: aiohttp.ClientResponse, max_bytes: int | None = None)
 
 
 def failure(exc: Exception) -> str:
-    """Why a call failed, for people."""
+    """Describe for people why a call failed."""
     return reason(exc) or str(exc) or type(exc).__name__
